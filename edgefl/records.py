@@ -1,0 +1,229 @@
+"""Frozen records that the stages of a round hand on to each other.
+
+Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds), ``_j`` (joules). Host time is never mixed with
+simulated time: it is called ``host_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Index = tuple["slice | Tensor", ...]
+
+
+@dataclass(frozen=True, order=True)
+class Tier:
+    """A capacity class of clients: ``ratio`` in (0, 1] is the method's own measure of size (rank ratio, width, keep ratio).
+
+    >>> Tier(0.25).label, Tier(1.0).label
+    ('0.25', '1')
+    """
+
+    ratio: float
+
+    @property
+    def label(self) -> str:
+        """The shortest decimal form: the name of the tier's folder in a bundle and its heading in tables."""
+        return f"{self.ratio:g}"
+
+    @property
+    def number(self) -> int | float:
+        """The ratio as JSON writes it: ``1`` rather than ``1.0``."""
+        return int(self.ratio) if self.ratio == int(self.ratio) else self.ratio
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a local tensor lives in the global state: the global tensor's name and an index into it, never a mask."""
+
+    target: str
+    index: Index
+
+
+@dataclass(frozen=True)
+class Submodel:
+    """What a client of one tier receives: tensors of the tier's own small shapes, and the network they belong to.
+
+    Attributes:
+        tier: the capacity class.
+        tensors: name → tensor, in the order of the network's ``state_dict``; only these travel.
+        build: returns the tier's network with arbitrary weights; load ``tensors`` into it.
+        places: for every local tensor, the entry of the global state that it stands for.
+    """
+
+    tier: Tier
+    tensors: Mapping[str, Tensor]
+    build: Callable[[], nn.Module]
+    places: Mapping[str, Place]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What the server aggregates: a client's tensors, already decoded and validated, and how many samples they saw."""
+
+    client: int
+    tier: Tier
+    tensors: Mapping[str, Tensor]
+    places: Mapping[str, Place]
+    samples: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one tier costs at one batch size. Integers; multiply-accumulates are MACs, never "FLOPs".
+
+    ``macs_forward`` and ``macs_backward`` are per sample, ``macs_compose`` (work on weights: composition and regularisers) per step.
+    ``peak_activation_bytes_*`` is what a step holds besides parameters, gradients and optimizer state, at ``batch_size``.
+    """
+
+    batch_size: int
+    params: int
+    macs_forward: int
+    macs_backward: int
+    macs_compose: int
+    peak_activation_bytes_inference: int
+    peak_activation_bytes_training: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    download_bytes: int
+    upload_bytes: int
+    uncounted_ops: tuple[str, ...] = ()
+
+    @property
+    def macs_train_step(self) -> int:
+        """MACs of one step at the full batch size, composition included."""
+        return self.macs_of_steps(self.batch_size, 1)
+
+    def macs_of_steps(self, samples: int, steps: int) -> int:
+        """MACs of ``steps`` training steps that see ``samples`` samples in all."""
+        return samples * (self.macs_forward + self.macs_backward) + steps * self.macs_compose
+
+    @property
+    def training_memory_bytes(self) -> int:
+        """What a training step holds at its peak: parameters, gradients, optimizer state and activations."""
+        held = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+        return held + self.peak_activation_bytes_training
+
+    @property
+    def inference_memory_bytes(self) -> int:
+        """What inference holds at its peak: parameters and activations."""
+        return self.parameter_bytes + self.peak_activation_bytes_inference
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Simulated seconds and joules of one client's part in a round."""
+
+    download_s: float
+    train_s: float
+    upload_s: float
+    compute_j: float
+    radio_j: float
+
+    @property
+    def total_s(self) -> float:
+        """Download, training and upload, one after the other."""
+        return self.download_s + self.train_s + self.upload_s
+
+    @property
+    def total_j(self) -> float:
+        """Energy on the device: computing and radio."""
+        return self.compute_j + self.radio_j
+
+
+Status = Literal["trained", "refused", "diverged"]
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """One budget that is not met: which, how much is needed and how much there is, in the unit of the name."""
+
+    budget: Literal["memory_bytes", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "uncounted_ops"]
+    need: float
+    have: float
+    device: str
+    tier: float
+
+    def __str__(self) -> str:
+        return f"{self.device} cannot take tier {self.tier:g}: {self.budget} needs {self.need:,.6g}, has {self.have:,.6g}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one client's part in a round ended, refusals included: a refusal is data, never an exception."""
+
+    client: int
+    device: str
+    status: Status
+    tier: Tier | None = None
+    samples: int = 0
+    steps: int = 0
+    train_loss: float | None = None
+    timing: Timing | None = None
+    macs: int = 0
+    download_bytes: int = 0
+    upload_bytes: int = 0
+    measured_peak_activation_bytes: int | None = None
+    refusal: tuple[Shortfall, ...] = ()
+    payload: bytes = field(default=b"", repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record's JSON form; the payload itself is left out."""
+        timing = self.timing
+        return {
+            "client": self.client,
+            "device": self.device,
+            "status": self.status,
+            "tier": self.tier.number if self.tier else None,
+            "samples": self.samples,
+            "steps": self.steps,
+            "train_loss": self.train_loss,
+            "macs": self.macs,
+            "download_bytes": self.download_bytes,
+            "upload_bytes": self.upload_bytes,
+            "measured_peak_activation_bytes": self.measured_peak_activation_bytes,
+            "download_s": timing.download_s if timing else None,
+            "train_s": timing.train_s if timing else None,
+            "upload_s": timing.upload_s if timing else None,
+            "total_s": timing.total_s if timing else None,
+            "energy_j": timing.total_j if timing else None,
+            "refusal": [vars(s) for s in self.refusal],
+        }
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One line of ``rounds.jsonl``: what every client did, what it cost, and how good the models are now.
+
+    ``round_s`` is how long the round lasts on the simulated clock, ``clock_s`` the clock at its end; ``accuracy`` maps ``"global"``
+    and each tier's label to a share in [0, 1], or is empty when the round was not evaluated.
+    """
+
+    round: int
+    outcomes: tuple[Outcome, ...]
+    round_s: float
+    clock_s: float
+    accuracy: Mapping[str, float]
+    host_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form of the record, totals included."""
+        return {
+            "round": self.round,
+            "round_s": self.round_s,
+            "clock_s": self.clock_s,
+            "accuracy": dict(self.accuracy),
+            "trained": sum(o.status == "trained" for o in self.outcomes),
+            "macs": sum(o.macs for o in self.outcomes),
+            "download_bytes": sum(o.download_bytes for o in self.outcomes),
+            "upload_bytes": sum(o.upload_bytes for o in self.outcomes),
+            "energy_j": sum(o.timing.total_j for o in self.outcomes if o.timing),
+            "host_s": self.host_s,
+            "clients": [o.to_json() for o in self.outcomes],
+        }
