@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 Index = tuple["slice | Tensor", ...]
 
 
+@dataclass(frozen=True)
+class Batch:
+    """One minibatch: ``x`` (batch, …) float32, ``y`` (batch,) int64, and which labels the client has samples of.
+
+    ``present`` is a boolean tensor (classes,), or None where no client is involved.
+    """
+
+    x: Tensor
+    y: Tensor
+    present: Tensor | None = None
+
+
 @dataclass(frozen=True, order=True)
 class Tier:
     """A capacity class of clients: ``ratio`` in (0, 1] is the method's own measure of size (rank ratio, width, keep ratio).

@@ -1,0 +1,1 @@
+"""Tensor maths of the factorizations, and the modules made of their factors."""

@@ -1,0 +1,106 @@
+"""Modules made of trained factors. Each stands where a dense layer stood and has its input and output shapes."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from edgefl.errors import ConfigError
+from edgefl.factor.svd import roll
+
+
+@runtime_checkable
+class LowRank(Protocol):
+    """A layer whose weight is a product of two factors."""
+
+    u: nn.Module
+    v: nn.Module
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Return U (a × r) and Vᵀ (r × b), views of the parameters."""
+
+
+class LowRankConv2d(nn.Module):
+    """A k₁×k₂ convolution of rank r: k₁×1 from m to r channels, then 1×k₂ from r to n (FedHM, section 2.2).
+
+    Stride, padding and dilation are split: rows go to the first, columns to the second. Parameters: r(m·k₁ + n·k₂), and n biases
+    where the dense layer has them.
+    """
+
+    def __init__(self, dense: nn.Conv2d, rank: int) -> None:
+        super().__init__()
+        if dense.groups != 1 or isinstance(dense.padding, str) or dense.padding_mode != "zeros":
+            raise ConfigError(f"only plain convolutions can be factorized, got {dense}")
+        (k1, k2), (s1, s2), (p1, p2), (d1, d2) = dense.kernel_size, dense.stride, dense.padding, dense.dilation
+        device = dense.weight.device
+        self.u = nn.Conv2d(dense.in_channels, rank, (k1, 1), (s1, 1), (p1, 0), (d1, 1), bias=False, device=device)
+        bias = dense.bias is not None
+        self.v = nn.Conv2d(rank, dense.out_channels, (1, k2), (1, s2), (0, p2), (1, d2), bias=bias, device=device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, m, h, w) to (batch, n, h', w')."""
+        return self.v(self.u(x))
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Return U ((m·k₁) × r) and Vᵀ (r × (n·k₂)) of the unrolled weight."""
+        return self.u.weight.flatten(1).T, self.v.weight.transpose(0, 1).flatten(1)
+
+
+class LowRankLinear(nn.Module):
+    """A linear layer of rank r: x·U·Vᵀ + b. Parameters: r(m + n), and n biases where the dense layer has them."""
+
+    def __init__(self, dense: nn.Linear, rank: int) -> None:
+        super().__init__()
+        device = dense.weight.device
+        self.u = nn.Linear(dense.in_features, rank, bias=False, device=device)
+        self.v = nn.Linear(rank, dense.out_features, bias=dense.bias is not None, device=device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, m) to (batch, n)."""
+        return self.v(self.u(x))
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Return U (m × r) and Vᵀ (r × n)."""
+        return self.u.weight.T, self.v.weight.T
+
+
+def low_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> LowRankConv2d | LowRankLinear:
+    """Return the factorized layer that takes the place of ``dense``, with arbitrary factors."""
+    return LowRankConv2d(dense, rank) if isinstance(dense, nn.Conv2d) else LowRankLinear(dense, rank)
+
+
+def parameters_of_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> int:
+    """Return how many weights (biases aside) ``dense`` has when factorized at ``rank``: r(m·k₁ + n·k₂)."""
+    if isinstance(dense, nn.Linear):
+        return rank * (dense.in_features + dense.out_features)
+    k1, k2 = dense.kernel_size
+    return rank * (dense.in_channels * k1 + dense.out_channels * k2)
+
+
+def factor_weights(left: Tensor, right: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return factors (a × r, r × b) of an unrolled weight of ``shape`` as the weights of the two small layers."""
+    if len(shape) == 2:
+        return left.T.contiguous(), right.T.contiguous()
+    n, m, k1, k2 = shape
+    rank = left.shape[1]
+    return left.T.reshape(rank, m, k1, 1).contiguous(), right.reshape(rank, n, 1, k2).transpose(0, 1).contiguous()
+
+
+def composed_weight(u: Tensor, v: Tensor) -> Tensor:
+    """Multiply the two small layers' weights back to the dense weight (FedHM, Eq. 1).
+
+    >>> composed_weight(torch.ones(2, 3, 3, 1), torch.ones(5, 2, 1, 3)).shape
+    torch.Size([5, 3, 3, 3])
+    """
+    if u.dim() == 2:
+        return roll(u.T @ v.T, (v.shape[0], u.shape[1]))
+    shape = (v.shape[0], u.shape[1], u.shape[2], v.shape[3])
+    return roll(u.flatten(1).T @ v.transpose(0, 1).flatten(1), shape)
+
+
+def frobenius_sq(layer: LowRank) -> Tensor:
+    """Return ‖UVᵀ‖²_F as ⟨UᵀU, VᵀV⟩: r²(a + b) multiplications instead of the r·a·b of the product itself."""
+    left, right = layer.factors()
+    return torch.sum((left.T @ left) * (right @ right.T))

@@ -1,0 +1,85 @@
+"""Files that are whole or absent, and where the folders that ship beside the package are found."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from edgefl.errors import StorageError
+
+
+def shared(folder: str) -> Path:
+    """Return the folder ``profiles`` or ``export``: inside the package when installed from a wheel, beside it in a checkout.
+
+    >>> (shared("profiles") / "devices").is_dir()
+    True
+    """
+    package = Path(__file__).parent
+    installed = package / "_share" / folder
+    return installed if installed.is_dir() else package.parent / folder
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn a full or unwritable disk into a :class:`StorageError` that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StorageError(f"{path}: no space left on the device; free some, or give another folder") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EIO):
+            raise StorageError(f"{path}: cannot be written ({error.strerror}); give another folder") from error
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write ``content`` to a temporary name beside ``path``, sync it, then rename: a reader sees all of it or none.
+
+    Raises:
+        StorageError: the disk is full or the folder cannot be written; ``path`` is as it was before.
+    """
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` durable, where the platform can."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write ``content`` as indented JSON, atomically; NaN and infinities are refused because JSON has none."""
+    write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+def sha256(content: bytes) -> str:
+    """Return the hexadecimal SHA-256 of ``content``.
+
+    >>> sha256(b"")[:8]
+    'e3b0c442'
+    """
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,1 @@
+"""What happens on a client: the local loop, and the runtimes that run it."""

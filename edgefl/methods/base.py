@@ -1,0 +1,228 @@
+"""The contract of a method: a frozen record of options with pure functions, the server's half and the client's half in one file."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from edgefl.errors import AggregationError, ConfigError, nearest
+from edgefl.models.base import Architecture
+from edgefl.records import Batch, Submodel, Tier, Update
+from edgefl.registry import methods
+from edgefl.rng import torch_seeded
+
+T = TypeVar("T")
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalState:
+    """What the server holds between rounds: named tensors, and the architecture and tiers that they belong to.
+
+    A state is never changed; ``aggregate`` returns a new one. :meth:`once` keeps what was derived from it, so that one decomposition
+    serves every tier and client of a round.
+    """
+
+    architecture: Architecture
+    tiers: tuple[Tier, ...]
+    tensors: Mapping[str, Tensor]
+    _derived: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, key: str, derive: Callable[[], T]) -> T:
+        """Return ``derive()``, computed at the first call with ``key`` and kept for as long as this state is."""
+        if key not in self._derived:
+            self._derived[key] = derive()
+        value: T = self._derived[key]
+        return value
+
+    def replace(self, tensors: Mapping[str, Tensor]) -> GlobalState:
+        """Return a state of the same shape with other tensors."""
+        return GlobalState(self.architecture, self.tiers, tensors)
+
+
+class MethodConfig(pydantic.BaseModel):
+    """Options of a method; each method's own class adds its keys. An unknown key is an error."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
+
+
+@dataclass(frozen=True)
+class Method(abc.ABC):
+    """A federated method for clients of several capacities.
+
+    Class attributes:
+        title, paper: how reports name it and what it comes from.
+        tier_meaning: what a tier's ratio is.
+        default_tiers: tiers of a run that names none. Methods that exist at one size only take exactly one.
+        contract_exceptions: rule of the contract suite → why it cannot hold for this method.
+    """
+
+    config: MethodConfig
+
+    config_class: ClassVar[type[MethodConfig]] = MethodConfig
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    tier_meaning: ClassVar[str]
+    default_tiers: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25)
+    contract_exceptions: ClassVar[Mapping[str, str]] = {}
+
+    @abc.abstractmethod
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the tier's network with arbitrary weights, on whatever device is current (``meta`` for shapes only)."""
+
+    @abc.abstractmethod
+    def submodel(
+        self,
+        state: GlobalState,
+        tier: Tier,
+        rng: np.random.Generator,
+        client_state: Mapping[str, Tensor] | None = None,
+    ) -> Submodel:
+        """Return what a client of ``tier`` receives; ``state`` stays as it is."""
+
+    @abc.abstractmethod
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Return the next state; ``updates`` is consumed one at a time, so memory does not grow with the number of clients.
+
+        Raises:
+            AggregationError: no update, a client without samples, a value that is not finite, or a tensor of another shape.
+        """
+
+    def shapes(self, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
+        """Return name → shape of what travels to a client of ``tier``: the declaration that payloads are held to."""
+        with torch.device("meta"):
+            network = self.network(architecture, tier)
+        return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        """Return the first state: the dense network's initial weights."""
+        with torch_seeded(rng):
+            network = architecture.build()
+        return GlobalState(architecture, tiers, {k: v.detach().clone() for k, v in network.state_dict().items()})
+
+    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+        """Return the scalar that a client minimises on one batch; ``received`` holds the tensors as they arrived."""
+        return cross_entropy(module(batch.x), batch)
+
+    def decayed(self, module: nn.Module) -> list[nn.Parameter]:
+        """Return the parameters that plain weight decay acts on."""
+        return list(module.parameters())
+
+    def deploy(self, state: GlobalState, tier: Tier) -> nn.Module:
+        """Return the tier's network as a device runs it, in evaluation mode."""
+        submodel = self.submodel(state, tier, np.random.default_rng(0))
+        module = submodel.build()
+        module.load_state_dict(submodel.tensors)
+        return module.eval()
+
+
+def create(name: str, options: Options | None = None, *, dynamic_tiers: bool = False) -> Method:
+    """Return the method ``name`` with ``options``, which its own config class checks.
+
+    ``dynamic_tiers`` says whether clients change tier between rounds; some methods weigh updates differently then.
+
+    Raises:
+        UnknownNameError: no such method.
+        ConfigError: an option's name or value is wrong.
+
+    >>> create("fedhm", {"frobenius_decay": 0.001}).config.frobenius_decay
+    0.001
+    """
+    method: type[Method] = methods.load(name)
+    options = dict(options or {})
+    fields = method.config_class.model_fields
+    for key in options:
+        if key not in fields:
+            known = ", ".join(fields) or "none"
+            raise ConfigError(f"method_options.{key}: {name} has no such option;{nearest(key, fields)} known: {known}")
+    if "dynamic_tiers" in fields:
+        options.setdefault("dynamic_tiers", dynamic_tiers)
+    try:
+        return method(method.config_class(**options))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"method_options.{key}: {first['msg'].lower()}, got {first['input']!r}") from None
+
+
+def check_tiers(name: str, ratios: tuple[float, ...]) -> None:
+    """Raise :class:`ConfigError` when the method exists at one size only and several tiers were asked for."""
+    method: type[Method] = methods.load(name)
+    if len(method.default_tiers) == 1 and len(ratios) > 1:
+        raise ConfigError(f"tiers: {name} trains one size only, got {len(ratios)} tiers; give one, such as --tiers 1")
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the mean cross-entropy of a batch."""
+    return nn.functional.cross_entropy(logits, batch.y)
+
+
+def masked_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Return cross-entropy with the logits of labels that the client has none of set to zero (HeteroFL, section 4)."""
+    if batch.present is None:
+        return cross_entropy(logits, batch)
+    return cross_entropy(torch.where(batch.present, logits, logits.new_zeros(())), batch)
+
+
+def checked(updates: Iterable[Update], expected: Callable[[Update], Mapping[str, tuple[int, ...]]]) -> Iterator[Update]:
+    """Yield updates that can be averaged, and refuse the others with the tensor and both shapes: nothing ever broadcasts.
+
+    Raises:
+        AggregationError: see :meth:`Method.aggregate`.
+    """
+    count = 0
+    for update in updates:
+        who = f"client {update.client}, tier {update.tier.label}"
+        if update.samples <= 0:
+            raise AggregationError(f"{who}: an update needs a positive number of samples, got {update.samples}")
+        shapes = expected(update)
+        if missing := shapes.keys() ^ update.tensors.keys():
+            raise AggregationError(f"{who}: tensors missing or not expected: {', '.join(sorted(missing))}")
+        for name, tensor in update.tensors.items():
+            if tuple(tensor.shape) != shapes[name]:
+                raise AggregationError(f"{who}: {name} has shape {tuple(tensor.shape)}, expected {shapes[name]}")
+            if not bool(torch.isfinite(tensor).all()):
+                raise AggregationError(f"{who}: {name} holds NaN or infinity")
+        count += 1
+        yield update
+    if not count:
+        raise AggregationError("no update arrived: the state cannot be aggregated from nothing")
+
+
+class WeightedSum:
+    """A running float64 sum of weighted tensors, entry by entry: the memory of one accumulator however many are added.
+
+    >>> total = WeightedSum({"w": torch.zeros(3)})
+    >>> total.add("w", torch.tensor([2.0, 4.0]), 1.0, (slice(0, 2),))
+    >>> total.add("w", torch.tensor([6.0]), 3.0, (slice(0, 1),))
+    >>> total.mean({"w": torch.tensor([-1.0, -1.0, -1.0])})["w"].tolist()
+    [5.0, 4.0, -1.0]
+    """
+
+    def __init__(self, like: Mapping[str, Tensor]) -> None:
+        self._sums = {name: torch.zeros(t.shape, dtype=torch.float64) for name, t in like.items()}
+        # One number per tensor until a part of it is added on its own.
+        self._weights = {name: torch.zeros((), dtype=torch.float64) for name in like}
+
+    def add(self, name: str, tensor: Tensor, weight: float, index: Any = ...) -> None:
+        """Add ``weight · tensor`` at ``index`` of the tensor ``name``."""
+        if index is not ... and self._weights[name].dim() == 0:
+            self._weights[name] = self._weights[name].expand(self._sums[name].shape).clone()
+        self._sums[name][index] += weight * tensor.double()
+        self._weights[name][index] += weight
+
+    def mean(self, old: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return Σ weight·tensor / Σ weight in the old dtypes; entries that nobody covered keep their old value."""
+        result = {}
+        for name, before in old.items():
+            weights = self._weights[name]
+            mean = torch.where(weights > 0, self._sums[name] / weights.clamp_min(1e-300), before.double())
+            result[name] = mean.to(before.dtype)
+        return result

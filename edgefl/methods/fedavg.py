@@ -1,0 +1,61 @@
+"""FedAvg: everyone trains the whole network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from edgefl.factor.width import cut, leading
+from edgefl.methods.base import GlobalState, Method, WeightedSum, checked
+from edgefl.models.base import Architecture
+from edgefl.records import Submodel, Tier, Update
+from edgefl.registry import method
+from edgefl.rng import torch_seeded
+
+
+@method("fedavg")
+class FedAvg(Method):
+    """w ← Σ n_k w_k / Σ n_k over the clients of a round (McMahan et al. 2017, Algorithm 1).
+
+    One size only: with ``--tiers 0.5`` the global network itself has half the width, which is the "slimming model on all clients" that
+    FedHM compares with (section 4.1).
+    """
+
+    title: ClassVar[str] = "FedAvg"
+    paper: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
+    tier_meaning: ClassVar[str] = "one tier only: the width of the network that everyone trains"
+    default_tiers: ClassVar[tuple[float, ...]] = (1.0,)
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the dense network at the tier's width."""
+        return architecture.build(tier.ratio)
+
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        """Return the initial weights at the width of the only tier."""
+        with torch_seeded(rng):
+            network = self.network(architecture, tiers[0])
+        return GlobalState(architecture, tiers, {k: v.detach().clone() for k, v in network.state_dict().items()})
+
+    def submodel(
+        self,
+        state: GlobalState,
+        tier: Tier,
+        rng: np.random.Generator,
+        client_state: Mapping[str, Tensor] | None = None,
+    ) -> Submodel:
+        """Return a copy of every tensor."""
+        places = {name: leading(name, tuple(tensor.shape)) for name, tensor in state.tensors.items()}
+        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Average the updates by sample counts."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
+        total = WeightedSum(state.tensors)
+        for update in checked(updates, lambda _: shapes):
+            for name, tensor in update.tensors.items():
+                total.add(name, tensor, float(update.samples))
+        return state.replace(total.mean(state.tensors))

@@ -1,0 +1,92 @@
+"""HeteroFL: a tier is a width, and its tensors are the leading corner of the global ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from edgefl.factor.width import cut, leading
+from edgefl.methods.base import GlobalState, Method, WeightedSum, checked, masked_cross_entropy
+from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
+from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.registry import method
+
+
+@method("heterofl")
+class HeteroFL(Method):
+    """Every tensor of width p is a leading slice; every entry is averaged over the clients that hold it, others keep their value.
+
+    While training, the outputs of hidden layers are divided by p so that all widths see activations of one size (section 4,
+    "scaler"); the loss is masked to the client's own labels; BatchNorm is static where the model has it.
+
+    Differs from the paper: a deployed tier keeps the scaler, folded into its weights, because the paper deploys the full width only,
+    where p = 1. The scaler stands behind every layer but the classifier; before a normalisation layer, where the paper has all
+    of its scalers, the two cancel but for ε.
+    """
+
+    title: ClassVar[str] = "HeteroFL"
+    paper: ClassVar[str] = "Diao et al., ICLR 2021"
+    tier_meaning: ClassVar[str] = "width p: the share of channels of every hidden layer"
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the network of width p, with scalers."""
+        network = architecture.build(tier.ratio)
+        if tier.ratio < 1:
+            for layer in _hidden(network).values():
+                layer.register_forward_hook(partial(_divide, tier.ratio))
+        return network
+
+    def submodel(
+        self,
+        state: GlobalState,
+        tier: Tier,
+        rng: np.random.Generator,
+        client_state: Mapping[str, Tensor] | None = None,
+    ) -> Submodel:
+        """Return copies of the leading slices."""
+        places = self._places(state, tier)
+        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
+
+    def _places(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
+        def derive() -> dict[str, Place]:
+            return {name: leading(name, shape) for name, shape in self.shapes(state.architecture, tier).items()}
+
+        return state.once(f"places {tier.label}", derive)
+
+    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+        """Return cross-entropy over the labels that the client has."""
+        return masked_cross_entropy(module(batch.x), batch)
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Average every entry over the clients that hold it, each client with the same weight."""
+        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
+        total = WeightedSum(state.tensors)
+        for update in checked(updates, lambda update: shapes[update.tier]):
+            for name, tensor in update.tensors.items():
+                total.add(name, tensor, 1.0, self._places(state, update.tier)[name].index)
+        return state.replace(total.mean(state.tensors))
+
+    def deploy(self, state: GlobalState, tier: Tier) -> nn.Module:
+        """Return the plain network of width p with the scalers folded into its weights."""
+        network = state.architecture.build(tier.ratio)
+        network.load_state_dict(self.submodel(state, tier, np.random.default_rng(0)).tensors)
+        with torch.no_grad():
+            for layer in _hidden(network).values():
+                for parameter in layer.parameters():
+                    parameter.div_(tier.ratio)
+        return network.eval()
+
+
+def _hidden(network: nn.Module) -> dict[str, nn.Module]:
+    classifier = stem_and_classifier(network)[1]
+    return {name: layer for name, layer in weighted_layers(network) if name != classifier}
+
+
+def _divide(ratio: float, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return output / ratio
+

@@ -1,0 +1,95 @@
+"""What a method needs to know of a network: how to build it at a width, and which of its layers stay as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from edgefl.errors import ConfigError
+from edgefl.models.norm import POLICIES
+from edgefl.registry import models
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A reference network for one kind of input.
+
+    Attributes:
+        model: a registered name.
+        input_shape: one sample's shape, ``(channels, height, width)``.
+        classes: number of labels.
+        norm: a policy of :mod:`edgefl.models.norm`; ``None`` takes the model's own.
+
+    >>> sum(p.numel() for p in Architecture("resnet18", (3, 32, 32), 10).build().parameters())
+    11173962
+    """
+
+    model: str
+    input_shape: tuple[int, ...]
+    classes: int
+    norm: str | None = None
+
+    def __post_init__(self) -> None:
+        models.check(self.model)
+        if self.norm is not None and self.norm not in POLICIES:
+            raise ConfigError(f"norm: got {self.norm!r}, expected one of {', '.join(POLICIES)}")
+        if min(self.input_shape, default=0) < 1 or self.classes < 1:
+            raise ConfigError(f"model {self.model}: sizes must be positive, got input {self.input_shape}, classes {self.classes}")
+
+    def build(self, width: float = 1.0) -> nn.Module:
+        """Return the network with every hidden layer scaled to ``width``, freshly initialised.
+
+        Raises:
+            ConfigError: the network does not take inputs of this shape.
+        """
+        options = {} if self.norm is None else {"norm": self.norm}
+        network: nn.Module = models.load(self.model)(self.input_shape, self.classes, width=width, **options)
+        return network
+
+    def skeleton(self, width: float = 1.0) -> nn.Module:
+        """Return the network on the ``meta`` device: names and shapes without memory or random draws."""
+        with torch.device("meta"):
+            return self.build(width)
+
+
+def scaled(channels: int, width: float) -> int:
+    """Return ⌈width · channels⌉, as HeteroFL rounds; exact decimals are not pushed up by binary rounding.
+
+    >>> scaled(64, 0.25), scaled(10, 0.3), scaled(30, 0.1)
+    (16, 3, 3)
+    """
+    return max(1, math.ceil(channels * width - 1e-9))
+
+
+def image_shape(model: str, input_shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
+    """Check that ``input_shape`` is (channels, height, width) with both sides at least ``least`` pixels, and return it."""
+    if len(input_shape) != 3 or min(input_shape[1:]) < least:
+        shape = "x".join(map(str, input_shape))
+        raise ConfigError(f"model {model} takes channels x height x width with sides of at least {least}, got {shape}")
+    return input_shape
+
+
+def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv2d | nn.Linear]]:
+    """Yield the network's convolutions and linear layers by name, in the order of definition."""
+    for name, layer in network.named_modules():
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            yield name, layer
+
+
+def stem_and_classifier(network: nn.Module) -> tuple[str | None, str]:
+    """Return the names of the stem (the first layer, if it is a convolution) and of the classifier (the last layer)."""
+    layers = list(weighted_layers(network))
+    if not layers:
+        raise ConfigError("the network has no convolution and no linear layer: there is nothing to factorize or scale")
+    first, last = layers[0], layers[-1]
+    return (first[0] if isinstance(first[1], nn.Conv2d) else None), last[0]
+
+
+def replace_layer(network: nn.Module, name: str, layer: nn.Module) -> None:
+    """Put ``layer`` where ``name`` is in ``network``."""
+    parent, _, child = name.rpartition(".")
+    setattr(network.get_submodule(parent), child, layer)

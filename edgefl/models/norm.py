@@ -1,0 +1,139 @@
+"""Normalisation policies.
+
+Federated clients see few samples of few classes, so what a network does with statistics of its activations is part of the method:
+
+============== ======================================================================================================
+``group``      GroupNorm: no statistics outlive a sample; what a client trains is what the device infers.
+``static``     Static BatchNorm (HeteroFL, section 3): batch statistics while training, none kept; for evaluation they are
+               computed once, from queries to the clients (:func:`calibrate`), and never travel during training.
+``batch``      The batch's own statistics in training and in inference (PriSM): nothing is kept or shared.
+``none``       No normalisation.
+============== ======================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+POLICIES = ("group", "static", "batch", "none")
+CHANNELS_PER_GROUP = 8
+
+
+def norm2d(policy: str, channels: int) -> nn.Module:
+    """Return the normalisation of a feature map (batch, ``channels``, height, width) under ``policy``.
+
+    >>> norm2d("group", 64)
+    GroupNorm(8, 64, eps=1e-05, affine=True)
+    """
+    if policy == "group":
+        return nn.GroupNorm(groups_of(channels), channels)
+    if policy == "none":
+        return nn.Identity()
+    return BatchStatisticsNorm(channels) if policy == "batch" else StaticBatchNorm(channels)
+
+
+def groups_of(channels: int) -> int:
+    """Return the largest divisor of ``channels`` that leaves at least eight channels a group (one group for fewer).
+
+    >>> groups_of(64), groups_of(16), groups_of(4), groups_of(19)
+    (8, 2, 1, 1)
+    """
+    return max(g for g in range(1, max(1, channels // CHANNELS_PER_GROUP) + 1) if channels % g == 0)
+
+
+class BatchStatisticsNorm(nn.Module):
+    """BatchNorm that always uses the statistics of the batch at hand (``track_running_stats=False``), also in evaluation."""
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x`` (batch, channels, …); a channel with a single value becomes its bias."""
+        if self.training:
+            return _normalise_batch(x, self.weight, self.bias, self.eps)
+        # Written out: an exported graph has no batch-normalisation operator that uses the batch's statistics in inference.
+        axes = [0, *range(2, x.dim())]
+        mean = x.mean(axes, keepdim=True)
+        variance = (x - mean).square().mean(axes, keepdim=True)
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        return (x - mean) * torch.rsqrt(variance + self.eps) * self.weight.view(shape) + self.bias.view(shape)
+
+
+class StaticBatchNorm(nn.Module):
+    """BatchNorm that keeps no statistics while training; evaluation uses those that :func:`calibrate` put in.
+
+    The statistics are not part of ``state_dict``: they belong to a deployed model, not to what is trained and sent.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("mean", torch.zeros(channels), persistent=False)
+        self.register_buffer("variance", torch.ones(channels), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x`` (batch, channels, …) with the batch's statistics in training, the calibrated ones in evaluation."""
+        if self.training:
+            return _normalise_batch(x, self.weight, self.bias, self.eps)
+        return F.batch_norm(x, self.mean, self.variance, self.weight, self.bias, False, 0.0, self.eps)
+
+
+def _normalise_batch(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    if x.numel() == x.shape[1]:  # one value per channel has no variance: torch refuses it, the limit is the bias
+        return x * 0 + bias.view([1, -1] + [1] * (x.dim() - 2))
+    return F.batch_norm(x, None, None, weight, bias, True, 0.0, eps)
+
+
+def needs_statistics(network: nn.Module) -> bool:
+    """Whether ``network`` has static BatchNorm layers that must be calibrated before it is evaluated."""
+    return any(isinstance(layer, StaticBatchNorm) for layer in network.modules())
+
+
+@torch.no_grad()
+def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Compute every static BatchNorm's statistics over ``batches`` (each (batch, channels, …)), in place.
+
+    The network runs as in training, each layer normalising with its batch, while sums are kept in float64; the result does not depend
+    on how samples that belong to one batch are ordered (HeteroFL, "static batch normalization").
+    """
+    layers = [layer for layer in network.modules() if isinstance(layer, StaticBatchNorm)]
+    sums = {layer: [0, torch.zeros(0), torch.zeros(0)] for layer in layers}
+
+    def add(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        x = inputs[0].double().transpose(0, 1).flatten(1)
+        count, total, squares = sums[layer]  # type: ignore[index]
+        first = count == 0
+        sums[layer] = [  # type: ignore[index]
+            count + x.shape[1],
+            x.sum(1) if first else total + x.sum(1),
+            x.square().sum(1) if first else squares + x.square().sum(1),
+        ]
+
+    hooks = [layer.register_forward_pre_hook(add) for layer in layers]
+    training = network.training
+    network.train()
+    try:
+        for x in batches:
+            network(x)
+    finally:
+        network.train(training)
+        for hook in hooks:
+            hook.remove()
+    for layer, (count, total, squares) in sums.items():
+        if count:
+            mean = total / count
+            layer.mean.copy_(mean)
+            layer.variance.copy_((squares / count - mean.square()).clamp_min(0.0))

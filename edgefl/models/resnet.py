@@ -1,0 +1,71 @@
+"""ResNet-18 and ResNet-34 for 32×32 images: a 3×3 stem and no max-pool (FedHM, Tables 5 and 6)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edgefl.models.base import image_shape, scaled
+from edgefl.models.norm import norm2d
+from edgefl.registry import model
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut, which is a 1×1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = norm2d(norm, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = norm2d(norm, outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm2d(norm, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, inputs, h, w) to (batch, outputs, h/stride, w/stride)."""
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """Four stages of basic blocks with 64, 128, 256 and 512 channels at width 1."""
+
+    def __init__(
+        self, blocks: tuple[int, ...], dense: tuple[str, ...], channels: int, classes: int, width: float, norm: str
+    ) -> None:
+        super().__init__()
+        self.hybrid_dense = dense
+        outputs = [scaled(c, width) for c in (64, 128, 256, 512)]
+        self.conv1 = nn.Conv2d(channels, outputs[0], 3, 1, 1, bias=False)
+        self.norm1 = norm2d(norm, outputs[0])
+        inputs = [outputs[0], *outputs]
+        stages = [_stage(inputs[i], outputs[i], blocks[i], 1 if i == 0 else 2, norm) for i in range(4)]
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.fc = nn.Linear(outputs[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (batch, channels, h, w) to logits (batch, classes)."""
+        x = F.relu(self.norm1(self.conv1(x)))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+def _stage(inputs: int, outputs: int, blocks: int, stride: int, norm: str) -> nn.Sequential:
+    first = BasicBlock(inputs, outputs, stride, norm)
+    return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1, norm) for _ in range(blocks - 1)))
+
+
+@model("resnet18")
+def resnet18(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "static") -> nn.Module:
+    """ResNet-18: 11,173,962 parameters for 3×32×32 and 10 classes; FedHM keeps its first residual block dense (ρ = 2)."""
+    channels = image_shape("resnet18", input_shape, 8)[0]
+    return ResNet((2, 2, 2, 2), ("layer1.0",), channels, classes, width, norm)
+
+
+@model("resnet34")
+def resnet34(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "static") -> nn.Module:
+    """ResNet-34: 21.33 M parameters for 3×32×32 and 100 classes; FedHM keeps layers 1 and 2 dense (ρ = 15)."""
+    channels = image_shape("resnet34", input_shape, 8)[0]
+    return ResNet((3, 4, 6, 3), ("layer1", "layer2"), channels, classes, width, norm)

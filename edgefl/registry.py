@@ -1,0 +1,94 @@
+"""Methods, models and datasets are found by file: adding one means adding a file with one decorated definition.
+
+The names are read from the source text, so listing them (for ``--help``, for a message about a misspelt name) imports neither torch
+nor the file that defines them; ``load`` imports just that file.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edgefl.errors import EdgeflError, UnknownNameError
+
+T = TypeVar("T")
+
+
+class Registry:
+    """The definitions of one kind, decorated with the registry's own name in the files of one package.
+
+    >>> methods.names()[:1], "resnet18" in models.names()
+    (['fedavg'], True)
+    >>> methods.load("fedhn")
+    Traceback (most recent call last):
+    edgefl.errors.UnknownNameError: unknown method 'fedhn'; did you mean 'fedhm'? Known: fedavg, fedhm, heterofl
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self.package = package
+        self._loaded: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Callable[[T], T]:
+        """Register the decorated definition as ``name``, which must be a literal string."""
+
+        def register(definition: T) -> T:
+            self._loaded[name] = definition
+            return definition
+
+        return register
+
+    @functools.cached_property
+    def files(self) -> dict[str, str]:
+        """Name → module, from the source files.
+
+        Raises:
+            EdgeflError: two files define the same name.
+        """
+        found: dict[str, str] = {}
+        folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
+        for path in sorted(folder.glob("*.py")):
+            for name in self._decorated(path):
+                if name in found:
+                    raise EdgeflError(f"{self.kind} {name!r} is defined in {found[name]} and again in {path.stem}")
+                found[name] = f"{self.package}.{path.stem}"
+        return found
+
+    def _decorated(self, path: Path) -> list[str]:
+        definitions = (ast.FunctionDef, ast.ClassDef)
+        calls = (
+            decorator
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, definitions)
+            for decorator in node.decorator_list
+            if isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name)
+        )
+        return [
+            call.args[0].value
+            for call in calls
+            if call.func.id == self.kind and isinstance(call.args[0], ast.Constant)  # type: ignore[attr-defined]
+        ]
+
+    def names(self) -> list[str]:
+        """Every known name, sorted."""
+        return sorted(self.files)
+
+    def check(self, name: str) -> None:
+        """Raise :class:`UnknownNameError` unless ``name`` is known."""
+        if name not in self.files:
+            raise UnknownNameError(self.kind, name, self.files)
+
+    def load(self, name: str) -> Any:
+        """Import the file that defines ``name`` and return the definition."""
+        self.check(name)
+        importlib.import_module(self.files[name])
+        return self._loaded[name]
+
+
+method = methods = Registry("method", "edgefl.methods")
+model = models = Registry("model", "edgefl.models")
+dataset = datasets = Registry("dataset", "edgefl.data")

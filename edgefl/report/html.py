@@ -1,0 +1,321 @@
+"""One self-contained HTML page per run: no network, readable on a phone and in the dark."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from plotly.offline import get_plotlyjs, get_plotlyjs_version
+
+from edgefl.errors import InputError
+from edgefl.files import write_bytes
+from edgefl.report import charts
+from edgefl.report.tables import BUDGETS, need_have, tier_label, tier_table
+from edgefl.units import (
+    human_budget,
+    human_bytes,
+    human_count,
+    human_difference,
+    human_joules,
+    human_percent,
+    human_seconds,
+)
+
+Json = Mapping[str, Any]
+Schema = Mapping[str, str]
+
+# What a key holds: text, number, whole (number), list or map; "?" allows null.
+_COSTS = (
+    *("params", "macs_forward", "macs_backward", "macs_compose", "macs_train_step", "peak_activation_bytes_inference"),
+    *("peak_activation_bytes_training", "parameter_bytes", "gradient_bytes", "optimizer_bytes"),
+    *("training_memory_bytes", "inference_memory_bytes", "download_bytes", "upload_bytes"),
+)
+_SUMMARY: Schema = {
+    **dict.fromkeys(("method", "model", "dataset", "fleet", "partition", "tier_assignment", "edgefl_version"), "text"),
+    **dict.fromkeys(("format", "seed", "rounds", "clients", "per_round", "batch_size", "local_epochs"), "whole"),
+    **dict.fromkeys(("download_bytes", "upload_bytes"), "whole"),
+    **dict.fromkeys(("simulated_s", "host_s", "energy_j"), "number"),
+    **dict.fromkeys(("global_accuracy", "deadline_s"), "number?"),
+    **dict.fromkeys(("tiers", "classes"), "list"),
+}
+_TIER: Schema = {
+    **dict.fromkeys(_COSTS, "whole"),
+    **dict.fromkeys(("device", "device_title", "limiting_budget"), "text?"),
+    **dict.fromkeys(("accuracy", "torch_accuracy", "round_seconds", "round_joules", "budget_share"), "number?"),
+    **{
+        "tier": "number",
+        "clients": "whole",
+        "measured_peak_activation_bytes_training": "whole?",
+        "uncounted_ops": "list",
+    },
+}
+_CLASS: Schema = {
+    **{"device": "text", "title": "text", "share": "number", "clients": "whole", "tier": "number?"},
+    **dict.fromkeys(("budgets", "refusals", "assumed"), "list"),
+}
+_BUDGET: Schema = {"budget": "text", "need": "number", "have": "number", "share": "number?"}
+_REFUSAL: Schema = {"budget": "text", "need": "number", "have": "number", "device": "text", "tier": "number"}
+_ROUND: Schema = {
+    **{"round": "whole", "clock_s": "number", "download_bytes": "whole", "upload_bytes": "whole"},
+    **{"accuracy": "map", "clients": "list"},
+}
+_CLIENT: Schema = {"client": "whole", "device": "text", "status": "text", "refusal": "list"}
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "text": (str, "a text"),
+    "number": ((int, float), "a number, zero or more"),
+    "whole": (int, "a whole number, zero or more"),
+    "list": (list, "a list"),
+    "map": (dict, "an object"),
+}
+
+
+def write(run: Path) -> Path:
+    """Write ``report.html`` into a run's folder from its ``summary.json`` and ``rounds.jsonl``, and return its path.
+
+    Raises:
+        InputError: a file is missing or malformed; the message names the file, the line and the key.
+        StorageError: the page cannot be written.
+    """
+    summary, rounds = read_summary(run / "summary.json"), read_rounds(run / "rounds.jsonl")
+    page = run / "report.html"
+    write_bytes(page, render(summary, rounds).encode())
+    return page
+
+
+def render(summary: Json, rounds: Sequence[Json]) -> str:
+    """Return the page of a run; the same run gives the same page.
+
+    Args:
+        summary: the content of ``summary.json``.
+        rounds: the lines of ``rounds.jsonl``, in their order.
+    """
+    environment = Environment(
+        loader=PackageLoader("edgefl", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    table = tier_table(summary)
+    sections = {
+        "accuracy": charts.accuracy_charts(summary, rounds),
+        "cost": charts.cost_charts(summary),
+        "budgets": (charts.budget_chart(summary),),
+        "outcomes": charts.outcome_charts(summary, rounds),
+    }
+    drawn = [chart for group in sections.values() for chart in group if chart.figure is not None]
+    return environment.get_template("template.html.j2").render(
+        summary=summary,
+        about=_about(summary),
+        cards=_cards(summary, rounds),
+        table=table,
+        groups=[(name, list(columns)) for name, columns in itertools.groupby(table.columns, lambda c: c.group)],
+        tier_colours=[charts.tier_colour(summary, row["tier"]) for row in _largest_first(summary)],
+        sections=sections,
+        figures={chart.key: chart.figure for chart in drawn},
+        classes=_classes(summary),
+        refusals=_refusals(summary, rounds),
+        memory=_memory(summary),
+        plotlyjs=get_plotlyjs(),
+        plotlyjs_version=get_plotlyjs_version(),
+    )
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return a run's summary, validated.
+
+    Raises:
+        InputError: the file is missing or malformed.
+    """
+    summary: dict[str, Any] = _parsed(_text(path), str(path))
+    _check(summary, _SUMMARY, str(path), "")
+    for key, schema in (("tiers", _TIER), ("classes", _CLASS)):
+        for i, item in enumerate(summary[key]):
+            _check(item, schema, str(path), f"{key}[{i}].")
+    for i, item in enumerate(summary["classes"]):
+        _check_each(item, "budgets", _BUDGET, str(path), f"classes[{i}].")
+        _check_each(item, "refusals", _REFUSAL, str(path), f"classes[{i}].")
+    return summary
+
+
+def read_rounds(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a run's rounds, validated.
+
+    Raises:
+        InputError: the file is missing, or a line is malformed.
+    """
+    rounds = []
+    for number, line in enumerate(io.StringIO(_text(path)), start=1):
+        where = f"{path}: line {number}"
+        record = _parsed(line, where)
+        _check(record, _ROUND, where, "")
+        _check(record["accuracy"], dict.fromkeys(record["accuracy"], "number"), where, "accuracy.")
+        _check_each(record, "clients", _CLIENT, where, "")
+        for i, client in enumerate(record["clients"]):
+            _check_each(client, "refusal", _REFUSAL, where, f"clients[{i}].")
+        rounds.append(record)
+    return rounds
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file; give the folder of a finished run") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path}: cannot be read as UTF-8 text ({error}); give the folder of a finished run"
+        ) from error
+
+
+def _parsed(text: str, where: str) -> Any:
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except ValueError as error:
+        raise InputError(f"{where}: not valid JSON ({error}); restore the file or run the simulation again") from error
+
+
+def _check_each(holder: Json, key: str, schema: Schema, where: str, prefix: str) -> None:
+    for i, item in enumerate(holder[key]):
+        _check(item, schema, where, f"{prefix}{key}[{i}].")
+
+
+def _check(record: Any, schema: Schema, where: str, prefix: str) -> None:
+    """Hold a record to its schema; keys that the schema does not name are left alone."""
+    remedy = "restore the file or run the simulation again"
+    if not isinstance(record, dict):
+        name = f"{prefix.rstrip('.')!r} is" if prefix else "the content is"
+        raise InputError(f"{where}: {name} {record!r}, expected an object; {remedy}")
+    for key, kind in schema.items():
+        expected, words = _KINDS[kind.rstrip("?")]
+        if key not in record:
+            raise InputError(f"{where}: key {prefix + key!r} is missing, expected {words}; {remedy}")
+        value = record[key]
+        if value is None and kind.endswith("?"):
+            continue
+        usable = isinstance(value, expected) and not isinstance(value, bool)
+        if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
+            usable = False
+        if not usable:
+            raise InputError(f"{where}: key {prefix + key!r} is {value!r}, expected {words}; {remedy}")
+
+
+def _largest_first(summary: Json) -> list[Json]:
+    return sorted(summary["tiers"], key=lambda row: -float(row["tier"]))
+
+
+def _about(summary: Json) -> list[tuple[str, str]]:
+    """Return what was run, as pairs of a name and its value."""
+    keys = (
+        "fleet",
+        "partition",
+        "clients",
+        "per_round",
+        "rounds",
+        "local_epochs",
+        "batch_size",
+        "tier_assignment",
+        "seed",
+    )
+    pairs = [(key.replace("_", " "), str(summary[key])) for key in keys]
+    return [
+        *pairs,
+        ("round deadline", "none" if summary["deadline_s"] is None else human_seconds(summary["deadline_s"])),
+    ]
+
+
+def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
+    """Return the key numbers: heading, figure, and what it stands for."""
+    turns = [client for record in rounds for client in record["clients"]]
+    down, up = summary["download_bytes"], summary["upload_bytes"]
+    return [
+        ("Global accuracy", human_percent(summary["global_accuracy"]), "of held-out samples"),
+        ("Simulated time", human_seconds(summary["simulated_s"]), "on the fleet's own clock"),
+        ("Bytes sent", human_bytes(down + up), f"{human_bytes(down)} down, {human_bytes(up)} up"),
+        ("Energy", human_joules(summary["energy_j"]), "on all devices"),
+        ("Clients refused", human_count(_refused_clients(summary, turns)), f"of {summary['clients']} clients"),
+        ("Host time", human_seconds(summary["host_s"]), "this computer's time"),
+    ]
+
+
+def _refused_clients(summary: Json, turns: Sequence[Json]) -> int:
+    """Count clients that were refused, among them those of a class that fits no tier and were never asked."""
+    asked = {(turn["device"], turn["client"]) for turn in turns if turn["status"] == "refused"}
+    refused = Counter(device for device, _ in asked)
+    for item in summary["classes"]:
+        if item["tier"] is None:
+            refused[item["device"]] = max(refused[item["device"]], item["clients"])
+    return refused.total()
+
+
+def _classes(summary: Json) -> list[dict[str, Any]]:
+    return [
+        {
+            "title": item["title"],
+            "device": item["device"],
+            "clients": item["clients"],
+            "share": human_percent(item["share"]),
+            "tier": "none" if item["tier"] is None else tier_label(item["tier"]),
+            "budgets": [_budget_line(entry) for entry in charts.budget_entries(item)],
+            "larger": [
+                f"tier {tier_label(refusal['tier'])}: {_budget(refusal)} {need_have(refusal)}"
+                for refusal in item["refusals"]
+                if item["tier"] is not None
+            ],
+            "assumed": item["assumed"],
+        }
+        for item in summary["classes"]
+    ]
+
+
+def _budget(entry: Json) -> str:
+    return BUDGETS.get(entry["budget"], str(entry["budget"]))
+
+
+def _budget_line(entry: Json) -> str:
+    need, have = (human_budget(entry["budget"], entry[key]) for key in ("need", "have"))
+    return f"{_budget(entry)}: {need} of {have} ({human_percent(entry['share'])})"
+
+
+def _refusals(summary: Json, rounds: Sequence[Json]) -> list[dict[str, Any]]:
+    """Return every distinct reason for a refusal and how many client turns it cost: 0 if no such client was asked."""
+    titles = {item["device"]: item["title"] for item in summary["classes"]}
+    turns: Counter[str] = Counter()
+    reasons: dict[str, Json] = {}
+    never_asked = [refusal for item in summary["classes"] if item["tier"] is None for refusal in item["refusals"]]
+    asked = [refusal for record in rounds for client in record["clients"] for refusal in client["refusal"]]
+    for refusals, counted in ((never_asked, 0), (asked, 1)):
+        for refusal in refusals:
+            key = json.dumps({name: refusal[name] for name in _REFUSAL})
+            reasons[key] = refusal
+            turns[key] += counted
+    return [
+        {
+            "title": titles.get(refusal["device"], refusal["device"]),
+            "tier": tier_label(refusal["tier"]),
+            "budget": _budget(refusal),
+            "reason": need_have(refusal),
+            "turns": turns[key],
+        }
+        for key, refusal in reasons.items()
+    ]
+
+
+def _memory(summary: Json) -> list[tuple[str, str, str, str]]:
+    """Return, per tier, the predicted and the measured peak of activations and the difference."""
+    rows = []
+    for row in _largest_first(summary):
+        predicted, measured = row["peak_activation_bytes_training"], row["measured_peak_activation_bytes_training"]
+        difference = human_difference(predicted, measured)
+        rows.append((tier_label(row["tier"]), human_bytes(predicted), human_bytes(measured), difference))
+    return rows

@@ -1,0 +1,142 @@
+"""Numbers as people read them: decimal prefixes, three significant figures, the unit always written.
+
+Bytes are decimal (1 kB = 1,000 B) everywhere, memory included, so that the figures of one report can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from edgefl.errors import InputError
+
+MISSING = "–"
+
+_Steps = tuple[tuple[float, str], ...]
+_COUNTS: _Steps = ((1, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
+_BYTES: _Steps = tuple((factor, f"{prefix}B") for factor, prefix in _COUNTS)
+_SECONDS: _Steps = ((1e-6, "µs"), (1e-3, "ms"), (1, "s"))
+_JOULES: _Steps = ((1e-6, "µJ"), (1e-3, "mJ"), (1, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"))
+
+
+def human_count(value: float | None) -> str:
+    """Return a number of things (parameters, MACs) with a decimal prefix; ``None`` becomes a dash.
+
+    Raises:
+        InputError: the value is negative or not finite.
+
+    >>> human_count(999), human_count(1000), human_count(284_810), human_count(None)
+    ('999', '1.00 k', '285 k', '–')
+    """
+    return MISSING if value is None else _scaled(_checked(value, "a count"), _COUNTS, "")
+
+
+def human_bytes(value: float | None) -> str:
+    """Return a number of bytes with a decimal unit; ``None`` becomes a dash.
+
+    Raises:
+        InputError: the value is negative or not finite.
+
+    >>> human_bytes(0), human_bytes(999), human_bytes(1023), human_bytes(999_999)
+    ('0 B', '999 B', '1.02 kB', '1.00 MB')
+    """
+    return MISSING if value is None else _scaled(_checked(value, "a number of bytes"), _BYTES, "B")
+
+
+def human_seconds(value: float | None) -> str:
+    """Return a duration in seconds in the units that a clock would use; ``None`` becomes a dash.
+
+    Raises:
+        InputError: the value is negative or not finite.
+
+    >>> human_seconds(0.0042), human_seconds(12.345), human_seconds(59.97), human_seconds(7512), human_seconds(200_000)
+    ('4.20 ms', '12.3 s', '1 min 00 s', '2 h 05 min', '2 d 08 h')
+    """
+    if value is None:
+        return MISSING
+    if _rounded(_checked(value, "a duration in seconds")) < 60:
+        return _scaled(value, _SECONDS, "s")
+    # Each bound is where rounding to the smaller unit would fill the larger one: never "60 min 00 s".
+    if value < 3599.5:
+        minutes, seconds = divmod(round(value), 60)
+        return f"{minutes} min {seconds:02d} s"
+    if value < 86_370:
+        hours, minutes = divmod(round(value / 60), 60)
+        return f"{hours} h {minutes:02d} min"
+    days, hours = divmod(round(value / 3600), 24)
+    return f"{days:,} d {hours:02d} h"
+
+
+def human_joules(value: float | None) -> str:
+    """Return an energy in joules with a decimal prefix; ``None`` becomes a dash.
+
+    Raises:
+        InputError: the value is negative or not finite.
+
+    >>> human_joules(0), human_joules(0.0421), human_joules(3.5), human_joules(12_500)
+    ('0 J', '42.1 mJ', '3.50 J', '12.5 kJ')
+    """
+    return MISSING if value is None else _scaled(_checked(value, "an energy in joules"), _JOULES, "J")
+
+
+def human_percent(share: float | None) -> str:
+    """Return a share (0.964) as a percentage; only exactly 0 and 1 read ``0 %`` and ``100 %``; ``None`` becomes a dash.
+
+    Raises:
+        InputError: the share is negative or not finite.
+
+    >>> human_percent(0.9642), human_percent(1), human_percent(0.0004), human_percent(12.4)
+    ('96.4 %', '100 %', '<0.1 %', '1,240 %')
+    """
+    if share is None:
+        return MISSING
+    percent = 100 * _checked(share, "a share")
+    if 0 < percent < 0.05:
+        return "<0.1 %"
+    return f"{percent:,.0f} %" if share in (0, 1) or percent >= 999.95 else f"{percent:.1f} %"
+
+
+def human_difference(predicted: float, measured: float | None) -> str:
+    """Return by how much a prediction is over (+) or under (−) what was measured; a dash when nothing was.
+
+    >>> human_difference(103, 100), human_difference(99, 100), human_difference(5, 5), human_difference(5, None)
+    ('+3.0 %', '−1.0 %', '0 %', '–')
+    """
+    if not measured:
+        return MISSING
+    if predicted == measured:
+        return "0 %"
+    return f"{100 * (predicted / measured - 1):+,.1f} %".replace("-", "−")
+
+
+def human_budget(budget: str, value: float | None) -> str:
+    """Return an amount of a budget in the unit at the end of the budget's name.
+
+    >>> human_budget("memory_bytes", 1_500_000), human_budget("deadline_s", 90), human_budget("energy_j", 2)
+    ('1.50 MB', '1 min 30 s', '2.00 J')
+    """
+    return _BY_SUFFIX.get(budget.rpartition("_")[2], human_count)(value)
+
+
+_BY_SUFFIX: dict[str, Callable[[float | None], str]] = {"bytes": human_bytes, "s": human_seconds, "j": human_joules}
+
+
+def _checked(value: float, what: str) -> float:
+    if not math.isfinite(value) or value < 0:
+        raise InputError(f"{value!r} cannot be shown as {what}: expected a finite number, zero or more")
+    return value
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _scaled(value: float, steps: _Steps, base: str) -> str:
+    """Write ``value`` with the largest unit that it fills; zero and whole ``base`` units below 1,000 stay exact."""
+    if value == 0 or (steps[0][1] == base and value < 1000 and value == int(value)):
+        return f"{int(value)} {base}".rstrip()
+    rounded = _rounded(value)
+    factor, unit = max((step for step in steps if step[0] <= rounded), default=steps[0])
+    shown = rounded / factor
+    decimals = 0 if shown >= 100 else 1 if shown >= 10 else 2
+    return f"{f'{shown:,.{decimals}f}' if shown >= 1 else f'{shown:.3g}'} {unit}".rstrip()
