@@ -1,10 +1,12 @@
-"""The report room: tables in every format and the page of a run, whole, escaped, and sensible when there is little to show."""
+"""The report room: tables in every format, and a run's page: whole, escaped, sensible when there is little to show."""
 
 import copy
 import csv
 import io
+import itertools
 import json
 import re
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -77,9 +79,9 @@ def class_entry(device: str, title: str, share: float, clients: int, tier: float
         {"budget": "memory_bytes", "need": 6.4e5, "have": 2.56e7, "share": 0.025},
         {"budget": "deadline_s", "need": 80 * used, "have": 80.0, "share": used},
     ]
-    refusals = [vars(SHORT)] if tier is None else []
+    refusals = [asdict(SHORT)] if tier is None else []
     if tier not in (None, 1.0):
-        refusals = [vars(Shortfall("deadline_s", 101.5, 80, device, 1.0))]
+        refusals = [asdict(Shortfall("deadline_s", 101.5, 80, device, 1.0))]
     return {
         "device": device,
         "title": title,
@@ -140,7 +142,7 @@ def make_rounds(count: int = 30) -> list[dict[str, Any]]:
         best = 0.97 - 0.75 * np.exp(-number / 5) + 0.008 * rng.standard_normal()
         accuracy = {"global": float(best)} | {f"{t:g}": float(best - 0.03 * (1 - t)) for t in (1, 0.5, 0.25)}
         record = RoundRecord(number, tuple(outcomes), 71.2, 71.2 * number, accuracy if number % 2 == 0 else {}, 1.4)
-        records.append(record.to_json())
+        records.append(json.loads(json.dumps(record.to_json())))
     return records
 
 
@@ -149,3 +151,386 @@ def make_run(folder: Path) -> Path:
     (folder / "summary.json").write_text(json.dumps(make_summary()))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in make_rounds()))
     return folder
+
+
+class Page(HTMLParser):
+    """What a page asks a browser to do: its tags, addresses, headings, captions, and the text that is not a script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.headings: list[tuple[int, str]] = []
+        self.text = ""
+        self._open = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._open = tag
+        if re.fullmatch(r"h\d", tag):
+            self.headings.append((int(tag[1]), ""))
+
+    def handle_data(self, data: str) -> None:
+        if self._open in ("script", "style"):
+            return
+        self.text += data
+        if re.fullmatch(r"h\d", self._open):
+            level, text = self.headings.pop()
+            self.headings.append((level, text + data.strip()))
+
+
+def figures_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
+def cost_rows() -> list[dict[str, Any]]:
+    rows = [{**row, "method": "fedhm", "model": "cnn", "batch_size": 32} for row in make_summary()["tiers"]]
+    rows = [{key: row[key] for key in COST_COLUMNS} for row in rows]
+    rows[1]["uncounted_ops"] = ["Einsum", "Erf"]
+    return rows
+
+
+def printed(table: Table, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_page_has_every_section_chart_and_heading_in_order() -> None:
+    rendered = html.render(make_summary(), make_rounds())
+    page = Page(rendered)
+    assert [text for level, text in page.headings if level == 2] == SECTIONS
+    levels = [level for level, _ in page.headings]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert page.tags.count("figure") == page.tags.count("figcaption") == len(figures_of(rendered)) == 9
+    assert page.tags.count("table") == page.tags.count("caption") == 4
+    assert ("lang", "en") in page.attributes
+    assert ("name", "viewport") in page.attributes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "96.8 %",
+        "35 min 36 s",
+        "42.3 MB",
+        "1.20 kJ",
+        "this computer's time",
+        "of 20 clients",
+        "+3.3 %",
+        "needs 1.31 MB, has 640 kB",
+        "tier 1: deadline needs 1 min 42 s, has 1 min 20 s",
+        "compute.training_gmacs_per_s",
+        "92.0 % deadline",
+        "edgefl 0.1.0",
+    ],
+)
+def test_page_says(text: str) -> None:
+    assert text in Page(html.render(make_summary(), make_rounds())).text
+
+
+def test_page_loads_nothing_from_a_network() -> None:
+    rendered = html.render(make_summary(), make_rounds())
+    assert rendered.count(get_plotlyjs()) == 1
+    page = Page(rendered.replace(get_plotlyjs(), ""))
+    assert not {"link", "img", "iframe", "object", "embed", "base"}.intersection(page.tags)
+    assert not {"src", "href", "srcset", "action", "data"}.intersection(name for name, _ in page.attributes)
+    assert any("default-src 'none'" in (value or "") for _, value in page.attributes)
+    assert not re.search(r"https?://|@import|url\(", rendered.replace(get_plotlyjs(), ""))
+
+
+def test_the_same_run_gives_the_same_page() -> None:
+    assert html.render(make_summary(), make_rounds()) == html.render(make_summary(), make_rounds())
+
+
+def test_whatever_comes_from_a_run_is_escaped() -> None:
+    evil = "<script>alert(1)</script><b>&\"'"
+    summary, rounds = make_summary(), make_rounds()
+    for key in ("method", "model", "dataset", "fleet", "partition", "tier_assignment", "edgefl_version"):
+        summary[key] = evil
+    for tier in summary["tiers"]:
+        tier |= {"device_title": evil, "limiting_budget": evil, "uncounted_ops": [evil]}
+    for item in summary["classes"]:
+        item |= {"title": evil, "assumed": [evil]}
+    rounds[0]["clients"][0]["status"] = evil
+    rounds[0]["clients"][1]["device"] = evil
+    rendered = html.render(summary, rounds)
+    assert "<script>alert" not in rendered
+    assert rendered.count("<script") - get_plotlyjs().count("<script") == 3
+    assert "b" not in Page(rendered.replace(get_plotlyjs(), "")).tags
+    assert "<" not in json.dumps(figures_of(rendered))
+    assert evil in Page(rendered.replace(get_plotlyjs(), "")).text
+
+
+def test_figures_are_what_plotly_accepts() -> None:
+    for figure in figures_of(html.render(make_summary(), make_rounds())).values():
+        assert go.Figure(figure).data
+
+
+def test_a_tier_has_one_colour_in_every_chart() -> None:
+    figures = figures_of(html.render(make_summary(), make_rounds()))
+    lines = {trace["name"]: trace["line"]["color"] for trace in figures["accuracy-bytes"]["data"]}
+    bars = figures["cost-compute"]["data"][0]
+    assert dict(zip(bars["x"], bars["marker"]["color"], strict=True)).items() <= lines.items()
+    assert len(set(lines.values())) == len(lines) == 4
+    assert lines["tier 1"] == "var(--tier-0)"
+    assert figures["budget-use"]["data"][0]["marker"]["color"][:2] == [lines["tier 1"]] * 2
+
+
+def test_accuracy_is_drawn_over_all_bytes_up_to_each_evaluated_round() -> None:
+    rounds = make_rounds(4)
+    sent = [record["download_bytes"] + record["upload_bytes"] for record in rounds]
+    over_rounds, over_bytes, over_clock = (c.figure for c in charts.accuracy_charts(make_summary(), rounds))
+    assert over_rounds is not None
+    assert over_bytes is not None
+    assert over_clock is not None
+    assert over_rounds["data"][0]["x"] == [2, 4]
+    assert over_bytes["data"][0]["x"] == [sum(sent[:2]), sum(sent)]
+    assert over_clock["data"][0]["x"] == pytest.approx([142.4 / 60, 284.8 / 60])
+    assert over_rounds["data"][-1]["y"] == [rounds[1]["accuracy"]["global"], rounds[3]["accuracy"]["global"]]
+
+
+def test_a_budget_far_exceeded_is_cut_but_says_its_figure() -> None:
+    summary = make_summary()
+    summary["classes"][3]["refusals"][0]["need"] = 64e6
+    figure = charts.budget_chart(summary).figure
+    assert figure is not None
+    bars = figure["data"][0]
+    assert bars["x"][-1] == 1.5 == figure["layout"]["xaxis"]["range"][1]
+    assert bars["text"][-1] == "10,000 %"
+    assert figure["layout"]["shapes"][0]["x0"] == 1
+
+
+def test_outcomes_count_every_client_turn() -> None:
+    rounds = make_rounds()
+    per_round, per_class = (chart.figure for chart in charts.outcome_charts(make_summary(), rounds))
+    assert per_round is not None
+    assert per_class is not None
+    assert sum(sum(trace["y"]) for trace in per_round["data"]) == sum(len(record["clients"]) for record in rounds)
+    assert sum(sum(trace["x"]) for trace in per_class["data"]) == 300
+    trained = next(trace for trace in per_round["data"] if trace["name"] == "trained")
+    assert trained["y"] == [record["trained"] for record in rounds]
+
+
+def test_a_run_without_evaluation_says_so_instead_of_drawing() -> None:
+    summary, rounds = make_summary(), make_rounds()
+    summary["global_accuracy"] = None
+    for tier in summary["tiers"]:
+        tier |= {"accuracy": None, "torch_accuracy": None}
+    for record in rounds:
+        record["accuracy"] = {}
+    rendered = html.render(summary, rounds)
+    assert Page(rendered).text.count("No round was evaluated, so there is no accuracy to draw.") == 3
+    assert not any(key.startswith("accuracy") for key in figures_of(rendered))
+
+
+def test_a_run_in_which_every_client_was_refused_is_reported() -> None:
+    summary = make_summary()
+    summary["tiers"] = []
+    summary["classes"] = [summary["classes"][3] | {"clients": 20}]
+    refused = [Outcome(client, "micro-controller", "refused", refusal=(SHORT,)) for client in range(10)]
+    rendered = html.render(summary, [RoundRecord(1, tuple(refused), 0.0, 0.0, {}, 0.1).to_json()])
+    text = Page(rendered).text
+    assert "The run has no tier, so there is no cost to draw." in text
+    assert "0 of 10 client turns trained; 10 refused." in text
+    assert "Asked, but never trained: Micro-controller (Cortex-M4)." in text
+    cards = {name: number for name, number, _ in html._cards(summary, [])}
+    assert cards["Clients refused"] == "20"
+
+
+def test_a_run_without_rounds_or_classes_is_reported() -> None:
+    summary = make_summary() | {"classes": [], "deadline_s": None}
+    text = Page(html.render(summary, [])).text
+    for sentence in (
+        "No client was asked to train.",
+        "No device class of this run has a budget.",
+        "No client was refused.",
+    ):
+        assert sentence in text
+
+
+def test_write_makes_the_page_of_a_run_folder(tmp_path: Path) -> None:
+    page = html.write(make_run(tmp_path / "run"))
+    assert page == tmp_path / "run" / "report.html"
+    assert page.read_text(encoding="utf-8") == html.render(make_summary(), make_rounds())
+    assert sorted(path.name for path in page.parent.iterdir()) == ["report.html", "rounds.jsonl", "summary.json"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (["method"], 3, "key 'method' is 3, expected a text"),
+        (["energy_j"], -1.5, "key 'energy_j' is -1.5, expected a number, zero or more"),
+        (["rounds"], 2.5, "key 'rounds' is 2.5, expected a whole number, zero or more"),
+        (["rounds"], True, "key 'rounds' is True, expected a whole number, zero or more"),
+        (["tiers", 1, "params"], None, "key 'tiers[1].params' is None, expected a whole number"),
+        (["tiers", 0], "x", "'tiers[0]' is 'x', expected an object"),
+        (["classes", 3, "refusals", 0, "need"], "a lot", "key 'classes[3].refusals[0].need' is 'a lot'"),
+        (["energy_j"], float("nan"), "not valid JSON (NaN is not JSON)"),
+    ],
+)
+def test_a_malformed_summary_is_refused(tmp_path: Path, keys: list[Any], value: Any, message: str) -> None:
+    run = make_run(tmp_path)
+    summary = make_summary()
+    holder: Any = summary
+    for key in keys[:-1]:
+        holder = holder[key]
+    holder[keys[-1]] = value
+    (run / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(InputError, match=re.escape(f"summary.json: {message}")):
+        html.write(run)
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("key", ["tiers", "host_s", "deadline_s"])
+def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
+    run = make_run(tmp_path)
+    summary = make_summary()
+    del summary[key]
+    (run / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(InputError, match=f"summary.json: key '{key}' is missing, expected"):
+        html.write(run)
+
+
+def test_a_malformed_round_is_refused_with_its_line(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    lines = (run / "rounds.jsonl").read_text().splitlines()
+    (run / "rounds.jsonl").write_text("\n".join([*lines[:2], lines[2][:50]]))
+    with pytest.raises(InputError, match=r"rounds\.jsonl: line 3: not valid JSON"):
+        html.write(run)
+    record = json.loads(lines[0])
+    record["accuracy"] = {"0.5": "good"}
+    (run / "rounds.jsonl").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"line 1: key 'accuracy\.0\.5' is 'good', expected a number"):
+        html.write(run)
+    record["accuracy"] = {}
+    del record["clients"][4]["device"]
+    (run / "rounds.jsonl").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"line 1: key 'clients\[4\]\.device' is missing"):
+        html.write(run)
+
+
+def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"summary\.json: no such file; give the folder of a finished run"):
+        html.write(tmp_path)
+    make_run(tmp_path)
+    (tmp_path / "rounds.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"rounds\.jsonl: cannot be read as UTF-8 text"):
+        html.write(tmp_path)
+
+
+def test_the_tier_table_has_a_text_for_every_column_largest_tier_first() -> None:
+    summary = make_summary()
+    summary["tiers"].reverse()
+    table = tier_table(summary)
+    assert [row[0] for row in table.rows] == ["1", "0.5", "0.25"]
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    half = {f"{c.group} {c.head}".strip(): text for c, text in zip(table.columns, table.rows[1], strict=True)}
+    assert half["peak activations training, measured"] == "–"
+    assert half["MACs per step composition"] == "48.0 k"
+    assert half["round on its device budget used"] == "77.0 % deadline"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_table_fits_and_cuts_nothing(width: int) -> None:
+    text = printed(to_rich(make_summary(), width), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for figure in (
+        "96.8 %",
+        "38.4 k",
+        "1.20 M",
+        "112 M",
+        "1.92 MB",
+        "1.86 MB",
+        "155 kB",
+        "1 min 11 s",
+        "8.51 J",
+        "92.0 %",
+    ):
+        assert figure in text
+    assert "deadline" in text
+
+
+def test_a_device_title_is_no_markup_in_the_terminal() -> None:
+    summary = make_summary()
+    summary["tiers"][0]["device_title"] = "[red]"
+    assert "[red]" in printed(to_rich(summary), 80)
+
+
+def test_plain_lines_hold_the_same_figures() -> None:
+    summary = make_summary()
+    first, *rest = to_plain(summary).splitlines()
+    assert len(rest) == 2
+    assert first.startswith(
+        "tier 1; device Flagship phone; accuracy 96.8 %; params 38.4 k; MACs forward 1.20 M, step 112 M"
+    )
+    assert first.endswith("a round time 1 min 11 s, energy 8.51 J; budget used 92.0 %, deadline")
+    summary["tiers"][2]["uncounted_ops"] = ["Erf"]
+    assert to_plain(summary).endswith("Not counted, so no budget can be claimed met: tier 0.25: Erf")
+
+
+def test_a_tier_that_no_class_takes_has_dashes() -> None:
+    summary = make_summary()
+    keys = ("device", "device_title", "round_seconds", "round_joules", "budget_share", "limiting_budget")
+    summary["tiers"][1] |= dict.fromkeys(keys)
+    line = to_plain(summary).splitlines()[1]
+    assert "device –;" in line
+    assert "a round time –, energy –; budget used –" in line
+    assert html.render(summary, make_rounds())
+
+
+def test_costs_as_json_are_the_rows_themselves() -> None:
+    rows = cost_rows()
+    assert json.loads(cost_table(rows, "json")) == {"rows": rows}
+
+
+def test_costs_as_csv_parse_back_to_the_same_integers() -> None:
+    rows = cost_rows()
+    parsed = list(csv.DictReader(io.StringIO(cost_table(rows, "csv"))))
+    assert list(parsed[0]) == list(COST_COLUMNS)
+    for row, line in zip(rows, parsed, strict=True):
+        for key, value in row.items():
+            if isinstance(value, int):
+                assert int(line[key]) == value
+    assert [line["uncounted_ops"] for line in parsed] == ["", "Einsum;Erf", ""]
+
+
+def test_costs_as_markdown_have_one_cell_per_name() -> None:
+    rows = copy.deepcopy(cost_rows())
+    rows[0]["uncounted_ops"] = ["a|b"]
+    lines = cost_table(rows, "markdown").splitlines()
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    assert [cell.strip() for cell in cells[0]] == list(COST_COLUMNS)
+    assert {len(line) for line in cells} == {len(COST_COLUMNS)}
+    assert cells[2][-1].strip() == r"a\|b"
+    assert "| 112448000 |" in lines[2]
+
+
+def test_costs_as_a_table_have_human_units_and_name_what_was_not_counted() -> None:
+    text = printed(cost_table(cost_rows(), "table"), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "fedhm · cnn · batch of 32" in text
+    assert "1.20 M" in text
+    assert "Not counted, so no budget can be claimed met: tier 0.5: Einsum, Erf" in " ".join(text.split())
+    on_device = [{**row, "device": "pi-4", "train_step_seconds": 0.2, "fits": False} for row in cost_rows()]
+    assert re.search(r"200 ms +pi-4", printed(cost_table(on_device, "table"), 120))
+
+
+def test_costs_on_a_device_are_in_every_text_format() -> None:
+    rows = [{**row, "device": "pi-4", "train_step_seconds": 0.25, "fits": True} for row in cost_rows()]
+    line = next(csv.DictReader(io.StringIO(cost_table(rows, "csv"))))
+    assert (line["device"], line["train_step_seconds"], line["fits"]) == ("pi-4", "0.25", "true")
+    assert "| pi-4 | 0.25 | true |" in cost_table(rows, "markdown")
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown format 'cvs'; did you mean 'csv'\? Known: csv, json"):
+        cost_table(cost_rows(), "cvs")

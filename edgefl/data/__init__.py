@@ -1,1 +1,1 @@
-"""TODO."""
+"""Data: sources, and how their samples are spread over clients. NumPy only."""

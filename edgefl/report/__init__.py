@@ -1,1 +1,1 @@
-"""What a run and a cost profile look like to people: tables for the terminal, files for spreadsheets, one HTML page per run."""
+"""What people see of a run and of a cost profile: tables for the terminal and spreadsheets, one HTML page per run."""

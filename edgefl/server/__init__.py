@@ -1,1 +1,1 @@
-"""TODO."""
+"""The server's part: rounds, evaluation and checkpoints."""

@@ -1,0 +1,138 @@
+"""A run's configuration: defaults, then a TOML file, then flags. An unknown key is an error with the nearest known name."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tomlkit
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from edgefl.errors import ConfigError, nearest
+
+HOST_KEYS = frozenset({"engine", "workers", "data_dir"})
+"""Keys that say how this computer does the work; they change no bit of the result, so a resumed run may change them."""
+
+
+class RunConfig(BaseModel):
+    """Everything that decides the result of a run, and how this computer computes it.
+
+    ``None`` stands for a default that depends on other keys: ``model`` on the dataset, ``tiers`` on the method, ``per_round`` on
+    ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``.
+
+    Raises:
+        ConfigError: from :meth:`of` and :meth:`load`, naming the key, the value and what is expected.
+
+    >>> RunConfig.of({"rounds": 3, "tiers": (1, 0.5)}).tiers
+    (1.0, 0.5)
+    >>> RunConfig.of({"round": 3})
+    Traceback (most recent call last):
+    edgefl.errors.ConfigError: round: unknown key; did you mean 'rounds' or 'per_round'?
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    profile: str = "phone"
+    method: str = "fedhm"
+    method_options: dict[str, Any] = {}
+    model: str | None = None
+    norm: str | None = None
+    dataset: str = "digits"
+    data_dir: str | None = None
+    partition: str = "dirichlet:0.5"
+    clients: int = Field(20, ge=1)
+    per_round: int | None = Field(None, ge=1)
+    rounds: int = Field(20, ge=1)
+    local_epochs: int = Field(5, ge=1)
+    batch_size: int = Field(32, ge=1)
+    lr: float = Field(0.05, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(1e-4, ge=0)
+    tiers: tuple[float, ...] | None = None
+    tier_assignment: Literal["auto", "uniform", "dynamic"] = "auto"
+    eval_every: int = Field(1, ge=1)
+    engine: Literal["inline", "pool"] | None = None
+    workers: int = Field(1, ge=1)
+    seed: int = Field(0, ge=0)
+
+    @field_validator("tiers")
+    @classmethod
+    def _tiers(cls, tiers: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if tiers is not None:
+            check_ratios(tiers)
+        return tiers
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.per_round is not None and self.per_round > self.clients:
+            raise ValueError(f"per_round: got {self.per_round}, expected at most the {self.clients} clients")
+        if self.engine == "inline" and self.workers > 1:
+            raise ValueError(f"engine: inline has one worker, got workers = {self.workers}; use pool")
+        return self
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], source: str = "") -> Self:
+        """Return the configuration of ``values``; ``source`` is named in errors."""
+        where = f"{source}: " if source else ""
+        for key in values:
+            if key not in cls.model_fields:
+                raise ConfigError(f"{where}{key}: unknown key;{nearest(key, cls.model_fields) or ' see --help'}")
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise ConfigError("; ".join(where + explain(dict(e)) for e in error.errors())) from None
+
+    @classmethod
+    def load(cls, path: Path | None, flags: Mapping[str, Any]) -> Self:
+        """Return the configuration of a TOML file (or none) with ``flags`` put over it."""
+        if path is None:
+            return cls.of(flags)
+        values = read_toml(path)
+        cls.of(values, str(path))
+        return cls.of({**values, **flags})
+
+    def to_toml(self) -> str:
+        """Return the TOML form, without the keys that are None."""
+        return tomlkit.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
+
+
+def check_ratios(ratios: tuple[float, ...]) -> None:
+    """Raise ValueError unless ``ratios`` are tiers: in (0, 1], each once, largest first."""
+    if not ratios:
+        raise ValueError("expected at least one tier")
+    for ratio in ratios:
+        if not 0 < ratio <= 1:
+            raise ValueError(f"a tier lies in (0, 1], got {ratio:g}")
+    ordered = tuple(sorted(set(ratios), reverse=True))
+    if ordered != tuple(ratios):
+        raise ValueError(f"tiers are listed once each, largest first: {','.join(f'{r:g}' for r in ordered)}")
+
+
+def explain(error: Mapping[str, Any]) -> str:
+    """Return one line for one pydantic error: key, expectation, value."""
+    key = ".".join(str(part) for part in error["loc"])
+    message = re.sub(r"^(Value error, |Input should be )", "", str(error["msg"]))
+    if error["type"] == "value_error":
+        return f"{key}: {message}" if key else message
+    return f"{key}: expected {message}, got {error['input']!r}"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: it is missing or malformed; names file and line.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        where = f"line {line[1]}" if line else "at its end"
+        raise ConfigError(f"{path}, {where}: not valid TOML: {error}") from None

@@ -1,0 +1,144 @@
+"""How training samples are spread over clients: every sample used exactly once, no client empty."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgefl.errors import ConfigError, DataError, nearest
+
+_FORMS = "iid, dirichlet:A (A > 0) or classes:K (K a whole number of at least 1)"
+
+
+@dataclass(frozen=True)
+class Iid:
+    """Samples shuffled and cut into equal parts (sizes differ by at most one)."""
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Each label's samples spread in proportions drawn from Dir(alpha) (Hsu et al. 2019); small alpha, uneven clients.
+
+    A client that the draw leaves empty is given a sample of the largest one, which the original leaves open.
+    """
+
+    alpha: float
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Every client holds samples of ``per_client`` labels, and each label's samples are split evenly among its holders."""
+
+    per_client: int
+
+
+Partition = Iid | Dirichlet | Classes
+
+
+def parse(spec: str) -> Partition:
+    """Read ``iid``, ``dirichlet:0.5`` or ``classes:3``.
+
+    Raises:
+        ConfigError: another form or a value out of range.
+
+    >>> parse("dirichlet:0.5")
+    Dirichlet(alpha=0.5)
+    """
+    kind, _, value = spec.partition(":")
+    if kind == "iid" and not value:
+        return Iid()
+    try:
+        if kind == "dirichlet" and math.isfinite(alpha := float(value)) and alpha > 0:
+            return Dirichlet(alpha)
+        if kind == "classes" and (per_client := int(value)) >= 1:
+            return Classes(per_client)
+    except ValueError:
+        pass
+    hint = nearest(kind, ["iid", "dirichlet", "classes"]) if kind not in ("iid", "dirichlet", "classes") else ""
+    raise ConfigError(f"partition: got {spec!r}, expected {_FORMS};{hint}".removesuffix(";"))
+
+
+def split(labels: np.ndarray, clients: int, partition: Partition, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return each client's sample numbers, ascending.
+
+    Args:
+        labels: int64 (n,).
+        clients: at most n.
+        partition: see :func:`parse`.
+        rng: decides who gets what.
+
+    Raises:
+        DataError: the partition cannot be made with these numbers.
+    """
+    if not 1 <= clients <= len(labels):
+        raise DataError(f"{clients} clients cannot share {len(labels)} samples: each needs at least one")
+    if isinstance(partition, Iid):
+        parts = [np.sort(p) for p in np.array_split(rng.permutation(len(labels)), clients)]
+    elif isinstance(partition, Dirichlet):
+        parts = _fill_empty(_dirichlet(labels, clients, partition.alpha, rng))
+    else:
+        parts = _by_classes(labels, clients, partition.per_client, rng)
+    return [part.astype(np.int64) for part in parts]
+
+
+def _dirichlet(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> list[np.ndarray]:
+    owner = np.empty(len(labels), np.int64)
+    for label in np.unique(labels):
+        index = rng.permutation(np.flatnonzero(labels == label))
+        shares = _proportions(clients, alpha, rng)
+        ends = np.rint(np.cumsum(shares) * len(index)).astype(np.int64)
+        ends[-1] = len(index)
+        owner[index] = np.searchsorted(ends, np.arange(len(index)), side="right")
+    return _by_owner(owner, clients)
+
+
+def _proportions(clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    shares = rng.dirichlet(np.full(clients, alpha))
+    if np.isfinite(shares).all() and shares.sum() > 0:
+        return shares
+    # For tiny alpha every gamma draw underflows; the limit of the law is one client that takes all.
+    shares = np.zeros(clients)
+    shares[rng.integers(clients)] = 1.0
+    return shares
+
+
+def _fill_empty(parts: list[np.ndarray]) -> list[np.ndarray]:
+    for client, part in enumerate(parts):
+        if not len(part):
+            largest = max(range(len(parts)), key=lambda i: len(parts[i]))
+            parts[client], parts[largest] = parts[largest][-1:], parts[largest][:-1]
+    return parts
+
+
+def _by_classes(labels: np.ndarray, clients: int, per_client: int, rng: np.random.Generator) -> list[np.ndarray]:
+    values, sizes = np.unique(labels, return_counts=True)
+    if per_client > len(values):
+        raise DataError(f"classes:{per_client}: the data have only {len(values)} classes")
+    if clients * per_client < len(values):
+        held = f"{clients} clients × {per_client} classes"
+        raise DataError(f"classes:{per_client}: {held} leave some of the {len(values)} classes to nobody")
+    holders = _holders(len(values), clients, per_client, rng)
+    owner = np.empty(len(labels), np.int64)
+    for value, size, who in zip(values, sizes, holders, strict=True):
+        if size < len(who):
+            raise DataError(f"classes:{per_client}: label {value} has {size} samples for {len(who)} clients that hold it")
+        for client, index in zip(who, np.array_split(rng.permutation(np.flatnonzero(labels == value)), len(who)), strict=True):
+            owner[index] = client
+    return _by_owner(owner, clients)
+
+
+def _holders(classes: int, clients: int, per_client: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return who holds each class: a seeded deal of a repeated deck, so that holders differ by at most one between classes."""
+    order, members = rng.permutation(classes), rng.permutation(clients)
+    # Consecutive places of the repeated deck are different classes as long as a client takes no more than the deck holds.
+    deck = order[np.arange(clients * per_client) % classes]
+    player = np.repeat(members, per_client)
+    return [np.sort(player[deck == value]) for value in range(classes)]
+
+
+def _by_owner(owner: np.ndarray, clients: int) -> list[np.ndarray]:
+    """Return the sample numbers of each client, in one sort rather than one pass a client."""
+    order = np.argsort(owner, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])

@@ -1,0 +1,118 @@
+"""Data sources: the bundled digits, and Fashion-MNIST's files, whole and damaged."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+from edgefl.data.digits import digits
+from edgefl.data.fashion_mnist import SYSTEM_FOLDER, fashion_mnist
+from edgefl.data.idx import read_idx
+from edgefl.data.sources import Dataset, Split
+from edgefl.errors import DataError
+
+NAMES = ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
+
+
+def idx(array: np.ndarray, magic: int | None = None) -> bytes:
+    magic = (0x0800 | array.ndim) if magic is None else magic
+    return struct.pack(f">I{array.ndim}I", magic, *array.shape) + array.astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for part in ("train", "t10k"):
+        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(rng.integers(256, size=(6, 28, 28)))))
+        (tmp_path / f"{part}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(rng.integers(10, size=6))))
+    return tmp_path
+
+
+def test_digits_are_real_and_split_evenly():
+    data = digits()
+    assert (len(data.train), len(data.test), data.input_shape, data.classes) == (1437, 360, (1, 8, 8), 10)
+    counts = np.bincount(data.test.y), np.bincount(data.train.y)
+    assert np.abs(counts[0] - 0.2 * (counts[0] + counts[1])).max() < 1
+    assert abs(data.train.x.mean()) < 1e-4
+    assert abs(data.train.x.std() - 1) < 1e-4
+    # No image is in both parts.
+    assert not {x.tobytes() for x in data.test.x} & {x.tobytes() for x in data.train.x}
+
+
+def test_samples_cannot_be_changed_by_accident():
+    with pytest.raises(ValueError, match="read-only"):
+        digits().train.x[0] = 0
+
+
+@pytest.mark.skipif(not SYSTEM_FOLDER.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+def test_fashion_mnist_is_whole():
+    data = fashion_mnist()
+    assert (len(data.train), len(data.test), data.input_shape) == (60000, 10000, (1, 28, 28))
+    assert np.bincount(data.train.y).tolist() == [6000] * 10
+    assert abs(data.train.x.mean()) < 1e-2
+
+
+def test_fashion_mnist_from_a_folder(folder):
+    data = fashion_mnist(str(folder))
+    raw = read_idx(folder / NAMES[0], 3)
+    assert np.allclose(data.train.x[:, 0], (raw / 255 - 0.2860) / 0.3530, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_file_is_named_with_what_to_do(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(DataError, match=f"{name}: no such file; .*--data-dir, or install Debian's package"):
+        fashion_mnist(str(folder))
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(DataError, match="nowhere: no such folder"):
+        fashion_mnist(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda raw: gzip.compress(raw)[:-30], "cut or damaged|cannot be read"),
+        (lambda raw: b"plain text", "cannot be read"),
+        (lambda raw: gzip.compress(raw[:-1]), "4703 data bytes, expected 4704 for 6 × 28 × 28"),
+        (lambda raw: gzip.compress(raw + b"x"), "4705 data bytes, expected 4704"),
+        (lambda raw: gzip.compress(raw[:7]), "7 bytes, expected at least a header of 16"),
+        (lambda raw: gzip.compress(b"\0\0\x0d\x03" + raw[4:]), "magic number 0x00000d03, expected 0x00000803"),
+    ],
+)
+def test_a_damaged_file_says_what_was_found(folder, content, message):
+    path = folder / NAMES[0]
+    path.write_bytes(content(gzip.decompress(path.read_bytes())))
+    with pytest.raises(DataError, match=message) as error:
+        fashion_mnist(str(folder))
+    assert NAMES[0] in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        (NAMES[1], np.zeros(5), "6 images, but .* has 5 labels"),
+        (NAMES[3], np.full(6, 10), "label 10, expected 0 to 9"),
+        (NAMES[2], np.zeros((6, 14, 28)), "images of 14×28, expected 28×28"),
+    ],
+)
+def test_files_that_do_not_fit_each_other(folder, name, array, message):
+    (folder / name).write_bytes(gzip.compress(idx(array)))
+    with pytest.raises(DataError, match=message):
+        fashion_mnist(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros((2, 1, 1, 1)), np.array([0, 1]), "expected float32 samples"),
+        (np.zeros((2, 1, 1, 1), np.float32), np.array([0]), "2 samples but 1 labels"),
+        (np.zeros((2, 1, 1, 1), np.float32), np.array([0, 2]), "labels 0 to 2, expected 0 to 1"),
+        (np.full((2, 1, 1, 1), np.nan, np.float32), np.array([0, 1]), "NaN or infinity"),
+    ],
+)
+def test_a_dataset_checks_itself(x, y, message):
+    with pytest.raises(DataError, match=message):
+        Dataset("d", "D", Split(x, y), Split(x, y), ("a", "b"), {}, "mlp")

@@ -1,0 +1,89 @@
+"""Partitions: exact cover, no empty client, and their error texts."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.data.partition import Classes, Dirichlet, Iid, parse, split
+from edgefl.errors import ConfigError, DataError
+
+
+def labels_of(samples: int, classes: int) -> np.ndarray:
+    return np.random.default_rng(samples).integers(classes, size=samples).astype(np.int64)
+
+
+def assert_exact_cover(shards: list[np.ndarray], samples: int) -> None:
+    assert np.array_equal(np.sort(np.concatenate(shards)), np.arange(samples))
+    assert min(map(len, shards)) >= 1
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.floats(1e-3, 100.0), st.integers(0, 2**32 - 1))
+def test_dirichlet_uses_every_sample_once_and_leaves_nobody_empty(samples, clients, alpha, seed):
+    clients = min(clients, samples)
+    shards = split(labels_of(samples, 7), clients, Dirichlet(alpha), np.random.default_rng(seed))
+    assert len(shards) == clients
+    assert_exact_cover(shards, samples)
+
+
+@given(st.integers(1, 300), st.integers(1, 40))
+def test_iid_sizes_differ_by_at_most_one(samples, clients):
+    clients = min(clients, samples)
+    shards = split(labels_of(samples, 3), clients, Iid(), np.random.default_rng(0))
+    assert_exact_cover(shards, samples)
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+@given(st.integers(1, 8), st.integers(8, 30), st.integers(0, 2**32 - 1))
+def test_each_client_holds_exactly_k_classes(per_client, clients, seed):
+    labels = np.repeat(np.arange(8), 60)
+    shards = split(labels, clients, Classes(per_client), np.random.default_rng(seed))
+    assert_exact_cover(shards, len(labels))
+    assert {len(np.unique(labels[shard])) for shard in shards} == {per_client}
+
+
+def test_small_alpha_is_less_even_than_large_alpha():
+    labels = labels_of(2000, 10)
+    sizes = {a: np.std([len(s) for s in split(labels, 20, Dirichlet(a), np.random.default_rng(1))]) for a in (0.1, 100.0)}
+    assert sizes[0.1] > 3 * sizes[100.0]
+
+
+def test_the_generator_alone_decides():
+    labels = labels_of(500, 10)
+    first, again, other = (split(labels, 9, Dirichlet(0.5), np.random.default_rng(seed)) for seed in (4, 4, 5))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"), [("iid", Iid()), ("dirichlet:0.5", Dirichlet(0.5)), ("classes:3", Classes(3))]
+)
+def test_parse(spec, expected):
+    assert parse(spec) == expected
+
+
+@pytest.mark.parametrize(
+    "spec", ["dirichlet:-1", "dirichlet:nan", "dirichlet:inf", "dirichlet", "classes:0", "classes:2.5", "iid:3", "", "classes:"]
+)
+def test_parse_refuses(spec):
+    with pytest.raises(ConfigError, match=f"partition: got '{spec}', expected iid, dirichlet:A"):
+        parse(spec)
+
+
+def test_parse_suggests_the_nearest_kind():
+    with pytest.raises(ConfigError, match="did you mean 'dirichlet'"):
+        parse("dirichelt:0.5")
+
+
+@pytest.mark.parametrize(
+    ("clients", "partition", "message"),
+    [
+        (31, Iid(), "31 clients cannot share 30 samples"),
+        (2, Classes(4), "the data have only 3 classes"),
+        (1, Classes(2), "1 clients × 2 classes leave some of the 3 classes to nobody"),
+        (30, Classes(3), "has 10 samples for 30 clients"),
+    ],
+)
+def test_impossible_partitions_say_why(clients, partition, message):
+    with pytest.raises(DataError, match=message):
+        split(np.repeat(np.arange(3), 10), clients, partition, np.random.default_rng(0))
