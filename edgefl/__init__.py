@@ -1,1 +1,45 @@
-"""edgefl: which part of a network each class of device can train, at what cost, and what the fleet learns."""
+"""edgefl: which part of a network each class of device can train, at what cost, and what the fleet learns.
+
+The public names load on first use, so that importing the package does not import torch.
+
+>>> import edgefl
+>>> edgefl.RunConfig(rounds=3).method
+'fedhm'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgefl.config import RunConfig as RunConfig
+    from edgefl.run import RunResult as RunResult
+    from edgefl.run import export as export
+    from edgefl.run import profile as profile
+    from edgefl.run import simulate as simulate
+    from edgefl.run import verify as verify
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "RunConfig": "edgefl.config",
+    "RunResult": "edgefl.run",
+    "simulate": "edgefl.run",
+    "profile": "edgefl.run",
+    "export": "edgefl.run",
+    "verify": "edgefl.run",
+}
+
+__all__ = ["RunConfig", "RunResult", "__version__", "export", "profile", "simulate", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'edgefl' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

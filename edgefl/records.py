@@ -7,7 +7,7 @@ simulated time: it is called ``host_s``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -150,13 +150,14 @@ class Timing:
 
 
 Status = Literal["trained", "refused", "diverged"]
+BudgetName = Literal["memory_bytes", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "uncounted_ops"]
 
 
 @dataclass(frozen=True)
 class Shortfall:
     """One budget that is not met: which, how much is needed and how much there is, in the unit of the name."""
 
-    budget: Literal["memory_bytes", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "uncounted_ops"]
+    budget: BudgetName
     need: float
     have: float
     device: str
@@ -205,7 +206,7 @@ class Outcome:
             "upload_s": timing.upload_s if timing else None,
             "total_s": timing.total_s if timing else None,
             "energy_j": timing.total_j if timing else None,
-            "refusal": [vars(s) for s in self.refusal],
+            "refusal": [asdict(s) for s in self.refusal],
         }
 
 

@@ -61,6 +61,7 @@ class Method(abc.ABC):
         title, paper: how reports name it and what it comes from.
         tier_meaning: what a tier's ratio is.
         default_tiers: tiers of a run that names none. Methods that exist at one size only take exactly one.
+        per_client: whether clients of one tier receive different sub-models.
         contract_exceptions: rule of the contract suite → why it cannot hold for this method.
     """
 
@@ -71,6 +72,7 @@ class Method(abc.ABC):
     paper: ClassVar[str]
     tier_meaning: ClassVar[str]
     default_tiers: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25)
+    per_client: ClassVar[bool] = False
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
 
     @abc.abstractmethod
@@ -121,6 +123,10 @@ class Method(abc.ABC):
         module = submodel.build()
         module.load_state_dict(submodel.tensors)
         return module.eval()
+
+    def global_model(self, state: GlobalState) -> nn.Module:
+        """Return what the server holds as one network, in evaluation mode, whether or not a tier is as large."""
+        return self.deploy(state, Tier(1.0))
 
 
 def create(name: str, options: Options | None = None, *, dynamic_tiers: bool = False) -> Method:

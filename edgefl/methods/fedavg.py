@@ -59,3 +59,7 @@ class FedAvg(Method):
             for name, tensor in update.tensors.items():
                 total.add(name, tensor, float(update.samples))
         return state.replace(total.mean(state.tensors))
+
+    def global_model(self, state: GlobalState) -> nn.Module:
+        """Return the network at the run's only width."""
+        return self.deploy(state, state.tiers[0])

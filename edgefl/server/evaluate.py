@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from edgefl.data.sources import Split
 from edgefl.models.norm import calibrate, needs_statistics
 
+BATCH_SIZE = 256
 QUERIED_CLIENTS = 50
 QUERIED_BATCHES = 4
 

@@ -1,0 +1,87 @@
+"""``edgefl``: commands are found by file and imported when called, so that help answers at once."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from edgefl import __version__
+from edgefl.errors import EdgeflError
+
+_ORDER = ("simulate", "profile", "devices", "export", "verify", "report")
+
+
+class Commands(click.Group):
+    """Commands of this package: a file ``name.py`` whose click command is called ``command``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, the most used first."""
+        found = {path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "main", "options", "progress"}
+        return [name for name in _ORDER if name in found] + sorted(found - set(_ORDER))
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import one command."""
+        if name not in self.list_commands(ctx):
+            return None
+        command: click.Command = importlib.import_module(f"edgefl.cli.{name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command where one is misspelt."""
+        from edgefl.errors import nearest
+
+        name = args[0]
+        if name not in self.list_commands(ctx) and not name.startswith("-"):
+            known = self.list_commands(ctx)
+            raise click.UsageError(f"no such command {name!r};{nearest(name, known)} known: {', '.join(known)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by the first line of their files, without importing them."""
+        folder = Path(__file__).parent
+        rows = []
+        for name in self.list_commands(ctx):
+            text = ast.get_docstring(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))) or ""
+            rows.append((name, text.splitlines()[0].partition(": ")[2]))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="edgefl")
+def group() -> None:
+    """Which part of a network can each class of device train, at what cost, and what does the fleet learn?
+
+    Start with: edgefl simulate --profile phone
+    """
+
+
+def main() -> None:
+    """Run the command line: exit 2 on wrong usage or input, 3 when a budget cannot be met, 1 on other failures."""
+    try:
+        status = group.main(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except EdgeflError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("Interrupted. A run that was writing to a folder continues with --resume --out FOLDER.", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output left (`edgefl devices | head`): nothing is wrong, and nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""What a user sees while a run goes on: a bar on a terminal, plain lines elsewhere, both on standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from edgefl.records import RoundRecord
+from edgefl.units import human_percent, human_seconds
+
+
+class Progress:
+    """Shows rounds as they end; ``quiet`` leaves only messages that need saying."""
+
+    def __init__(self, rounds: int, *, quiet: bool) -> None:
+        self._rounds = rounds
+        self._quiet = quiet
+        self._bar: RichProgress | None = None
+        if sys.stderr.isatty() and not quiet:
+            columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            self._bar = RichProgress(*columns, console=Console(stderr=True))
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("preparing", total=self._rounds)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, record: RoundRecord) -> None:
+        """Show one round: accuracy of the global model and of the tiers, and the simulated clock."""
+        accuracy = "  ".join(f"{'tier ' * (k != 'global')}{k} {human_percent(v)}" for k, v in record.accuracy.items())
+        trained = sum(o.status == "trained" for o in record.outcomes)
+        line = f"{accuracy or 'not evaluated'}  clock {human_seconds(record.clock_s)}  trained {trained}/{len(record.outcomes)}"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=record.round, description=line)
+        elif not self._quiet:
+            click.echo(f"round {record.round}/{self._rounds}  {line}", err=True)
+
+    def say(self, message: str) -> None:
+        """Show a message that needs saying."""
+        if self._bar is not None:
+            self._bar.console.print(message)
+        else:
+            click.echo(message, err=True)

@@ -1,0 +1,104 @@
+"""From trained tiers to a bundle, each tier measured as its device would run it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from edgefl import __version__
+from edgefl.local.onnx_runtime import OutOfMemory, predict_capped
+from edgefl.onnxio.bundle import Manifest, TierEntry, build_tier, write
+from edgefl.records import Tier
+from edgefl.report.summary import TierResult, cost_row
+from edgefl.rng import generator
+from edgefl.server import evaluate
+
+if TYPE_CHECKING:
+    from edgefl.prepare import Session
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """One exported tier: its entry in the manifest and the files that it names."""
+
+    entry: TierEntry
+    contents: Mapping[str, bytes]
+
+    @property
+    def result(self) -> TierResult:
+        """The tier's accuracy, from the exported file and from the torch module."""
+        return TierResult(float(self.entry.accuracy_onnx or 0.0), float(self.entry.accuracy_torch or 0.0))
+
+
+def build_bundle(
+    session: Session, modules: Mapping[Tier, nn.Module], out: Path, say: Callable[[str], None]
+) -> dict[Tier, Deployed]:
+    """Export every tier, measure it, and write the bundle to ``out``: whole or absent.
+
+    Raises:
+        BundleError: ``out`` exists and is not empty, or an exported graph differs from its module.
+    """
+    deployed = {tier: _deploy(session, tier, module, say) for tier, module in modules.items()}
+    data = session.data
+    manifest = Manifest(
+        edgefl_version=__version__,
+        method=session.config.method,
+        model=session.architecture.model,
+        dataset=data.name,
+        input_shape=data.input_shape,
+        classes=data.classes,
+        class_names=data.class_names,
+        preprocessing=data.preprocessing,
+        tiers=tuple(d.entry for d in deployed.values()),
+        files={},
+    )
+    write(out, manifest, {path: content for d in deployed.values() for path, content in d.contents.items()})
+    return deployed
+
+
+def _deploy(session: Session, tier: Tier, module: nn.Module, say: Callable[[str], None]) -> Deployed:
+    rng = generator(session.config.seed, "reference", tier.label)
+    files = build_tier(module, session.data.input_shape, tier.label, rng)
+    cost, device = session.plan.costs[tier], session.plan.home_of(tier).device
+    costs = {key: value for key, value in cost_row(cost).items() if key not in ("params", "uncounted_ops")}
+    entry = TierEntry(
+        tier=tier.number,
+        label=tier.label,
+        device=device.name,
+        form="factored",
+        opset=files.opset,
+        forward=f"{tier.label}/forward.onnx",
+        reference=f"{tier.label}/reference.safetensors",
+        params=cost.params,
+        batch_size=cost.batch_size,
+        costs=costs,
+        uncounted_ops=cost.uncounted_ops,
+        accuracy_onnx=_accuracy_on_device(session, tier, files.contents[f"{tier.label}/forward.onnx"], say),
+        accuracy_torch=evaluate.accuracy(module, session.data.test, evaluate.BATCH_SIZE),
+        parity_max_abs_error=files.parity_max_abs_error,
+    )
+    return Deployed(entry, files.contents)
+
+
+def _accuracy_on_device(session: Session, tier: Tier, graph: bytes, say: Callable[[str], None]) -> float:
+    """Run the exported file on the held-out samples with its memory held to the device's, in ever smaller batches if need be."""
+    test, device = session.data.test, session.plan.home_of(tier).device
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "forward.onnx"
+        path.write_bytes(graph)
+        batch_size = evaluate.BATCH_SIZE
+        while True:
+            try:
+                memory_bytes = int(device.training_bytes)
+                logits = predict_capped(path, test.x, batch_size=batch_size, memory_bytes=memory_bytes).logits
+                return evaluate.share_correct(logits, test.y)
+            except OutOfMemory as error:
+                if batch_size == 1:
+                    say(f"tier {tier.label} does not run on {device.name}: {error}; its accuracy counts as 0")
+                    return 0.0
+                batch_size //= 4

@@ -1,0 +1,67 @@
+"""Budgets of a device: what a tier may need there, and which of them it does not meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgefl.fleet.profile import FleetBudget, FleetClass
+from edgefl.records import BudgetName, Cost, Shortfall, Tier, Timing
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one client may use in one round; None is no limit."""
+
+    memory_bytes: float
+    deadline_s: float | None = None
+    download_bytes: float | None = None
+    upload_bytes: float | None = None
+    energy_j: float | None = None
+
+
+def resolve_deadline(budget: FleetBudget, fastest_full_round_s: float) -> float | None:
+    """Return the deadline in seconds: absolute, or a multiple of what the fastest class needs for a round with the full model."""
+    if budget.round_deadline_s is not None:
+        return budget.round_deadline_s
+    return None if budget.round_deadline_ratio is None else budget.round_deadline_ratio * fastest_full_round_s
+
+
+def budget_of(fleet_class: FleetClass, fleet: FleetBudget, fastest_full_round_s: float) -> Budget:
+    """Return the budget of a class: the device's memory, the class's own limits, and the fleet's where it has none."""
+    own = fleet_class.budget
+    deadline_s = resolve_deadline(own, fastest_full_round_s)
+
+    def limit(mine: float | None, shared: float | None) -> float | None:
+        return shared if mine is None else mine
+
+    return Budget(
+        memory_bytes=fleet_class.device.training_bytes,
+        deadline_s=limit(deadline_s, resolve_deadline(fleet, fastest_full_round_s)),
+        download_bytes=limit(own.download_bytes, fleet.download_bytes),
+        upload_bytes=limit(own.upload_bytes, fleet.upload_bytes),
+        energy_j=limit(own.energy_j, fleet.energy_j),
+    )
+
+
+def use(cost: Cost, timing: Timing, budget: Budget) -> dict[BudgetName, tuple[float, float]]:
+    """Return need and have of every budget that has a limit."""
+    needs: dict[BudgetName, tuple[float, float | None]] = {
+        "memory_bytes": (cost.training_memory_bytes, budget.memory_bytes),
+        "deadline_s": (timing.total_s, budget.deadline_s),
+        "download_bytes": (cost.download_bytes, budget.download_bytes),
+        "upload_bytes": (cost.upload_bytes, budget.upload_bytes),
+        "energy_j": (timing.total_j, budget.energy_j),
+    }
+    return {name: (need, have) for name, (need, have) in needs.items() if have is not None}
+
+
+def shortfalls(cost: Cost, timing: Timing, budget: Budget, device: str, tier: Tier) -> tuple[Shortfall, ...]:
+    """Return the budgets that are not met; a cost with uncounted operations meets none that can be claimed."""
+    short = [
+        Shortfall(name, need, have, device, tier.ratio)
+        for name, (need, have) in use(cost, timing, budget).items()
+        if need > have
+    ]
+    if cost.uncounted_ops:
+        short.append(Shortfall("uncounted_ops", len(cost.uncounted_ops), 0, device, tier.ratio))
+    return tuple(short)

@@ -1,0 +1,68 @@
+"""Who a client is: its class of devices, and the tier that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from edgefl.fleet.profile import DeviceProfile, Fleet
+from edgefl.records import Tier
+from edgefl.rng import generator
+
+
+@dataclass(frozen=True)
+class Population:
+    """``clients`` devices mixed as the fleet says; ``seed`` decides who is which."""
+
+    fleet: Fleet
+    clients: int
+    seed: int
+
+    def class_counts(self) -> tuple[int, ...]:
+        """Return the clients of each class: shares by largest remainder, and at least one each while there are clients enough."""
+        shares = [c.share for c in self.fleet.classes]
+        exact = [share * self.clients for share in shares]
+        counts = [int(x) for x in exact]
+        by_remainder = sorted(range(len(shares)), key=lambda i: counts[i] - exact[i])
+        for i in by_remainder[: self.clients - sum(counts)]:
+            counts[i] += 1
+        wanted = [i for i, share in enumerate(shares) if share > 0]
+        if self.clients >= len(wanted):
+            for i in wanted:
+                if counts[i] == 0:
+                    counts[counts.index(max(counts))] -= 1
+                    counts[i] = 1
+        return tuple(counts)
+
+    @cached_property
+    def _classes(self) -> np.ndarray:
+        ordered = np.repeat(np.arange(len(self.fleet.classes)), self.class_counts())
+        return generator(self.seed, "population").permutation(ordered)
+
+    def class_of(self, client: int) -> int:
+        """Return the number of the client's class in ``fleet.classes``."""
+        return int(self._classes[client])
+
+    def device(self, client: int) -> DeviceProfile:
+        """Return the client's device."""
+        return self.fleet.classes[self.class_of(client)].device
+
+    def assign(self, policy: str, fits: Sequence[Sequence[Tier]], client: int, round_: int) -> Tier | None:
+        """Return the tier of ``client`` in a round, None where none fits its class.
+
+        Args:
+            policy: ``auto``, the largest that fits; ``uniform``, one drawn once from those that fit; ``dynamic``, drawn each round.
+            fits: per class, the tiers that fit it, largest first.
+            client: its number.
+            round_: the round's number.
+        """
+        options = fits[self.class_of(client)]
+        if not options:
+            return None
+        if policy == "auto":
+            return options[0]
+        key = (client, "tier") if policy == "uniform" else (round_, client, "tier")
+        return options[int(generator(self.seed, *key).integers(len(options)))]

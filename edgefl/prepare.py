@@ -1,0 +1,145 @@
+"""From a configuration to the parts of a run: data, network, method, costs and plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from edgefl.config import RunConfig
+from edgefl.cost.table import cost_of
+from edgefl.data.sources import Dataset, Split
+from edgefl.errors import ConfigError
+from edgefl.fleet.profile import Fleet, load_fleet
+from edgefl.local.client import Clients, Task
+from edgefl.local.train import Training, optimizer_of
+from edgefl.methods.base import GlobalState, Method, check_tiers
+from edgefl.models.base import Architecture
+from edgefl.records import Cost, Tier
+from edgefl.registry import datasets, methods, models
+from edgefl.rng import generator
+from edgefl.server.plan import Plan, make_plan
+from edgefl.server.rounds import Schedule
+from edgefl.wire import payload_bytes
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run that is ready to start: every name resolved, every number checked, nothing written."""
+
+    config: RunConfig
+    fleet: Fleet
+    data: Dataset
+    architecture: Architecture
+    method: Method
+    tiers: tuple[Tier, ...]
+    clients: Clients
+    plan: Plan
+
+    @property
+    def schedule(self) -> Schedule:
+        """Who takes part in a round."""
+        assert self.config.per_round is not None  # resolved
+        return Schedule(self.config.seed, self.config.per_round, self.config.tier_assignment)
+
+    @property
+    def shard_sizes(self) -> list[int]:
+        """Samples of every client."""
+        return [len(shard) for shard in self.clients.shards]
+
+    def first_state(self) -> GlobalState:
+        """Return the state before the first round."""
+        return self.method.init(self.architecture, self.tiers, generator(self.config.seed, "init"))
+
+    def shards(self) -> Iterator[Split]:
+        """Yield every client's samples, one client at a time."""
+        return map(self.clients.shard, range(self.config.clients))
+
+
+def prepare(config: RunConfig) -> Session:
+    """Resolve ``config`` and work out the plan.
+
+    Raises:
+        InputError: a name, value or file is wrong.
+        BudgetError: no class of the fleet fits any tier; the message has every need.
+    """
+    methods.check(config.method)
+    fleet = load_fleet(config.profile)
+    data: Dataset = datasets.load(config.dataset)(config.data_dir)
+    config = resolve(config, data)
+    architecture = Architecture(str(config.model), data.input_shape, data.classes, config.norm)
+    training = training_of(config)
+    clients = Clients(_task(config, architecture, training), data)
+    tiers = tuple(Tier(ratio) for ratio in config.tiers or ())
+    costs = {tier: tier_cost(clients.method, architecture, tier, training) for tier in tiers}
+    plan = make_plan(fleet, costs, training, [len(shard) for shard in clients.shards], config.seed)
+    plan.require_someone()
+    return Session(config, fleet, data, architecture, clients.method, tiers, clients, plan)
+
+
+def resolve(config: RunConfig, data: Dataset) -> RunConfig:
+    """Fill in the defaults that depend on other keys: the result is what ``config.toml`` records."""
+    tiers = config.tiers or methods.load(config.method).default_tiers
+    check_tiers(config.method, tiers)
+    model = config.model or data.default_model
+    models.check(model)
+    return config.model_copy(
+        update={
+            "tiers": tiers,
+            "model": model,
+            "per_round": config.per_round or max(1, (config.clients + 1) // 2),
+            "engine": config.engine or ("pool" if config.workers > 1 else "inline"),
+        }
+    )
+
+
+def training_of(config: RunConfig) -> Training:
+    """Return how clients train under ``config``."""
+    return Training(config.local_epochs, config.batch_size, config.lr, config.momentum, config.weight_decay)
+
+
+def tier_cost(method: Method, architecture: Architecture, tier: Tier, training: Training) -> Cost:
+    """Return the cost of one tier's training step and inference at the batch size of ``training``.
+
+    Raises:
+        ConfigError: the network does not take this input.
+    """
+    build = partial(method.network, architecture, tier)
+    size = payload_bytes(method.shapes(architecture, tier))
+
+    def optimizer(module: nn.Module) -> torch.optim.Optimizer:
+        return optimizer_of(method, module, training)
+
+    try:
+        return cost_of(
+            build,
+            lambda module, batch: method.local_loss(module, batch, {}),
+            optimizer,
+            architecture.input_shape,
+            architecture.classes,
+            training.batch_size,
+            (size, size),
+        )
+    except RuntimeError as error:
+        shape = "x".join(map(str, architecture.input_shape))
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"model {architecture.model} does not take input {shape}: {reason}") from None
+
+
+def _task(config: RunConfig, architecture: Architecture, training: Training) -> Task:
+    return Task(
+        seed=config.seed,
+        dataset=config.dataset,
+        data_dir=config.data_dir,
+        partition=config.partition,
+        clients=config.clients,
+        method=config.method,
+        method_options=config.method_options,
+        dynamic_tiers=config.tier_assignment == "dynamic",
+        architecture=architecture,
+        training=training,
+    )
+

@@ -1,0 +1,126 @@
+"""The folder of one run: what is in it, when it may be written, and how it is read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from edgefl.config import HOST_KEYS, RunConfig
+from edgefl.errors import CheckpointError, StorageError
+from edgefl.files import storage_errors, write_bytes
+from edgefl.records import RoundRecord
+from edgefl.server import checkpoint
+from edgefl.wire import decode
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``model.safetensors``, ``bundle/``, ``report.html``, ``summary.json``.
+
+    The summary is written last: a folder with one holds a finished run.
+    """
+
+    path: Path
+
+    @classmethod
+    def next_free(cls, name: str) -> Path:
+        """Return the first ``runs/NNNN-name`` whose number is not taken."""
+        taken = {path.name[:4] for path in Path("runs").glob("[0-9][0-9][0-9][0-9]-*")}
+        return next(Path("runs") / f"{number:04d}-{name}" for number in count(1) if f"{number:04d}" not in taken)
+
+    def check(self, config: RunConfig, resume: bool) -> None:
+        """Refuse a folder that holds a run (unless it is resumed with the same configuration) or something else.
+
+        Raises:
+            CheckpointError: the folder cannot take this run; nothing was written.
+        """
+        stored = self.path / "config.toml"
+        if not resume:
+            if stored.exists():
+                raise CheckpointError(f"{self.path}: already holds a run; give another --out, or --resume to continue it")
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise CheckpointError(f"{self.path}: exists and is not an empty folder; give another --out")
+            return
+        before = RunConfig.load(self.require("config.toml"), {})
+        for key in RunConfig.model_fields:
+            if key not in HOST_KEYS and getattr(before, key) != getattr(config, key):
+                values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
+                raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
+
+    def start(self, config: RunConfig) -> None:
+        """Write the complete configuration: running it again gives the same bits."""
+        write_bytes(self.path / "config.toml", config.to_toml().encode())
+
+    def require(self, name: str) -> Path:
+        """Return the path of a file that a run must have.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        path = self.path / name
+        if not path.is_file():
+            raise CheckpointError(f"{self.path}: holds no {name}: not a run folder, or a run that is not complete")
+        return path
+
+    def restore(self, shapes: Mapping[str, tuple[int, ...]]) -> checkpoint.Restored | None:
+        """Return the newest whole checkpoint, if any."""
+        return checkpoint.restore(self.path / "checkpoints", shapes)
+
+    def save(self, state: checkpoint.Checkpoint) -> None:
+        """Write a checkpoint."""
+        checkpoint.save(self.path / "checkpoints", state)
+
+    def keep_rounds(self, last: int) -> None:
+        """Drop the records of rounds after ``last``, and a line that an interruption cut short: they will be played again."""
+        path = self.path / "rounds.jsonl"
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        kept = lines[:last]
+        if len(kept) < last or any(json.loads(line)["round"] != n for n, line in enumerate(kept, 1)):
+            raise CheckpointError(f"{path}: does not hold rounds 1 to {last} that the checkpoint continues; start a new run")
+        write_bytes(path, b"".join(line + b"\n" for line in kept))
+
+    def add_round(self, record: RoundRecord) -> None:
+        """Append one record and sync it."""
+        path = self.path / "rounds.jsonl"
+        with storage_errors(path), path.open("ab") as file:
+            file.write(json.dumps(record.to_json(), allow_nan=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Return every round's record."""
+        return [json.loads(line) for line in self.require("rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the summary of a finished run, None while there is none."""
+        path = self.path / "summary.json"
+        if not path.exists():
+            return None
+        try:
+            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(f"{path}: not valid JSON ({error}); delete it and resume") from None
+        return summary
+
+    def model(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        """Return the final global tensors, which must have these shapes."""
+        path = self.require("model.safetensors")
+        return decode(path.read_bytes(), shapes, str(path))
+
+    def fresh_bundle(self) -> Path:
+        """Return the path of ``bundle``, clear of one that an interrupted run left."""
+        path = self.path / "bundle"
+        try:
+            if path.exists():
+                shutil.rmtree(path)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be replaced ({error.strerror})") from None
+        return path

@@ -1,0 +1,108 @@
+"""Which class of devices takes which tier, settled before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edgefl.errors import BudgetError
+from edgefl.fleet.budget import Budget, budget_of, resolve_deadline, shortfalls
+from edgefl.fleet.clock import round_timing
+from edgefl.fleet.population import Population
+from edgefl.fleet.profile import DeviceProfile, Fleet
+from edgefl.local.train import Training
+from edgefl.records import Cost, Shortfall, Tier, Timing
+
+
+@dataclass(frozen=True)
+class ClassPlan:
+    """One device class: its budget, the tiers that fit it (largest first), and why the others do not.
+
+    Everything is settled for the largest shard of the run, so a class that fits does so with every client's data.
+    """
+
+    device: DeviceProfile
+    share: float
+    clients: int
+    budget: Budget
+    fits: tuple[Tier, ...]
+    refusals: tuple[Shortfall, ...]
+
+    @property
+    def tier(self) -> Tier | None:
+        """The largest tier that fits."""
+        return self.fits[0] if self.fits else None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The fleet under this run's costs."""
+
+    population: Population
+    classes: tuple[ClassPlan, ...]
+    costs: Mapping[Tier, Cost]
+    training: Training
+    deadline_s: float | None
+    largest_shard: int
+    mean_shard: int
+
+    def timing(self, device: DeviceProfile, tier: Tier, samples: int) -> Timing:
+        """Return the simulated seconds and joules of one round on ``device`` with ``samples`` local samples."""
+        return timing_of(device, self.costs[tier], self.training, samples)
+
+    def macs(self, tier: Tier, samples: int) -> int:
+        """Return the MACs of one client's round with ``samples`` local samples."""
+        return self.costs[tier].macs_of_steps(samples * self.training.epochs, self.training.steps(samples))
+
+    def home_of(self, tier: Tier) -> ClassPlan:
+        """Return the class that a tier's row speaks of.
+
+        That is the largest class which takes this tier; if none does, the slowest that could; if none could, the fastest.
+        """
+        taking = [c for c in self.classes if c.tier == tier]
+        if taking:
+            return max(taking, key=lambda c: c.share)
+        able = [c for c in self.classes if tier in c.fits]
+
+        def seconds(c: ClassPlan) -> float:
+            return self.timing(c.device, tier, self.mean_shard).total_s
+
+        return max(able, key=seconds) if able else min(self.classes, key=seconds)
+
+    def require_someone(self) -> None:
+        """Raise :class:`BudgetError` with every need when no class can take any tier."""
+        if not any(c.fits for c in self.classes):
+            needs = "\n".join(f"  {refusal}" for c in self.classes for refusal in c.refusals)
+            raise BudgetError(f"no device of the fleet fits any tier:\n{needs}\ngive smaller tiers, a smaller model or batch")
+
+
+def timing_of(device: DeviceProfile, cost: Cost, training: Training, samples: int) -> Timing:
+    """Return the simulated round of one client: ``samples`` local samples, every epoch of them."""
+    return round_timing(device, cost, samples * training.epochs, training.steps(samples))
+
+
+def make_plan(
+    fleet: Fleet,
+    costs: Mapping[Tier, Cost],
+    training: Training,
+    shard_sizes: Sequence[int],
+    seed: int,
+) -> Plan:
+    """Settle budgets and fitting tiers for every class of ``fleet``; ``costs`` maps tiers, largest first, to their costs."""
+    population = Population(fleet, len(shard_sizes), seed)
+    largest, mean = max(shard_sizes), max(1, round(sum(shard_sizes) / len(shard_sizes)))
+    full = next(iter(costs.values()))
+    fastest_s = min(timing_of(c.device, full, training, largest).total_s for c in fleet.classes)
+    classes = []
+    for fleet_class, clients in zip(fleet.classes, population.class_counts(), strict=True):
+        device = fleet_class.device
+        budget = budget_of(fleet_class, fleet.budget, fastest_s)
+        missing = {
+            tier: shortfalls(cost, timing_of(device, cost, training, largest), budget, device.name, tier)
+            for tier, cost in costs.items()
+        }
+        fits = tuple(tier for tier, short in missing.items() if not short)
+        refusals = tuple(s for short in missing.values() for s in short)
+        classes.append(ClassPlan(device, fleet_class.share, clients, budget, fits, refusals))
+    deadline_s = resolve_deadline(fleet.budget, fastest_s)
+    return Plan(population, tuple(classes), costs, training, deadline_s, largest, mean)
