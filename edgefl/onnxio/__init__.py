@@ -1,1 +1,1 @@
-"""TODO."""
+"""Graphs for devices: export, the bundle that carries them, and its verification."""
