@@ -30,7 +30,8 @@ class RunConfig(BaseModel):
     (1.0, 0.5)
     >>> RunConfig.of({"round": 3})
     Traceback (most recent call last):
-    edgefl.errors.ConfigError: round: unknown key; did you mean 'rounds' or 'per_round'?
+        ...
+    edgefl.errors.ConfigError: round: unknown key; did you mean 'rounds'?
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from edgefl import __version__
-from edgefl.local.onnx_runtime import OutOfMemory, predict_capped
+from edgefl.local.onnx_runtime import OutOfMemoryError, predict_capped
 from edgefl.onnxio.bundle import Manifest, TierEntry, build_tier, write
 from edgefl.records import Tier
 from edgefl.report.summary import TierResult, cost_row
@@ -97,7 +97,7 @@ def _accuracy_on_device(session: Session, tier: Tier, graph: bytes, say: Callabl
                 memory_bytes = int(device.training_bytes)
                 logits = predict_capped(path, test.x, batch_size=batch_size, memory_bytes=memory_bytes).logits
                 return evaluate.share_correct(logits, test.y)
-            except OutOfMemory as error:
+            except OutOfMemoryError as error:
                 if batch_size == 1:
                     say(f"tier {tier.label} does not run on {device.name}: {error}; its accuracy counts as 0")
                     return 0.0

@@ -43,6 +43,7 @@ class UnknownNameError(InputError):
 
     >>> raise UnknownNameError("method", "fedhn", ["fedavg", "fedhm"])
     Traceback (most recent call last):
+        ...
     edgefl.errors.UnknownNameError: unknown method 'fedhn'; did you mean 'fedhm'? Known: fedavg, fedhm
     """
 
@@ -91,5 +92,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("heteroflx", ["fedavg", "heterofl"])
     " did you mean 'heterofl'?"
     """
-    matches = difflib.get_close_matches(name, list(known), n=2, cutoff=0.5)
-    return f" did you mean {' or '.join(repr(m) for m in matches)}?" if matches else ""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" did you mean {matches[0]!r}?" if matches else ""

@@ -142,4 +142,3 @@ def _task(config: RunConfig, architecture: Architecture, training: Training) -> 
         architecture=architecture,
         training=training,
     )
-

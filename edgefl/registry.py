@@ -25,6 +25,7 @@ class Registry:
     (['fedavg'], True)
     >>> methods.load("fedhn")
     Traceback (most recent call last):
+        ...
     edgefl.errors.UnknownNameError: unknown method 'fedhn'; did you mean 'fedhm'? Known: fedavg, fedhm, heterofl
     """
 
@@ -59,19 +60,15 @@ class Registry:
         return found
 
     def _decorated(self, path: Path) -> list[str]:
-        definitions = (ast.FunctionDef, ast.ClassDef)
-        calls = (
-            decorator
-            for node in ast.parse(path.read_text(encoding="utf-8")).body
-            if isinstance(node, definitions)
-            for decorator in node.decorator_list
-            if isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name)
-        )
-        return [
-            call.args[0].value
-            for call in calls
-            if call.func.id == self.kind and isinstance(call.args[0], ast.Constant)  # type: ignore[attr-defined]
-        ]
+        """Return the names in ``@kind("name")`` above the functions and classes of a file."""
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        definitions = (node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)))
+        names = []
+        for decorator in (d for definition in definitions for d in definition.decorator_list):
+            match decorator:
+                case ast.Call(func=ast.Name(id=self.kind), args=[ast.Constant(value=str(name))]):
+                    names.append(name)
+        return names
 
     def names(self) -> list[str]:
         """Every known name, sorted."""

@@ -12,7 +12,12 @@ from edgefl.data.idx import read_idx
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import DataError
 
-NAMES = ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"]
+NAMES = [
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+]
 
 
 def idx(array: np.ndarray, magic: int | None = None) -> bytes:

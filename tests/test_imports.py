@@ -89,7 +89,9 @@ def test_a_method_knows_nothing_of_costs_fleets_engines_or_the_command_line():
     assert not ALLOWED["methods"] & {"cost", "fleet", "engine", "cli", "server"}
 
 
-@pytest.mark.parametrize("module", ["edgefl", "edgefl.cli.main", "edgefl.fleet.profile", "edgefl.local.onnx_runtime", "edgefl.report.html"])
+@pytest.mark.parametrize(
+    "module", ["edgefl", "edgefl.cli.main", "edgefl.fleet.profile", "edgefl.local.onnx_runtime", "edgefl.report.html"]
+)
 def test_importing_does_not_import_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

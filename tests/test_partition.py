@@ -55,15 +55,24 @@ def test_the_generator_alone_decides():
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"), [("iid", Iid()), ("dirichlet:0.5", Dirichlet(0.5)), ("classes:3", Classes(3))]
-)
+@pytest.mark.parametrize(("spec", "expected"), [("iid", Iid()), ("dirichlet:0.5", Dirichlet(0.5)), ("classes:3", Classes(3))])
 def test_parse(spec, expected):
     assert parse(spec) == expected
 
 
 @pytest.mark.parametrize(
-    "spec", ["dirichlet:-1", "dirichlet:nan", "dirichlet:inf", "dirichlet", "classes:0", "classes:2.5", "iid:3", "", "classes:"]
+    "spec",
+    [
+        "dirichlet:-1",
+        "dirichlet:nan",
+        "dirichlet:inf",
+        "dirichlet",
+        "classes:0",
+        "classes:2.5",
+        "iid:3",
+        "",
+        "classes:",
+    ],
 )
 def test_parse_refuses(spec):
     with pytest.raises(ConfigError, match=f"partition: got '{spec}', expected iid, dirichlet:A"):

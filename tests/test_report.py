@@ -469,9 +469,7 @@ def test_plain_lines_hold_the_same_figures() -> None:
     summary = make_summary()
     first, *rest = to_plain(summary).splitlines()
     assert len(rest) == 2
-    assert first.startswith(
-        "tier 1; device Flagship phone; accuracy 96.8 %; params 38.4 k; MACs forward 1.20 M, step 112 M"
-    )
+    assert first.startswith("tier 1; device Flagship phone; accuracy 96.8 %; params 38.4 k; MACs forward 1.20 M, step 112 M")
     assert first.endswith("a round time 1 min 11 s, energy 8.51 J; budget used 92.0 %, deadline")
     summary["tiers"][2]["uncounted_ops"] = ["Erf"]
     assert to_plain(summary).endswith("Not counted, so no budget can be claimed met: tier 0.25: Erf")

@@ -42,9 +42,7 @@ def test_bytes(value: int, text: str) -> None:
     assert human_bytes(value) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (7, "7"), (999.7, "1.00 k"), (284_810, "285 k"), (1.5e9, "1.50 G")]
-)
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (7, "7"), (999.7, "1.00 k"), (284_810, "285 k"), (1.5e9, "1.50 G")])
 def test_counts(value: float, text: str) -> None:
     assert human_count(value) == text
 

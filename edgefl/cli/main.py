@@ -31,9 +31,7 @@ class Commands(click.Group):
         command: click.Command = importlib.import_module(f"edgefl.cli.{name}").command
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command where one is misspelt."""
         from edgefl.errors import nearest
 

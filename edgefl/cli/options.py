@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 
-class Tiers(click.ParamType):
+class Tiers(click.ParamType[tuple[float, ...]]):
     """Comma-separated ratios, ``1,0.5,0.25``."""
 
     name = "R,R,…"
@@ -22,7 +22,7 @@ class Tiers(click.ParamType):
             self.fail(f"{value!r} is not a list of numbers such as 1,0.5,0.25", param, ctx)
 
 
-class Shape(click.ParamType):
+class Shape(click.ParamType[tuple[int, ...]]):
     """One sample's shape, ``3x32x32``."""
 
     name = "CxHxW"

@@ -31,7 +31,7 @@ def command(
     device: str | None,
     format_: str,
 ) -> None:
-    """Show what each tier costs: parameters, MACs, peak memory and bytes, counted on its graph.
+    r"""Show what each tier costs: parameters, MACs, peak memory and bytes, counted on its graph.
 
     \b
     edgefl profile --model resnet18 --method fedhm --input 3x32x32 --tiers 1,0.5,0.25

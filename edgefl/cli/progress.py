@@ -22,7 +22,13 @@ class Progress:
         self._quiet = quiet
         self._bar: RichProgress | None = None
         if sys.stderr.isatty() and not quiet:
-            columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            columns = (
+                TextColumn("round"),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TextColumn("{task.description}"),
+                TimeRemainingColumn(),
+            )
             self._bar = RichProgress(*columns, console=Console(stderr=True))
 
     def __enter__(self) -> Self:

@@ -43,12 +43,18 @@ def _names(kind: list[str]) -> str:
 @click.option("--engine", metavar="HOW", help="inline (this process) or pool (--workers processes): the same bits. [inline]")
 @click.option("--workers", type=int, metavar="N", help="Processes that play clients. [1]")
 @click.option("--seed", type=int, metavar="N", help="Decides every draw. [0]")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="TOML file with these keys; flags win.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file with these keys; flags win.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder. [runs/NNNN-method-dataset]")
 @click.option("--resume", is_flag=True, help="Continue the run in --out where it stopped, to the same bits.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, alone on standard output.")
 def command(config_file: Path | None, out: Path | None, resume: bool, as_json: bool, **flags: Any) -> None:
-    """Train a fleet under the budgets of its devices, and write model, bundle and report.
+    r"""Train a fleet under the budgets of its devices, and write model, bundle and report.
 
     \b
     edgefl simulate --profile phone

@@ -30,7 +30,7 @@ class LivenessMeter(TorchDispatchMode):
     """
 
     def __init__(self, macs: MacCounter | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._macs = macs
         self._names: dict[int, int] = {}  # identity of a live storage → its number
         self._sizes: list[int] = []

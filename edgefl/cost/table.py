@@ -89,7 +89,7 @@ def trace_step(
             batch = Batch(torch.empty(batch_size, *input_shape), torch.zeros(batch_size, dtype=torch.int64), present)
             value = loss(module, batch)
             counter.phase = "backward"
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             counter.phase = "update"
             stepper.step()
         gradients = [p.grad for p in module.parameters() if p.grad is not None]

@@ -34,7 +34,9 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     expected = (_UNSIGNED_BYTE << 8) | dimensions
     (magic,) = struct.unpack(">I", content[:4])
     if magic != expected:
-        raise DataError(f"{path}: magic number 0x{magic:08x}, expected 0x{expected:08x} (unsigned bytes, {dimensions} dimensions)")
+        raise DataError(
+            f"{path}: magic number 0x{magic:08x}, expected 0x{expected:08x} (unsigned bytes, {dimensions} dimensions)"
+        )
     shape = struct.unpack(f">{dimensions}I", content[4:header])
     if len(content) - header != math.prod(shape):
         sizes = " × ".join(map(str, shape))

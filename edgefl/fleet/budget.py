@@ -58,9 +58,7 @@ def use(cost: Cost, timing: Timing, budget: Budget) -> dict[BudgetName, tuple[fl
 def shortfalls(cost: Cost, timing: Timing, budget: Budget, device: str, tier: Tier) -> tuple[Shortfall, ...]:
     """Return the budgets that are not met; a cost with uncounted operations meets none that can be claimed."""
     short = [
-        Shortfall(name, need, have, device, tier.ratio)
-        for name, (need, have) in use(cost, timing, budget).items()
-        if need > have
+        Shortfall(name, need, have, device, tier.ratio) for name, (need, have) in use(cost, timing, budget).items() if need > have
     ]
     if cost.uncounted_ops:
         short.append(Shortfall("uncounted_ops", len(cost.uncounted_ops), 0, device, tier.ratio))

@@ -82,14 +82,10 @@ class Clients:
             present[y.unique()] = True
             optimizer = optimizer_of(self.method, module, task.training)
             method = self.method
-            result = train(
-                module, lambda m, b: method.local_loss(m, b, received), optimizer, x, y, present, task.training, rng
-            )
+            result = train(module, lambda m, b: method.local_loss(m, b, received), optimizer, x, y, present, task.training, rng)
         tensors = {name: tensor.detach() for name, tensor in module.state_dict().items()}
-        measured = {"steps": result.steps, "measured_peak_activation_bytes": result.peak_activation_bytes}
+        done = replace(job.planned, steps=result.steps, measured_peak_activation_bytes=result.peak_activation_bytes)
         if not math.isfinite(result.loss) or not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
-            return replace(job.planned, status="diverged", upload_bytes=0, **measured)
+            return replace(done, status="diverged", upload_bytes=0)
         payload = encode(tensors)
-        return replace(
-            job.planned, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload, **measured
-        )
+        return replace(done, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload)

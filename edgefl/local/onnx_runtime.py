@@ -25,7 +25,7 @@ _REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested byte
 _OUT_OF_MEMORY = 9
 
 
-class OutOfMemory(EdgeflError):
+class OutOfMemoryError(EdgeflError):
     """A graph needed more than its memory budget."""
 
 
@@ -77,12 +77,12 @@ def predict_capped(model: Path, x: np.ndarray, *, batch_size: int, memory_bytes:
     """Return the outputs of a graph whose weights and arena may take ``memory_bytes``, run in a process of its own.
 
     Raises:
-        OutOfMemory: the graph needs more at this batch size; smaller batches may fit.
+        OutOfMemoryError: the graph needs more at this batch size; smaller batches may fit.
         EdgeflError: the process failed for another reason, in its own words.
     """
     arena_bytes = memory_bytes - model.stat().st_size
     if arena_bytes <= 0:
-        raise OutOfMemory(f"the weights alone take {model.stat().st_size:,} bytes, {memory_bytes:,} are allowed")
+        raise OutOfMemoryError(f"the weights alone take {model.stat().st_size:,} bytes, {memory_bytes:,} are allowed")
     with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
         inputs, outputs = Path(folder) / "x.npy", Path(folder) / "logits.npy"
         np.save(inputs, x)
@@ -96,7 +96,7 @@ def predict_capped(model: Path, x: np.ndarray, *, batch_size: int, memory_bytes:
         command = [sys.executable, "-m", "edgefl.local.onnx_runtime", json.dumps(order)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == _OUT_OF_MEMORY:
-            raise OutOfMemory(f"batch of {batch_size}, {memory_bytes:,} bytes allowed: {done.stderr.strip()}")
+            raise OutOfMemoryError(f"batch of {batch_size}, {memory_bytes:,} bytes allowed: {done.stderr.strip()}")
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise EdgeflError(f"onnxruntime stopped with status {done.returncode}: {last}")

@@ -78,7 +78,7 @@ def train(
             with meter or nullcontext():
                 batch = Batch(x[index], y[index], present)
                 value = loss(module, batch)
-                value.backward()  # type: ignore[no-untyped-call]
+                value.backward()
                 optimizer.step()
             if meter is not None:
                 gradients = [p.grad for p in module.parameters() if p.grad is not None]

@@ -45,8 +45,8 @@ class FedHM(Method):
     averages with α_p = softmax(γ_p/τ) (Eq. 2). One decomposition per layer and round serves every tier: the smaller ranks are leading
     columns of the largest.
 
-    Differs from the paper: r = ⌊γ·n⌋ with n output channels, as its parameter counts require, where its text says γ times the full
-    rank; a layer whose factors would hold as many weights as the dense one stays dense.
+    Differs from the paper: r = ⌊γ·n⌋ with n output channels (at most the full rank), as its parameter counts require, where its text
+    says γ times the full rank; a layer whose factors would hold as many weights as the dense one stays dense.
     """
 
     config: FedHMConfig
@@ -54,7 +54,9 @@ class FedHM(Method):
     config_class: ClassVar[type[MethodConfig]] = FedHMConfig
     title: ClassVar[str] = "FedHM"
     paper: ClassVar[str] = "Yao et al., FedHM: Efficient Federated Learning for Heterogeneous Models via Low-rank Factorization"
-    tier_meaning: ClassVar[str] = "rank ratio γ: the share of output channels that a factorized layer keeps as its rank; 1 is dense"
+    tier_meaning: ClassVar[str] = (
+        "rank ratio γ: the share of output channels that a factorized layer keeps as its rank; 1 is dense"
+    )
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "unchanged clients leave the state unchanged": "a tier below 1 sends back the truncated weights, and Eq. 1 puts those in "
         "place of the full ones: what the truncation cut off is gone",
@@ -147,8 +149,14 @@ def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
     }
     if not candidates:
         raise ConfigError("FedHM finds no layer to factorize: all are the stem, 1x1 convolutions, grouped, or the classifier")
-    ranks = {name: max(1, math.floor(layer.weight.shape[0] * ratio + 1e-9)) for name, layer in candidates.items()}
-    return {name: rank for name, rank in ranks.items() if parameters_of_rank(candidates[name], rank) < candidates[name].weight.numel()}
+    ranks = {name: _rank(layer, ratio) for name, layer in candidates.items()}
+    return {n: rank for n, rank in ranks.items() if parameters_of_rank(candidates[n], rank) < candidates[n].weight.numel()}
+
+
+def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
+    """Return ⌊γ·n⌋; n is taken no larger than the rows of the unrolled weight, above which a rank adds nothing."""
+    rows = layer.in_channels * layer.kernel_size[0] if isinstance(layer, nn.Conv2d) else layer.in_features
+    return max(1, math.floor(ratio * min(layer.weight.shape[0], rows) + 1e-9))
 
 
 def _factorizable(layer: nn.Conv2d | nn.Linear) -> bool:
@@ -163,4 +171,3 @@ def _low_rank_layers(module: nn.Module) -> list[LowRank]:
 
 def _ranks(state: GlobalState, tier: Tier) -> Ranks:
     return state.once(f"ranks {tier.label}", lambda: hybrid_ranks(state.architecture.skeleton(), tier.ratio))
-

@@ -89,4 +89,3 @@ def _hidden(network: nn.Module) -> dict[str, nn.Module]:
 
 def _divide(ratio: float, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     return output / ratio
-

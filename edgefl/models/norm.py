@@ -27,8 +27,8 @@ CHANNELS_PER_GROUP = 8
 def norm2d(policy: str, channels: int) -> nn.Module:
     """Return the normalisation of a feature map (batch, ``channels``, height, width) under ``policy``.
 
-    >>> norm2d("group", 64)
-    GroupNorm(8, 64, eps=1e-05, affine=True)
+    >>> norm2d("group", 64).num_groups, type(norm2d("static", 64)).__name__
+    (8, 'StaticBatchNorm')
     """
     if policy == "group":
         return nn.GroupNorm(groups_of(channels), channels)
@@ -110,17 +110,10 @@ def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
     on how samples that belong to one batch are ordered (HeteroFL, "static batch normalization").
     """
     layers = [layer for layer in network.modules() if isinstance(layer, StaticBatchNorm)]
-    sums = {layer: [0, torch.zeros(0), torch.zeros(0)] for layer in layers}
+    sums: dict[nn.Module, _Moments] = {layer: _Moments() for layer in layers}
 
     def add(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        x = inputs[0].double().transpose(0, 1).flatten(1)
-        count, total, squares = sums[layer]  # type: ignore[index]
-        first = count == 0
-        sums[layer] = [  # type: ignore[index]
-            count + x.shape[1],
-            x.sum(1) if first else total + x.sum(1),
-            x.square().sum(1) if first else squares + x.square().sum(1),
-        ]
+        sums[layer].add(inputs[0])
 
     hooks = [layer.register_forward_pre_hook(add) for layer in layers]
     training = network.training
@@ -132,8 +125,27 @@ def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
         network.train(training)
         for hook in hooks:
             hook.remove()
-    for layer, (count, total, squares) in sums.items():
-        if count:
-            mean = total / count
+    for layer in layers:
+        if sums[layer].count:
+            mean, variance = sums[layer].mean_and_variance()
             layer.mean.copy_(mean)
-            layer.variance.copy_((squares / count - mean.square()).clamp_min(0.0))
+            layer.variance.copy_(variance)
+
+
+class _Moments:
+    """Running count, sum and sum of squares per channel."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._total: Tensor | float = 0.0
+        self._squares: Tensor | float = 0.0
+
+    def add(self, x: Tensor) -> None:
+        values = x.double().transpose(0, 1).flatten(1)
+        self.count += values.shape[1]
+        self._total = self._total + values.sum(1)
+        self._squares = self._squares + values.square().sum(1)
+
+    def mean_and_variance(self) -> tuple[Tensor, Tensor]:
+        mean = torch.as_tensor(self._total) / self.count
+        return mean, (torch.as_tensor(self._squares) / self.count - mean.square()).clamp_min(0.0)

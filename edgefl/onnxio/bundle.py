@@ -74,7 +74,7 @@ class TierEntry(Record):
 class Manifest(Record):
     """``manifest.json``: what the bundle is, what a device must know to use it, and what every file must be."""
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[1] = 1
     edgefl_version: str
     method: str
     model: str

@@ -87,14 +87,18 @@ def _check_tier(folder: Path, manifest: Manifest, entry: TierEntry) -> float:
     x, expected = reference["x"], reference["logits"]
     shapes = ((len(x), *manifest.input_shape), (len(x), manifest.classes))
     if (x.shape, expected.shape) != shapes or not len(x) or not np.isfinite(x).all() or not np.isfinite(expected).all():
-        raise BundleError(f"{entry.reference}: x {x.shape} and logits {expected.shape}, expected finite {shapes[0]} and {shapes[1]}")
+        raise BundleError(
+            f"{entry.reference}: x {x.shape} and logits {expected.shape}, expected finite {shapes[0]} and {shapes[1]}"
+        )
     outputs = predict(content, x.astype(np.float32), batch_size=len(x))
     if outputs.shape != expected.shape:
         raise BundleError(f"{entry.forward}: outputs of shape {outputs.shape}, expected {expected.shape}")
-    error = float(np.abs(outputs - expected).max())
-    if not error <= MAX_ABS_ERROR:
-        raise BundleError(f"{entry.forward}: differs from its reference by {error:.2e}, expected at most {MAX_ABS_ERROR:.0e}")
-    return error
+    difference = float(np.abs(outputs - expected).max())
+    if not difference <= MAX_ABS_ERROR:
+        raise BundleError(
+            f"{entry.forward}: differs from its reference by {difference:.2e}, expected at most {MAX_ABS_ERROR:.0e}"
+        )
+    return difference
 
 
 def _check_graph(content: bytes, manifest: Manifest, entry: TierEntry) -> None:

@@ -102,9 +102,7 @@ def cost_charts(summary: Json) -> tuple[Chart, ...]:
     colours = [tier_colour(summary, row["tier"]) for row in tiers]
     compute = _bars(names, {"": (macs, colours)}, [human_count(value) for value in macs], "MACs in a training step", "")
     memory_bytes, traffic_bytes = (_sums(tiers, keys) for keys in (_PARTS, _TRAFFIC))
-    memory = _bars(
-        names, _stacks(tiers, _PARTS), list(map(human_bytes, memory_bytes)), "bytes held while training", "B"
-    )
+    memory = _bars(names, _stacks(tiers, _PARTS), list(map(human_bytes, memory_bytes)), "bytes held while training", "B")
     traffic = _bars(names, _stacks(tiers, _TRAFFIC), list(map(human_bytes, traffic_bytes)), "bytes in a round", "B")
     step = f"a training step at a batch of {summary['batch_size']}"
     sentences = (
@@ -205,9 +203,7 @@ def _accuracy_figure(summary: Json, evaluated: Sequence[Json], x: Sequence[float
     return _figure(traces, _layout(340, xaxis, {"title": "accuracy", "tickformat": ".0%"}))
 
 
-def _line(
-    name: str, x: Sequence[float], y: Sequence[Any], mode: str, colour: str, dash: str = "solid", **more: Any
-) -> Figure:
+def _line(name: str, x: Sequence[float], y: Sequence[Any], mode: str, colour: str, dash: str = "solid", **more: Any) -> Figure:
     line = {"color": colour, "width": 2, "dash": dash}
     trace = {"type": "scatter", "name": name, "x": x, "y": y, "mode": mode, "line": line, "connectgaps": True, **more}
     return {**trace, "hovertemplate": "%{y:.1%} at %{x:.4~s}"}
@@ -233,14 +229,10 @@ def _bars(
     labels = {"type": "scatter", "x": names, "y": tops, "text": totals, "mode": "text", "textposition": "top center"}
     traces.append({**labels, "showlegend": False, "hoverinfo": "skip", "cliponaxis": False})
     yaxis = {"title": label, "tickformat": "~s", "ticksuffix": unit, "range": [0, 1.12 * max(*tops, 1)]}
-    return _figure(
-        traces, {**_layout(340, {"type": "category", "showgrid": False}, yaxis), "showlegend": len(stacks) > 1}
-    )
+    return _figure(traces, {**_layout(340, {"type": "category", "showgrid": False}, yaxis), "showlegend": len(stacks) > 1})
 
 
-def _budget_figure(
-    summary: Json, bars: Sequence[tuple[float, Json, Json]], heads: Sequence[tuple[float, Json]]
-) -> Figure:
+def _budget_figure(summary: Json, bars: Sequence[tuple[float, Json, Json]], heads: Sequence[tuple[float, Json]]) -> Figure:
     """Return horizontal bars, one per class and budget under the class's name, cut where they leave the chart."""
     widest = min(max(1.1, *(entry["share"] for _, _, entry in bars)) * 1.02, _WIDEST_SHARE)
     rows = [row for row, _, _ in bars]
@@ -274,8 +266,7 @@ def _budget_figure(
     xaxis = {"title": "share of the budget used", "tickformat": ".0%", "range": [0, widest], "dtick": 0.5}
     layout = _layout(round(90 + 26 * (max(rows) + 1)), xaxis, yaxis)
     layout["annotations"] = [
-        {**_HEAD, "xshift": -60, "y": row, "text": f"{_short(item['title'])} · {_class_tier(item)}"}
-        for row, item in heads
+        {**_HEAD, "xshift": -60, "y": row, "text": f"{_short(item['title'])} · {_class_tier(item)}"} for row, item in heads
     ]
     line = {"color": "var(--refused)", "width": 2, "dash": "dash"}
     limit = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": line}
@@ -285,9 +276,7 @@ def _budget_figure(
 def _outcomes_by_round(by_round: Mapping[str, Counter[str]]) -> Figure:
     rounds = [int(number) for number in by_round]
     counted = list(by_round.values())
-    traces = [
-        {**_status(status), "x": rounds, "y": [counts[status] for counts in counted]} for status in _statuses(*counted)
-    ]
+    traces = [{**_status(status), "x": rounds, "y": [counts[status] for counts in counted]} for status in _statuses(*counted)]
     layout = _layout(300, {"title": "round"}, {"title": "clients", "rangemode": "tozero"})
     return _figure(traces, {**layout, "bargap": 0.1, "showlegend": True})
 
@@ -340,9 +329,7 @@ def _clock_unit(longest_s: float) -> tuple[str, float]:
 def _accuracy_by_tier(evaluated: Sequence[Json]) -> str:
     accuracy = dict(evaluated[-1]["accuracy"])
     whole = accuracy.pop("global", None)
-    sentence = (
-        f"After round {evaluated[-1]['round']} the global model is right on {human_percent(whole)} of held-out samples"
-    )
+    sentence = f"After round {evaluated[-1]['round']} the global model is right on {human_percent(whole)} of held-out samples"
     if not accuracy:
         return f"{sentence}."
     label, worst = min(accuracy.items(), key=lambda pair: float(pair[1]))

@@ -170,9 +170,7 @@ def _text(path: Path) -> str:
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file; give the folder of a finished run") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path}: cannot be read as UTF-8 text ({error}); give the folder of a finished run"
-        ) from error
+        raise InputError(f"{path}: cannot be read as UTF-8 text ({error}); give the folder of a finished run") from error
 
 
 def _parsed(text: str, where: str) -> Any:

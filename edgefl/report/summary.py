@@ -31,9 +31,7 @@ def cost_row(cost: Cost) -> dict[str, Any]:
     return {key: getattr(cost, key) for key in COST_KEYS} | {"uncounted_ops": list(cost.uncounted_ops)}
 
 
-def tier_rows(
-    plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the table of tiers, largest first.
 
     ``round_seconds`` and ``round_joules`` are those of a client with the mean number of samples; the budgets are planned for the largest.

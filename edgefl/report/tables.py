@@ -141,9 +141,7 @@ TIER_COLUMNS = (
     *_under("peak activations", human_bytes, peak_activation_bytes_inference="inference"),
     *_under("peak activations", human_bytes, peak_activation_bytes_training="training, predicted"),
     *_under("peak activations", human_bytes, measured_peak_activation_bytes_training="training, measured"),
-    *_under(
-        "memory", human_bytes, parameter_bytes="parameters", gradient_bytes="gradients", optimizer_bytes="optimizer"
-    ),
+    *_under("memory", human_bytes, parameter_bytes="parameters", gradient_bytes="gradients", optimizer_bytes="optimizer"),
     *_under("memory", human_bytes, training_memory_bytes="all, training", inference_memory_bytes="all, inference"),
     *_under("bytes per round", human_bytes, download_bytes="down", upload_bytes="up"),
     *_under("round on its device", human_seconds, round_seconds="time"),

@@ -61,7 +61,7 @@ def restore(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Restored | N
     Raises:
         CheckpointError: there are checkpoints but none is whole.
     """
-    warnings = []
+    warnings: list[str] = []
     for path in _newest_first(folder):
         problem, checkpoint = _read(path, shapes)
         if checkpoint is not None:
@@ -83,7 +83,7 @@ def _read(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, Check
         return "its content is not what its name says (damaged or cut)", None
     try:
         tensors = safetensors.torch.load(content)
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             about = json.loads(json.dumps(file.metadata()))
         round_, clock_s = int(about["round"]), float(about["clock_s"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:

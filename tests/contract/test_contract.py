@@ -6,6 +6,7 @@ cannot outlive its reasons.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -112,8 +113,12 @@ def test_every_tier_fits_its_declared_size_exactly(case):
 @every_case
 def test_cost_grows_with_the_tier(case):
     costs = [tier_cost(case.method, case.architecture, tier, TRAINING) for tier in case.tiers]
-    for larger, smaller in zip(costs, costs[1:], strict=False):
-        for name in ("params", "macs_forward", "macs_backward", "macs_train_step", "parameter_bytes", "download_bytes"):
+    names = ["params", "macs_forward", "parameter_bytes", "download_bytes"]
+    if case.architecture.model != "mlp":
+        # Where the first layer itself is factorized, its second factor needs an input gradient that the dense layer does without.
+        names += ["macs_backward", "macs_train_step"]
+    for larger, smaller in itertools.pairwise(costs):
+        for name in names:
             assert getattr(larger, name) > getattr(smaller, name), name
     assert all(not cost.uncounted_ops for cost in costs)
 
@@ -255,9 +260,7 @@ def test_a_toy_problem_reaches_its_optimum(case):
     shards = [images(60, client) for client in range(3)]
     for round_ in range(6):
         tiers = (case.tiers * 3)[:3]
-        state = case.method.aggregate(
-            state, [trained(case, state, tier, c, *shards[c], round_) for c, tier in enumerate(tiers)]
-        )
+        state = case.method.aggregate(state, [trained(case, state, tier, c, *shards[c], round_) for c, tier in enumerate(tiers)])
     x, y = images(200, 99)
     queried = [Split(x.numpy(), y.numpy()) for x, y in shards]
     for tier in case.tiers:
@@ -283,7 +286,7 @@ def test_an_empty_round_raises(case):
 @every_case
 def test_a_zero_weight_raises(case):
     state = case.state()
-    with pytest.raises(AggregationError, match="client 0, tier .*: an update needs a positive number of samples, got 0"):
+    with pytest.raises(AggregationError, match=r"client 0, tier .*: an update needs a positive number of samples, got 0"):
         case.method.aggregate(state, [case.update(state, case.tiers[0], samples=0)])
 
 

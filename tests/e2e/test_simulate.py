@@ -121,16 +121,16 @@ def simulated(folder: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in line.items() if key != "host_s"} for line in lines]
 
 
-class Stop(Exception):
+class StopError(Exception):
     pass
 
 
 def stopped(folder: Path, after: int) -> None:
     def stop(record):
         if record.round == after:
-            raise Stop
+            raise StopError
 
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         simulate(RunConfig.of(SMALL), folder, on_round=stop)
 
 
@@ -167,7 +167,7 @@ def test_a_torn_last_line_of_rounds_is_played_again(finished, tmp_path):
 
 
 def test_resuming_with_another_configuration_names_the_key(finished):
-    with pytest.raises(CheckpointError, match="cannot resume with another configuration: lr was 0.05, now 0.1"):
+    with pytest.raises(CheckpointError, match=r"configuration: lr was 0\.05, now 0\.1"):
         simulate(RunConfig.of({**SMALL, "lr": 0.1}), finished.folder, resume=True)
     result = edgefl("simulate", "--out", str(finished.folder), "--resume", "--seed", "4")
     assert result.returncode == 2
@@ -199,7 +199,9 @@ def test_export_writes_the_same_bundle_again(finished, tmp_path):
 
 
 def test_json_is_alone_on_standard_output(tmp_path):
-    result = edgefl("simulate", "--json", "--out", str(tmp_path / "run"), "--method=heterofl", "--tier-assignment=dynamic", *FLAGS)
+    result = edgefl(
+        "simulate", "--json", "--out", str(tmp_path / "run"), "--method=heterofl", "--tier-assignment=dynamic", *FLAGS
+    )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["method"] == "heterofl"
 
@@ -294,7 +296,10 @@ def test_bad_input_is_status_2_with_one_message_and_nothing_written(flags, messa
         ("rounds = = 3\n", "run.toml, line 1: not valid TOML"),
         ("seed = 1\nround = 3\n", "run.toml: round: unknown key; did you mean 'rounds'"),
         ("seed = 'a'\n", "run.toml: seed: expected a valid integer"),
-        ("[method_options]\nfrobenius = 1\n", "method_options.frobenius: fedhm has no such option; did you mean 'frobenius_decay'"),
+        (
+            "[method_options]\nfrobenius = 1\n",
+            "method_options.frobenius: fedhm has no such option; did you mean 'frobenius_decay'",
+        ),
         ("[method_options]\nfrobenius_decay = -1\n", "method_options.frobenius_decay"),
     ],
 )
@@ -321,4 +326,3 @@ def test_help_is_quick_and_a_misspelt_command_is_named():
     result = edgefl("simulat")
     assert result.returncode == 2
     assert "did you mean 'simulate'" in result.stderr
-
