@@ -20,7 +20,7 @@ HOST_KEYS = frozenset({"engine", "workers", "data_dir"})
 class RunConfig(BaseModel):
     """Everything that decides the result of a run, and how this computer computes it.
 
-    ``None`` stands for a default that depends on other keys: ``model`` on the dataset, ``tiers`` on the method, ``per_round`` on
+    ``None`` stands for a default that depends on other keys: ``model`` and ``local_epochs`` on the dataset, ``tiers`` on the method, ``per_round`` on
     ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``.
 
     Raises:
@@ -46,8 +46,8 @@ class RunConfig(BaseModel):
     partition: str = "dirichlet:0.5"
     clients: int = Field(20, ge=1)
     per_round: int | None = Field(None, ge=1)
-    rounds: int = Field(20, ge=1)
-    local_epochs: int = Field(5, ge=1)
+    rounds: int = Field(30, ge=1)
+    local_epochs: int | None = Field(None, ge=1)
     batch_size: int = Field(32, ge=1)
     lr: float = Field(0.05, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)

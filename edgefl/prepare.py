@@ -90,6 +90,7 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
         update={
             "tiers": tiers,
             "model": model,
+            "local_epochs": config.local_epochs or data.default_local_epochs,
             "per_round": config.per_round or max(1, (config.clients + 1) // 2),
             "engine": config.engine or ("pool" if config.workers > 1 else "inline"),
         }
@@ -98,7 +99,7 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
 
 def training_of(config: RunConfig) -> Training:
     """Return how clients train under ``config``."""
-    return Training(config.local_epochs, config.batch_size, config.lr, config.momentum, config.weight_decay)
+    return Training(config.local_epochs or 1, config.batch_size, config.lr, config.momentum, config.weight_decay)
 
 
 def tier_cost(method: Method, architecture: Architecture, tier: Tier, training: Training) -> Cost:

@@ -123,12 +123,12 @@ def _play(session: Session, folder: RunFolder, resume: bool, on_round: OnRound |
 
 
 def _accuracies(session: Session, state: GlobalState) -> dict[str, float]:
-    test, batch_size = session.data.test, evaluate.BATCH_SIZE
-    found = {"global": evaluate.accuracy(_ready(session, session.method.global_model(state)), test, batch_size)}
-    for tier in session.tiers:
-        module = _ready(session, session.method.deploy(state, tier))
-        found[tier.label] = evaluate.accuracy(module, test, batch_size)
-    return found
+    whole = session.method.global_tier(state)
+    found = {
+        tier: evaluate.accuracy(_ready(session, session.method.deploy(state, tier)), session.data.test, evaluate.BATCH_SIZE)
+        for tier in dict.fromkeys((whole, *session.tiers))
+    }
+    return {"global": found[whole]} | {tier.label: found[tier] for tier in session.tiers}
 
 
 def _ready(session: Session, module: torch.nn.Module) -> torch.nn.Module:

@@ -30,7 +30,7 @@ class Dataset:
         train, test: the clients' samples and the held-out ones.
         class_names: one per label.
         preprocessing: how raw pixels become inputs, (pixel · scale − mean) / std: what a device has to do itself.
-        default_model: the network that a run takes when it names none.
+        default_model, default_local_epochs: what a run takes when it names none.
 
     Raises:
         DataError: shapes, types, labels or values are wrong.
@@ -43,6 +43,7 @@ class Dataset:
     class_names: tuple[str, ...]
     preprocessing: dict[str, Any]
     default_model: str
+    default_local_epochs: int = 1
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):

@@ -124,9 +124,9 @@ class Method(abc.ABC):
         module.load_state_dict(submodel.tensors)
         return module.eval()
 
-    def global_model(self, state: GlobalState) -> nn.Module:
-        """Return what the server holds as one network, in evaluation mode, whether or not a tier is as large."""
-        return self.deploy(state, Tier(1.0))
+    def global_tier(self, state: GlobalState) -> Tier:
+        """Return the size of what the server holds as one network, whether or not a client trains it."""
+        return Tier(1.0)
 
 
 def create(name: str, options: Options | None = None, *, dynamic_tiers: bool = False) -> Method:

@@ -129,7 +129,7 @@ def test_the_full_tier_computes_what_the_global_model_computes(case):
     x = torch.from_numpy(np.random.default_rng(3).standard_normal((5, 1, 8, 8))).float()
     with torch.no_grad():
         full = case.method.deploy(state, case.tiers[0])(x)
-        assert torch.equal(full, case.method.global_model(state)(x))
+        assert torch.equal(full, case.method.deploy(state, case.method.global_tier(state))(x))
     dense = case.architecture.build().eval()
     dense.load_state_dict(state.tensors)
     with torch.no_grad():

@@ -207,7 +207,7 @@ def test_json_is_alone_on_standard_output(tmp_path):
 
 
 def test_a_class_that_fits_nothing_is_refused_and_the_run_goes_on(tmp_path):
-    config = RunConfig.of({**SMALL, "rounds": 2, "method": "fedavg", "clients": 8, "per_round": 8})
+    config = RunConfig.of({**SMALL, "rounds": 2, "method": "fedavg", "clients": 8, "per_round": 8, "local_epochs": 5})
     result = simulate(config, tmp_path / "run")
     refused = [c for line in rounds_of(result.folder) for c in line["clients"] if c["status"] == "refused"]
     assert {c["device"] for c in refused} == {"mid-range-phone", "low-end-phone"}
