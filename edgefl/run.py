@@ -244,17 +244,18 @@ def profile(
 
 
 def _on_device(name: str, cost: Any) -> dict[str, Any]:
-    from edgefl.fleet.clock import inference_j, inference_s, round_timing
+    from edgefl.fleet.clock import energy_j, inference_s, throttled_s
     from edgefl.fleet.profile import load_device
 
     device = load_device(name)
-    step = round_timing(device, cost, cost.batch_size, 1)
+    step_s = throttled_s(device, cost.macs_train_step / device.training_macs_per_s)
+    sample_s = inference_s(device, cost.macs_forward)
     return {
         "device": device.name,
-        "inference_seconds": inference_s(device, cost.macs_forward),
-        "inference_joules": inference_j(device, cost.macs_forward),
-        "train_step_seconds": step.train_s,
-        "train_step_joules": step.compute_j,
+        "inference_seconds": sample_s,
+        "inference_joules": energy_j(device, cost.macs_forward, sample_s),
+        "train_step_seconds": step_s,
+        "train_step_joules": energy_j(device, cost.macs_train_step, step_s),
         "fits": cost.training_memory_bytes <= device.training_bytes and not cost.uncounted_ops,
     }
 

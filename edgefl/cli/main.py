@@ -21,7 +21,8 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, the most used first."""
-        found = {path.stem for path in Path(__file__).parent.glob("*.py")} - {"__init__", "main", "options", "progress"}
+        files = Path(__file__).parent.glob("*.py")
+        found = {path.stem for path in files if "\ndef command(" in path.read_text(encoding="utf-8")}
         return [name for name in _ORDER if name in found] + sorted(found - set(_ORDER))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from edgefl.cli.console import show
 from edgefl.cli.options import Shape, Tiers
 from edgefl.registry import methods, models
 
@@ -52,4 +53,8 @@ def command(
         device=device,
         norm=norm,
     )
-    click.echo(cost_table(rows, format_))
+    table = cost_table(rows, format_)
+    if isinstance(table, str):
+        click.echo(table)
+    else:
+        show(table)

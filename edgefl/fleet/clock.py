@@ -33,7 +33,7 @@ def round_timing(device: DeviceProfile, cost: Cost, samples: int, steps: int) ->
         download_s=download_s,
         train_s=train_s,
         upload_s=upload_s,
-        compute_j=macs * device.joules_per_mac + device.idle_w * total_s,
+        compute_j=energy_j(device, macs, total_s),
         radio_j=cost.download_bytes * link.download_j_per_byte + cost.upload_bytes * link.upload_j_per_byte,
     )
 
@@ -49,6 +49,6 @@ def inference_s(device: DeviceProfile, macs: int) -> float:
     return macs / device.inference_macs_per_s
 
 
-def inference_j(device: DeviceProfile, macs: int) -> float:
-    """Return the joules of an inference of ``macs`` multiply-accumulates, idle power included."""
-    return macs * device.joules_per_mac + device.idle_w * inference_s(device, macs)
+def energy_j(device: DeviceProfile, macs: int, seconds: float) -> float:
+    """Return the joules of ``macs`` multiply-accumulates and of being on for ``seconds``, radio apart."""
+    return macs * device.joules_per_mac + device.idle_w * seconds

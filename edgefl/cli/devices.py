@@ -1,0 +1,118 @@
+"""The command ``devices``: list the device profiles and fleets, or show one with the source of every figure."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgefl.cli.console import show
+
+if TYPE_CHECKING:
+    from edgefl.fleet.profile import DeviceProfile, Fleet
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(name: str | None, as_json: bool) -> None:
+    """List device profiles and fleets, or show NAME (also a TOML file) with the mark and source of every figure.
+
+    Marks: measured by the source; vendor, stated by a vendor or specification; derived, by the arithmetic in the note; assumed,
+    published by nobody: calibrate it on your own device.
+    """
+    from edgefl.fleet.profile import device_names, fleet_names, load_device, load_fleet
+
+    if name is None:
+        devices, fleets = [load_device(n) for n in device_names()], [load_fleet(n) for n in fleet_names()]
+        if as_json:
+            rows = {"devices": [_row(d) for d in devices], "fleets": [_fleet_row(f) for f in fleets]}
+            click.echo(json.dumps(rows, indent=2))
+        else:
+            _print_list(devices, fleets)
+        return
+    fleet = load_fleet(name)
+    alone = len(fleet.classes) == 1 and fleet.classes[0].device.name == fleet.name
+    if as_json:
+        shown = _device_json(fleet.classes[0].device) if alone else _fleet_row(fleet)
+        click.echo(json.dumps(shown, indent=2))
+    elif alone:
+        _print_device(fleet.classes[0].device)
+    else:
+        _print_fleet(fleet)
+
+
+def _row(device: DeviceProfile) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "title": device.title,
+        "training_bytes": device.training_bytes,
+        "training_gmacs_per_s": device.compute.training_gmacs_per_s.value,
+        "link": device.link.name,
+        "assumed": list(device.assumed),
+    }
+
+
+def _device_json(device: DeviceProfile) -> dict[str, Any]:
+    figures = {key: figure.model_dump() for key, figure in device.figures().items()}
+    return {
+        "name": device.name,
+        "title": device.title,
+        "reference_hardware": device.reference_hardware,
+        "link": device.link.name,
+        "figures": figures,
+    }
+
+
+def _fleet_row(fleet: Fleet) -> dict[str, Any]:
+    return {
+        "name": fleet.name,
+        "title": fleet.title,
+        "mix": fleet.mix.model_dump(),
+        "budget": fleet.budget.model_dump(exclude_none=True),
+        "classes": [{"device": c.device.name, "share": c.share} for c in fleet.classes],
+    }
+
+
+def _print_list(devices: list[DeviceProfile], fleets: list[Fleet]) -> None:
+    from rich.table import Table
+
+    from edgefl.units import human_bytes
+
+    table = Table("device", "what", "memory to train in", "training", "link", "assumed figures", box=None, header_style="bold")
+    for device in devices:
+        rate = f"{device.compute.training_gmacs_per_s.value:g} GMAC/s"
+        assumed = f"{len(device.assumed)} of {len(device.figures())}"
+        table.add_row(device.name, device.title, human_bytes(device.training_bytes), rate, device.link.name, assumed)
+    show(table)
+    table = Table("fleet", "what", "classes", box=None, header_style="bold")
+    for fleet in fleets:
+        table.add_row(fleet.name, fleet.title, ", ".join(f"{100 * c.share:g} % {c.device.name}" for c in fleet.classes))
+    show("")
+    show(table)
+    show("\nShow one with its sources: edgefl devices raspberry-pi-4")
+
+
+def _print_device(device: DeviceProfile) -> None:
+    from rich.table import Table
+
+    show(f"{device.name}: {device.title}\n{device.reference_hardware}; link {device.link.name}: {device.link.title}\n")
+    table = Table("figure", "value", "mark", "source", box=None, header_style="bold")
+    for key, figure in device.figures().items():
+        source = f"{figure.source}. {figure.note}" if figure.note else figure.source
+        table.add_row(key, f"{figure.value:,.10g}", figure.mark, source)
+    show(table)
+
+
+def _print_fleet(fleet: Fleet) -> None:
+    from rich.table import Table
+
+    show(f"{fleet.name}: {fleet.title}\nmix {fleet.mix.mark}: {fleet.mix.source}. {fleet.mix.note}\n")
+    table = Table("device", "share", "what", box=None, header_style="bold")
+    for c in fleet.classes:
+        table.add_row(c.device.name, f"{100 * c.share:g} %", c.device.title)
+    show(table)
+    for key, value in fleet.budget.model_dump(exclude_none=True).items():
+        show(f"{key} = {value:g}")
+
