@@ -20,8 +20,8 @@ HOST_KEYS = frozenset({"engine", "workers", "data_dir"})
 class RunConfig(BaseModel):
     """Everything that decides the result of a run, and how this computer computes it.
 
-    ``None`` stands for a default that depends on other keys: ``model`` and ``local_epochs`` on the dataset, ``tiers`` on the method, ``per_round`` on
-    ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``.
+    ``None`` stands for a default that depends on other keys: ``model`` and ``local_epochs`` on the dataset, ``tiers`` on the
+    method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``.
 
     Raises:
         ConfigError: from :meth:`of` and :meth:`load`, naming the key, the value and what is expected.

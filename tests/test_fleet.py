@@ -143,8 +143,7 @@ def test_a_link_may_stand_inside_the_device(folder):
         ),
         (("[memory]", "[memory"), r"board.toml, line 6: not valid TOML"),
         (('"wire.toml"', '"wifi-fone"'), "unknown link 'wifi-fone'; did you mean 'wifi-phone'"),
-        (("value = 0.5, mark = \"measured\", source = \"measured on it, 2026\" }\n", "value = 1.5, mark = \"measured\", source = \"measured on it, 2026\" }\n"),
-         r"thermal.sustained_share: expected a share in \(0, 1\], got 1.5"),
+        (('value = 0.5, mark = "measured"', 'value = 1.5, mark = "measured"'), r"thermal.sustained_share: expected a share in \(0, 1\]"),
     ],
 )  # fmt: skip
 def test_a_wrong_profile_names_file_key_value_and_expectation(folder, change, message):

@@ -115,4 +115,3 @@ def _print_fleet(fleet: Fleet) -> None:
     show(table)
     for key, value in fleet.budget.model_dump(exclude_none=True).items():
         show(f"{key} = {value:g}")
-

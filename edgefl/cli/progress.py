@@ -43,9 +43,8 @@ class Progress:
 
     def show(self, record: RoundRecord) -> None:
         """Show one round: accuracy of the global model and of the tiers, and the simulated clock."""
-        accuracy = "  ".join(f"{'tier ' * (k != 'global')}{k} {human_percent(v)}" for k, v in record.accuracy.items())
         trained = sum(o.status == "trained" for o in record.outcomes)
-        line = f"{accuracy or 'not evaluated'}  clock {human_seconds(record.clock_s)}  trained {trained}/{len(record.outcomes)}"
+        line = f"{_accuracies(record)}  clock {human_seconds(record.clock_s)}  trained {trained}/{len(record.outcomes)}"
         if self._bar is not None:
             self._bar.update(self._task, completed=record.round, description=line)
         elif not self._quiet:
@@ -57,3 +56,10 @@ class Progress:
             self._bar.console.print(message)
         else:
             click.echo(message, err=True)
+
+
+def _accuracies(record: RoundRecord) -> str:
+    if not record.accuracy:
+        return "not evaluated"
+    tiers = ", ".join(f"{label}: {human_percent(share)}" for label, share in record.accuracy.items() if label != "global")
+    return f"global {human_percent(record.accuracy['global'])} (tiers {tiers})"

@@ -30,7 +30,9 @@ def _names(kind: list[str]) -> str:
 @click.option("--clients", type=int, metavar="N", help="Clients in the population. [20]")
 @click.option("--per-round", type=int, metavar="N", help="Clients drawn each round. [half of them]")
 @click.option("--rounds", type=int, metavar="N", help="Rounds to play. [30]")
-@click.option("--local-epochs", type=int, metavar="N", help="Passes over its data that a client makes a round. [digits: 5, else 1]")
+@click.option(
+    "--local-epochs", type=int, metavar="N", help="Passes over its data that a client makes a round. [digits: 5, else 1]"
+)
 @click.option("--batch-size", type=int, metavar="N", help="Samples of a training step. [32]")
 @click.option("--lr", type=float, metavar="X", help="Learning rate of SGD with momentum. [0.05]")
 @click.option("--tiers", type=Tiers(), help="Sizes of sub-models, largest first. [the method's: 1,0.5,0.25]")
@@ -90,6 +92,7 @@ def _print_result(result: RunResult) -> None:
     from rich.console import Console
 
     from edgefl.report.tables import to_plain, to_rich
+    from edgefl.units import human_percent, human_seconds
 
     summary = dict(result.summary)
     if sys.stdout.isatty():
@@ -97,4 +100,7 @@ def _print_result(result: RunResult) -> None:
         console.print(to_rich(summary, width=console.width))
     else:
         click.echo(to_plain(summary))
+    accuracy, simulated_s = human_percent(summary["global_accuracy"]), human_seconds(summary["simulated_s"])
+    host_s = human_seconds(summary["host_s"])
+    click.echo(f"global model: {accuracy} after {summary['rounds']} rounds; {simulated_s} simulated, {host_s} on this computer")
     click.echo(f"run folder: {result.folder}  (report.html, bundle/, summary.json)")
