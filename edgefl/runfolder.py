@@ -43,10 +43,10 @@ class RunFolder:
             CheckpointError: the folder cannot take this run; nothing was written.
         """
         stored = self.path / "config.toml"
-        if not resume:
+        if not resume or self.is_new():
             if stored.exists():
                 raise CheckpointError(f"{self.path}: already holds a run; give another --out, or --resume to continue it")
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            if self.path.exists() and not self.is_new():
                 raise CheckpointError(f"{self.path}: exists and is not an empty folder; give another --out")
             return
         before = RunConfig.load(self.require("config.toml"), {})
@@ -55,8 +55,19 @@ class RunFolder:
                 values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
                 raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
 
+    def is_new(self) -> bool:
+        """Whether nothing is here yet; what an interrupted write left under a temporary name does not count."""
+        if not self.path.exists():
+            return True
+        return self.path.is_dir() and all(path.name.startswith(".") for path in self.path.iterdir())
+
     def start(self, config: RunConfig) -> None:
-        """Write the complete configuration: running it again gives the same bits."""
+        """Write the complete configuration (running it again gives the same bits) and clear what interrupted writes left."""
+        for left in [*self.path.glob(".*"), *self.path.glob("checkpoints/.*")]:
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
         write_bytes(self.path / "config.toml", config.to_toml().encode())
 
     def require(self, name: str) -> Path:

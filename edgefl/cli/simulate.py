@@ -69,12 +69,13 @@ def command(config_file: Path | None, out: Path | None, resume: bool, as_json: b
     given = {key: value for key, value in flags.items() if value is not None}
     if resume and out is None:
         raise click.UsageError("--resume needs --out: the folder of the run to continue")
-    if not resume:
+    started = resume and out is not None and (out / "config.toml").exists()
+    if not started:
         config = RunConfig.load(config_file, given)
     # Torch takes seconds to import: what can be refused without it has been by now.
     from edgefl.run import resumed_config, simulate
 
-    if resume and out is not None:
+    if started and out is not None:
         from edgefl.config import read_toml
 
         config = resumed_config(out, {**(read_toml(config_file) if config_file else {}), **given})

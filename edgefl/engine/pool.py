@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -63,6 +64,7 @@ class PoolEngine:
 
 def _start(task: Task) -> None:
     global _clients
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the parent decides
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     _clients = Clients(task)

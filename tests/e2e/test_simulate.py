@@ -134,6 +134,20 @@ def stopped(folder: Path, after: int) -> None:
         simulate(RunConfig.of(SMALL), folder, on_round=stop)
 
 
+def test_resuming_before_anything_was_written_starts_the_run(finished, tmp_path):
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    result = edgefl("simulate", "--out", str(folder), "--resume", *FLAGS)
+    assert result.returncode == 2
+    assert "exists and is not an empty folder" in result.stderr or "holds no config.toml" in result.stderr
+    (folder / "checkpoints").rmdir()
+    (folder / ".config.toml.x1").write_text("cut")
+    result = edgefl("simulate", "--out", str(folder), "--resume", *FLAGS)
+    assert result.returncode == 0, result.stderr
+    assert model_of(folder) == model_of(finished.folder)
+    assert not list(folder.glob(".*"))
+
+
 def test_a_corrupt_checkpoint_falls_back_to_the_one_before_and_says_so(finished, tmp_path):
     folder = tmp_path / "run"
     stopped(folder, after=2)
