@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -12,6 +11,7 @@ import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from edgefl.errors import ConfigError, nearest
+from edgefl.files import read_toml
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir"})
 """Keys that say how this computer does the work; they change no bit of the result, so a resumed run may change them."""
@@ -91,7 +91,7 @@ class RunConfig(BaseModel):
         """Return the configuration of a TOML file (or none) with ``flags`` put over it."""
         if path is None:
             return cls.of(flags)
-        values = read_toml(path)
+        values = read_toml(path, ConfigError)
         cls.of(values, str(path))
         return cls.of({**values, **flags})
 
@@ -119,21 +119,3 @@ def explain(error: Mapping[str, Any]) -> str:
     if error["type"] == "value_error":
         return f"{key}: {message}" if key else message
     return f"{key}: expected {message}, got {error['input']!r}"
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file.
-
-    Raises:
-        ConfigError: it is missing or malformed; names file and line.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        where = f"line {line[1]}" if line else "at its end"
-        raise ConfigError(f"{path}, {where}: not valid TOML: {error}") from None

@@ -7,12 +7,14 @@ import errno
 import hashlib
 import json
 import os
+import re
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from edgefl.errors import StorageError
+from edgefl.errors import InputError, StorageError
 
 
 def shared(folder: str) -> Path:
@@ -83,3 +85,20 @@ def sha256(content: bytes) -> str:
     'e3b0c442'
     """
     return hashlib.sha256(content).hexdigest()
+
+
+def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Raises:
+        InputError: of ``error_class``, when the file is missing or malformed; names file and line.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error_class(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise error_class(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        raise error_class(f"{path}, {f'line {line[1]}' if line else 'at its end'}: not valid TOML: {error}") from None

@@ -13,7 +13,8 @@ from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError
-from edgefl.fleet.profile import Fleet, load_fleet
+from edgefl.fleet.load import load_fleet
+from edgefl.fleet.profile import Fleet
 from edgefl.local.client import Clients, Task
 from edgefl.local.train import Training, optimizer_of
 from edgefl.methods.base import GlobalState, Method, check_tiers

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from edgefl.config import HOST_KEYS, RunConfig, check_ratios, read_toml
+from edgefl.config import HOST_KEYS, RunConfig, check_ratios
 from edgefl.deploy import Deployed, build_bundle
 from edgefl.engine import open_engine
 from edgefl.errors import CheckpointError, ConfigError
-from edgefl.files import write_bytes, write_json
+from edgefl.files import read_toml, write_bytes, write_json
 from edgefl.methods.base import GlobalState, check_tiers, create
 from edgefl.models.base import Architecture
 from edgefl.onnxio.verify import VerifyReport
@@ -245,7 +245,7 @@ def profile(
 
 def _on_device(name: str, cost: Any) -> dict[str, Any]:
     from edgefl.fleet.clock import energy_j, inference_s, throttled_s
-    from edgefl.fleet.profile import load_device
+    from edgefl.fleet.load import load_device
 
     device = load_device(name)
     step_s = throttled_s(device, cost.macs_train_step / device.training_macs_per_s)
@@ -267,7 +267,7 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
         CheckpointError: there is no run, or a given key has another value.
     """
     stored = RunConfig.load(RunFolder(run).require("config.toml"), {})
-    asked = RunConfig.of({**read_toml(run / "config.toml"), **given})
+    asked = RunConfig.of({**read_toml(run / "config.toml", ConfigError), **given})
     for key in RunConfig.model_fields:
         if key in given and key not in HOST_KEYS and getattr(asked, key) != getattr(stored, key):
             raise CheckpointError(

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from edgefl.errors import ProfileError, UnknownNameError
 from edgefl.fleet.budget import Budget, budget_of, shortfalls, use
 from edgefl.fleet.clock import energy_j, inference_s, round_timing
+from edgefl.fleet.load import device_names, fleet_names, link_names, load_device, load_fleet, load_link
 from edgefl.fleet.population import Population
-from edgefl.fleet.profile import FleetBudget, device_names, fleet_names, link_names, load_device, load_fleet, load_link
+from edgefl.fleet.profile import FleetBudget
 from edgefl.records import Cost, Tier
 
 DEVICE = """

@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "rng": set(),
     "files": {"errors"},
     "registry": {"errors"},
-    "config": {"errors"},
+    "config": {"errors", "files"},
     "wire": {"errors"},
     "factor": {"errors", "records"},
     "models": {"errors", "registry"},

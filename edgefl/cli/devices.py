@@ -22,7 +22,7 @@ def command(name: str | None, as_json: bool) -> None:
     Marks: measured by the source; vendor, stated by a vendor or specification; derived, by the arithmetic in the note; assumed,
     published by nobody: calibrate it on your own device.
     """
-    from edgefl.fleet.profile import device_names, fleet_names, load_device, load_fleet
+    from edgefl.fleet.load import device_names, fleet_names, load_device, load_fleet
 
     if name is None:
         devices, fleets = [load_device(n) for n in device_names()], [load_fleet(n) for n in fleet_names()]

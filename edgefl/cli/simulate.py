@@ -76,9 +76,10 @@ def command(config_file: Path | None, out: Path | None, resume: bool, as_json: b
     from edgefl.run import resumed_config, simulate
 
     if started and out is not None:
-        from edgefl.config import read_toml
+        from edgefl.errors import ConfigError
+        from edgefl.files import read_toml
 
-        config = resumed_config(out, {**(read_toml(config_file) if config_file else {}), **given})
+        config = resumed_config(out, {**(read_toml(config_file, ConfigError) if config_file else {}), **given})
     from edgefl.cli.progress import Progress
 
     with Progress(config.rounds, quiet=as_json) as progress:
