@@ -1,0 +1,172 @@
+"""Aggregation of each method against NumPy, with mixed signs, unequal samples and several tiers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from edgefl.errors import ConfigError, UnknownNameError
+from edgefl.methods.base import create, masked_cross_entropy
+from edgefl.methods.fedhm import hybrid_ranks
+from edgefl.models.base import Architecture
+from edgefl.records import Batch, Tier, Update
+from edgefl.rng import generator
+
+ARCHITECTURE = Architecture("cnn-digits", (1, 8, 8), 4)
+
+
+def updates_of(method, state, tiers, samples):
+    updates = []
+    for client, (tier, count) in enumerate(zip(tiers, samples, strict=True)):
+        submodel = method.submodel(state, tier, generator(0, "s"))
+        rng = np.random.default_rng(client)
+        noisy = {n: torch.from_numpy(rng.normal(size=tuple(t.shape))).float() for n, t in submodel.tensors.items()}
+        updates.append(Update(client, tier, noisy, submodel.places, count))
+    return updates
+
+
+def start(name, ratios, **options):
+    method = create(name, options)
+    tiers = tuple(map(Tier, ratios))
+    return method, method.init(ARCHITECTURE, tiers, generator(0, "init")), tiers
+
+
+def test_fedavg_weights_by_samples():
+    method, state, (tier,) = start("fedavg", [1.0])
+    updates = updates_of(method, state, [tier] * 3, [1, 5, 2])
+    after = method.aggregate(state, updates)
+    for name in state.tensors:
+        stacked = np.stack([u.tensors[name].numpy().astype(np.float64) for u in updates])
+        expected = np.average(stacked, axis=0, weights=[1, 5, 2])
+        np.testing.assert_allclose(after.tensors[name].numpy(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_heterofl_averages_each_entry_over_the_clients_that_hold_it():
+    method, state, tiers = start("heterofl", [1.0, 0.5, 0.25])
+    # No full-tier client: the entries outside width .5 keep their value.
+    updates = updates_of(method, state, [tiers[1], tiers[2], tiers[2]], [1, 50, 2])
+    after = method.aggregate(state, updates)
+    for name, before in state.tensors.items():
+        total, count = np.zeros(tuple(before.shape)), np.zeros(tuple(before.shape))
+        for update in updates:
+            corner = tuple(slice(0, size) for size in update.tensors[name].shape)
+            total[corner] += update.tensors[name].numpy()
+            count[corner] += 1
+        expected = np.where(count > 0, total / np.maximum(count, 1), before.numpy())
+        np.testing.assert_allclose(after.tensors[name].numpy(), expected, rtol=1e-6, atol=1e-6)
+        assert count.max() == 3
+
+
+@pytest.mark.parametrize(("options", "tau"), [({}, math.inf), ({"dynamic_tiers": True}, 5.0), ({"temperature": 0.5}, 0.5)])
+def test_fedhm_multiplies_back_and_weights_with_softmax_of_the_ratio(options, tau):
+    """Eq. 1 and 2; τ = 5 for dynamic tiers, ∞ for fixed ones; sample counts do not enter."""
+    method, state, tiers = start("fedhm", [1.0, 0.5, 0.25], **options)
+    updates = updates_of(method, state, tiers, [1, 50, 2])
+    after = method.aggregate(state, updates)
+    alpha = np.exp(np.array([1.0, 0.5, 0.25]) / tau)
+    alpha /= alpha.sum()
+    for name, before in state.tensors.items():
+        full = [np.asarray(dense(update.tensors, name), np.float64) for update in updates]
+        expected = sum(a * w for a, w in zip(alpha, full, strict=True))
+        np.testing.assert_allclose(after.tensors[name].numpy(), expected, rtol=1e-4, atol=1e-5)
+        assert expected.shape == tuple(before.shape)
+
+
+def dense(tensors, name):
+    """Sum over the rank, written with loops of einsum over the two small kernels rather than through unrolled matrices."""
+    if name in tensors:
+        return tensors[name].numpy()
+    layer = name.removesuffix(".weight")
+    u, v = tensors[f"{layer}.u.weight"].numpy(), tensors[f"{layer}.v.weight"].numpy()
+    return np.einsum("rmi,nrj->nmij", u[..., 0], v[:, :, 0, :])
+
+
+def test_fedhm_sends_the_best_approximation_of_every_layer():
+    method, state, tiers = start("fedhm", [1.0, 0.5, 0.25])
+    for tier in tiers[1:]:
+        tensors = method.submodel(state, tier, generator(0)).tensors
+        for layer, rank in hybrid_ranks(ARCHITECTURE.build(), tier.ratio).items():
+            weight = state.tensors[f"{layer}.weight"].double().numpy()
+            n, m, k1, k2 = weight.shape
+            values = np.linalg.svd(weight.transpose(1, 2, 0, 3).reshape(m * k1, n * k2), compute_uv=False)
+            error = np.linalg.norm(dense(tensors, f"{layer}.weight") - weight)
+            assert rank == math.floor(tier.ratio * n)
+            assert error == pytest.approx(np.sqrt((values[rank:] ** 2).sum()), rel=1e-4)
+
+
+def test_one_decomposition_per_layer_serves_every_tier_and_client(monkeypatch):
+    import edgefl.methods.fedhm as module
+
+    calls = []
+    real = module.factorize
+    monkeypatch.setattr(module, "factorize", lambda matrix, rank: calls.append(rank) or real(matrix, rank))
+    method, state, tiers = start("fedhm", [1.0, 0.5, 0.25])
+    for tier in (*tiers, *tiers):
+        method.submodel(state, tier, generator(0))
+    assert calls == [32, 32]
+
+
+def test_fedhm_loss_adds_frobenius_decay_of_the_products():
+    method, state, tiers = start("fedhm", [0.5], frobenius_decay=0.3)
+    module = method.deploy(state, tiers[0])
+    batch = Batch(torch.zeros(2, 1, 8, 8), torch.tensor([1, 2]))
+    penalty = sum(float((dense(module.state_dict(), f"{layer}.weight") ** 2).sum()) for layer in ("conv2", "conv3"))
+    plain = torch.nn.functional.cross_entropy(module(batch.x), batch.y)
+    assert method.local_loss(module, batch, {}).item() == pytest.approx(plain.item() + 0.15 * penalty, rel=1e-5)
+    decayed = {name for name, p in module.named_parameters() if any(p is q for q in method.decayed(module))}
+    assert not any(".u." in name or name.endswith("v.weight") for name in decayed)
+    assert "conv1.weight" in decayed
+
+
+def test_masked_cross_entropy_zeroes_the_logits_of_absent_labels():
+    logits = torch.tensor([[2.0, -1.0, 5.0]])
+    batch = Batch(torch.zeros(1), torch.tensor([0]), torch.tensor([True, True, False]))
+    expected = -2.0 + math.log(math.exp(2.0) + math.exp(-1.0) + 1.0)
+    assert masked_cross_entropy(logits, batch).item() == pytest.approx(expected)
+
+
+def test_heterofl_scales_while_training_and_the_deployed_network_computes_the_same():
+    method, state, tiers = start("heterofl", [1.0, 0.5])
+    submodel = method.submodel(state, tiers[1], generator(0))
+    module = submodel.build()
+    module.load_state_dict(submodel.tensors)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 1, 8, 8))).float()
+    with torch.no_grad():
+        torch.testing.assert_close(method.deploy(state, tiers[1])(x), module.eval()(x), rtol=1e-4, atol=1e-5)
+        plain = ARCHITECTURE.build(0.5)
+        plain.load_state_dict(submodel.tensors)
+        assert torch.allclose(module.conv1(x), plain.conv1(x) / 0.5)
+
+
+def test_fedavg_at_half_width_is_a_narrow_network():
+    method, state, (tier,) = start("fedavg", [0.5])
+    assert state.tensors["conv1.weight"].shape == (16, 1, 3, 3)
+    assert method.global_tier(state) == tier
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "message"),
+    [
+        ("fedhx", {}, UnknownNameError, "unknown method 'fedhx'; did you mean 'fedhm'"),
+        (
+            "fedhm",
+            {"temprature": 1},
+            ConfigError,
+            "method_options.temprature: fedhm has no such option; did you mean 'temperature'",
+        ),
+        ("fedhm", {"temperature": 0}, ConfigError, "method_options.temperature: input should be greater than 0, got 0"),
+        ("fedhm", {"frobenius_decay": float("nan")}, ConfigError, "method_options.frobenius_decay"),
+        ("fedavg", {"x": 1}, ConfigError, "fedavg has no such option; known: none"),
+    ],
+)
+def test_wrong_options_are_named(name, options, error, message):
+    with pytest.raises(error, match=message):
+        create(name, options)
+
+
+def test_a_network_without_a_layer_to_factorize_is_refused():
+    with pytest.raises(ConfigError, match="FedHM finds no layer to factorize"):
+        hybrid_ranks(torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4, 2)), 0.5)
