@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,17 +87,13 @@ def _deploy(session: Session, tier: Tier, module: nn.Module, say: Callable[[str]
 def _accuracy_on_device(session: Session, tier: Tier, graph: bytes, say: Callable[[str], None]) -> float:
     """Run the exported file on the held-out samples with its memory held to the device's, in ever smaller batches if need be."""
     test, device = session.data.test, session.plan.home_of(tier).device
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "forward.onnx"
-        path.write_bytes(graph)
-        batch_size = evaluate.BATCH_SIZE
-        while True:
-            try:
-                memory_bytes = int(device.training_bytes)
-                logits = predict_capped(path, test.x, batch_size=batch_size, memory_bytes=memory_bytes).logits
-                return evaluate.share_correct(logits, test.y)
-            except OutOfMemoryError as error:
-                if batch_size == 1:
-                    say(f"tier {tier.label} does not run on {device.name}: {error}; its accuracy counts as 0")
-                    return 0.0
-                batch_size //= 4
+    batch_size, memory_bytes = evaluate.BATCH_SIZE, int(device.training_bytes)
+    while True:
+        try:
+            logits = predict_capped(graph, test.x, batch_size=batch_size, memory_bytes=memory_bytes).logits
+            return evaluate.share_correct(logits, test.y)
+        except OutOfMemoryError as error:
+            if batch_size == 1:
+                say(f"tier {tier.label} does not run on {device.name}: {error}; its accuracy counts as 0")
+                return 0.0
+            batch_size = max(1, batch_size // 4)

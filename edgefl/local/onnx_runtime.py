@@ -1,20 +1,26 @@
 """Exported graphs as a device runs them: onnxruntime and NumPy, no torch in the process.
 
-:func:`predict_capped` holds memory to a device's budget: a process of its own runs the graph with onnxruntime's CPU arena limited. The
-arena holds activations and what kernels ask for; onnxruntime keeps weights outside its limit, so the graph's file size, which is that of
-its weights, comes off the budget first. The interpreter, the library and the caller's array of inputs are not counted.
+:func:`predict_capped` holds memory to a device's budget, in a process of its own. What counts against ``memory_bytes``:
+
+- the weights, once. onnxruntime keeps some in its CPU arena (those that it repacks for its kernels) and the others outside; the file's
+  size stands for all of them, or what the arena holds of them if that is more;
+- everything else in the arena: activations, outputs, and what kernels ask for while they run, with what fragmentation costs.
+
+Not counted: the interpreter, the library, the parsed graph, and the caller's array of inputs.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -26,101 +32,188 @@ _OUT_OF_MEMORY = 9
 
 
 class OutOfMemoryError(EdgeflError):
-    """A graph needed more than its memory budget."""
+    """A graph needs at least ``need_bytes`` in all; its budget is ``have_bytes``."""
+
+    def __init__(self, message: str, need_bytes: int, have_bytes: int) -> None:
+        super().__init__(message)
+        self.need_bytes = need_bytes
+        self.have_bytes = have_bytes
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Outputs (n, classes) float32, and how long this computer took."""
+    """Outputs (n, classes) float32, how long this computer took, and what the first batch held: the least budget that it runs in."""
 
     logits: np.ndarray
     host_s: float
+    peak_bytes: int
 
 
-def session_of(model: bytes | Path, threads: int = 1, *, shared_arena: bool = False) -> ort.InferenceSession:
-    """Return an onnxruntime session for a graph.
+@dataclass(frozen=True)
+class _Order:
+    """What the parent asks of its child, through files in one temporary folder."""
 
-    Raises:
-        EdgeflError: onnxruntime does not take the graph.
-    """
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    if shared_arena:
-        options.add_session_config_entry("session.use_env_allocators", "1")
-    try:
-        source = model if isinstance(model, bytes) else str(model)
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exception types live in its C extension
-        if _REFUSED.search(str(error)):
-            raise
-        raise EdgeflError(f"onnxruntime does not take the graph: {str(error).splitlines()[0]}") from None
+    model: str
+    folder: str
+    batch_size: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class _Arena:
+    """What onnxruntime's profile says of its arena: bytes of weights in it before the first operator, and all it held at most."""
+
+    reserved_bytes: int
+    held_bytes: int
 
 
 def predict(model: bytes | Path, x: np.ndarray, *, batch_size: int, threads: int = 1) -> np.ndarray:
     """Return the outputs of a graph for samples ``x`` (n, …) float32, ``batch_size`` at a time.
 
     Raises:
-        EdgeflError: onnxruntime does not take the graph, or fails while running it.
+        EdgeflError: onnxruntime does not take the graph or the samples, or there is nothing to run.
     """
-    return _run(session_of(model, threads), x, batch_size)
+    _check(x, batch_size)
+    session = _session(model, _options(threads))
+    return np.concatenate([_run(session, x[i : i + batch_size]) for i in range(0, len(x), batch_size)])
 
 
-def _run(session: ort.InferenceSession, x: np.ndarray, batch_size: int) -> np.ndarray:
-    name = session.get_inputs()[0].name
-    parts = [session.run(None, {name: np.ascontiguousarray(x[i : i + batch_size])})[0] for i in range(0, len(x), batch_size)]
-    return np.concatenate(parts)
-
-
-def predict_capped(model: Path, x: np.ndarray, *, batch_size: int, memory_bytes: int) -> Predicted:
-    """Return the outputs of a graph whose weights and arena may take ``memory_bytes``, run in a process of its own.
+def predict_capped(model: bytes | Path, x: np.ndarray, *, batch_size: int, memory_bytes: int) -> Predicted:
+    """Return the outputs of a graph whose weights and arena may take ``memory_bytes``, run on one thread in a process of its own.
 
     Raises:
         OutOfMemoryError: the graph needs more at this batch size; smaller batches may fit.
         EdgeflError: the process failed for another reason, in its own words.
     """
-    arena_bytes = memory_bytes - model.stat().st_size
-    if arena_bytes <= 0:
-        raise OutOfMemoryError(f"the weights alone take {model.stat().st_size:,} bytes, {memory_bytes:,} are allowed")
+    _check(x, batch_size)
     with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
-        inputs, outputs = Path(folder) / "x.npy", Path(folder) / "logits.npy"
-        np.save(inputs, x)
-        order = {
-            "model": str(model.resolve()),
-            "inputs": str(inputs),
-            "outputs": str(outputs),
-            "batch_size": batch_size,
-            "arena_bytes": arena_bytes,
-        }
-        command = [sys.executable, "-m", "edgefl.local.onnx_runtime", json.dumps(order)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        path = model if isinstance(model, Path) else Path(folder) / "model.onnx"
+        if isinstance(model, bytes):
+            path.write_bytes(model)
+        np.save(Path(folder) / "x.npy", x)
+        order = _Order(str(path.resolve()), folder, batch_size, memory_bytes)
+        done = _spawn(order)
         if done.returncode == _OUT_OF_MEMORY:
-            raise OutOfMemoryError(f"batch of {batch_size}, {memory_bytes:,} bytes allowed: {done.stderr.strip()}")
+            raise OutOfMemoryError(**json.loads(done.stdout), have_bytes=memory_bytes)
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise EdgeflError(f"onnxruntime stopped with status {done.returncode}: {last}")
-        return Predicted(np.load(outputs), json.loads(done.stdout)["host_s"])
+        return Predicted(np.load(Path(folder) / "logits.npy"), **json.loads(done.stdout))
 
 
-def _child(order: dict[str, str | int]) -> int:
-    """Run one order in this process, whose arena is limited for good."""
-    arena = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-    # The last three keep the library's own chunk sizes; others have been seen to abort the process.
-    ort.create_and_register_allocator(arena, ort.OrtArenaCfg(int(order["arena_bytes"]), 1, -1, -1))
-    started = time.perf_counter()
+def _spawn(order: _Order) -> subprocess.CompletedProcess[str]:
+    """Run the child with this package on its path, and not the working directory, whose files could stand in for modules."""
+    package = str(Path(__file__).resolve().parents[2])
+    paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-P", "-m", "edgefl.local.onnx_runtime", json.dumps(asdict(order))]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": paths})
+
+
+def _check(x: np.ndarray, batch_size: int) -> None:
+    if batch_size < 1 or not len(x):
+        raise EdgeflError(f"nothing to run: {len(x)} samples in batches of {batch_size}, expected at least one of each")
+
+
+def _options(threads: int) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return options
+
+
+def _profiled(folder: str) -> ort.SessionOptions:
+    options = _options(1)
+    options.enable_profiling = True
+    options.profile_file_prefix = str(Path(folder) / "profile")
+    # A pattern would set a second block aside from the second batch on: memory would then depend on how many batches there are.
+    options.enable_mem_pattern = False
+    return options
+
+
+def _session(model: bytes | Path, options: ort.SessionOptions) -> ort.InferenceSession:
     try:
-        session = session_of(Path(str(order["model"])), shared_arena=True)
-        logits = _run(session, np.load(str(order["inputs"])), int(order["batch_size"]))
+        source = model if isinstance(model, bytes) else str(model)
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exception types live in its C extension
-        if refused := _REFUSED.search(str(error)):
-            sys.stderr.write(f"needs {int(refused[2]):,} bytes more, has {int(refused[1]):,} left")
-            return _OUT_OF_MEMORY
+        raise EdgeflError(f"onnxruntime does not take the graph: {_first_line(error)}") from error
+
+
+def _run(session: ort.InferenceSession, x: np.ndarray) -> np.ndarray:
+    try:
+        # The output lies in the arena; a copy hands its room back, or memory would grow with the number of batches.
+        return session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(x)})[0].copy()
+    except Exception as error:  # as above
+        raise EdgeflError(f"onnxruntime cannot run the graph: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _child(order: _Order) -> int:
+    """Run one order in this process, whose arena is limited for good, and print the figures as JSON."""
+    x = np.load(Path(order.folder) / "x.npy")
+    model_bytes = Path(order.model).stat().st_size
+    # The arena reserves weights without looking at its limit, and a limit below them wraps around to none at all: learn them first.
+    reserved = _first_batch(_session(Path(order.model), _profiled(order.folder)), x[:1])[1].reserved_bytes
+    weight_bytes = max(model_bytes, reserved)
+    room_bytes = order.memory_bytes - weight_bytes
+    if room_bytes <= 0:
+        message = f"the weights alone take {weight_bytes:,} bytes, {order.memory_bytes:,} are allowed"
+        return _out_of_memory(message, weight_bytes)
+    limit_bytes = reserved + room_bytes
+    try:
+        started = time.perf_counter()
+        session = _session(Path(order.model), _limited(order.folder, limit_bytes))
+        first, arena = _first_batch(session, x[: order.batch_size])
+        rest = [_run(session, x[i : i + order.batch_size]) for i in range(order.batch_size, len(x), order.batch_size)]
+        host_s = time.perf_counter() - started
+    except EdgeflError as error:
+        if refused := _REFUSED.search(str(error.__cause__)):
+            return _exceeded(order, int(refused[2]), int(refused[1]))
         raise
-    np.save(str(order["outputs"]), logits)
-    sys.stdout.write(json.dumps({"host_s": time.perf_counter() - started}))
+    peak_bytes = weight_bytes + arena.held_bytes - reserved
+    if peak_bytes > order.memory_bytes:
+        return _exceeded(order, peak_bytes - order.memory_bytes, 0)
+    np.save(Path(order.folder) / "logits.npy", np.concatenate([first, *rest]))
+    sys.stdout.write(json.dumps({"host_s": host_s, "peak_bytes": peak_bytes}))
     return 0
 
 
+def _exceeded(order: _Order, asked_bytes: int, left_bytes: int) -> int:
+    allowed = f"batch of {order.batch_size}, {order.memory_bytes:,} bytes allowed"
+    message = f"{allowed}: needs {asked_bytes:,} bytes more, has {left_bytes:,} left"
+    return _out_of_memory(message, order.memory_bytes - left_bytes + asked_bytes)
+
+
+def _out_of_memory(message: str, need_bytes: int) -> int:
+    sys.stdout.write(json.dumps({"message": message, "need_bytes": need_bytes}))
+    return _OUT_OF_MEMORY
+
+
+def _limited(folder: str, limit_bytes: int) -> ort.SessionOptions:
+    arena = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    # 1: grow by what is asked for, no more. -1: the library's own chunk sizes; others have been seen to abort the process.
+    ort.create_and_register_allocator(arena, ort.OrtArenaCfg(limit_bytes, 1, -1, -1))
+    options = _profiled(folder)
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return options
+
+
+def _first_batch(session: ort.InferenceSession, x: np.ndarray) -> tuple[np.ndarray, _Arena]:
+    """Run one batch and end the profile: an event per operator is cheap once, not for a whole data set."""
+    logits = _run(session, x)
+    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    kernels: list[dict[str, Any]] = [e["args"] for e in events if "mem_arena_held" in e.get("args", {})]
+    if not kernels:
+        raise EdgeflError(f"onnxruntime {ort.__version__} does not report its memory; 1.28 or newer does")
+    reserved = int(kernels[0]["mem_bytes_in_use"]) - int(kernels[0]["mem_in_use_delta"])
+    return logits, _Arena(reserved, max(int(kernel["mem_arena_held"]) for kernel in kernels))
+
+
 if __name__ == "__main__":
-    sys.exit(_child(json.loads(sys.argv[1])))
+    try:
+        sys.exit(_child(_Order(**json.loads(sys.argv[1]))))
+    except EdgeflError as failure:
+        sys.exit(str(failure))

@@ -10,12 +10,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import safetensors.numpy
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
 from torch import nn
 
 from edgefl.errors import BundleError
@@ -24,8 +25,10 @@ from edgefl.local.onnx_runtime import predict
 from edgefl.onnxio.export import OPSET, forward_graph
 
 FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
 MAX_ABS_ERROR = 1e-4
 REFERENCE_SAMPLES = 4
+_UNSEALED = "0" * 64
 
 
 def _inside(path: str) -> str:
@@ -37,6 +40,8 @@ def _inside(path: str) -> str:
 
 
 InnerPath = Annotated[str, AfterValidator(_inside)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0)]
 
 
 class Record(BaseModel):
@@ -48,8 +53,8 @@ class Record(BaseModel):
 class FileEntry(Record):
     """What a file must be: its SHA-256 and its length."""
 
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    bytes: int = Field(ge=0)
+    sha256: Sha256
+    bytes: Count
 
 
 class TierEntry(Record):
@@ -58,33 +63,51 @@ class TierEntry(Record):
     tier: int | float = Field(gt=0, le=1)
     label: str
     device: str | None
-    form: Literal["factored", "composed"]
-    opset: int
+    form: Literal["factored", "composed"] = "factored"
+    opset: int = Field(ge=1)
     forward: InnerPath
     reference: InnerPath
-    params: int = Field(ge=0)
+    params: Count
     batch_size: int = Field(ge=1)
-    costs: dict[str, int]
+    costs: dict[str, Count]
     uncounted_ops: tuple[str, ...]
     accuracy_onnx: float | None = Field(ge=0, le=1)
     accuracy_torch: float | None = Field(ge=0, le=1)
     parity_max_abs_error: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _label_is_the_ratio(self) -> Self:
+        if self.label != f"{self.tier:g}":
+            raise ValueError(f"label {self.label!r}, expected {f'{self.tier:g}'!r}: the ratio's shortest decimal form")
+        return self
 
 
 class Manifest(Record):
     """``manifest.json``: what the bundle is, what a device must know to use it, and what every file must be."""
 
     format_version: Literal[1] = 1
+    manifest_sha256: Sha256 = _UNSEALED
     edgefl_version: str
     method: str
     model: str
     dataset: str
-    input_shape: tuple[int, ...]
+    input_shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     classes: int = Field(ge=1)
     class_names: tuple[str, ...]
     preprocessing: dict[str, Any]
     tiers: tuple[TierEntry, ...] = Field(min_length=1)
     files: dict[InnerPath, FileEntry]
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if len(self.class_names) != self.classes:
+            raise ValueError(f"class_names: {len(self.class_names)} names, expected one per class: {self.classes}")
+        labels = [tier.label for tier in self.tiers]
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"tiers: {', '.join(labels)}, expected each once")
+        if MANIFEST in self.files:
+            raise ValueError(f"files: {MANIFEST} cannot hold its own hash; manifest_sha256 does")
+        return self
 
 
 @dataclass(frozen=True)
@@ -117,20 +140,20 @@ def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Ma
     """Write a bundle to ``folder``, whole or not at all, and return the manifest with its files filled in.
 
     Raises:
-        BundleError: ``folder`` exists and is not empty.
+        BundleError: ``folder`` exists and is not empty, a path leaves the bundle, or a tier's file is not among ``contents``.
         StorageError: the disk is full or cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BundleError(f"{folder}: exists and is not an empty folder; give another")
-    files = {path: FileEntry(sha256=sha256(content), bytes=len(content)) for path, content in sorted(contents.items())}
-    complete = manifest.model_copy(update={"files": files})
-    text = json.dumps(complete.model_dump(mode="json"), indent=2, allow_nan=False) + "\n"
+    complete = _with_files(folder, manifest, contents)
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
         try:
-            for path, content in {**contents, "manifest.json": text.encode()}.items():
+            for path, content in {**contents, MANIFEST: _text(complete)}.items():
                 _write_synced(temporary / path, content)
+            for inner in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
+                sync_folder(inner)
             temporary.chmod(0o755)
             if folder.exists():
                 folder.rmdir()
@@ -142,6 +165,22 @@ def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Ma
     return complete
 
 
+def _with_files(folder: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Manifest:
+    """Return the manifest with hash and length of every file, and its own hash."""
+    files = {path: {"sha256": sha256(content), "bytes": len(content)} for path, content in sorted(contents.items())}
+    try:
+        unsealed = Manifest.model_validate({**manifest.model_dump(), "files": files, "manifest_sha256": _UNSEALED})
+    except ValidationError as error:
+        raise BundleError(_explain(folder, error)) from None
+    if absent := sorted({name for tier in unsealed.tiers for name in (tier.forward, tier.reference)} - contents.keys()):
+        raise BundleError(f"{folder}: no content for {', '.join(absent)}, which its tiers name")
+    return unsealed.model_copy(update={"manifest_sha256": sha256(_text(unsealed))})
+
+
+def _text(manifest: Manifest) -> bytes:
+    return (json.dumps(manifest.model_dump(mode="json"), indent=2, allow_nan=False) + "\n").encode()
+
+
 def _write_synced(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
@@ -151,23 +190,35 @@ def _write_synced(path: Path, content: bytes) -> None:
 
 
 def read(folder: Path) -> Manifest:
-    """Return the manifest of a bundle, every key checked; the files that it names are not opened.
+    """Return the manifest of a bundle, every key checked, and the whole against its own hash; files that it names are not opened.
 
     Raises:
-        BundleError: no bundle, not JSON, another format version, or a key that is wrong; names file, key and expectation.
+        BundleError: no bundle, not JSON, another format version, a wrong key, or changed; names file, key and expectation.
     """
-    path = folder / "manifest.json"
+    path = folder / MANIFEST
     if path.is_symlink() or not path.is_file():
-        raise BundleError(f"{folder}: holds no manifest.json: not a bundle")
+        raise BundleError(f"{folder}: holds no {MANIFEST}: not a bundle")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        values = from_json(content)
     except (ValueError, OSError) as error:
         raise BundleError(f"{path}: not valid JSON ({error})") from None
     version = values.get("format_version") if isinstance(values, dict) else None
-    if version != FORMAT_VERSION:
+    if type(version) is not int or version != FORMAT_VERSION:
         raise BundleError(f"{path}: format_version {version!r}, expected {FORMAT_VERSION}: made by another version of edgefl")
     try:
-        return Manifest.model_validate(values)
+        manifest = Manifest.model_validate_json(content, strict=True)
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, e['loc']))}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors())
-        raise BundleError("\n".join(f"{path}: {problem}" for problem in problems)) from None
+        raise BundleError(_explain(path, error)) from None
+    # The hash is that of the file with zeros in its own place: any changed byte shows, and no canonical form of JSON is needed.
+    if sha256(content.replace(manifest.manifest_sha256.encode(), _UNSEALED.encode(), 1)) != manifest.manifest_sha256:
+        raise BundleError(f"{path}: changed: its SHA-256 is not its manifest_sha256; get the bundle again")
+    return manifest
+
+
+def _explain(path: Path, error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        lines.append(f"{path}: {key}{': ' if key else ''}{problem['msg'].removeprefix('Value error, ')}")
+    return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 
@@ -15,25 +16,51 @@ from torch import nn
 from edgefl.errors import EdgeflError
 
 OPSET = 23
-"""The newest operator set that torch's exporter emits itself (2.11 to 2.13) without conversion; it has GroupNormalization."""
+"""The newest operator set that torch 2.13's exporter knows (later ones only restamp the version), and one that onnxruntime runs."""
+
+_TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
 
 
 def forward_graph(module: nn.Module, input_shape: tuple[int, ...]) -> bytes:
-    """Return the inference graph of ``module``: input ``x`` (batch, …) float32, output ``logits``, a free batch dimension.
+    """Return the inference graph of ``module``: input ``x`` (batch, …) float32, output ``logits`` (batch, classes), a free batch.
 
-    Weights are inside; source locations, and with them paths of this computer, are not.
+    Weights are inside; source locations, and with them paths of this computer, are not. The same module gives the same bytes.
 
     Raises:
-        EdgeflError: the network holds an operation that cannot be exported; names it.
+        EdgeflError: the network is in training mode, holds an operation that cannot be exported (named), or has another output.
+
+    Example:
+        >>> graph = forward_graph(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval(), (1, 2, 2))
+        >>> [node.op_type for node in onnx.load_model_from_string(graph).graph.node]
+        ['Reshape', 'Gemm']
     """
-    if module.training:
-        raise EdgeflError("a network is exported in evaluation mode: call eval() first")
-    example = torch.zeros(2, *input_shape)
+    name = type(module).__name__
+    if training := [type(part).__name__ for part in module.modules() if part.training]:
+        raise EdgeflError(f"{name}: {training[0]} is in training mode; a network is exported for evaluation: call eval() first")
+    model = _exported(module, input_shape)
+    _strip(model)
+    try:
+        _ensure(model, input_shape)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EdgeflError) as error:
+        raise EdgeflError(f"{name} does not export to a graph that a bundle can hold: {error}") from error
+    return model.SerializeToString(deterministic=True)
+
+
+def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield ``graph`` and every graph nested in its nodes: the branches and bodies of If, Loop and Scan."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for nested in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield from graphs_in(nested)
+
+
+def _exported(module: nn.Module, input_shape: tuple[int, ...]) -> onnx.ModelProto:
     with _quiet():
         try:
             program = torch.onnx.export(
                 module,
-                (example,),
+                (torch.zeros(2, *input_shape),),
                 dynamo=True,
                 input_names=["x"],
                 output_names=["logits"],
@@ -42,47 +69,59 @@ def forward_graph(module: nn.Module, input_shape: tuple[int, ...]) -> bytes:
                 optimize=True,
                 verbose=False,
             )
-        except Exception as error:  # the exporter raises many kinds; what they share is a cause that names the operation
-            reason = str(error.__cause__ or error).strip().splitlines()[0]
-            raise EdgeflError(f"{type(module).__name__} cannot be exported to ONNX: {reason}") from error
+        except Exception as error:  # the exporter raises many kinds, each with its own chain of causes
+            raise EdgeflError(f"{type(module).__name__} cannot be exported to ONNX: {_reason(error)}") from error
     if program is None:
         raise EdgeflError("torch.onnx.export returned no program; torch 2.8 or newer is needed")
-    model = _without_traces(program.model_proto)
-    _ensure(model, input_shape)
-    return model.SerializeToString(deterministic=True)
+    return program.model_proto
 
 
-def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
-    graph = model.graph
-    for record in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+def _reason(error: BaseException) -> str:
+    """Name the operation that has no ONNX form, or else repeat what the exporter says first."""
+    cause = error.__cause__ or error
+    if target := _TARGET.search(str(cause)):
+        return f"{target[1]} has no ONNX form"
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    """Clear what the exporter notes beside the graph: stack traces, with file names of this computer."""
+    model.graph.name = "forward"
+    records = [model]
+    for graph in graphs_in(model.graph):
+        records += [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]
+    for record in records:
         record.ClearField("doc_string")
         record.ClearField("metadata_props")
-    for function in model.functions:
-        for record in (function, *function.node, *function.value_info):
-            record.ClearField("doc_string")
-            record.ClearField("metadata_props")
-    model.graph.name = "forward"
-    return model
 
 
 def _ensure(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
+    if model.functions or any(opset.domain for opset in model.opset_import):
+        raise EdgeflError("it uses operators outside ai.onnx")
+    found = [(v.name, v.type.tensor_type.elem_type, dims_of(v)) for v in (*model.graph.input, *model.graph.output)]
+    wanted = ("x", onnx.TensorProto.FLOAT, ("batch", *input_shape))
+    if len(found) != 2 or found[0] != wanted or found[1][:2] != ("logits", onnx.TensorProto.FLOAT):
+        raise EdgeflError(f"it has {', '.join(f'{n} {d}' for n, _, d in found)}, expected x {wanted[2]} and logits, both float32")
+    dims = found[1][2]
+    if len(dims) != 2 or dims[0] != "batch" or not isinstance(dims[1], int):
+        raise EdgeflError(f"its output is {dims}, expected (batch, classes)")
     onnx.checker.check_model(model, full_check=True)
-    (x,), (logits,) = model.graph.input, model.graph.output
-    dimensions = x.type.tensor_type.shape.dim
-    fixed = tuple(d.dim_value for d in dimensions[1:])
-    if (x.name, logits.name) != ("x", "logits") or not dimensions[0].dim_param or fixed != tuple(input_shape):
-        raise EdgeflError(f"the exported graph has input {x.name} of {fixed}, expected x of {input_shape} with a free batch")
+
+
+def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
+    """Return the shape of a graph's input or output: a number where it is fixed, a name where it is free."""
+    dims = value.type.tensor_type.shape.dim
+    return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter: it prints progress, logs about packages that are not needed and warns about its own calls."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Silence the exporter: it prints progress and graphs, logs what it tries, and warns about its own calls."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from safetensors import SafetensorError
 from edgefl.errors import BundleError, EdgeflError
 from edgefl.files import sha256
 from edgefl.local.onnx_runtime import predict
-from edgefl.onnxio.bundle import MAX_ABS_ERROR, Manifest, TierEntry, read
+from edgefl.onnxio.bundle import MANIFEST, MAX_ABS_ERROR, Manifest, TierEntry, read
+from edgefl.onnxio.export import dims_of, graphs_in
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,12 @@ class VerifyReport:
     max_abs_errors: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class _Problem:
+    name: str
+    what: str
+
+
 def verify(folder: Path) -> VerifyReport:
     """Check every file of a bundle and run every model against its stored reference.
 
@@ -33,64 +41,71 @@ def verify(folder: Path) -> VerifyReport:
         BundleError: anything is missing, extra, changed or wrong; the message lists all of it, a line each.
     """
     manifest = read(folder)
-    problems = list(_file_problems(folder, manifest))
+    problems = [*_extra(folder, manifest), *_missing_or_changed(folder, manifest)]
+    damaged = {problem.name for problem in problems}
     errors: dict[str, float] = {}
-    if not problems:
-        for entry in manifest.tiers:
+    for entry in manifest.tiers:
+        if damaged.isdisjoint((entry.forward, entry.reference)):
             try:
                 errors[entry.label] = _check_tier(folder, manifest, entry)
             except EdgeflError as error:
-                problems.append(f"tier {entry.label}: {error}")
+                problems.append(_Problem(f"tier {entry.label}", str(error)))
     if problems:
-        raise BundleError("\n".join(f"{folder}: {problem}" for problem in problems))
+        raise BundleError("\n".join(f"{folder}: {problem.name}: {problem.what}" for problem in problems))
     return VerifyReport(len(manifest.files) + 1, errors)
 
 
-def _file_problems(folder: Path, manifest: Manifest) -> Iterator[str]:
-    folders = {parent.as_posix() for path in manifest.files for parent in Path(path).parents} - {"."}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
+def _extra(folder: Path, manifest: Manifest) -> Iterator[_Problem]:
+    known = {*manifest.files, MANIFEST}
+    folders = {parent.as_posix() for path in manifest.files for parent in Path(path).parents}
+    for name in sorted(_walk(folder, folder)):
+        path = folder / name
         if path.is_symlink():
-            yield f"{name}: a symbolic link; a bundle holds plain files only"
-        elif path.is_dir():
-            if name not in folders:
-                yield f"{name}/: not in the manifest"
-        elif name not in manifest.files and name != "manifest.json":
-            yield f"{name}: not in the manifest"
+            yield _Problem(name, "a symbolic link; a bundle holds plain files only")
+        elif path.is_dir() and name not in folders:
+            yield _Problem(f"{name}/", "not in the manifest")
+        elif not path.is_dir() and name not in known:
+            yield _Problem(name, "not in the manifest")
+
+
+def _walk(top: Path, folder: Path) -> Iterator[str]:
+    """Yield the path of everything under ``folder``, hidden or not; a folder that cannot be listed is an error, not empty."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError as error:
+        raise BundleError(f"{folder}: cannot be listed ({error.strerror})") from None
+    for entry in entries:
+        yield Path(entry.path).relative_to(top).as_posix()
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(top, Path(entry.path))
+
+
+def _missing_or_changed(folder: Path, manifest: Manifest) -> Iterator[_Problem]:
     for name, entry in manifest.files.items():
         path = folder / name
         if path.is_symlink():
             continue
-        if not path.is_file():
-            yield f"{name}: missing"
-            continue
-        content = path.read_bytes()
-        if len(content) != entry.bytes:
-            yield f"{name}: {len(content)} bytes, the manifest says {entry.bytes}"
-        elif sha256(content) != entry.sha256:
-            yield f"{name}: changed: its SHA-256 is not the manifest's"
+        try:
+            if not path.is_file():
+                yield _Problem(name, "missing")
+            elif (found := path.stat().st_size) != entry.bytes:
+                yield _Problem(name, f"{found} bytes, the manifest says {entry.bytes}")
+            elif sha256(path.read_bytes()) != entry.sha256:
+                yield _Problem(name, "changed: its SHA-256 is not the manifest's")
+        except OSError as error:
+            yield _Problem(name, f"cannot be read ({error.strerror})")
     for tier in manifest.tiers:
         for name in (tier.forward, tier.reference):
             if name not in manifest.files:
-                yield f"{name}: used by tier {tier.label}, but not among the manifest's files"
+                yield _Problem(name, f"used by tier {tier.label}, but not among the manifest's files")
 
 
 def _check_tier(folder: Path, manifest: Manifest, entry: TierEntry) -> float:
+    """Return the largest difference between a tier's outputs in onnxruntime and its reference."""
     content = (folder / entry.forward).read_bytes()
     _check_graph(content, manifest, entry)
-    try:
-        reference = safetensors.numpy.load((folder / entry.reference).read_bytes())
-    except SafetensorError as error:
-        raise BundleError(f"{entry.reference}: not a valid safetensors file ({error})") from None
-    if reference.keys() != {"x", "logits"}:
-        raise BundleError(f"{entry.reference}: holds {', '.join(sorted(reference))}, expected x and logits")
-    x, expected = reference["x"], reference["logits"]
-    shapes = ((len(x), *manifest.input_shape), (len(x), manifest.classes))
-    if (x.shape, expected.shape) != shapes or not len(x) or not np.isfinite(x).all() or not np.isfinite(expected).all():
-        raise BundleError(
-            f"{entry.reference}: x {x.shape} and logits {expected.shape}, expected finite {shapes[0]} and {shapes[1]}"
-        )
-    outputs = predict(content, x.astype(np.float32), batch_size=len(x))
+    x, expected = _reference(folder, manifest, entry)
+    outputs = predict(content, x, batch_size=len(x))
     if outputs.shape != expected.shape:
         raise BundleError(f"{entry.forward}: outputs of shape {outputs.shape}, expected {expected.shape}")
     difference = float(np.abs(outputs - expected).max())
@@ -101,18 +116,68 @@ def _check_tier(folder: Path, manifest: Manifest, entry: TierEntry) -> float:
     return difference
 
 
+def _reference(folder: Path, manifest: Manifest, entry: TierEntry) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        tensors = safetensors.numpy.load((folder / entry.reference).read_bytes())
+    except (SafetensorError, KeyError) as error:  # KeyError: a type that NumPy does not have
+        raise BundleError(f"{entry.reference}: not a valid safetensors file ({error})") from None
+    if tensors.keys() != {"x", "logits"}:
+        raise BundleError(f"{entry.reference}: holds {', '.join(sorted(tensors)) or 'nothing'}, expected x and logits")
+    x, logits = tensors["x"], tensors["logits"]
+    samples = len(x) if x.ndim else 0
+    shapes = ((samples, *manifest.input_shape), (samples, manifest.classes))
+    sound = all(tensor.dtype == np.float32 and np.isfinite(tensor).all() for tensor in (x, logits))
+    if (x.shape, logits.shape) != shapes or not samples or not sound:
+        raise BundleError(
+            f"{entry.reference}: {x.dtype} x {x.shape} and {logits.dtype} logits {logits.shape}, "
+            f"expected finite float32 {shapes[0]} and {shapes[1]}"
+        )
+    return x, logits
+
+
 def _check_graph(content: bytes, manifest: Manifest, entry: TierEntry) -> None:
     try:
         model = onnx.load_model_from_string(content)
-        onnx.checker.check_model(model, full_check=True)
-    except (DecodeError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or ["damaged"])[0]
-        raise BundleError(f"{entry.forward}: not a valid ONNX model ({reason})") from None
-    domains = {opset.domain for opset in model.opset_import} | {node.domain for node in model.graph.node}
+    except (DecodeError, ValueError) as error:
+        raise BundleError(f"{entry.forward}: not a valid ONNX model ({_first_line(error)})") from None
+    graphs = list(graphs_in(model.graph))
+    # Before the checker, which looks for external files.
+    if any(tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(graphs)):
+        raise BundleError(f"{entry.forward}: keeps weights outside the file")
+    domains = {opset.domain for opset in model.opset_import} | {node.domain for graph in graphs for node in graph.node}
+    domains |= {function.domain or "a function of its own" for function in model.functions}
     if foreign := domains - {"", "ai.onnx"}:
         raise BundleError(f"{entry.forward}: operators outside ai.onnx: {', '.join(sorted(foreign))}")
-    if any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer):
-        raise BundleError(f"{entry.forward}: keeps weights outside the file")
-    inputs = [(i.name, tuple(d.dim_value for d in i.type.tensor_type.shape.dim[1:])) for i in model.graph.input]
-    if inputs != [("x", manifest.input_shape)] or [o.name for o in model.graph.output] != ["logits"]:
-        raise BundleError(f"{entry.forward}: inputs {inputs}, expected x of {manifest.input_shape} and one output, logits")
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
+        raise BundleError(f"{entry.forward}: not a valid ONNX model ({_first_line(error)})") from None
+    if (opset := model.opset_import[0].version) != entry.opset:
+        raise BundleError(f"{entry.forward}: opset {opset}, the manifest says {entry.opset}")
+    _check_ends(model.graph, manifest, entry)
+
+
+def _check_ends(graph: onnx.GraphProto, manifest: Manifest, entry: TierEntry) -> None:
+    """Hold inputs and outputs to x (batch, …) and logits (batch, classes), float32, with a free batch."""
+    inputs, outputs = ([(v.name, dims_of(v)[1:]) for v in values] for values in (graph.input, graph.output))
+    if inputs != [("x", manifest.input_shape)]:
+        raise BundleError(f"{entry.forward}: inputs {inputs}, expected x of {manifest.input_shape}")
+    if outputs != [("logits", (manifest.classes,))]:
+        raise BundleError(f"{entry.forward}: outputs {outputs}, expected logits of {(manifest.classes,)}")
+    for value in (graph.input[0], graph.output[0]):
+        if not isinstance(dims_of(value)[0], str) or value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
+            raise BundleError(f"{entry.forward}: {value.name} is {dims_of(value)}, expected float32 with a free batch")
+
+
+def _tensors(graphs: list[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:
+    for graph in graphs:
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+        for node in graph.node:
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["damaged"])[0]

@@ -1,0 +1,318 @@
+"""What verification must not let pass: graphs, references and manifests whose hashes are right and whose contents are not."""
+
+import json
+import os
+import struct
+
+import numpy as np
+import onnx
+import pytest
+import safetensors.numpy
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from pydantic import ValidationError
+
+from edgefl.errors import BundleError
+from edgefl.files import sha256
+from edgefl.onnxio.bundle import Manifest, TierEntry, read, write
+from edgefl.onnxio.verify import verify
+
+WEIGHT = np.random.default_rng(2).standard_normal((6, 3)).astype(np.float32)
+
+
+def value(name, shape, kind=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def model(nodes=None, *, inputs=None, outputs=None, opset=23, domains=(), functions=(), initializers=None) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes or [helper.make_node("MatMul", ["x", "weight"], ["logits"])],
+        "forward",
+        inputs or [value("x", ["batch", 6])],
+        outputs or [value("logits", ["batch", 3])],
+        [numpy_helper.from_array(WEIGHT, "weight")] if initializers is None else initializers,
+    )
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=list(functions))
+
+
+def reference(**changes) -> bytes:
+    x = np.random.default_rng(3).standard_normal((4, 6)).astype(np.float32)
+    tensors = {"x": x, "logits": x @ WEIGHT, **changes}
+    return safetensors.numpy.save({name: tensor for name, tensor in tensors.items() if tensor is not None})
+
+
+def tier(ratio: float, **changes) -> TierEntry:
+    label = f"{ratio:g}"
+    values = {
+        "tier": ratio, "label": label, "device": None, "opset": 23, "forward": f"{label}/forward.onnx",
+        "reference": f"{label}/reference.safetensors", "params": 18, "batch_size": 4, "costs": {"macs_forward": 18},
+        "uncounted_ops": (), "accuracy_onnx": None, "accuracy_torch": None, "parity_max_abs_error": 0.0,
+    }  # fmt: skip
+    return TierEntry(**(values | changes))
+
+
+def manifest(*tiers: TierEntry, **changes) -> Manifest:
+    values = {
+        "edgefl_version": "0", "method": "m", "model": "n", "dataset": "d", "input_shape": (6,), "classes": 3,
+        "class_names": ("a", "b", "ü"), "preprocessing": {}, "tiers": tiers or (tier(1), tier(0.5)), "files": {},
+    }  # fmt: skip
+    return Manifest(**(values | changes))
+
+
+def contents(graph: onnx.ModelProto | bytes | None = None, stored: bytes | None = None) -> dict[str, bytes]:
+    """Two tiers; what is given takes the place of the first one's files."""
+    sound = model().SerializeToString()
+    graph = sound if graph is None else graph if isinstance(graph, bytes) else graph.SerializeToString()
+    return {
+        "1/forward.onnx": graph, "1/reference.safetensors": reference() if stored is None else stored,
+        "0.5/forward.onnx": sound, "0.5/reference.safetensors": reference(),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound") / "bundle"
+    write(folder, manifest(), contents())
+    return folder
+
+
+def written(folder, graph=None, stored=None):
+    write(folder, manifest(), contents(graph, stored))
+    return folder
+
+
+def test_a_sound_bundle_passes_and_reads_back(tmp_path):
+    made = write(tmp_path / "bundle", manifest(), contents())
+    report = verify(tmp_path / "bundle")
+    assert (report.files, report.max_abs_errors.keys()) == (5, {"1", "0.5"})
+    assert read(tmp_path / "bundle") == made
+    assert made.class_names[2] == "ü"
+    assert made.tiers[0].form == "factored"
+
+
+def test_the_manifest_carries_its_own_hash_as_the_readme_says(sound):
+    content = (sound / "manifest.json").read_bytes()
+    digest = json.loads(content)["manifest_sha256"]
+    assert sha256(content.replace(digest.encode(), b"0" * 64)) == digest
+
+
+@given(data=st.data())
+def test_any_changed_bit_of_any_file_is_seen(sound, tmp_path_factory, data):
+    name = data.draw(st.sampled_from(["manifest.json", *contents()]))
+    content = bytearray((sound / name).read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    folder = tmp_path_factory.mktemp("bit")
+    for path, original in {**contents(), "manifest.json": (sound / "manifest.json").read_bytes()}.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(bytes(content) if path == name else original)
+    with pytest.raises(BundleError, match=name):
+        verify(folder)
+
+
+@given(data=st.data())
+def test_any_cut_of_the_manifest_is_seen(sound, tmp_path_factory, data):
+    content = (sound / "manifest.json").read_bytes()
+    folder = tmp_path_factory.mktemp("cut")
+    (folder / "manifest.json").write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+    with pytest.raises(BundleError, match=r"manifest\.json: (not valid JSON|changed)"):
+        verify(folder)
+
+
+@pytest.mark.parametrize(
+    "content", [b"[" * 100_000, b"\xff\xfe", b"[]", b"null", b'{"format_version": true}', b'{"format_version": 1.0}']
+)
+def test_what_is_no_manifest_is_refused(tmp_path, content):
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.raises(BundleError, match=r"manifest\.json: (not valid JSON|format_version (None|True|1\.0), expected 1)"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "message"),
+    [
+        ("classes", "3", "classes: Input should be a valid integer"),
+        ("classes", True, "classes: Input should be a valid integer"),
+        ("input_shape", [0], r"input_shape\.0: Input should be greater than or equal to 1"),
+        ("input_shape", [], "input_shape: Tuple should have at least 1 item"),
+        ("tiers", [], "tiers: Tuple should have at least 1 item"),
+        ("manifest_sha256", "A" * 64, "manifest_sha256: String should match pattern"),
+    ],
+)
+def test_values_of_a_wrong_type_are_not_guessed(sound, tmp_path, key, wrong, message):
+    values = json.loads((sound / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps({**values, key: wrong}))
+    with pytest.raises(BundleError, match=rf"manifest\.json: {message}"):
+        read(tmp_path)
+
+
+def test_a_manifest_contradicts_itself():
+    with pytest.raises(ValidationError, match=r"label 'half', expected '0\.5'"):
+        tier(0.5, label="half")
+    with pytest.raises(ValidationError, match="tiers: 1, 1, expected each once"):
+        manifest(tier(1), tier(1.0))
+    with pytest.raises(ValidationError, match="class_names: 1 names, expected one per class: 3"):
+        manifest(class_names=("a",))
+
+
+@pytest.mark.parametrize("name", ["../escape", "/etc/x", "a\\b", "C:x", "a/../b", "./a", "", "a//b", "manifest.json"])
+def test_content_never_leaves_the_bundle_when_written(tmp_path, name):
+    with pytest.raises(BundleError, match="relative path inside the bundle|cannot hold its own hash"):
+        write(tmp_path / "new" / "bundle", manifest(), {**contents(), name: b"x"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tier_without_its_files_is_not_written(tmp_path):
+    with pytest.raises(BundleError, match=r"no content for 0\.5/forward\.onnx, which its tiers name"):
+        write(tmp_path / "bundle", manifest(), {k: v for k, v in contents().items() if k != "0.5/forward.onnx"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_folder_may_take_a_bundle(tmp_path):
+    write(tmp_path, manifest(), contents())
+    assert verify(tmp_path).files == 5
+    assert oct(tmp_path.stat().st_mode & 0o777) == "0o755"
+
+
+def test_a_sound_tier_is_run_and_listed_beside_another_ones_damage(tmp_path):
+    folder = written(tmp_path / "bundle", stored=reference(logits=np.zeros((4, 3), np.float32)))
+    (folder / "0.5" / "forward.onnx").write_bytes(b"")
+    with pytest.raises(BundleError) as caught:
+        verify(folder)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    assert "0.5/forward.onnx: 0 bytes, the manifest says" in lines[0]
+    assert "tier 1: 1/forward.onnx: differs from its reference by" in lines[1]
+
+
+def test_links_pipes_and_hidden_files_are_named(tmp_path):
+    folder = written(tmp_path / "bundle")
+    (folder / "0.5").rename(tmp_path / "elsewhere")
+    (folder / "0.5").symlink_to(tmp_path / "elsewhere")
+    (folder / "1" / ".hidden").touch()
+    (folder / "1" / "loop").symlink_to(folder)
+    os.mkfifo(folder / "1" / "pipe")
+    (folder / "1" / "forward.onnx").rename(folder / "1" / "moved")
+    (folder / "1" / "forward.onnx").symlink_to("moved")
+    with pytest.raises(BundleError) as caught:
+        verify(folder)
+    parts = (
+        "0.5: a symbolic link", "1/.hidden: not in the manifest", "1/loop: a symbolic link", "1/pipe: not in the manifest",
+        "1/moved: not in the manifest", "1/forward.onnx: a symbolic link",
+    )  # fmt: skip
+    lines = str(caught.value).splitlines()
+    assert [part for part in parts if not any(part in line for line in lines)] == []
+    assert len([line for line in lines if "tier" not in line]) == len(parts)
+
+
+def nested(domain: str) -> onnx.ModelProto:
+    """A graph whose branches hold what the outer graph does not show."""
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node("MatMul", ["x", "weight"], ["y"], domain=domain)], name, [], [value("y", ["batch", 3])]
+        )
+        for name in ("then_branch", "else_branch")
+    }
+    condition = numpy_helper.from_array(np.array(True), "condition")
+    weight = numpy_helper.from_array(WEIGHT, "weight")
+    return model([helper.make_node("If", ["condition"], ["logits"], **branches)], initializers=[weight, condition])
+
+
+def external(in_constant: bool) -> onnx.ModelProto:
+    tensor = numpy_helper.from_array(WEIGHT, "weight")
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../../secret")
+    if not in_constant:
+        return model(initializers=[tensor])
+    nodes = [helper.make_node("Constant", [], ["weight"], value=tensor), helper.make_node("MatMul", ["x", "weight"], ["logits"])]
+    return model(nodes, initializers=[])
+
+
+def function() -> onnx.ModelProto:
+    body = [helper.make_node("MatMul", ["a", "b"], ["c"])]
+    own = helper.make_function("own", "F", ["a", "b"], ["c"], body, [helper.make_opsetid("", 23)])
+    return model([helper.make_node("F", ["x", "weight"], ["logits"], domain="own")], domains=["own"], functions=[own])
+
+
+CAST = [helper.make_node("MatMul", ["x", "weight"], ["y"]), helper.make_node("Cast", ["y"], ["logits"], to=TensorProto.DOUBLE)]
+GRAPHS = {
+    "nested": (nested("com.example"), "operators outside ai.onnx: com.example"),
+    "function": (function(), "operators outside ai.onnx: own"),
+    "learning": (model(domains=["ai.onnx.ml"]), "operators outside ai.onnx: ai.onnx.ml"),
+    "external": (external(False), "keeps weights outside the file"),
+    "constant": (external(True), "keeps weights outside the file"),
+    "opset": (model(opset=22), "opset 22, the manifest says 23"),
+    "batch": (
+        model(inputs=[value("x", [4, 6])], outputs=[value("logits", [4, 3])]),
+        "x is .*, expected float32 with a free batch",
+    ),
+    "input": (model(inputs=[value("x", ["batch", 6]), value("extra", [1])]), "inputs .*extra.*, expected x of"),
+    "name": (
+        model([helper.make_node("MatMul", ["x", "weight"], ["y"])], outputs=[value("y", ["batch", 3])]),
+        "outputs .*, expected logits",
+    ),
+    "type": (model(CAST, outputs=[value("logits", ["batch", 3], TensorProto.DOUBLE)]), "logits is .*, expected float32"),
+    "undefined": (model([helper.make_node("MatMul", ["x", "nowhere"], ["logits"])]), "not a valid ONNX model"),
+    "operator": (model([helper.make_node("Nonsense", ["x"], ["logits"])]), "not a valid ONNX model"),
+    "garbage": (b"\x08\x0a\xff", "not a valid ONNX model"),
+    "cut": (model().SerializeToString()[:-40], "not a valid ONNX model"),
+}
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_a_graph_with_a_right_hash_is_still_checked(tmp_path, kind):
+    graph, message = GRAPHS[kind]
+    with pytest.raises(BundleError, match=rf"tier 1: 1/forward\.onnx: {message}"):
+        verify(written(tmp_path / "bundle", graph))
+
+
+def test_branches_of_standard_operators_pass(tmp_path):
+    assert verify(written(tmp_path / "bundle", nested(""))).max_abs_errors["1"] <= 1e-5
+
+
+def raw(header: bytes) -> bytes:
+    return struct.pack("<Q", len(header)) + header
+
+
+NAN = np.full((4, 3), np.nan, np.float32)
+REFERENCES = {
+    "garbage": (b"garbage", "not a valid safetensors file"),
+    "empty": (b"", "not a valid safetensors file"),
+    "type": (raw(b'{"x":{"dtype":"BF16","shape":[0],"data_offsets":[0,0]}}'), r"not a valid safetensors file \('BF16'\)"),
+    "nothing": (raw(b"{}"), "holds nothing, expected x and logits"),
+    "missing": (reference(logits=None), "holds x, expected x and logits"),
+    "extra": (reference(y=NAN), "holds logits, x, y, expected x and logits"),
+    "nan": (reference(logits=NAN), r"expected finite float32 \(4, 6\) and \(4, 3\)"),
+    "double": (reference(x=np.zeros((4, 6))), "float64 x .*, expected finite float32"),
+    "count": (reference(logits=np.zeros((3, 3), np.float32)), r"logits \(3, 3\), expected finite float32 \(4, 6\) and \(4, 3\)"),
+    "scalar": (reference(x=np.array(1, np.float32)), r"x \(\) and .* expected finite"),
+    "none": (reference(x=np.zeros((0, 6), np.float32), logits=np.zeros((0, 3), np.float32)), r"x \(0, 6\) .* expected finite"),
+}
+
+
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_a_reference_with_a_right_hash_is_still_checked(tmp_path, kind):
+    stored, message = REFERENCES[kind]
+    with pytest.raises(BundleError, match=rf"tier 1: 1/reference\.safetensors: .*{message}"):
+        verify(written(tmp_path / "bundle", stored=stored))
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_a_model_that_computes_no_number_is_refused(tmp_path, poison):
+    weight = WEIGHT.copy()
+    weight[0, 0] = poison
+    with pytest.raises(BundleError, match=r"1/forward\.onnx: differs from its reference by (nan|inf), expected at most 1e-04"):
+        verify(written(tmp_path / "bundle", model(initializers=[numpy_helper.from_array(weight, "weight")])))
+
+
+@pytest.mark.parametrize(("shift", "passes"), [(9e-5, True), (1.2e-4, False)])
+def test_the_tolerance_is_one_ten_thousandth(tmp_path, shift, passes):
+    x = np.ones((4, 6), np.float32)
+    folder = written(tmp_path / "bundle", stored=reference(x=x, logits=(x @ WEIGHT + shift).astype(np.float32)))
+    if passes:
+        assert verify(folder).max_abs_errors["1"] == pytest.approx(shift, abs=5e-6)
+    else:
+        with pytest.raises(BundleError, match=r"differs from its reference by 1\.\d\de-04"):
+            verify(folder)
