@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import tomlkit
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, field_validator, model_validator
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.files import read_toml
@@ -24,9 +24,9 @@ class RunConfig(BaseModel):
     method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``.
 
     Raises:
-        ConfigError: from :meth:`of` and :meth:`load`, naming the key, the value and what is expected.
+        ConfigError: names each wrong key, its value and what is expected.
 
-    >>> RunConfig.of({"rounds": 3, "tiers": (1, 0.5)}).tiers
+    >>> RunConfig(rounds=3, tiers=(1, 0.5)).tiers
     (1.0, 0.5)
     >>> RunConfig.of({"round": 3})
     Traceback (most recent call last):
@@ -74,17 +74,22 @@ class RunConfig(BaseModel):
             raise ValueError(f"engine: inline has one worker, got workers = {self.workers}; use pool")
         return self
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explained(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        # Defined last, so that it sees what the validators above say.
+        try:
+            return handler(values)
+        except ValidationError as error:
+            raise ConfigError("; ".join(_explain(dict(problem)) for problem in error.errors())) from None
+
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str = "") -> Self:
         """Return the configuration of ``values``; ``source`` is named in errors."""
-        where = f"{source}: " if source else ""
-        for key in values:
-            if key not in cls.model_fields:
-                raise ConfigError(f"{where}{key}: unknown key;{nearest(key, cls.model_fields) or ' see --help'}")
         try:
             return cls(**values)
-        except ValidationError as error:
-            raise ConfigError("; ".join(where + explain(dict(e)) for e in error.errors())) from None
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}" if source else str(error)) from None
 
     @classmethod
     def load(cls, path: Path | None, flags: Mapping[str, Any]) -> Self:
@@ -110,6 +115,13 @@ def check_ratios(ratios: tuple[float, ...]) -> None:
     ordered = tuple(sorted(set(ratios), reverse=True))
     if ordered != tuple(ratios):
         raise ValueError(f"tiers are listed once each, largest first: {','.join(f'{r:g}' for r in ordered)}")
+
+
+def _explain(error: Mapping[str, Any]) -> str:
+    if error["type"] == "extra_forbidden":
+        key = str(error["loc"][0])
+        return f"{key}: unknown key;{nearest(key, RunConfig.model_fields) or ' see edgefl simulate --help'}"
+    return explain(error)
 
 
 def explain(error: Mapping[str, Any]) -> str:

@@ -37,7 +37,12 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run: its folder and what ``summary.json`` says."""
+    """A finished run.
+
+    Attributes:
+        folder: where it was written.
+        summary: the content of ``summary.json``: accuracies, costs per tier, budgets per device class, totals.
+    """
 
     folder: Path
     summary: Mapping[str, Any]

@@ -126,7 +126,7 @@ def _profiled(folder: str) -> ort.SessionOptions:
     options = _options(1)
     options.enable_profiling = True
     options.profile_file_prefix = str(Path(folder) / "profile")
-    # A pattern would set a second block aside from the second batch on: memory would then depend on how many batches there are.
+    # A pattern would fill what room is left with a second block: use would then depend on the budget and the number of batches.
     options.enable_mem_pattern = False
     return options
 

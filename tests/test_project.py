@@ -1,0 +1,67 @@
+"""The project's own promises: versions agree, everything is pinned, lists come from the registries, bad settings are explained."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import edgefl
+from edgefl import RunConfig
+from edgefl.errors import ConfigError
+from edgefl.methods.base import Method
+from edgefl.registry import datasets, methods, models
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_newest_changelog_entry_is_this_version():
+    versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == edgefl.__version__
+
+
+def test_every_dependency_is_pinned():
+    pinned = {line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]]
+    assert {re.split(r"[<>=]", name)[0].lower() for name in wanted} <= pinned
+
+
+def test_public_names_are_there_and_documented():
+    for name in edgefl.__all__:
+        value = getattr(edgefl, name)
+        assert name == "__version__" or len(value.__doc__) > 60
+    assert set(edgefl.__all__) <= set(dir(edgefl))
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        _ = edgefl.simulat  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_says_what_it_is(name):
+    method: type[Method] = methods.load(name)
+    for text in (method.title, method.paper, method.tier_meaning, method.__doc__):
+        assert text
+    assert f"`{name}`" in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_names_every_model_and_data_set():
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in [*models.names(), *datasets.names()])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rounds": 0}, "rounds: expected greater than or equal to 1, got 0"),
+        ({"tiers": (0.5, 1.0)}, "tiers: tiers are listed once each, largest first: 1,0.5"),
+        ({"tiers": ()}, "tiers: expected at least one tier"),
+        ({"per_round": 30}, "per_round: got 30, expected at most the 20 clients"),
+        ({"lr": float("inf")}, "lr: expected a finite number, got inf"),
+        ({"rounds": -1, "clients": 0}, "clients: .*; rounds: "),
+    ],
+)
+def test_settings_from_python_are_explained_like_those_from_a_file(values, message):
+    with pytest.raises(ConfigError, match=message):
+        RunConfig(**values)
