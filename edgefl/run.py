@@ -141,7 +141,7 @@ def _ready(session: Session, module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _finish(session: Session, folder: RunFolder, state: GlobalState, say: Notify) -> RunResult:
-    """Write the model, the bundle, the summary and the report; the summary comes last but one: it marks a run as complete."""
+    """Write the model, the bundle, the summary and the report; the summary comes last: it marks a run as complete."""
     write_bytes(folder.path / "model.safetensors", encode(state.tensors))
     deployed = _bundle(session, state, folder.fresh_bundle(), say)
     rounds = folder.rounds()

@@ -49,14 +49,12 @@ class HeteroFL(Method):
         client_state: Mapping[str, Tensor] | None = None,
     ) -> Submodel:
         """Return copies of the leading slices."""
-        places = self._places(state, tier)
-        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
-    def _places(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
         def derive() -> dict[str, Place]:
             return {name: leading(name, shape) for name, shape in self.shapes(state.architecture, tier).items()}
 
-        return state.once(f"places {tier.label}", derive)
+        places = state.once(f"places {tier.label}", derive)
+        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
     def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
         """Return cross-entropy over the labels that the client has."""
@@ -68,7 +66,7 @@ class HeteroFL(Method):
         total = WeightedSum(state.tensors)
         for update in checked(updates, lambda update: shapes[update.tier]):
             for name, tensor in update.tensors.items():
-                total.add(name, tensor, 1.0, self._places(state, update.tier)[name].index)
+                total.add(name, tensor, 1.0, update.places[name].index)
         return state.replace(total.mean(state.tensors))
 
     def deploy(self, state: GlobalState, tier: Tier) -> nn.Module:

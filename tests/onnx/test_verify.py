@@ -2,7 +2,11 @@
 
 import json
 import os
+import re
+import shutil
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -14,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pydantic import ValidationError
 
 from edgefl.errors import BundleError
-from edgefl.files import sha256
+from edgefl.files import sha256, shared
 from edgefl.onnxio.bundle import Manifest, TierEntry, read, write
 from edgefl.onnxio.verify import verify
 
@@ -56,7 +60,7 @@ def tier(ratio: float, **changes) -> TierEntry:
 def manifest(*tiers: TierEntry, **changes) -> Manifest:
     values = {
         "edgefl_version": "0", "method": "m", "model": "n", "dataset": "d", "input_shape": (6,), "classes": 3,
-        "class_names": ("a", "b", "ü"), "preprocessing": {}, "tiers": tiers or (tier(1), tier(0.5)), "files": {},
+        "class_names": ("a", "b", "ü"), "preprocessing": {"scale": 1.0, "mean": 0.0, "std": 1.0}, "tiers": tiers or (tier(1), tier(0.5)), "files": {},
     }  # fmt: skip
     return Manifest(**(values | changes))
 
@@ -96,6 +100,28 @@ def test_the_manifest_carries_its_own_hash_as_the_readme_says(sound):
     content = (sound / "manifest.json").read_bytes()
     digest = json.loads(content)["manifest_sha256"]
     assert sha256(content.replace(digest.encode(), b"0" * 64)) == digest
+
+
+def readme_examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (shared("export") / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def run_beside(folder, code):
+    """Run ``code`` as a device would: beside the bundle, with nothing but onnxruntime and NumPy."""
+    absent = "import sys\nsys.modules.update(torch=None, edgefl=None, onnx=None)\n"
+    return subprocess.run([sys.executable, "-c", absent + code], cwd=folder.parent, capture_output=True, text=True, check=False)
+
+
+def test_the_examples_of_the_readme_run_and_see_damage(sound, tmp_path):
+    infer, check = readme_examples()
+    done = run_beside(sound, infer)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "a", "")
+    assert (run_beside(sound, check).returncode, run_beside(sound, check).stderr) == (0, "")
+    shutil.copytree(sound, tmp_path / "bundle")
+    (tmp_path / "bundle" / "0.5" / "forward.onnx").write_bytes(b"other")
+    assert run_beside(tmp_path / "bundle", check).stderr == "0.5/forward.onnx: changed\n"
+    (tmp_path / "bundle" / "manifest.json").write_bytes((sound / "manifest.json").read_bytes() + b" ")
+    assert run_beside(tmp_path / "bundle", check).stderr == "manifest.json: changed\n"
 
 
 @given(data=st.data())
