@@ -128,6 +128,8 @@ def explain(error: Mapping[str, Any]) -> str:
     """Return one line for one pydantic error: key, expectation, value."""
     key = ".".join(str(part) for part in error["loc"])
     message = re.sub(r"^(Value error, |Input should be )", "", str(error["msg"]))
+    if error["type"] == "missing":
+        return f"{key}: missing"
     if error["type"] == "value_error":
         return f"{key}: {message}" if key else message
-    return f"{key}: expected {message}, got {error['input']!r}"
+    return f"{key or 'content'}: expected {message}, got {error['input']!r}"

@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"errors", "records", "local"},
     "server": {"errors", "files", "records", "rng", "wire", "data", "models", "fleet", "methods", "local", "engine"},
     "onnxio": {"errors", "files", "local"},
-    "report": {"errors", "files", "records", "units", "fleet", "server", ""},
+    "report": {"config", "errors", "files", "records", "units", "fleet", "server", ""},
 }
 TOP = {"run", "prepare", "deploy", "runfolder", "cli", ""}
 

@@ -130,8 +130,6 @@ def _explain(kind: Any, problem: dict[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         known = _keys_at(kind, problem["loc"][:-1])
         return f"{key}: unknown key;{nearest(str(problem['loc'][-1]), known) or ' known: ' + ', '.join(known)}"
-    if problem["type"] == "missing":
-        return f"{key}: missing"
     if problem["type"] == "model_type" and not isinstance(found, dict):
         form = '{ value = …, mark = "measured", source = "…" }' if isinstance(found, (int, float)) else "a table"
         return f"{key}: expected {form}, got {found!r}"

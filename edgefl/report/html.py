@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
-from edgefl.errors import InputError
 from edgefl.files import write_bytes
 from edgefl.report import charts
+from edgefl.report.schema import Refusal, read_rounds, read_summary
 from edgefl.report.tables import BUDGETS, need_have, tier_label, tier_table
 from edgefl.units import (
     human_budget,
@@ -29,51 +27,6 @@ from edgefl.units import (
 )
 
 Json = Mapping[str, Any]
-Schema = Mapping[str, str]
-
-# What a key holds: text, number, whole (number), list or map; "?" allows null.
-_COSTS = (
-    *("params", "macs_forward", "macs_backward", "macs_compose", "macs_train_step", "peak_activation_bytes_inference"),
-    *("peak_activation_bytes_training", "parameter_bytes", "gradient_bytes", "optimizer_bytes"),
-    *("training_memory_bytes", "inference_memory_bytes", "download_bytes", "upload_bytes"),
-)
-_SUMMARY: Schema = {
-    **dict.fromkeys(("method", "model", "dataset", "fleet", "partition", "tier_assignment", "edgefl_version"), "text"),
-    **dict.fromkeys(("format", "seed", "rounds", "clients", "per_round", "batch_size", "local_epochs"), "whole"),
-    **dict.fromkeys(("download_bytes", "upload_bytes"), "whole"),
-    **dict.fromkeys(("simulated_s", "host_s", "energy_j"), "number"),
-    **dict.fromkeys(("global_accuracy", "deadline_s"), "number?"),
-    **dict.fromkeys(("tiers", "classes"), "list"),
-}
-_TIER: Schema = {
-    **dict.fromkeys(_COSTS, "whole"),
-    **dict.fromkeys(("device", "device_title", "limiting_budget"), "text?"),
-    **dict.fromkeys(("accuracy", "torch_accuracy", "round_seconds", "round_joules", "budget_share"), "number?"),
-    **{
-        "tier": "number",
-        "clients": "whole",
-        "measured_peak_activation_bytes_training": "whole?",
-        "uncounted_ops": "list",
-    },
-}
-_CLASS: Schema = {
-    **{"device": "text", "title": "text", "share": "number", "clients": "whole", "tier": "number?"},
-    **dict.fromkeys(("budgets", "refusals", "assumed"), "list"),
-}
-_BUDGET: Schema = {"budget": "text", "need": "number", "have": "number", "share": "number?"}
-_REFUSAL: Schema = {"budget": "text", "need": "number", "have": "number", "device": "text", "tier": "number"}
-_ROUND: Schema = {
-    **{"round": "whole", "clock_s": "number", "download_bytes": "whole", "upload_bytes": "whole"},
-    **{"accuracy": "map", "clients": "list"},
-}
-_CLIENT: Schema = {"client": "whole", "device": "text", "status": "text", "refusal": "list"}
-_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "text": (str, "a text"),
-    "number": ((int, float), "a number, zero or more"),
-    "whole": (int, "a whole number, zero or more"),
-    "list": (list, "a list"),
-    "map": (dict, "an object"),
-}
 
 
 def write(run: Path) -> Path:
@@ -126,86 +79,6 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         plotlyjs=get_plotlyjs(),
         plotlyjs_version=get_plotlyjs_version(),
     )
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """Return a run's summary, validated.
-
-    Raises:
-        InputError: the file is missing or malformed.
-    """
-    summary: dict[str, Any] = _parsed(_text(path), str(path))
-    _check(summary, _SUMMARY, str(path), "")
-    for key, schema in (("tiers", _TIER), ("classes", _CLASS)):
-        for i, item in enumerate(summary[key]):
-            _check(item, schema, str(path), f"{key}[{i}].")
-    for i, item in enumerate(summary["classes"]):
-        _check_each(item, "budgets", _BUDGET, str(path), f"classes[{i}].")
-        _check_each(item, "refusals", _REFUSAL, str(path), f"classes[{i}].")
-    return summary
-
-
-def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a run's rounds, validated.
-
-    Raises:
-        InputError: the file is missing, or a line is malformed.
-    """
-    rounds = []
-    for number, line in enumerate(io.StringIO(_text(path)), start=1):
-        where = f"{path}: line {number}"
-        record = _parsed(line, where)
-        _check(record, _ROUND, where, "")
-        _check(record["accuracy"], dict.fromkeys(record["accuracy"], "number"), where, "accuracy.")
-        _check_each(record, "clients", _CLIENT, where, "")
-        for i, client in enumerate(record["clients"]):
-            _check_each(client, "refusal", _REFUSAL, where, f"clients[{i}].")
-        rounds.append(record)
-    return rounds
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file; give the folder of a finished run") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error}); give the folder of a finished run") from error
-
-
-def _parsed(text: str, where: str) -> Any:
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not JSON")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except ValueError as error:
-        raise InputError(f"{where}: not valid JSON ({error}); restore the file or run the simulation again") from error
-
-
-def _check_each(holder: Json, key: str, schema: Schema, where: str, prefix: str) -> None:
-    for i, item in enumerate(holder[key]):
-        _check(item, schema, where, f"{prefix}{key}[{i}].")
-
-
-def _check(record: Any, schema: Schema, where: str, prefix: str) -> None:
-    """Hold a record to its schema; keys that the schema does not name are left alone."""
-    remedy = "restore the file or run the simulation again"
-    if not isinstance(record, dict):
-        name = f"{prefix.rstrip('.')!r} is" if prefix else "the content is"
-        raise InputError(f"{where}: {name} {record!r}, expected an object; {remedy}")
-    for key, kind in schema.items():
-        expected, words = _KINDS[kind.rstrip("?")]
-        if key not in record:
-            raise InputError(f"{where}: key {prefix + key!r} is missing, expected {words}; {remedy}")
-        value = record[key]
-        if value is None and kind.endswith("?"):
-            continue
-        usable = isinstance(value, expected) and not isinstance(value, bool)
-        if isinstance(value, int | float) and not (math.isfinite(value) and value >= 0):
-            usable = False
-        if not usable:
-            raise InputError(f"{where}: key {prefix + key!r} is {value!r}, expected {words}; {remedy}")
 
 
 def _largest_first(summary: Json) -> list[Json]:
@@ -294,7 +167,7 @@ def _refusals(summary: Json, rounds: Sequence[Json]) -> list[dict[str, Any]]:
     asked = [refusal for record in rounds for client in record["clients"] for refusal in client["refusal"]]
     for refusals, counted in ((never_asked, 0), (asked, 1)):
         for refusal in refusals:
-            key = json.dumps({name: refusal[name] for name in _REFUSAL})
+            key = json.dumps({name: refusal[name] for name in Refusal.model_fields})
             reasons[key] = refusal
             turns[key] += counted
     return [

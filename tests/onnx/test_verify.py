@@ -60,7 +60,8 @@ def tier(ratio: float, **changes) -> TierEntry:
 def manifest(*tiers: TierEntry, **changes) -> Manifest:
     values = {
         "edgefl_version": "0", "method": "m", "model": "n", "dataset": "d", "input_shape": (6,), "classes": 3,
-        "class_names": ("a", "b", "ü"), "preprocessing": {"scale": 1.0, "mean": 0.0, "std": 1.0}, "tiers": tiers or (tier(1), tier(0.5)), "files": {},
+        "class_names": ("a", "b", "ü"), "preprocessing": {"scale": 1.0, "mean": 0.0, "std": 1.0},
+        "tiers": tiers or (tier(1), tier(0.5)), "files": {},
     }  # fmt: skip
     return Manifest(**(values | changes))
 

@@ -1,0 +1,172 @@
+"""What a report needs to find in ``summary.json`` and in the lines of ``rounds.jsonl``; other keys are left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from edgefl.config import explain
+from edgefl.errors import InputError
+
+Whole = Annotated[int, Field(ge=0)]
+Number = Annotated[float, Field(ge=0)]
+
+
+class Record(BaseModel):
+    """An object of a run's files."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+class BudgetUse(Record):
+    """How much of one budget a device class needs."""
+
+    budget: str
+    need: Number
+    have: Number
+    share: Number | None
+
+
+class Refusal(Record):
+    """A budget that a tier does not meet on a device."""
+
+    budget: str
+    need: Number
+    have: Number
+    device: str
+    tier: Number
+
+
+class TierRow(Record):
+    """One tier: its device, accuracy and costs."""
+
+    tier: Number
+    device: str | None
+    device_title: str | None
+    clients: Whole
+    accuracy: Number | None
+    torch_accuracy: Number | None
+    params: Whole
+    macs_forward: Whole
+    macs_backward: Whole
+    macs_compose: Whole
+    macs_train_step: Whole
+    peak_activation_bytes_inference: Whole
+    peak_activation_bytes_training: Whole
+    measured_peak_activation_bytes_training: Whole | None
+    parameter_bytes: Whole
+    gradient_bytes: Whole
+    optimizer_bytes: Whole
+    training_memory_bytes: Whole
+    inference_memory_bytes: Whole
+    download_bytes: Whole
+    upload_bytes: Whole
+    round_seconds: Number | None
+    round_joules: Number | None
+    budget_share: Number | None
+    limiting_budget: str | None
+    uncounted_ops: list[str]
+
+
+class ClassRow(Record):
+    """One class of devices: its tier, and its budgets."""
+
+    device: str
+    title: str
+    share: Number
+    clients: Whole
+    tier: Number | None
+    budgets: list[BudgetUse]
+    refusals: list[Refusal]
+    assumed: list[str]
+
+
+class Summary(Record):
+    """``summary.json``."""
+
+    format: Whole
+    method: str
+    model: str
+    dataset: str
+    fleet: str
+    partition: str
+    tier_assignment: str
+    edgefl_version: str
+    seed: Whole
+    rounds: Whole
+    clients: Whole
+    per_round: Whole
+    batch_size: Whole
+    local_epochs: Whole
+    download_bytes: Whole
+    upload_bytes: Whole
+    simulated_s: Number
+    host_s: Number
+    energy_j: Number
+    global_accuracy: Number | None
+    deadline_s: Number | None
+    tiers: list[TierRow]
+    classes: list[ClassRow]
+
+
+class ClientLine(Record):
+    """One client's part in a round."""
+
+    client: Whole
+    device: str
+    status: str
+    refusal: list[Refusal]
+
+
+class RoundLine(Record):
+    """One line of ``rounds.jsonl``."""
+
+    round: Whole
+    clock_s: Number
+    download_bytes: Whole
+    upload_bytes: Whole
+    accuracy: dict[str, Number]
+    clients: list[ClientLine]
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return a run's summary, validated.
+
+    Raises:
+        InputError: the file is missing or malformed; names file and key.
+    """
+    return _checked(Summary, _text(path), str(path))
+
+
+def read_rounds(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a run's rounds, validated.
+
+    Raises:
+        InputError: the file is missing, or a line is malformed; names file, line and key.
+    """
+    lines = _text(path).splitlines()
+    return [_checked(RoundLine, line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _checked(kind: type[Record], text: str, where: str) -> dict[str, Any]:
+    try:
+        values: dict[str, Any] = from_json(text, allow_inf_nan=False)
+        kind.model_validate(values)
+    except ValidationError as error:
+        problem = explain(dict(error.errors()[0]))
+        raise InputError(f"{where}: {problem}; restore the file or run the simulation again") from None
+    except ValueError as error:
+        raise InputError(f"{where}: not valid JSON ({error}); restore the file or run the simulation again") from None
+    return values
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; give the folder of a finished run") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as UTF-8 text ({error}); give the folder of a finished run") from None
