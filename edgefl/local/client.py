@@ -59,7 +59,7 @@ class Clients:
         self.method: Method = create(task.method, task.method_options, dynamic_tiers=task.dynamic_tiers)
 
     def shard(self, client: int) -> Split:
-        """Return the samples of ``client``."""
+        """Return a copy of the samples of ``client``."""
         index = self.shards[client]
         return Split(self.data.train.x[index], self.data.train.y[index])
 
@@ -76,8 +76,7 @@ class Clients:
             module = self.method.network(task.architecture, job.tier)
             module.load_state_dict(received)
             shard = self.shard(client)
-            # Writable copies of this client's samples: the source is shared and read-only.
-            x, y = torch.from_numpy(shard.x.copy()), torch.from_numpy(shard.y.copy())
+            x, y = torch.from_numpy(shard.x), torch.from_numpy(shard.y)
             present = torch.zeros(task.architecture.classes, dtype=torch.bool)
             present[y.unique()] = True
             optimizer = optimizer_of(self.method, module, task.training)

@@ -53,4 +53,4 @@ def _queries(shards: Iterable[Split], batch_size: int) -> Iterator[Tensor]:
         if count == QUERIED_CLIENTS:
             return
         for start in range(0, min(len(shard.y), QUERIED_BATCHES * batch_size), batch_size):
-            yield torch.from_numpy(shard.x[start : start + batch_size].copy())
+            yield torch.from_numpy(shard.x[start : start + batch_size])
