@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib
 import os
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import click
 
 from edgefl import __version__
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, InputError
 
 _ORDER = ("simulate", "profile", "devices", "export", "verify", "report")
 
@@ -80,6 +81,10 @@ def main() -> None:
         # The reader of our output left (`edgefl devices | head`): nothing is wrong, and nothing more can be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        # What is written outside a run's folder: temporary files, a full /tmp.
+        click.echo(f"Error: {error.filename or 'a temporary file'}: {error.strerror or error}", err=True)
+        sys.exit(InputError.exit_code if error.errno in (errno.ENOSPC, errno.EDQUOT) else EdgeflError.exit_code)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""The command line's edges: exit statuses, and failures that no command foresees."""
+
+from __future__ import annotations
+
+import errno
+
+import click
+import pytest
+
+from edgefl.cli.main import group, main
+from edgefl.errors import AggregationError, BudgetError, ConfigError
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (ConfigError("a wrong key"), 2, "Error: a wrong key"),
+        (BudgetError("too small"), 3, "Error: too small"),
+        (AggregationError("nothing"), 1, "Error: nothing"),
+        (click.UsageError("wrong flag"), 2, "Error: wrong flag"),
+        (OSError(errno.ENOSPC, "No space left on device", "/tmp/x"), 2, "Error: /tmp/x: No space left on device"),
+        (OSError(errno.EIO, "Input/output error"), 1, "Error: a temporary file: Input/output error"),
+        (KeyboardInterrupt(), 130, "continues with --resume"),
+    ],
+)
+def test_every_failure_is_one_message_and_its_status(error, status, message, monkeypatch, capsys):
+    def fail(**_):
+        raise error
+
+    monkeypatch.setattr(group, "main", fail)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == status
+    assert message in capsys.readouterr().err
