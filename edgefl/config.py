@@ -49,6 +49,8 @@ class RunConfig(BaseModel):
     rounds: int = Field(30, ge=1)
     local_epochs: int | None = Field(None, ge=1)
     batch_size: int = Field(32, ge=1)
+    micro_batch: int | None = Field(None, ge=1)
+    optimizer: Literal["momentum", "sgd", "adam"] = "momentum"
     lr: float = Field(0.05, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(1e-4, ge=0)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import nn
 
 from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
+from edgefl.cost.trace import Subject
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError
 from edgefl.fleet.load import load_fleet
@@ -19,7 +19,7 @@ from edgefl.local.client import Clients, Task
 from edgefl.local.train import Training, optimizer_of
 from edgefl.methods.base import GlobalState, Method, check_tiers
 from edgefl.models.base import Architecture
-from edgefl.records import Cost, Tier
+from edgefl.records import Batch, Cost, Tier
 from edgefl.registry import datasets, methods, models
 from edgefl.rng import generator
 from edgefl.server.plan import Plan, make_plan
@@ -100,7 +100,8 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
 
 def training_of(config: RunConfig) -> Training:
     """Return how clients train under ``config``."""
-    return Training(config.local_epochs or 1, config.batch_size, config.lr, config.momentum, config.weight_decay)
+    keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch")
+    return Training(epochs=config.local_epochs or 1, **{key: getattr(config, key) for key in keys})
 
 
 def tier_cost(method: Method, architecture: Architecture, tier: Tier, training: Training) -> Cost:
@@ -109,22 +110,20 @@ def tier_cost(method: Method, architecture: Architecture, tier: Tier, training: 
     Raises:
         ConfigError: the network does not take this input.
     """
-    build = partial(method.network, architecture, tier)
     size = payload_bytes(method.shapes(architecture, tier))
 
-    def optimizer(module: nn.Module) -> torch.optim.Optimizer:
-        return optimizer_of(method, module, training)
+    def batch(samples: int) -> Batch:
+        present = torch.ones(architecture.classes, dtype=torch.bool)
+        return Batch(torch.empty(samples, *architecture.input_shape), torch.zeros(samples, dtype=torch.int64), present)
 
+    subject = Subject(
+        build=partial(method.network, architecture, tier),
+        batch=batch,
+        loss=lambda module, batch: method.local_loss(module, batch, {}),
+        optimizer=lambda module: optimizer_of(module, training, method.decayed(module)),
+    )
     try:
-        return cost_of(
-            build,
-            lambda module, batch: method.local_loss(module, batch, {}),
-            optimizer,
-            architecture.input_shape,
-            architecture.classes,
-            training.batch_size,
-            (size, size),
-        )
+        return cost_of(subject, training.batch_size, (size, size), training.micro_batch)
     except RuntimeError as error:
         shape = "x".join(map(str, architecture.input_shape))
         reason = str(error).splitlines()[0]

@@ -86,46 +86,81 @@ class Update:
 
 
 @dataclass(frozen=True)
+class LayerCost:
+    """What one layer costs: MACs per sample but for ``macs_compose`` (per pass), and its bytes at the peak of a training step."""
+
+    layer: str
+    kind: str
+    params: int
+    parameter_bytes: int
+    macs_forward: int
+    macs_backward_input: int
+    macs_backward_weight: int
+    macs_compose: int
+    elementwise_ops: int
+    elementwise_ops_backward: int
+    elementwise_ops_step: int
+    saved_bytes_at_peak: int
+    temporary_bytes_at_peak: int
+
+
+@dataclass(frozen=True)
 class Cost:
     """What one tier costs at one batch size. Integers; multiply-accumulates are MACs, never "FLOPs".
 
-    ``macs_forward`` and ``macs_backward`` are per sample, ``macs_compose`` (work on weights: composition and regularisers) per step.
-    ``peak_activation_bytes_*`` is what a step holds besides parameters, gradients and optimizer state, at ``batch_size``.
+    ``macs_forward`` and ``macs_backward_*`` are per sample, ``macs_compose`` (work on weights: composition and regularisers) per forward
+    and backward pass. ``elementwise_ops`` counts the values that activations, normalisation, pooling and reductions go through, per
+    sample; ``elementwise_ops_step`` those of work on weights and of the update. ``peak_activation_bytes_*`` is what a step holds besides
+    parameters, gradients and optimizer state; ``training_memory_bytes`` is the peak of everything together, at most the sum of the
+    parts, because not all of them peak at the same moment; ``peak_*_bytes`` says what is alive then. A step trains ``batch_size``
+    samples, ``micro_batch`` at a time.
     """
 
     batch_size: int
+    micro_batch: int
     params: int
     macs_forward: int
-    macs_backward: int
+    macs_backward_input: int
+    macs_backward_weight: int
     macs_compose: int
+    elementwise_ops: int
+    elementwise_ops_backward: int
+    elementwise_ops_step: int
     peak_activation_bytes_inference: int
     peak_activation_bytes_training: int
     parameter_bytes: int
+    buffer_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+    training_memory_bytes: int
     download_bytes: int
     upload_bytes: int
     uncounted_ops: tuple[str, ...] = ()
+    layers: tuple[LayerCost, ...] = ()
+    peak_gradient_bytes: int = 0
+    peak_saved_bytes: int = 0
+    peak_temporary_bytes: int = 0
+    peak_layer_training: str = ""
+    peak_layer_inference: str = ""
+
+    @property
+    def macs_backward(self) -> int:
+        """MACs of a sample's backward pass: gradients of inputs and of weights, those that are needed."""
+        return self.macs_backward_input + self.macs_backward_weight
 
     @property
     def macs_train_step(self) -> int:
         """MACs of one step at the full batch size, composition included."""
-        return self.macs_of_steps(self.batch_size, 1)
+        return self.macs_of(self.batch_size, -(-self.batch_size // self.micro_batch))
 
-    def macs_of_steps(self, samples: int, steps: int) -> int:
-        """MACs of ``steps`` training steps that see ``samples`` samples in all."""
-        return samples * (self.macs_forward + self.macs_backward) + steps * self.macs_compose
-
-    @property
-    def training_memory_bytes(self) -> int:
-        """What a training step holds at its peak: parameters, gradients, optimizer state and activations."""
-        held = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
-        return held + self.peak_activation_bytes_training
+    def macs_of(self, samples: int, passes: int) -> int:
+        """MACs of training on ``samples`` samples in ``passes`` forward and backward passes."""
+        return samples * (self.macs_forward + self.macs_backward) + passes * self.macs_compose
 
     @property
     def inference_memory_bytes(self) -> int:
-        """What inference holds at its peak: parameters and activations."""
-        return self.parameter_bytes + self.peak_activation_bytes_inference
+        """What inference holds at its peak: parameters, buffers and activations."""
+        return self.parameter_bytes + self.buffer_bytes + self.peak_activation_bytes_inference
 
 
 @dataclass(frozen=True)
@@ -183,6 +218,7 @@ class Outcome:
     download_bytes: int = 0
     upload_bytes: int = 0
     measured_peak_activation_bytes: int | None = None
+    measured_training_memory_bytes: int | None = None
     refusal: tuple[Shortfall, ...] = ()
     payload: bytes = field(default=b"", repr=False)
 
@@ -201,6 +237,7 @@ class Outcome:
             "download_bytes": self.download_bytes,
             "upload_bytes": self.upload_bytes,
             "measured_peak_activation_bytes": self.measured_peak_activation_bytes,
+            "measured_training_memory_bytes": self.measured_training_memory_bytes,
             "download_s": timing.download_s if timing else None,
             "train_s": timing.train_s if timing else None,
             "upload_s": timing.upload_s if timing else None,

@@ -1,14 +1,15 @@
 """Multiply-accumulates of tensor operations, in three tables: counted, ignored for a written reason, and unsupported.
 
 A MAC is one multiplication and one addition of a convolution or matrix product. The operations are those that torch dispatches, so a
-layer counts as often as it runs, and a backward pass counts the gradients that it really computes: none for the first layer's input.
+layer counts as often as it runs, and a backward pass counts the gradients that it really needs: none for the first layer's input.
+Everything that works value by value (activations, normalisation, pooling, the optimizer) is counted apart, in values: never as MACs.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,91 +18,219 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
-def _convolution(args: tuple[Any, ...], out: Tensor) -> int:
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one operation does: MACs, of a backward operation the parts for its input and its weight, and values worked on."""
+
+    macs: int = 0
+    macs_input: int | None = None
+    macs_weight: int | None = None
+    elementwise: int = 0
+
+
+Arguments = tuple[Any, ...]
+Count = Callable[[Arguments, Any], Work]
+
+
+def _convolution(args: Arguments, out: Tensor) -> Work:
     x, weight, transposed = args[0], args[1], args[6]
     # Each output value sums over the kernel and its input channels; a transposed one is counted from its input.
     values = x if transposed else out
-    return values.numel() * math.prod(weight.shape[1:])
+    return Work(values.numel() * math.prod(weight.shape[1:]))
 
 
-def _convolution_backward(args: tuple[Any, ...], out: tuple[Tensor | None, ...]) -> int:
+def _convolution_backward(args: Arguments, out: tuple[Tensor | None, ...]) -> Work:
     gradient, x, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
-    values = x if transposed else gradient
     # The input's and the weight's gradient each revisit every product of the forward pass once.
-    return (int(mask[0]) + int(mask[1])) * values.numel() * math.prod(weight.shape[1:])
+    macs = (x if transposed else gradient).numel() * math.prod(weight.shape[1:])
+    return _both(macs * int(mask[0]), macs * int(mask[1]))
 
 
-def _product(first: int) -> Callable[[tuple[Any, ...], Tensor], int]:
+def _both(macs_input: int, macs_weight: int) -> Work:
+    return Work(macs_input + macs_weight, macs_input, macs_weight)
+
+
+def _product(first: int) -> Count:
     """Count a matrix product: each output value sums over the last dimension of argument ``first``."""
-    return lambda args, out: out.numel() * int(args[first].shape[-1])
+    return lambda args, out: Work(out.numel() * int(args[first].shape[-1]))
 
 
-COUNTED: dict[Any, Callable[[tuple[Any, ...], Any], int]] = {
+def _summed_product(args: Arguments, out: Tensor) -> Work:
+    return Work(args[1].numel() * int(args[2].shape[-1]))
+
+
+def _outer(args: Arguments, out: Tensor) -> Work:
+    return Work(out.numel())
+
+
+def _attention(args: Arguments, out: Any) -> Work:
+    """Count Q Kᵀ and its product with V: (…, T, d), (…, S, d), (…, S, e), every position of every query (also masked ones)."""
+    query, value = args[0], args[2]
+    pairs = math.prod(query.shape[:-1]) * int(args[1].shape[-2])
+    return Work(pairs * (int(query.shape[-1]) + int(value.shape[-1])))
+
+
+def _attention_backward(args: Arguments, out: Any) -> Work:
+    """Count the four products of dQ, dK, dV and the probabilities' gradient: twice the forward pass.
+
+    That a kernel computes the forward product again rather than store it is its own trade of time for memory.
+    """
+    forward = _attention(args[1:], out)
+    return _both(2 * forward.macs, 0)
+
+
+def _rnn_layer(args: Arguments, out: Any) -> Work:
+    """Count all gates of all steps: x (T, B, I) by (gates·H, I), and the hidden state by (gates·H, H)."""
+    x, weight_input, weight_hidden = args[0], args[1], args[2]
+    return Work(math.prod(x.shape[:2]) * (weight_input.numel() + weight_hidden.numel()))
+
+
+def _rnn_layer_backward(args: Arguments, out: Any) -> Work:
+    x, weight_input, weight_hidden = args[0], args[1], args[2]
+    positions = math.prod(x.shape[:2])
+    through_time = positions * weight_hidden.numel()
+    to_input = positions * weight_input.numel() if x.requires_grad else 0
+    return _both(through_time + to_input, positions * (weight_input.numel() + weight_hidden.numel()))
+
+
+COUNTED: dict[Any, Count] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.mm.default: _product(0),
     aten.bmm.default: _product(0),
     aten.mv.default: _product(0),
+    aten.dot.default: lambda args, out: Work(args[0].numel()),
+    aten.vdot.default: lambda args, out: Work(args[0].numel()),
     aten.addmm.default: _product(1),
+    aten.addmv.default: _product(1),
     aten.baddbmm.default: _product(1),
+    aten.addbmm.default: _summed_product,
+    aten.addr.default: _outer,
+    aten.mkldnn_rnn_layer.default: _rnn_layer,
+    aten.mkldnn_rnn_layer_backward.default: _rnn_layer_backward,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
+    aten._scaled_dot_product_flash_attention.default: _attention,
+    aten._scaled_dot_product_flash_attention_backward.default: _attention_backward,
+    aten._scaled_dot_product_efficient_attention.default: _attention,
+    aten._scaled_dot_product_efficient_attention_backward.default: _attention_backward,
 }
 
+
+def _named(names: str, *others: Any) -> list[Any]:
+    """Return the operations of these names; those that this release of torch does not have cannot occur."""
+    return [getattr(aten, name) for name in names.split() if hasattr(aten, name)] + list(others)
+
+
 REASON_MOVES = "moves, creates or reinterprets values"
-REASON_REDUCES = "sums or compares values, no product of two tensors"
-REASON_NORMALISES = "element-wise and reductions: a few operations a value, counted apart from MACs"
-REASON_LOOKS_UP = "reads rows or positions"
-REASON_BOOKKEEPING = "asks for a device or marks a profile"
+REASON_LOOKS_UP = "reads, writes or orders rows and positions"
+REASON_BOOKKEEPING = "asks for a property or marks a profile"
+REASON_REDUCES = "sums or compares values, no product of two tensors: counted as element-wise work"
+REASON_NORMALISES = "a few operations a value: counted as element-wise work"
+REASON_POINTWISE = "works value by value: counted as element-wise work"
 
 IGNORED: dict[Any, str] = {
     **dict.fromkeys(
-        [aten.clone, aten.copy_, aten._to_copy, aten.empty, aten.empty_like, aten.zeros, aten.zeros_like, aten.ones, aten.new_zeros,
-         aten.ones_like, aten.full, aten.full_like, aten.fill_, aten.zero_, aten.cat, aten.stack, aten.constant_pad_nd, aten._unsafe_view,
-         aten.new_empty, aten.new_empty_strided, aten.empty_strided, aten.select_backward, aten.slice_backward, aten.scalar_tensor,
-         aten.lift_fresh, aten.arange, aten.resize_, aten.set_],
+        _named(
+            """
+            clone copy_ copy _to_copy empty empty_like zeros zeros_like ones new_zeros new_ones new_full ones_like full full_like
+            fill_ fill zero_ zero cat stack constant_pad_nd _unsafe_view new_empty new_empty_strided empty_strided select_backward
+            slice_backward scalar_tensor lift_fresh arange resize_ set_ unsafe_split unsafe_split_with_sizes repeat
+            repeat_interleave roll flip rot90 eye tril triu tril_ triu_ linspace diagonal_backward channel_shuffle
+            native_channel_shuffle pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad1d_backward
+            reflection_pad2d_backward replication_pad2d replication_pad2d_backward _reshape_copy _reshape_alias im2col col2im
+            unfold_backward detach_ t_ transpose_ squeeze_ unsqueeze_ split_with_sizes_copy unbind_copy bernoulli bernoulli_ rand
+            rand_like randn randn_like randint randperm normal_ uniform_ tril_indices triu_indices
+            """
+        ),
         REASON_MOVES,
     ),
     **dict.fromkeys(
-        [aten.sum, aten.mean, aten.amax, aten.amin, aten.max, aten.argmax, aten.var, aten.var_mean, aten._adaptive_avg_pool2d,
-         aten._adaptive_avg_pool2d_backward, aten.avg_pool2d, aten.avg_pool2d_backward, aten.max_pool2d_with_indices,
-         aten.max_pool2d_with_indices_backward, aten._local_scalar_dense],
+        _named(
+            """
+            index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put index_select index_add index_add_ gather
+            scatter scatter_ scatter_add scatter_add_ embedding embedding_dense_backward sort topk argsort masked_select nonzero
+            searchsorted bucketize one_hot
+            """
+        ),
+        REASON_LOOKS_UP,
+    ),
+    **dict.fromkeys(
+        _named(
+            """
+            sym_size sym_stride sym_numel sym_storage_offset is_same_size _local_scalar_dense
+            """,
+            torch.ops.prim.device,
+            torch.ops.prim.layout,
+            torch.ops.profiler._record_function_enter_new,
+            torch.ops.profiler._record_function_exit,
+        ),
+        REASON_BOOKKEEPING,
+    ),
+}
+
+ELEMENTWISE: dict[Any, str] = {
+    **dict.fromkeys(
+        _named(
+            """
+            sum mean prod amax amin aminmax max min argmax argmin any all var var_mean std std_mean norm linalg_vector_norm
+            logsumexp cumsum cumprod _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
+            _adaptive_avg_pool3d_backward avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward adaptive_max_pool2d
+            adaptive_max_pool2d_backward max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices
+            max_pool3d_with_indices_backward upsample_nearest1d upsample_nearest2d upsample_nearest2d_backward
+            _upsample_nearest_exact2d upsample_bilinear2d upsample_bilinear2d_backward _upsample_bilinear2d_aa upsample_bicubic2d
+            upsample_bicubic2d_backward grid_sampler_2d grid_sampler_2d_backward
+            """
+        ),
         REASON_REDUCES,
     ),
     **dict.fromkeys(
-        [aten.native_group_norm, aten.native_group_norm_backward, aten.native_batch_norm, aten.native_batch_norm_backward,
-         aten._native_batch_norm_legit, aten._native_batch_norm_legit_no_training, aten.native_layer_norm,
-         aten.native_layer_norm_backward, aten._softmax, aten._softmax_backward_data, aten._log_softmax,
-         aten._log_softmax_backward_data, aten.nll_loss_forward, aten.nll_loss_backward],
+        _named(
+            """
+            native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit
+            _native_batch_norm_legit_functional _native_batch_norm_legit_no_training batch_norm_backward _batch_norm_with_update
+            _batch_norm_no_update native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax
+            _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax _masked_softmax _masked_softmax_backward
+            nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward native_dropout native_dropout_backward
+            mse_loss mse_loss_backward
+            """
+        ),
         REASON_NORMALISES,
     ),
-    **dict.fromkeys([aten.index, aten.index_select, aten.gather, aten.embedding, aten.embedding_dense_backward], REASON_LOOKS_UP),
+    # Pointwise by nature; older releases of torch do not tag all of them.
     **dict.fromkeys(
-        [torch.ops.prim.device, torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_exit],
-        REASON_BOOKKEEPING,
+        _named(
+            """
+            hardswish gelu_backward silu_backward hardswish_backward hardsigmoid_backward hardtanh_backward elu_backward leaky_relu_backward
+            softplus_backward threshold_backward tanh_backward sigmoid_backward mish_backward glu glu_backward _prelu_kernel
+            _prelu_kernel_backward hardswish_ hardsigmoid_ hardtanh_ silu_ leaky_relu_ elu_ gelu_ mish_ masked_fill masked_fill_
+            where lerp_ addcmul_ addcdiv_ _foreach_add_ _foreach_mul_ relu6 rrelu_with_noise
+            """
+        ),
+        REASON_POINTWISE,
     ),
-}  # fmt: skip
+}
 
 
-def count(operation: Any, args: tuple[Any, ...], out: Any) -> int | None:
-    """Return the MACs of one dispatched operation, 0 for an ignored one, None for one that is in no table."""
+def work_of(operation: Any, args: Arguments, out: Any) -> Work | None:
+    """Return the work of one dispatched operation; None when it is in no table."""
     if operation in COUNTED:
         return COUNTED[operation](args, out)
-    pointwise = torch.Tag.pointwise in operation.tags
-    known = pointwise or operation.is_view or operation.overloadpacket in IGNORED
-    return 0 if known else None
+    packet = operation.overloadpacket
+    if operation.is_view or packet in IGNORED:
+        return _NOTHING
+    if packet in ELEMENTWISE or torch.Tag.pointwise in operation.tags:
+        return Work(elementwise=max(_values(args), _values(out)))
+    return None
 
 
-class MacCounter:
-    """Sums MACs by phase and remembers operations that no table knows."""
+_NOTHING = Work()
 
-    def __init__(self) -> None:
-        self.phase = "forward"
-        self.macs: Counter[str] = Counter()
-        self.uncounted: set[str] = set()
 
-    def add(self, operation: Any, args: tuple[Any, ...], out: Any) -> None:
-        """Count one dispatched operation under the current phase."""
-        macs = count(operation, args, out)
-        if macs is None:
-            self.uncounted.add(str(operation.overloadpacket))
-        else:
-            self.macs[self.phase] += macs
+def _values(of: Any) -> int:
+    """Return the size of the largest tensor among arguments or results: what an element-wise operation goes through."""
+    if isinstance(of, Tensor):
+        return of.numel()
+    if isinstance(of, (tuple, list)):
+        return max((v.numel() for v in of if isinstance(v, Tensor)), default=0)
+    return 0

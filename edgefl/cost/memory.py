@@ -7,58 +7,78 @@ Views and in-place operations share a storage and cost nothing. What kernels all
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from edgefl.cost.macs import MacCounter
+Observer = Callable[[Any, tuple[Any, ...], Any], None]
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment when most bytes are alive: how many, in which storages, and who allocated the last of them."""
+
+    bytes: int = 0
+    alive: frozenset[int] = frozenset()
+    owner: str = ""
 
 
 class LivenessMeter(TorchDispatchMode):
-    """Records every allocation and release while active; optionally counts MACs of the same operations.
+    """Records every allocation and release while active.
+
+    Args:
+        held: what lives before and after (parameters, buffers): never counted, though operations may write to it.
+        observe: called with every operation, its arguments and its result.
+        owner: names who allocates, the layer that runs; asked once per storage.
 
     >>> with LivenessMeter() as meter:
     ...     x = torch.ones(256)
     ...     y = (x + 1).relu_()
     ...     del x
-    >>> meter.peak_bytes()
+    >>> meter.peak().bytes
     2048
     """
 
-    def __init__(self, macs: MacCounter | None = None) -> None:
+    def __init__(
+        self, held: Iterable[Tensor] = (), observe: Observer | None = None, owner: Callable[[], str] | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._macs = macs
+        self._observe = observe
+        self._owner = owner or (lambda: "")
         self._names: dict[int, int] = {}  # identity of a live storage → its number
-        self._sizes: list[int] = []
+        self.sizes: list[int] = []
+        self.owners: list[str] = []
         self._events: list[int] = []  # n + 1: storage n appears; −(n + 1): it goes
+        self._marks: list[int] = []
+        for tensor in held:
+            self._see(tensor)
+        self._held = frozenset(range(len(self.sizes)))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            for tensor in tree_leaves(out):
+        if not func.is_view and func is not torch.ops.prim.device.default:
+            for tensor in (out,) if isinstance(out, Tensor) else tree_leaves(out):
                 if isinstance(tensor, Tensor):
                     self._see(tensor)
-        if self._macs is not None:
-            self._macs.add(func, args, out)
+        if self._observe is not None:
+            self._observe(func, args, out)
         return out
-
-    def hold(self, tensors: Iterable[Tensor]) -> None:
-        """Make known what was there before: these tensors count from now on."""
-        for tensor in tensors:
-            self._see(tensor)
 
     def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         identity = storage._cdata
         if identity in self._names:
             return
-        number = len(self._sizes)
+        number = len(self.sizes)
         self._names[identity] = number
-        self._sizes.append(storage.nbytes())
+        self.sizes.append(storage.nbytes())
+        self.owners.append(self._owner())
         self._events.append(number + 1)
         weakref.finalize(storage, self._free, identity, number).atexit = False
 
@@ -67,21 +87,112 @@ class LivenessMeter(TorchDispatchMode):
             del self._names[identity]
         self._events.append(-(number + 1))
 
-    def numbers(self, tensors: Iterable[Tensor]) -> set[int]:
-        """Return the meter's numbers of the storages of ``tensors``, to leave them out of a peak."""
-        found = (self._names.get(tensor.untyped_storage()._cdata) for tensor in tensors)
-        return {number for number in found if number is not None}
+    def number(self, tensor: Tensor) -> int | None:
+        """Return the number of the storage of ``tensor``, or None if no operation returned it."""
+        return self._names.get(tensor.untyped_storage()._cdata)
 
-    def peak_bytes(self, without: Iterable[int] = ()) -> int:
-        """Return the largest number of bytes alive at once, leaving out the storages numbered ``without``."""
-        ignored = set(without)
-        live = peak = 0
-        for event in self._events:
+    def numbers(self, tensors: Iterable[Tensor]) -> frozenset[int]:
+        """Return the numbers of the storages of ``tensors``, to leave them out of a peak."""
+        found = map(self.number, tensors)
+        return frozenset(number for number in found if number is not None)
+
+    def mark(self) -> None:
+        """Note this moment, the end of a forward pass, for :meth:`alive_at_marks`."""
+        self._marks.append(len(self._events))
+
+    def alive_at_marks(self) -> frozenset[int]:
+        """Return the storages that were alive at any marked moment: those that a forward pass leaves for the backward one."""
+        kept: set[int] = set()
+        alive: set[int] = set()
+        start = 0
+        for end in self._marks:
+            for event in self._events[start:end]:
+                (alive.add if event > 0 else alive.discard)(abs(event) - 1)
+            kept |= alive
+            start = end
+        return frozenset(kept)
+
+    def peak(self, without: Iterable[int] = ()) -> Peak:
+        """Return the moment with the most bytes alive, the storages numbered ``without`` and the held ones left out."""
+        ignored = self._held.union(without)
+        live = most = at = 0
+        for position, event in enumerate(self._events):
             number = abs(event) - 1
             if number not in ignored:
-                live += self._sizes[number] if event > 0 else -self._sizes[number]
-                peak = max(peak, live)
-        return peak
+                live += self.sizes[number] if event > 0 else -self.sizes[number]
+                if live > most:
+                    most, at = live, position
+        if not most:
+            return Peak()
+        alive: set[int] = set()
+        for event in self._events[: at + 1]:
+            (alive.add if event > 0 else alive.discard)(abs(event) - 1)
+        return Peak(most, frozenset(alive) - ignored, self.owners[abs(self._events[at]) - 1])
+
+
+@dataclass(frozen=True)
+class MemorySplit:
+    """What is alive at the peak of a training step, in bytes; the sum is the peak.
+
+    Parameters (buffers included) and optimizer state are held throughout, as in every step after the first. Gradients are those
+    alive at that moment; saved is what the forward pass left for the backward one; temporaries are everything else. ``layer`` ran
+    at the peak; ``layers`` maps a layer to its (saved, temporary) bytes then.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    saved: int
+    temporaries: int
+    layer: str = ""
+    layers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """The peak of the step."""
+        return self.parameters + self.gradients + self.optimizer + self.saved + self.temporaries
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """A training step's memory: its peak with everything, and the peak of activations alone, in bytes."""
+
+    split: MemorySplit
+    peak_activation_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+
+def step_memory(meter: LivenessMeter, module: nn.Module, optimizer: torch.optim.Optimizer) -> StepMemory:
+    """Return what a metered step of ``module`` held; call it before gradients are cleared."""
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    state = optimizer_tensors(optimizer)
+    of_gradients, of_state = meter.numbers(gradients), meter.numbers(state)
+    peak, saved = meter.peak(without=of_state), meter.alive_at_marks()
+    kinds: Counter[str] = Counter()
+    layers: dict[str, tuple[int, int]] = {}
+    for number in peak.alive:
+        kind = "gradients" if number in of_gradients else "saved" if number in saved else "temporaries"
+        size, owner = meter.sizes[number], meter.owners[number]
+        kinds[kind] += size
+        if kind != "gradients":
+            before = layers.get(owner, (0, 0))
+            layers[owner] = (before[0] + size, before[1]) if kind == "saved" else (before[0], before[1] + size)
+    split = MemorySplit(
+        parameters=bytes_of(held_by(module)),
+        gradients=kinds["gradients"],
+        optimizer=bytes_of(state),
+        saved=kinds["saved"],
+        temporaries=kinds["temporaries"],
+        layer=peak.owner,
+        layers=layers,
+    )
+    return StepMemory(split, meter.peak(of_gradients | of_state).bytes, bytes_of(gradients), bytes_of(state))
+
+
+def held_by(module: nn.Module) -> list[Tensor]:
+    """Return the parameters and buffers of a network, each once: what is there before and after a step."""
+    return [*module.parameters(), *module.buffers()]
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:

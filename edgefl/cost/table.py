@@ -1,116 +1,146 @@
-"""A tier's row of costs, from one fake training step and one fake inference: nothing is computed, no large tensor allocated."""
+"""A tier's row of costs, and a row per layer, from traces of its training step and inference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch import nn
 
-from edgefl.cost.macs import MacCounter
-from edgefl.cost.memory import LivenessMeter, bytes_of, optimizer_tensors
-from edgefl.records import Batch, Cost
-
-Build = Callable[[], nn.Module]
-Loss = Callable[[nn.Module, Batch], Tensor]
-MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
+from edgefl.cost.layers import LOSS, NETWORK, OPTIMIZER
+from edgefl.cost.memory import MemorySplit, bytes_of
+from edgefl.cost.trace import Operation, StepTrace, Subject, trace_inference, trace_step
+from edgefl.records import Cost, LayerCost
 
 
 @dataclass(frozen=True)
-class StepTrace:
-    """What one training step does: MACs by phase, and bytes by kind."""
+class _Share:
+    """The work of one operation: what grows with the batch, per sample, and what does not, per pass or step."""
 
-    macs_forward: int
-    macs_backward: int
-    peak_activation_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
-    uncounted_ops: frozenset[str]
+    per_sample: int
+    fixed: int
 
 
-def cost_of(
-    build: Build,
-    loss: Loss,
-    optimizer: MakeOptimizer,
-    input_shape: tuple[int, ...],
-    classes: int,
-    batch_size: int,
-    payload_bytes: tuple[int, int],
-) -> Cost:
+def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], micro_batch: int | None = None) -> Cost:
     """Return the cost of a network at ``batch_size``.
 
     Args:
-        build: makes the network; its weights are never filled in.
-        loss: the client's objective, the method's regularisers included.
-        optimizer: makes the optimizer that a client steps with.
-        input_shape: one sample's shape.
-        classes: number of labels.
+        subject: the network, its objective, optimizer and input.
         batch_size: samples of a full training step and of an inference.
         payload_bytes: serialised bytes down and up.
+        micro_batch: samples of a forward and backward pass; gradients of ``batch_size`` are accumulated before an update.
 
-    MACs that grow with the batch are per sample; the rest, work on the weights alone, is ``macs_compose``: two traces tell them apart.
+    MACs that grow with the batch are per sample; the rest, work on the weights alone, is ``macs_compose``. Two traces that differ by one
+    sample tell them apart, operation by operation; in a backward pass, a product whose result has a row for every sample is a gradient
+    with respect to an input, one that sums over the samples is a gradient with respect to a weight.
     """
-    shape = (input_shape, classes)
-    step, next_step = (trace_step(build, loss, optimizer, *shape, size) for size in (batch_size, batch_size + 1))
-    forward = next_step.macs_forward - step.macs_forward
-    backward = next_step.macs_backward - step.macs_backward
-    inference_bytes, uncounted = trace_inference(build, input_shape, batch_size)
+    size = min(micro_batch or batch_size, batch_size)
+    step = trace_step(subject, size, passes=1 if size == batch_size else 2)
+    first, second, at = _pair(subject, step, size)
+    layers: dict[str, dict[str, int]] = {}
+    uncounted = set(step.uncounted_ops)
+    for one, more in zip(first.operations, second.operations, strict=True):
+        row = layers.setdefault(one.layer, dict.fromkeys(_KEYS, 0))
+        for key, share in _shares(one, more, at):
+            row[key] += share.per_sample
+            if share.fixed < 0:
+                uncounted.add(f"{one.name} (grows faster than the batch)")
+            else:
+                fixed = "elementwise_ops_step" if key.startswith("elementwise") else "macs_compose"
+                row[fixed] += share.fixed
+    inference = trace_inference(subject, batch_size)
     with torch.device("meta"):
-        parameters = list(build().parameters())
+        network = subject.build()
+    split = step.memory.split
+    rows = _rows(network, layers, split)
+    total = {key: sum(row[key] for row in layers.values()) for key in _KEYS}
     return Cost(
         batch_size=batch_size,
-        params=sum(p.numel() for p in parameters),
-        macs_forward=forward,
-        macs_backward=backward,
-        macs_compose=step.macs_forward + step.macs_backward - batch_size * (forward + backward),
-        peak_activation_bytes_inference=inference_bytes,
-        peak_activation_bytes_training=step.peak_activation_bytes,
-        parameter_bytes=bytes_of(parameters),
-        gradient_bytes=step.gradient_bytes,
-        optimizer_bytes=step.optimizer_bytes,
+        micro_batch=size,
+        params=sum(p.numel() for p in network.parameters()),
+        **total,
+        peak_activation_bytes_inference=inference.peak_bytes,
+        peak_activation_bytes_training=step.memory.peak_activation_bytes,
+        parameter_bytes=bytes_of(network.parameters()),
+        buffer_bytes=bytes_of(network.buffers()),
+        gradient_bytes=step.memory.gradient_bytes,
+        optimizer_bytes=step.memory.optimizer_bytes,
+        training_memory_bytes=split.total,
         download_bytes=payload_bytes[0],
         upload_bytes=payload_bytes[1],
-        uncounted_ops=tuple(sorted(step.uncounted_ops | uncounted)),
+        uncounted_ops=tuple(sorted(uncounted | inference.uncounted_ops)),
+        layers=rows,
+        peak_gradient_bytes=split.gradients,
+        peak_saved_bytes=split.saved,
+        peak_temporary_bytes=split.temporaries,
+        peak_layer_training=split.layer,
+        peak_layer_inference=inference.layer,
     )
 
 
-def trace_step(
-    build: Build, loss: Loss, optimizer: MakeOptimizer, input_shape: tuple[int, ...], classes: int, batch_size: int
-) -> StepTrace:
-    """Run forward, backward and update on fake tensors and return what was counted."""
-    counter = MacCounter()
-    with FakeTensorMode():
-        module = build().train()
-        stepper = optimizer(module)
-        present = torch.ones(classes, dtype=torch.bool)
-        with LivenessMeter(counter) as meter:
-            batch = Batch(torch.empty(batch_size, *input_shape), torch.zeros(batch_size, dtype=torch.int64), present)
-            value = loss(module, batch)
-            counter.phase = "backward"
-            value.backward()
-            counter.phase = "update"
-            stepper.step()
-        gradients = [p.grad for p in module.parameters() if p.grad is not None]
-        state = optimizer_tensors(stepper)
-        return StepTrace(
-            macs_forward=counter.macs["forward"],
-            macs_backward=counter.macs["backward"],
-            peak_activation_bytes=meter.peak_bytes(without=meter.numbers([*gradients, *state])),
-            gradient_bytes=bytes_of(gradients),
-            optimizer_bytes=bytes_of(state),
-            uncounted_ops=frozenset(counter.uncounted),
+_KEYS = (
+    "macs_forward", "macs_backward_input", "macs_backward_weight", "macs_compose",
+    "elementwise_ops", "elementwise_ops_backward", "elementwise_ops_step",
+)  # fmt: skip
+
+
+def _pair(subject: Subject, step: StepTrace, size: int) -> tuple[StepTrace, StepTrace, int]:
+    """Return two traces whose batches differ by one sample, and the smaller batch; a batch of one may be a case of its own."""
+    larger = trace_step(subject, size + 1)
+    if _names(step) == _names(larger):
+        return step, larger, size
+    return larger, trace_step(subject, size + 2), size + 1
+
+
+def _names(trace: StepTrace) -> list[str]:
+    return [operation.name for operation in trace.operations]
+
+
+def _shares(one: Operation, more: Operation, size: int) -> list[tuple[str, _Share]]:
+    """Return where the work of an operation belongs; ``more`` is the same operation with one sample more than ``size``."""
+
+    def share(a: int, b: int) -> _Share:
+        return _Share(b - a, a - size * (b - a))
+
+    found: list[tuple[str, _Share]] = []
+    if one.elementwise:
+        key = {"forward": "elementwise_ops", "backward": "elementwise_ops_backward"}.get(one.phase, "elementwise_ops_step")
+        found.append((key, share(one.elementwise, more.elementwise)))
+    if one.macs_input is not None and one.macs_weight is not None:
+        found.append(("macs_backward_input", share(one.macs_input, more.macs_input or 0)))
+        found.append(("macs_backward_weight", share(one.macs_weight, more.macs_weight or 0)))
+    elif one.macs:
+        if one.phase == "backward":
+            key = "macs_backward_input" if more.outputs > one.outputs else "macs_backward_weight"
+        else:
+            key = "macs_forward" if one.phase == "forward" else "macs_compose"
+        found.append((key, share(one.macs, more.macs)))
+    return found
+
+
+def _rows(network: nn.Module, layers: dict[str, dict[str, int]], split: MemorySplit) -> tuple[LayerCost, ...]:
+    """Return a row for every layer that works, holds weights or holds memory at the peak; the network's own order."""
+    modules = dict(network.named_modules())
+    own = {name: list(module.parameters(recurse=False)) for name, module in modules.items()}
+    order = [name or NETWORK for name in modules] + [LOSS, OPTIMIZER]
+    rows = []
+    for name in order:
+        module = modules.get("" if name == NETWORK else name)
+        parameters = own.get("" if name == NETWORK else name, [])
+        counts = layers.get(name)
+        saved, temporary = split.layers.get(name, (0, 0))
+        if not (counts or parameters or saved or temporary):
+            continue
+        rows.append(
+            LayerCost(
+                layer=name,
+                kind=type(module).__name__ if module is not None else "",
+                params=sum(p.numel() for p in parameters),
+                parameter_bytes=bytes_of(parameters),
+                **(counts or dict.fromkeys(_KEYS, 0)),
+                saved_bytes_at_peak=saved,
+                temporary_bytes_at_peak=temporary,
+            )
         )
+    return tuple(rows)
 
-
-def trace_inference(build: Build, input_shape: tuple[int, ...], batch_size: int) -> tuple[int, frozenset[str]]:
-    """Return the peak bytes of activations of an inference, its input and output included, and operations in no table."""
-    counter = MacCounter()
-    with FakeTensorMode(), torch.no_grad():
-        module = build().eval()
-        with LivenessMeter(counter) as meter:
-            x = torch.empty(batch_size, *input_shape)
-            logits = module(x)
-        del logits
-        return meter.peak_bytes(), frozenset(counter.uncounted)

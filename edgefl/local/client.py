@@ -79,11 +79,12 @@ class Clients:
             x, y = torch.from_numpy(shard.x), torch.from_numpy(shard.y)
             present = torch.zeros(task.architecture.classes, dtype=torch.bool)
             present[y.unique()] = True
-            optimizer = optimizer_of(self.method, module, task.training)
+            optimizer = optimizer_of(module, task.training, self.method.decayed(module))
             method = self.method
             result = train(module, lambda m, b: method.local_loss(m, b, received), optimizer, x, y, present, task.training, rng)
         tensors = {name: tensor.detach() for name, tensor in module.state_dict().items()}
         done = replace(job.planned, steps=result.steps, measured_peak_activation_bytes=result.peak_activation_bytes)
+        done = replace(done, measured_training_memory_bytes=result.memory_bytes)
         if not math.isfinite(result.loss) or not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
             return replace(done, status="diverged", upload_bytes=0)
         payload = encode(tensors)

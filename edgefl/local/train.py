@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgefl.cost.memory import LivenessMeter, optimizer_tensors
-from edgefl.cost.table import Loss
-from edgefl.methods.base import Method
+from edgefl.cost.memory import LivenessMeter, held_by, step_memory
+from edgefl.cost.trace import Loss
 from edgefl.records import Batch
+
+
+OptimizerName = Literal["momentum", "sgd", "adam"]
 
 
 @dataclass(frozen=True)
 class Training:
-    """How clients train: minibatch SGD with momentum."""
+    """How clients train: minibatches, an optimizer, and how many samples go through the network at once.
+
+    ``momentum`` is the coefficient of the optimizer of that name; "sgd" has none, "adam" its usual 0.9 and 0.999. With a
+    ``micro_batch`` gradients of a batch are accumulated over smaller passes: the same step, but for normalisation by batch statistics.
+    """
 
     epochs: int
     batch_size: int
     lr: float
     momentum: float
     weight_decay: float
+    optimizer: OptimizerName = "momentum"
+    micro_batch: int | None = None
 
     def steps(self, samples: int) -> int:
         """Return the steps of one client's round; the last batch of an epoch may be partial.
@@ -34,24 +43,39 @@ class Training:
         """
         return self.epochs * -(-samples // self.batch_size)
 
+    def passes(self, samples: int) -> int:
+        """Return the forward and backward passes of one client's round: one a step, more with micro-batches.
+
+        >>> Training(2, 32, 0.1, 0.9, 0.0, micro_batch=10).passes(33)
+        10
+        """
+        whole, rest = divmod(samples, self.batch_size)
+        micro = min(self.micro_batch or self.batch_size, self.batch_size)
+        return self.epochs * (whole * -(-self.batch_size // micro) + -(-rest // micro))
+
 
 @dataclass(frozen=True)
 class Trained:
-    """What the loop reports: the mean loss of the last epoch, the steps, and the metered peak of activations."""
+    """What the loop reports: the mean loss of the last epoch, the steps, and what the meter saw of the first one, in bytes."""
 
     loss: float
     steps: int
     peak_activation_bytes: int
+    memory_bytes: int
 
 
-def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch.optim.SGD:
-    """Return the client's optimizer; weight decay acts on the parameters that the method leaves to it."""
-    decayed = set(method.decayed(module))
+def optimizer_of(module: nn.Module, training: Training, decayed: Iterable[nn.Parameter] | None = None) -> torch.optim.Optimizer:
+    """Return the client's optimizer; weight decay acts on the parameters ``decayed``, or on all."""
+    decayed = set(module.parameters() if decayed is None else decayed)
     groups = [
         {"params": [p for p in module.parameters() if p in decayed], "weight_decay": training.weight_decay},
         {"params": [p for p in module.parameters() if p not in decayed], "weight_decay": 0.0},
     ]
-    return torch.optim.SGD([g for g in groups if g["params"]], lr=training.lr, momentum=training.momentum)
+    groups = [g for g in groups if g["params"]]
+    if training.optimizer == "adam":
+        return torch.optim.Adam(groups, lr=training.lr, foreach=False)
+    momentum = training.momentum if training.optimizer == "momentum" else 0.0
+    return torch.optim.SGD(groups, lr=training.lr, momentum=momentum, foreach=False)
 
 
 def train(
@@ -69,25 +93,30 @@ def train(
     The first step, a largest one, is metered. Its batch is part of what is metered, as it is of what a device holds.
     """
     module.train()
-    samples, peak, steps = len(y), 0, 0
-    total = 0.0
+    samples, steps, total = len(y), 0, 0.0
+    micro = training.micro_batch or training.batch_size
+    memory = None
     for epoch in range(training.epochs):
         total = 0.0
         for index in _batches(samples, training.batch_size, rng):
-            meter = LivenessMeter() if steps == 0 else None
+            meter = LivenessMeter(held_by(module)) if memory is None else None
             with meter or nullcontext():
-                batch = Batch(x[index], y[index], present)
-                value = loss(module, batch)
-                value.backward()
+                for part in index.split(micro):
+                    value = loss(module, Batch(x[part], y[part], present))
+                    if meter is not None:
+                        meter.mark()
+                    # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
+                    (value if len(part) == len(index) else value * (len(part) / len(index))).backward()
+                    if epoch == training.epochs - 1:
+                        total += value.item() * len(part)
+                    del value
                 optimizer.step()
             if meter is not None:
-                gradients = [p.grad for p in module.parameters() if p.grad is not None]
-                peak = meter.peak_bytes(without=meter.numbers([*gradients, *optimizer_tensors(optimizer)]))
+                memory = step_memory(meter, module, optimizer)
             optimizer.zero_grad()
             steps += 1
-            if epoch == training.epochs - 1:
-                total += value.item() * len(index)
-    return Trained(total / samples, steps, peak)
+    assert memory is not None  # a shard has at least one sample
+    return Trained(total / samples, steps, memory.peak_activation_bytes, memory.split.total)
 
 
 def _batches(samples: int, batch_size: int, rng: np.random.Generator) -> Iterator[Tensor]:

@@ -52,7 +52,7 @@ class Plan:
 
     def macs(self, tier: Tier, samples: int) -> int:
         """Return the MACs of one client's round with ``samples`` local samples."""
-        return self.costs[tier].macs_of_steps(samples * self.training.epochs, self.training.steps(samples))
+        return self.costs[tier].macs_of(samples * self.training.epochs, self.training.passes(samples))
 
     def home_of(self, tier: Tier) -> ClassPlan:
         """Return the class that a tier's row speaks of.
@@ -78,7 +78,7 @@ class Plan:
 
 def timing_of(device: DeviceProfile, cost: Cost, training: Training, samples: int) -> Timing:
     """Return the simulated round of one client: ``samples`` local samples, every epoch of them."""
-    return round_timing(device, cost, samples * training.epochs, training.steps(samples))
+    return round_timing(device, cost, samples * training.epochs, training.passes(samples))
 
 
 def make_plan(

@@ -1,0 +1,165 @@
+"""One training step and one inference of a network on fake tensors: what they compute and hold, with nothing computed or held."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves
+
+from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes
+from edgefl.cost.layers import OPTIMIZER, LayerTracker
+from edgefl.cost.macs import work_of
+from edgefl.cost.memory import LivenessMeter, StepMemory, held_by, step_memory
+from edgefl.records import Batch
+
+Build = Callable[[], nn.Module]
+Loss = Callable[[nn.Module, Batch], Tensor]
+MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
+MakeBatch = Callable[[int], Batch]
+Infer = Callable[[nn.Module, Batch], Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is traced.
+
+    Attributes:
+        build: makes the network; its weights are never filled in.
+        batch: makes a batch of so many samples.
+        loss: the client's objective, the method's regularisers included.
+        optimizer: makes the optimizer that a client steps with.
+        infer: runs the network on a batch.
+    """
+
+    build: Build
+    batch: MakeBatch
+    loss: Loss
+    optimizer: MakeOptimizer
+    infer: Infer = lambda module, batch: module(batch.x)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One dispatched operation that works: its layer, its phase, its MACs and values, and how many values it returns."""
+
+    name: str
+    layer: str
+    phase: str
+    macs: int
+    macs_input: int | None
+    macs_weight: int | None
+    elementwise: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """What one forward and backward pass and the update do."""
+
+    operations: tuple[Operation, ...]
+    memory: StepMemory
+    uncounted_ops: frozenset[str]
+
+
+@dataclass(frozen=True)
+class InferenceTrace:
+    """What an inference holds besides the weights: in bytes, at its peak, and the layer that runs then."""
+
+    peak_bytes: int
+    layer: str
+    uncounted_ops: frozenset[str]
+
+
+class _Recorder:
+    """Notes the work of every operation."""
+
+    def __init__(self, tracker: LayerTracker) -> None:
+        self.phase = "forward"
+        self.recording = True
+        self.operations: list[Operation] = []
+        self.uncounted: set[str] = set()
+        self._tracker = tracker
+
+    def __call__(self, operation: Any, args: tuple[Any, ...], out: Any) -> None:
+        work = work_of(operation, args, out)
+        if work is None:
+            self.uncounted.add(str(operation.overloadpacket))
+        elif self.recording and (work.macs or work.elementwise):
+            values = sum(t.numel() for t in ((out,) if isinstance(out, Tensor) else tree_leaves(out)) if isinstance(t, Tensor))
+            name, layer = str(operation.overloadpacket), self._tracker.current()
+            counts = (work.macs, work.macs_input, work.macs_weight, work.elementwise)
+            self.operations.append(Operation(name, layer, self.phase, *counts, values))
+
+
+def trace_step(subject: Subject, batch_size: int, passes: int = 1) -> StepTrace:
+    """Run ``passes`` forward and backward passes of ``batch_size`` samples and one update on fake tensors.
+
+    The operations are those of one pass and the update; more than one pass accumulates gradients, which its memory shows.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        module = subject.build().train()
+        optimizer = subject.optimizer(module)
+        tracker = LayerTracker(module)
+        recorder = _Recorder(tracker)
+        with tracker, LivenessMeter(held_by(module), recorder, tracker.current) as meter:
+            for done in range(passes):
+                recorder.recording, recorder.phase = done == 0, "forward"
+                value = subject.loss(module, subject.batch(batch_size))
+                meter.mark()
+                recorder.phase = "backward"
+                value.backward()
+                del value
+            recorder.recording, recorder.phase, tracker.outside = True, "update", OPTIMIZER
+            optimizer.step()
+        return StepTrace(tuple(recorder.operations), step_memory(meter, module, optimizer), frozenset(recorder.uncounted))
+
+
+def trace_inference(subject: Subject, batch_size: int) -> InferenceTrace:
+    """Return the peak bytes of activations of an inference, its input and output included, and operations in no table."""
+    steps: list[Step] = []
+    uncounted: set[str] = set()
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), _spelled_out():
+        module = subject.build().eval()
+        tracker = LayerTracker(module)
+
+        def observe(operation: Any, args: tuple[Any, ...], out: Any) -> None:
+            if work_of(operation, args, out) is None:
+                uncounted.add(str(operation.overloadpacket))
+            reads, writes = (tuple(_numbers(meter, of)) for of in (args, out))
+            if reads or writes:
+                scratch = scratch_bytes(operation, args, out)
+                steps.append(Step(reads, writes, may_overwrite(operation), tracker.current(), scratch))
+
+        with tracker, LivenessMeter((), observe, tracker.current) as meter:
+            batch = subject.batch(batch_size)
+            inputs = set(_numbers(meter, batch.x))
+            steps.clear()  # making the batch is not part of it
+            output = subject.infer(module, batch)
+            results = set(_numbers(meter, output))
+        peak, layer = runtime_peak(steps, meter.sizes, inputs, results)
+        return InferenceTrace(peak, layer, frozenset(uncounted))
+
+
+def _numbers(meter: LivenessMeter, of: Any) -> Iterator[int]:
+    for tensor in (of,) if isinstance(of, Tensor) else tree_leaves(of):
+        if isinstance(tensor, Tensor) and (number := meter.number(tensor)) is not None:
+            yield number
+
+
+@contextlib.contextmanager
+def _spelled_out() -> Iterator[None]:
+    """Trace attention and transformer blocks as products and a softmax, as an exported graph has them."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

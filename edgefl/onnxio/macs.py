@@ -1,0 +1,247 @@
+"""Multiply-accumulates of an ONNX graph, from its inferred shapes alone: a second opinion that never runs the network.
+
+A MAC is one multiply-add of a convolution or matrix product; adding a bias is none. Output values at a padded border count like any
+other, and so do a recurrent layer's steps past a sequence's end. Operators are in one of two tables, counted and ignored for a written
+reason, or reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import onnx
+import onnx.inliner
+
+from edgefl.errors import InputError
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, tuple[int | None, ...]]
+
+
+@dataclass(frozen=True)
+class OnnxMacs:
+    """MACs of a graph at one batch size.
+
+    Attributes:
+        per_node: name, operator and MACs of every counted node, in the graph's order.
+        total: their sum.
+        uncounted_ops: operators of no table, sorted; what they do is missing from the total.
+    """
+
+    per_node: tuple[tuple[str, str, int], ...]
+    total: int
+    uncounted_ops: tuple[str, ...]
+
+
+def count_macs(model: onnx.ModelProto, batch_size: int) -> OnnxMacs:
+    """Return the MACs of ``model`` when the first dimension of its inputs, where free, is ``batch_size``.
+
+    Raises:
+        InputError: the shapes contradict each other, or a counted node's are not known; names the node.
+
+    Example:
+        >>> ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in (("x", ["n", 3]), ("y", ["n", 5]))]
+        >>> weight = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, (3, 5), [0.0] * 15)
+        >>> node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="head")
+        >>> count_macs(onnx.helper.make_model(onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [weight])), 2)
+        OnnxMacs(per_node=(('head', 'MatMul', 30),), total=30, uncounted_ops=())
+    """
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    shapes = _shapes(model, batch_size)
+    counted, uncounted = [], set()
+    for index, node in enumerate(model.graph.node):
+        standard = node.domain in ("", "ai.onnx")
+        if standard and node.op_type in COUNTED:
+            counted.append(
+                (node.name or f"{node.op_type}_{index}", node.op_type, COUNTED[node.op_type](_Reader(node, index, shapes)))
+            )
+        elif not standard or node.op_type not in IGNORED:
+            uncounted.add(node.op_type if standard else f"{node.domain}.{node.op_type}")
+    return OnnxMacs(tuple(counted), sum(macs for _, _, macs in counted), tuple(sorted(uncounted)))
+
+
+def _shapes(model: onnx.ModelProto, batch_size: int) -> Shapes:
+    """Return every value's shape, None where a dimension is not known."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    graph = fixed.graph
+    initializers = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if value.name not in initializers and dims and not dims[0].HasField("dim_value"):
+            dims[0].dim_value = batch_size
+    # What the file says of other values may still carry the free batch.
+    graph.ClearField("value_info")
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True).graph
+    except onnx.shape_inference.InferenceError as error:
+        raise InputError(f"shapes do not fit together: {(str(error).strip().splitlines() or ['unknown'])[0]}") from None
+    known: dict[str, tuple[int | None, ...]] = {}
+    for value in (*inferred.input, *inferred.value_info, *inferred.output):
+        if value.type.tensor_type.HasField("shape"):
+            dims = value.type.tensor_type.shape.dim
+            known[value.name] = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
+    return {**known, **initializers}
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One node and the shapes around it."""
+
+    node: onnx.NodeProto
+    index: int
+    shapes: Shapes
+
+    def input(self, slot: int) -> Shape:
+        """Return the shape of an input."""
+        return self._shape(self.node.input[slot])
+
+    def output(self) -> Shape:
+        """Return the shape of the first output."""
+        return self._shape(self.node.output[0])
+
+    def has(self, slot: int) -> bool:
+        """Tell whether an optional input is there."""
+        return len(self.node.input) > slot and bool(self.node.input[slot])
+
+    def text(self, name: str) -> str:
+        """Return an attribute that is a text."""
+        return next(attribute.s.decode() for attribute in self.node.attribute if attribute.name == name)
+
+    def fail(self, what: str) -> InputError:
+        """Return an error that names the node."""
+        return InputError(f"node {self.node.name or f'number {self.index}'} ({self.node.op_type}): {what}")
+
+    def _shape(self, name: str) -> Shape:
+        shape = self.shapes.get(name)
+        if shape is None or None in shape:
+            shown = "unknown" if shape is None else "x".join("?" if dim is None else str(dim) for dim in shape)
+            raise self.fail(f"the shape of {name!r} is {shown}; its MACs need fixed dimensions")
+        return tuple(dim for dim in shape if dim is not None)
+
+
+def _convolution(node: _Reader) -> int:
+    # Each output value sums over the kernel and the input channels of its group.
+    return math.prod(node.output()) * math.prod(node.input(1)[1:])
+
+
+def _transposed_convolution(node: _Reader) -> int:
+    # Each input value is spread over the kernel and the output channels of its group.
+    return math.prod(node.input(0)) * math.prod(node.input(1)[1:])
+
+
+def _gemm(node: _Reader) -> int:
+    # A is rows x inner, or the other way round: its values times the columns, whichever it is.
+    return math.prod(node.input(0)) * node.output()[1]
+
+
+def _matmul(node: _Reader) -> int:
+    return math.prod(node.output()) * node.input(0)[-1]
+
+
+def _recurrent(gates: int) -> Callable[[_Reader], int]:
+    """Count a recurrent layer: in each direction and step, every gate multiplies the input and the state."""
+
+    def count(node: _Reader) -> int:
+        x, w, hidden = node.input(0), node.input(1), node.input(2)[-1]
+        return x[0] * x[1] * w[0] * gates * hidden * (x[2] + hidden)
+
+    return count
+
+
+def _attention(node: _Reader) -> int:
+    # Every query meets every key once for the scores and every value once for the sum, masked or not.
+    queries, keys = node.input(0), node.input(1)
+    steps = keys[-2] + (node.input(4)[2] if node.has(4) else 0)
+    return (math.prod(queries) + math.prod(node.output())) * steps
+
+
+def _einsum(node: _Reader) -> int:
+    """Count an equation from left to right, two operands at a time.
+
+    An index of one operand alone is summed before it meets the next. Two operands that share no summed index are only multiplied value
+    by value, which is no matrix product.
+    """
+    equation = node.text("equation").replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    operands = [_sizes(node, term, node.input(slot)) for slot, term in enumerate(left.split(","))]
+    names = [name for operand in operands for name in operand]
+    ellipsis = {name for name in names if len(name) > 1}
+    result = ({*right.replace("...", "")} | ellipsis) if arrow else {n for n in names if names.count(n) == 1} | ellipsis
+    macs, current = 0, operands[0]
+    for position, other in enumerate(operands[1:], start=1):
+        later = result.union(*operands[position + 1 :])
+        both = {name: max(current.get(name, 1), other.get(name, 1)) for name in {**current, **other}}
+        shared = current.keys() & other.keys()
+        kept = {name: size for name, size in both.items() if name in later or name in shared}
+        if any(name not in later for name in shared):
+            macs += math.prod(kept.values())
+        current = {name: size for name, size in kept.items() if name in later}
+    return macs
+
+
+def _sizes(node: _Reader, term: str, shape: Shape) -> dict[str, int]:
+    """Return the size of every index of a term; an ellipsis gives indices of its own, numbered from the right."""
+    before, dots, after = term.partition("...")
+    free = len(shape) - len(before) - len(after)
+    if free < 0 or (free and not dots):
+        raise node.fail(f"term {term!r} of its equation does not fit a shape of {shape}")
+    return dict(zip([*before, *(f"...{free - i}" for i in range(free)), *after], shape, strict=True))
+
+
+COUNTED: dict[str, Callable[[_Reader], int]] = {
+    "Conv": _convolution,
+    "ConvTranspose": _transposed_convolution,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    "Einsum": _einsum,
+    "LSTM": _recurrent(4),
+    "GRU": _recurrent(3),
+    "RNN": _recurrent(1),
+    "Attention": _attention,
+}
+
+REASON_ELEMENTWISE = "one value at a time, no sum of products"
+REASON_REDUCES = "sums or compares values, no product of two tensors"
+REASON_NORMALISES = "element-wise and reductions: a few operations a value, counted apart from MACs"
+REASON_MOVES = "moves, creates or reinterprets values"
+REASON_LOOKS_UP = "reads or writes rows or positions"
+REASON_INTERPOLATES = "a few neighbours for each value, with weights that depend on positions only"
+
+IGNORED: dict[str, str] = {
+    **dict.fromkeys(
+        ["Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "Ceil", "Celu", "Clip", "Cos", "Cosh",
+         "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish",
+         "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean", "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or",
+         "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign",
+         "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor", "QuantizeLinear", "DequantizeLinear",
+         "DynamicQuantizeLinear", "RotaryEmbedding"],
+        REASON_ELEMENTWISE,
+    ),
+    **dict.fromkeys(
+        ["ArgMax", "ArgMin", "AveragePool", "CumSum", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool",
+         "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+         "ReduceSumSquare", "TopK"],
+        REASON_REDUCES,
+    ),
+    **dict.fromkeys(
+        ["BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization", "LRN",
+         "LogSoftmax", "MeanVarianceNormalization", "RMSNormalization", "Softmax"],
+        REASON_NORMALISES,
+    ),
+    **dict.fromkeys(
+        ["Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten", "Identity", "Pad",
+         "Range", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"],
+        REASON_MOVES,
+    ),
+    **dict.fromkeys(
+        ["Compress", "Gather", "GatherElements", "GatherND", "NonZero", "OneHot", "ReverseSequence", "ScatterElements", "ScatterND"],
+        REASON_LOOKS_UP,
+    ),
+    **dict.fromkeys(["GridSample", "Resize", "Upsample"], REASON_INTERPOLATES),
+}  # fmt: skip
