@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edgefl.config import RunConfig as RunConfig
     from edgefl.run import RunResult as RunResult
     from edgefl.run import export as export
-    from edgefl.run import profile as profile
+    from edgefl.profiling import profile as profile
     from edgefl.run import simulate as simulate
     from edgefl.run import verify as verify
 
@@ -25,7 +25,7 @@ _HOMES = {
     "RunConfig": "edgefl.config",
     "RunResult": "edgefl.run",
     "simulate": "edgefl.run",
-    "profile": "edgefl.run",
+    "profile": "edgefl.profiling",
     "export": "edgefl.run",
     "verify": "edgefl.run",
 }

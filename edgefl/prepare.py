@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import nn
 
 from edgefl.config import RunConfig
+from edgefl.cost.explain import reason
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject
 from edgefl.data.sources import Dataset, Split
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, EdgeflError
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import Fleet
 from edgefl.local.client import Clients, Task
@@ -104,30 +106,38 @@ def training_of(config: RunConfig) -> Training:
     return Training(epochs=config.local_epochs or 1, **{key: getattr(config, key) for key in keys})
 
 
-def tier_cost(method: Method, architecture: Architecture, tier: Tier, training: Training) -> Cost:
+def tier_cost(method: Method, architecture: Architecture, tier: Tier, training: Training, codec: str = "fp32") -> Cost:
     """Return the cost of one tier's training step and inference at the batch size of ``training``.
 
     Raises:
-        ConfigError: the network does not take this input.
+        ConfigError: the network does not take this input, or what it computes depends on values.
     """
-    size = payload_bytes(method.shapes(architecture, tier))
+    network = partial(method.network, architecture, tier)
+    try:
+        shapes = method.shapes(architecture, tier)
+        return network_cost(network, architecture, method, training, (payload_bytes(shapes), payload_bytes(shapes, codec)))
+    except EdgeflError:
+        raise
+    except Exception as error:  # tracing runs the network's own code, which may raise anything
+        raise ConfigError(f"model {architecture.model} does not take input {architecture}: {reason(error)}") from error
+
+
+def network_cost(
+    build: Callable[[], nn.Module], architecture: Architecture, method: Method, training: Training, sizes: tuple[int, int]
+) -> Cost:
+    """Return the cost of a network that ``method`` trains, and that sends ``sizes`` bytes down and up."""
 
     def batch(samples: int) -> Batch:
-        present = torch.ones(architecture.classes, dtype=torch.bool)
-        return Batch(torch.empty(samples, *architecture.input_shape), torch.zeros(samples, dtype=torch.int64), present)
+        present = torch.ones(architecture.classes, dtype=torch.bool) if architecture.classes else None
+        return Batch(architecture.samples(samples), torch.zeros(samples, dtype=torch.int64), present)
 
     subject = Subject(
-        build=partial(method.network, architecture, tier),
+        build=build,
         batch=batch,
         loss=lambda module, batch: method.local_loss(module, batch, {}),
         optimizer=lambda module: optimizer_of(module, training, method.decayed(module)),
     )
-    try:
-        return cost_of(subject, training.batch_size, (size, size), training.micro_batch)
-    except RuntimeError as error:
-        shape = "x".join(map(str, architecture.input_shape))
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"model {architecture.model} does not take input {shape}: {reason}") from None
+    return cost_of(subject, training.batch_size, sizes, training.micro_batch)
 
 
 def _task(config: RunConfig, architecture: Architecture, training: Training) -> Task:

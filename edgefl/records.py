@@ -185,7 +185,9 @@ class Timing:
 
 
 Status = Literal["trained", "refused", "diverged"]
-BudgetName = Literal["memory_bytes", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "uncounted_ops"]
+BudgetName = Literal[
+    "memory_bytes", "macs_forward", "macs_train_step", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "uncounted_ops",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

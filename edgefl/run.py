@@ -11,20 +11,18 @@ from typing import Any
 
 import torch
 
-from edgefl.config import HOST_KEYS, RunConfig, check_ratios
+from edgefl.config import HOST_KEYS, RunConfig
 from edgefl.deploy import Deployed, build_bundle
 from edgefl.engine import open_engine
 from edgefl.errors import CheckpointError, ConfigError
 from edgefl.files import read_toml, write_bytes, write_json
-from edgefl.methods.base import GlobalState, check_tiers, create
-from edgefl.models.base import Architecture
+from edgefl.methods.base import GlobalState
 from edgefl.onnxio.verify import VerifyReport
 from edgefl.onnxio.verify import verify as verify_bundle
-from edgefl.prepare import Session, prepare, tier_cost, training_of
+from edgefl.prepare import Session, prepare
 from edgefl.records import RoundRecord, Tier
-from edgefl.registry import methods
 from edgefl.report import html
-from edgefl.report.summary import class_rows, cost_row, tier_rows, totals
+from edgefl.report.summary import class_rows, tier_rows, totals
 from edgefl.runfolder import RunFolder
 from edgefl.server import evaluate
 from edgefl.server.checkpoint import Checkpoint
@@ -201,68 +199,6 @@ def verify(bundle: Path | str) -> VerifyReport:
 def report(run: Path | str) -> Path:
     """Write ``report.html`` of a finished run anew and return its path."""
     return html.write(RunFolder(Path(run)).path)
-
-
-def profile(
-    model: str,
-    input_shape: tuple[int, ...],
-    classes: int = 10,
-    *,
-    method: str = "fedavg",
-    method_options: Mapping[str, Any] | None = None,
-    tiers: tuple[float, ...] | None = None,
-    batch_size: int = 32,
-    device: str | None = None,
-    norm: str | None = None,
-) -> list[dict[str, Any]]:
-    """Return one row of costs per tier: MACs, peak memory and bytes, and on ``device`` seconds, joules and whether it fits.
-
-    ``macs_forward`` and ``macs_backward`` are per sample, ``macs_compose`` per step, ``macs_train_step`` the whole step at
-    ``batch_size``. Nothing is computed: the network is traced with fake tensors.
-
-    Raises:
-        InputError: an unknown name, a tier outside (0, 1], or an input that the network does not take.
-
-    Example:
-        >>> profile("cnn-digits", (1, 8, 8), 10)[0]["macs_forward"]
-        1798144
-    """
-    if batch_size < 1:
-        raise ConfigError(f"batch_size: expected at least 1, got {batch_size}")
-    if tiers is not None:
-        try:
-            check_ratios(tiers)
-        except ValueError as error:
-            raise ConfigError(f"tiers: {error}") from None
-    methods.check(method)
-    ratios = tiers or methods.load(method).default_tiers
-    check_tiers(method, ratios)
-    architecture = Architecture(model, tuple(input_shape), classes, norm)
-    training = replace(training_of(RunConfig()), batch_size=batch_size)
-    chosen = create(method, method_options)
-    rows = []
-    for tier in map(Tier, ratios):
-        cost = tier_cost(chosen, architecture, tier, training)
-        row = {"tier": tier.number, "method": method, "model": model, "batch_size": batch_size, **cost_row(cost)}
-        rows.append(row | (_on_device(device, cost) if device else {}))
-    return rows
-
-
-def _on_device(name: str, cost: Any) -> dict[str, Any]:
-    from edgefl.fleet.clock import energy_j, inference_s, throttled_s
-    from edgefl.fleet.load import load_device
-
-    device = load_device(name)
-    step_s = throttled_s(device, cost.macs_train_step / device.training_macs_per_s)
-    sample_s = inference_s(device, cost.macs_forward)
-    return {
-        "device": device.name,
-        "inference_seconds": sample_s,
-        "inference_joules": energy_j(device, cost.macs_forward, sample_s),
-        "train_step_seconds": step_s,
-        "train_step_joules": energy_j(device, cost.macs_train_step, step_s),
-        "fits": cost.training_memory_bytes <= device.training_bytes and not cost.uncounted_ops,
-    }
 
 
 def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:

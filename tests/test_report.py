@@ -1,7 +1,5 @@
 """The report room: tables in every format, and a run's page: whole, escaped, sensible when there is little to show."""
 
-import copy
-import csv
 import io
 import itertools
 import json
@@ -18,10 +16,10 @@ from plotly.offline import get_plotlyjs
 from rich.console import Console
 from rich.table import Table
 
-from edgefl.errors import InputError, UnknownNameError
+from edgefl.errors import InputError
 from edgefl.records import Outcome, RoundRecord, Shortfall, Tier, Timing
 from edgefl.report import charts, html
-from edgefl.report.tables import COST_COLUMNS, cost_table, tier_table, to_plain, to_rich
+from edgefl.report.tables import tier_table, to_plain, to_rich
 
 CLASSES = (
     ("flagship-phone", "Flagship phone", 0.15, 3, 1.0),
@@ -185,13 +183,6 @@ def figures_of(page: str) -> dict[str, Any]:
     found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     return dict(json.loads(found[1]))
-
-
-def cost_rows() -> list[dict[str, Any]]:
-    rows = [{**row, "method": "fedhm", "model": "cnn", "batch_size": 32} for row in make_summary()["tiers"]]
-    rows = [{key: row[key] for key in COST_COLUMNS} for row in rows]
-    rows[1]["uncounted_ops"] = ["Einsum", "Erf"]
-    return rows
 
 
 def printed(table: Table, width: int) -> str:
@@ -483,52 +474,3 @@ def test_a_tier_that_no_class_takes_has_dashes() -> None:
     assert "device –;" in line
     assert "a round time –, energy –; budget used –" in line
     assert html.render(summary, make_rounds())
-
-
-def test_costs_as_json_are_the_rows_themselves() -> None:
-    rows = cost_rows()
-    assert json.loads(cost_table(rows, "json")) == {"rows": rows}
-
-
-def test_costs_as_csv_parse_back_to_the_same_integers() -> None:
-    rows = cost_rows()
-    parsed = list(csv.DictReader(io.StringIO(cost_table(rows, "csv"))))
-    assert list(parsed[0]) == list(COST_COLUMNS)
-    for row, line in zip(rows, parsed, strict=True):
-        for key, value in row.items():
-            if isinstance(value, int):
-                assert int(line[key]) == value
-    assert [line["uncounted_ops"] for line in parsed] == ["", "Einsum;Erf", ""]
-
-
-def test_costs_as_markdown_have_one_cell_per_name() -> None:
-    rows = copy.deepcopy(cost_rows())
-    rows[0]["uncounted_ops"] = ["a|b"]
-    lines = cost_table(rows, "markdown").splitlines()
-    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
-    assert [cell.strip() for cell in cells[0]] == list(COST_COLUMNS)
-    assert {len(line) for line in cells} == {len(COST_COLUMNS)}
-    assert cells[2][-1].strip() == r"a\|b"
-    assert "| 112448000 |" in lines[2]
-
-
-def test_costs_as_a_table_have_human_units_and_name_what_was_not_counted() -> None:
-    text = printed(cost_table(cost_rows(), "table"), 80)
-    assert max(map(len, text.splitlines())) <= 80
-    assert "fedhm · cnn · batch of 32" in text
-    assert "1.20 M" in text
-    assert "Not counted, so no budget can be claimed met: tier 0.5: Einsum, Erf" in " ".join(text.split())
-    on_device = [{**row, "device": "pi-4", "train_step_seconds": 0.2, "fits": False} for row in cost_rows()]
-    assert re.search(r"200 ms +pi-4", printed(cost_table(on_device, "table"), 120))
-
-
-def test_costs_on_a_device_are_in_every_text_format() -> None:
-    rows = [{**row, "device": "pi-4", "train_step_seconds": 0.25, "fits": True} for row in cost_rows()]
-    line = next(csv.DictReader(io.StringIO(cost_table(rows, "csv"))))
-    assert (line["device"], line["train_step_seconds"], line["fits"]) == ("pi-4", "0.25", "true")
-    assert "| pi-4 | 0.25 | true |" in cost_table(rows, "markdown")
-
-
-def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown format 'cvs'; did you mean 'csv'\? Known: csv, json"):
-        cost_table(cost_rows(), "cvs")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
 from typing import Any
+
+import click
 
 
 def show(what: Any) -> None:
@@ -13,3 +17,23 @@ def show(what: Any) -> None:
     if not console.is_terminal:
         console = Console(width=200, highlight=False, markup=False)
     console.print(what)
+
+
+def as_text(what: Any) -> str:
+    """Return what :func:`show` would print where there is no terminal."""
+    from rich.console import Console
+
+    console = Console(width=200, highlight=False, markup=False, record=True, file=io.StringIO())
+    console.print(what)
+    return console.export_text()
+
+
+def write_or_print(text: str, out: Path | None) -> None:
+    """Write a text to a file, whole or not at all, or to the terminal."""
+    if out is None:
+        click.echo(text)
+        return
+    from edgefl.files import write_bytes
+
+    write_bytes(out, (text.rstrip("\n") + "\n").encode())
+    click.echo(f"written: {out}", err=True)

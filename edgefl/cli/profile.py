@@ -1,60 +1,98 @@
-"""The command ``profile``: what each tier of a network costs, without training it."""
+"""The command ``profile``: what a network costs on a device, tier by tier and layer by layer, without training it."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from edgefl.cli.console import show
-from edgefl.cli.options import Shape, Tiers
+from edgefl.cli.console import as_text, show, write_or_print
+from edgefl.cli.options import Tiers
 from edgefl.registry import methods, models
 
-FORMATS = ("table", "json", "csv", "markdown")
+FORMATS = ("table", "json", "csv", "markdown", "html")
 
 
 @click.command()
-@click.option("--model", required=True, metavar="NAME", help=f"{', '.join(models.names())}.")
-@click.option("--method", default="fedavg", metavar="NAME", help=f"{', '.join(methods.names())}. [fedavg: the network as it is]")
-@click.option("--input", "input_shape", required=True, type=Shape(), help="One sample's shape, such as 3x32x32.")
+@click.argument("network", required=False)
+@click.option("--model", metavar="NAME", help=f"Instead of NETWORK: {', '.join(models.names())}.")
+@click.option("--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help="One sample: 3x32x32, or ids=int64:80; may repeat.")
 @click.option("--classes", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Number of labels.")
+@click.option("--method", metavar="NAME", help=f"Makes sub-models: {', '.join(methods.names())}. [the network as it is]")
 @click.option("--tiers", type=Tiers(), help="Sizes of sub-models, largest first. [the method's own]")
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, metavar="N", help="Samples of a step.")
+@click.option("--micro-batch", type=click.IntRange(1), metavar="N", help="Samples at once; gradients are accumulated. [the batch]")
+@click.option("--optimizer", type=click.Choice(("momentum", "sgd", "adam")), default="momentum", show_default=True)
+@click.option("--codec", metavar="NAME", default="fp32", show_default=True, help="Of updates: fp32, fp16, int8, sparse.")
 @click.option("--norm", metavar="POLICY", help="group, static, batch or none. [the model's own]")
-@click.option("--device", metavar="NAME|FILE", help="Adds seconds, joules and fit on this device.")
+@click.option("--device", "devices", multiple=True, metavar="NAME|FILE", help="Adds seconds, joules and fit on it; may repeat.")
+@click.option("--profile", "fleet", metavar="NAME|FILE", help="Adds every class of a fleet, with its budgets.")
+@click.option("--samples", type=click.IntRange(1), default=500, show_default=True, metavar="N", help="Local samples of a client.")
+@click.option("--local-epochs", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Epochs of a round.")
+@click.option("--layers", is_flag=True, help="A row per layer of the largest tier.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="table", show_default=True)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write there instead of the terminal.")
 def command(
-    model: str,
-    method: str,
-    input_shape: tuple[int, ...],
+    network: str | None,
+    model: str | None,
+    inputs: tuple[str, ...],
     classes: int,
+    method: str | None,
     tiers: tuple[float, ...] | None,
     batch_size: int,
+    micro_batch: int | None,
+    optimizer: str,
+    codec: str,
     norm: str | None,
-    device: str | None,
+    devices: tuple[str, ...],
+    fleet: str | None,
+    samples: int,
+    local_epochs: int,
+    layers: bool,
     format_: str,
+    out: Path | None,
 ) -> None:
-    r"""Show what each tier costs: parameters, MACs, peak memory and bytes, counted on its graph.
+    r"""Show what a network costs: MACs, peak memory and bytes, counted on its graph before anything runs.
+
+    NETWORK is a reference network's name, package.module:factory of your own, or a file that ends in .onnx.
 
     \b
-    edgefl profile --model resnet18 --method fedhm --input 3x32x32 --tiers 1,0.5,0.25
-    edgefl profile --model cnn-fashion --method heterofl --input 1x28x28 --device raspberry-pi-4 --format markdown
+    edgefl profile resnet18 --input 3x32x32 --method fedhm --tiers 1,0.5,0.25
+    edgefl profile my_package.my_module:factory --input 3x224x224 --device raspberry-pi-4
+    edgefl profile model.onnx --profile phone --format html --out costs.html
 
-    MACs forward and backward are per sample, composition per step, a training step at the batch size.
+    MACs forward and backward are per sample, composition per pass, a training step at the batch size.
     """
-    from edgefl.report.tables import cost_table
-    from edgefl.run import profile
+    if (network is None) == (model is None):
+        raise click.UsageError("give one network: NETWORK, or --model NAME")
+    from edgefl.profiling import profile
 
     rows = profile(
-        model,
-        input_shape,
+        network or str(model),
+        inputs,
         classes,
         method=method,
         tiers=tiers,
         batch_size=batch_size,
-        device=device,
+        micro_batch=micro_batch,
+        optimizer=optimizer,  # type: ignore[arg-type]  # click checked it
+        codec=codec,
+        device=devices,
+        fleet=fleet,
+        samples=samples,
+        local_epochs=local_epochs,
         norm=norm,
     )
-    table = cost_table(rows, format_)
-    if isinstance(table, str):
-        click.echo(table)
+    if format_ == "html":
+        from edgefl.report.cost_page import cost_page
+
+        text = cost_page(rows)
     else:
-        show(table)
+        from edgefl.report.cost_tables import cost_table, layer_table
+
+        table = layer_table(rows[0], format_) if layers else cost_table(rows, format_)
+        if not isinstance(table, str) and out is None:
+            show(table)
+            return
+        text = table if isinstance(table, str) else as_text(table)
+    write_or_print(text, out)

@@ -59,7 +59,9 @@ def scratch_bytes(operation: Any, args: tuple[Any, ...], out: Any) -> int:
 _SEGMENT_BYTES = 16 * 1024 * 4
 
 
-def runtime_peak(steps: Sequence[Step], sizes: Sequence[int], inputs: Collection[int], results: Collection[int]) -> tuple[int, str]:
+def runtime_peak(
+    steps: Sequence[Step], sizes: Sequence[int], inputs: Collection[int], results: Collection[int]
+) -> tuple[int, str]:
     """Return the most bytes alive at once, and the layer that runs then.
 
     Args:

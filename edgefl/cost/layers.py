@@ -32,7 +32,10 @@ class LayerTracker:
         self.outside = LOSS
 
     def __enter__(self) -> LayerTracker:
-        self._handles = [register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave, always_call=True)]
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        ]
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -50,7 +53,7 @@ class LayerTracker:
             self._change()
 
     def _change(self) -> None:
-        self._starts.append(torch.autograd._get_sequence_nr())
+        self._starts.append(torch._C._autograd._get_sequence_nr())
         self._layers.append(self._stack[-1] if self._stack else LOSS)
 
     def current(self) -> str:

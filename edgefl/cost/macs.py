@@ -137,9 +137,10 @@ IGNORED: dict[Any, str] = {
             fill_ fill zero_ zero cat stack constant_pad_nd _unsafe_view new_empty new_empty_strided empty_strided select_backward
             slice_backward scalar_tensor lift_fresh arange resize_ set_ unsafe_split unsafe_split_with_sizes repeat
             repeat_interleave roll flip rot90 eye tril triu tril_ triu_ linspace diagonal_backward channel_shuffle
-            native_channel_shuffle pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad1d_backward
-            reflection_pad2d_backward replication_pad2d replication_pad2d_backward _reshape_copy _reshape_alias im2col col2im
-            unfold_backward detach_ t_ transpose_ squeeze_ unsqueeze_ split_with_sizes_copy unbind_copy bernoulli bernoulli_ rand
+            native_channel_shuffle pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
+            reflection_pad1d_backward reflection_pad2d_backward replication_pad2d replication_pad2d_backward _reshape_copy _reshape_alias im2col col2im
+            unfold_backward
+            as_strided_ detach_ t_ transpose_ squeeze_ unsqueeze_ split_with_sizes_copy unbind_copy bernoulli bernoulli_ rand
             rand_like randn randn_like randint randperm normal_ uniform_ tril_indices triu_indices
             """
         ),

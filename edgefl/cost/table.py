@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import nn
-
-from edgefl.cost.layers import LOSS, NETWORK, OPTIMIZER
-from edgefl.cost.memory import MemorySplit, bytes_of
-from edgefl.cost.trace import Operation, StepTrace, Subject, trace_inference, trace_step
+from edgefl.cost.layers import LOSS, OPTIMIZER
+from edgefl.cost.memory import MemorySplit
+from edgefl.cost.trace import Layer, Operation, StepTrace, Subject, trace_inference, trace_step
 from edgefl.records import Cost, LayerCost
 
 
@@ -49,20 +47,18 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
                 fixed = "elementwise_ops_step" if key.startswith("elementwise") else "macs_compose"
                 row[fixed] += share.fixed
     inference = trace_inference(subject, batch_size)
-    with torch.device("meta"):
-        network = subject.build()
     split = step.memory.split
-    rows = _rows(network, layers, split)
+    rows = _rows(step.layers, layers, split)
     total = {key: sum(row[key] for row in layers.values()) for key in _KEYS}
     return Cost(
         batch_size=batch_size,
         micro_batch=size,
-        params=sum(p.numel() for p in network.parameters()),
+        params=sum(layer.params for layer in step.layers),
         **total,
         peak_activation_bytes_inference=inference.peak_bytes,
         peak_activation_bytes_training=step.memory.peak_activation_bytes,
-        parameter_bytes=bytes_of(network.parameters()),
-        buffer_bytes=bytes_of(network.buffers()),
+        parameter_bytes=split.parameters - step.buffer_bytes,
+        buffer_bytes=step.buffer_bytes,
         gradient_bytes=step.memory.gradient_bytes,
         optimizer_bytes=step.memory.optimizer_bytes,
         training_memory_bytes=split.total,
@@ -118,29 +114,14 @@ def _shares(one: Operation, more: Operation, size: int) -> list[tuple[str, _Shar
     return found
 
 
-def _rows(network: nn.Module, layers: dict[str, dict[str, int]], split: MemorySplit) -> tuple[LayerCost, ...]:
-    """Return a row for every layer that works, holds weights or holds memory at the peak; the network's own order."""
-    modules = dict(network.named_modules())
-    own = {name: list(module.parameters(recurse=False)) for name, module in modules.items()}
-    order = [name or NETWORK for name in modules] + [LOSS, OPTIMIZER]
+def _rows(network: Sequence[Layer], layers: dict[str, dict[str, int]], split: MemorySplit) -> tuple[LayerCost, ...]:
+    """Return a row for every layer that works, holds weights or holds memory at the peak; in the network's own order."""
     rows = []
-    for name in order:
-        module = modules.get("" if name == NETWORK else name)
-        parameters = own.get("" if name == NETWORK else name, [])
-        counts = layers.get(name)
-        saved, temporary = split.layers.get(name, (0, 0))
-        if not (counts or parameters or saved or temporary):
-            continue
-        rows.append(
-            LayerCost(
-                layer=name,
-                kind=type(module).__name__ if module is not None else "",
-                params=sum(p.numel() for p in parameters),
-                parameter_bytes=bytes_of(parameters),
-                **(counts or dict.fromkeys(_KEYS, 0)),
-                saved_bytes_at_peak=saved,
-                temporary_bytes_at_peak=temporary,
-            )
-        )
+    for layer in (*network, Layer(LOSS, "", 0, 0), Layer(OPTIMIZER, "", 0, 0)):
+        counts = layers.get(layer.name)
+        saved, temporary = split.layers.get(layer.name, (0, 0))
+        if counts or layer.params or saved or temporary:
+            work = counts or dict.fromkeys(_KEYS, 0)
+            held = {"saved_bytes_at_peak": saved, "temporary_bytes_at_peak": temporary}
+            rows.append(LayerCost(layer.name, layer.kind, layer.params, layer.parameter_bytes, **work, **held))
     return tuple(rows)
-

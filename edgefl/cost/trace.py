@@ -14,9 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
 from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes
-from edgefl.cost.layers import OPTIMIZER, LayerTracker
+from edgefl.cost.layers import NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import work_of
-from edgefl.cost.memory import LivenessMeter, StepMemory, held_by, step_memory
+from edgefl.cost.memory import LivenessMeter, StepMemory, bytes_of, held_by, step_memory
 from edgefl.records import Batch
 
 Build = Callable[[], nn.Module]
@@ -59,12 +59,24 @@ class Operation:
     outputs: int
 
 
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A module of the network and the parameters that it has itself; one that several modules share belongs to the first."""
+
+    name: str
+    kind: str
+    params: int
+    parameter_bytes: int
+
+
 @dataclass(frozen=True)
 class StepTrace:
-    """What one forward and backward pass and the update do."""
+    """What one forward and backward pass and the update do, and the network's layers, weights or not."""
 
     operations: tuple[Operation, ...]
     memory: StepMemory
+    layers: tuple[Layer, ...]
+    buffer_bytes: int
     uncounted_ops: frozenset[str]
 
 
@@ -118,7 +130,19 @@ def trace_step(subject: Subject, batch_size: int, passes: int = 1) -> StepTrace:
                 del value
             recorder.recording, recorder.phase, tracker.outside = True, "update", OPTIMIZER
             optimizer.step()
-        return StepTrace(tuple(recorder.operations), step_memory(meter, module, optimizer), frozenset(recorder.uncounted))
+        memory = step_memory(meter, module, optimizer)
+        buffer_bytes = bytes_of(module.buffers())
+        return StepTrace(tuple(recorder.operations), memory, _layers(module), buffer_bytes, frozenset(recorder.uncounted))
+
+
+def _layers(network: nn.Module) -> tuple[Layer, ...]:
+    seen: set[nn.Parameter] = set()
+    found = []
+    for name, module in network.named_modules():
+        own = [p for p in module.parameters(recurse=False) if p not in seen]
+        seen.update(own)
+        found.append(Layer(name or NETWORK, type(module).__name__, sum(p.numel() for p in own), bytes_of(own)))
+    return tuple(found)
 
 
 def trace_inference(subject: Subject, batch_size: int) -> InferenceTrace:

@@ -10,9 +10,11 @@ from edgefl.records import BudgetName, Cost, Shortfall, Tier, Timing
 
 @dataclass(frozen=True)
 class Budget:
-    """What one client may use in one round; None is no limit."""
+    """What one client may use in one round; None is no limit. ``macs_forward`` is per sample, ``macs_train_step`` per step."""
 
-    memory_bytes: float
+    memory_bytes: float | None = None
+    macs_forward: float | None = None
+    macs_train_step: float | None = None
     deadline_s: float | None = None
     download_bytes: float | None = None
     upload_bytes: float | None = None
@@ -47,6 +49,8 @@ def use(cost: Cost, timing: Timing, budget: Budget) -> dict[BudgetName, tuple[fl
     """Return need and have of every budget that has a limit."""
     needs: dict[BudgetName, tuple[float, float | None]] = {
         "memory_bytes": (cost.training_memory_bytes, budget.memory_bytes),
+        "macs_forward": (cost.macs_forward, budget.macs_forward),
+        "macs_train_step": (cost.macs_train_step, budget.macs_train_step),
         "deadline_s": (timing.total_s, budget.deadline_s),
         "download_bytes": (cost.download_bytes, budget.download_bytes),
         "upload_bytes": (cost.upload_bytes, budget.upload_bytes),

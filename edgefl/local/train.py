@@ -15,7 +15,6 @@ from edgefl.cost.memory import LivenessMeter, held_by, step_memory
 from edgefl.cost.trace import Loss
 from edgefl.records import Batch
 
-
 OptimizerName = Literal["momentum", "sgd", "adam"]
 
 

@@ -98,10 +98,13 @@ class Method(abc.ABC):
         """
 
     def shapes(self, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
-        """Return name → shape of what travels to a client of ``tier``: the declaration that payloads are held to."""
+        """Return name → shape of what travels to a client of ``tier``: the declaration that payloads are held to.
+
+        Counters, such as BatchNorm's of its batches, do not travel.
+        """
         with torch.device("meta"):
             network = self.network(architecture, tier)
-        return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+        return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         """Return the first state: the dense network's initial weights."""

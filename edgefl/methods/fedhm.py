@@ -65,9 +65,7 @@ class FedHM(Method):
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the hybrid network: dense where the paper keeps it so, two small layers elsewhere."""
         network = architecture.build()
-        for name, rank in hybrid_ranks(network, tier.ratio).items():
-            replace_layer(network, name, low_rank(network.get_submodule(name), rank))  # type: ignore[arg-type]
-        return network
+        return ranked(network, hybrid_ranks(network, tier.ratio))
 
     def submodel(
         self,
@@ -132,14 +130,12 @@ class FedHM(Method):
         return state.replace(total.mean(state.tensors))
 
 
-def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
-    """Return layer → rank for the layers that are factorized at rank ratio ``ratio``; empty at 1.
+def rank_candidates(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
+    """Return the layers that may be factorized, by name: not the stem, the classifier, 1×1 and grouped convolutions, ``hybrid_dense``.
 
     Raises:
         ConfigError: no layer of the network can be factorized.
     """
-    if ratio >= 1:
-        return {}
     keep = stem_and_classifier(network)
     dense: tuple[str, ...] = getattr(network, "hybrid_dense", ())
     candidates = {
@@ -149,8 +145,27 @@ def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
     }
     if not candidates:
         raise ConfigError("FedHM finds no layer to factorize: all are the stem, 1x1 convolutions, grouped, or the classifier")
+    return candidates
+
+
+def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
+    """Return layer → rank for the layers that are factorized at rank ratio ``ratio``; empty at 1.
+
+    Raises:
+        ConfigError: no layer of the network can be factorized.
+    """
+    if ratio >= 1:
+        return {}
+    candidates = rank_candidates(network)
     ranks = {name: _rank(layer, ratio) for name, layer in candidates.items()}
     return {n: rank for n, rank in ranks.items() if parameters_of_rank(candidates[n], rank) < candidates[n].weight.numel()}
+
+
+def ranked(network: nn.Module, ranks: Ranks) -> nn.Module:
+    """Return ``network`` with low-rank layers in the place of those that ``ranks`` names."""
+    for name, rank in ranks.items():
+        replace_layer(network, name, low_rank(network.get_submodule(name), rank))  # type: ignore[arg-type]
+    return network
 
 
 def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
@@ -162,7 +177,8 @@ def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
 def _factorizable(layer: nn.Conv2d | nn.Linear) -> bool:
     if isinstance(layer, nn.Linear):
         return True
-    return layer.groups == 1 and layer.kernel_size != (1, 1) and layer.padding_mode == "zeros"
+    plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return plain and layer.groups == 1 and layer.kernel_size != (1, 1)
 
 
 def _low_rank_layers(module: nn.Module) -> list[LowRank]:

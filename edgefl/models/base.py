@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -50,6 +51,14 @@ class Architecture:
         network: nn.Module = models.load(self.model)(self.input_shape, self.classes, width=width, **options)
         return network
 
+    def samples(self, count: int) -> Any:
+        """Return an uninitialised batch of ``count`` samples, (count, …) float32."""
+        return torch.empty(count, *self.input_shape)
+
+    def __str__(self) -> str:
+        """Return a sample's shape as it is written."""
+        return "x".join(map(str, self.input_shape))
+
     def skeleton(self, width: float = 1.0) -> nn.Module:
         """Return the network on the ``meta`` device: names and shapes without memory or random draws."""
         with torch.device("meta"):
@@ -74,9 +83,13 @@ def image_shape(model: str, input_shape: tuple[int, ...], least: int) -> tuple[i
 
 
 def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv2d | nn.Linear]]:
-    """Yield the network's convolutions and linear layers by name, in the order of definition."""
+    """Yield the network's convolutions and linear layers by name, in the order of definition.
+
+    Left out is what a layer of torch's own takes the weights of without calling it: the projections of ``nn.MultiheadAttention``.
+    """
+    attention = tuple(f"{name}." for name, layer in network.named_modules() if isinstance(layer, nn.MultiheadAttention))
     for name, layer in network.named_modules():
-        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+        if isinstance(layer, (nn.Conv2d, nn.Linear)) and not name.startswith(attention):
             yield name, layer
 
 

@@ -9,14 +9,14 @@ import re
 import warnings
 from collections.abc import Iterator
 
-import numpy as np
 import onnx
-import onnx.numpy_helper
 import onnx.shape_inference
 import torch
 from torch import nn
 
 from edgefl.errors import EdgeflError
+from edgefl.onnxio.batch import fixed_reshapes
+from edgefl.onnxio.graphs import dims_of, graphs_in
 
 OPSET = 20
 """The newest operator set in which onnxruntime has a kernel of its own for everything that the reference networks export to.
@@ -45,21 +45,12 @@ def forward_graph(module: nn.Module, input_shape: tuple[int, ...]) -> bytes:
         raise EdgeflError(f"{name}: {training[0]} is in training mode; a network is exported for evaluation: call eval() first")
     model = _exported(module, input_shape)
     _strip(model)
-    model = _fixed_reshapes(model)
+    model = fixed_reshapes(model)
     try:
         _ensure(model, input_shape)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EdgeflError) as error:
         raise EdgeflError(f"{name} does not export to a graph that a bundle can hold: {error}") from error
     return model.SerializeToString(deterministic=True)
-
-
-def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield ``graph`` and every graph nested in its nodes: the branches and bodies of If, Loop and Scan."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for nested in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield from graphs_in(nested)
 
 
 def _exported(module: nn.Module, input_shape: tuple[int, ...]) -> onnx.ModelProto:
@@ -102,41 +93,6 @@ def _strip(model: onnx.ModelProto) -> None:
         record.ClearField("metadata_props")
 
 
-def _fixed_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give every Reshape a constant target where only the batch is free: "the input's own first dimension, then these".
-
-    The exporter computes such a target while the graph runs (Shape of another value), and shapes are unknown from there on: a runtime
-    then cannot let one value take another's place in memory, and holds up to a third more.
-    """
-    graph = model.graph
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    shapes = {value.name: dims_of(value) for value in (*inferred.value_info, *inferred.input, *inferred.output)}
-    for node in graph.node:
-        if node.op_type != "Reshape":
-            continue
-        before, after = shapes.get(node.input[0], ()), shapes.get(node.output[0], ())
-        if before[:1] == after[:1] == ("batch",) and all(isinstance(size, int) for size in after[1:]):
-            name = f"{node.output[0]}_shape"
-            graph.initializer.append(onnx.numpy_helper.from_array(np.array([0, *after[1:]], dtype=np.int64), name))
-            node.input[1] = name
-            node.ClearField("attribute")  # with allowzero, 0 would be a size
-    _drop_unread(graph)
-    return model
-
-
-def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Remove nodes and initializers whose values nobody reads."""
-    while True:
-        read = {name for part in graphs_in(graph) for node in part.node for name in node.input} | {v.name for v in graph.output}
-        dead = [node for node in graph.node if not read.intersection(node.output)]
-        for node in dead:
-            graph.node.remove(node)
-        if not dead:
-            break
-    for initializer in [i for i in graph.initializer if i.name not in read]:
-        graph.initializer.remove(initializer)
-
-
 def _ensure(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
     if model.functions or any(opset.domain for opset in model.opset_import):
         raise EdgeflError("it uses operators outside ai.onnx")
@@ -148,12 +104,6 @@ def _ensure(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
     if len(dims) != 2 or dims[0] != "batch" or not isinstance(dims[1], int):
         raise EdgeflError(f"its output is {dims}, expected (batch, classes)")
     onnx.checker.check_model(model, full_check=True)
-
-
-def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
-    """Return the shape of a graph's input or output: a number where it is fixed, a name where it is free."""
-    dims = value.type.tensor_type.shape.dim
-    return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from edgefl.errors import BundleError, EdgeflError
 from edgefl.files import sha256
 from edgefl.local.onnx_runtime import predict
 from edgefl.onnxio.bundle import MANIFEST, MAX_ABS_ERROR, Manifest, TierEntry, read
-from edgefl.onnxio.export import dims_of, graphs_in
+from edgefl.onnxio.graphs import dims_of, graphs_in
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,14 @@
-"""The report's charts as plain Plotly JSON, each with a sentence that says what it shows.
-
-Colours are the names of CSS variables, ``var(--tier-0)``: the page puts in the values of the reader's colour scheme.
-Every text of a figure is escaped, because Plotly reads a subset of HTML in them.
-"""
+"""The charts of a run's report, each with a sentence that says what it shows."""
 
 from __future__ import annotations
 
-import html
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from edgefl.report.plot import Chart, Figure, Json, compared, figure_of, layout_of, short
 from edgefl.report.tables import BUDGETS, tier_label
 from edgefl.units import human_budget, human_bytes, human_count, human_percent, human_seconds
-
-Json = Mapping[str, Any]
-Figure = dict[str, Any]
 
 STATUSES = {"trained": "var(--trained)", "refused": "var(--refused)", "diverged": "var(--diverged)"}
 TIER_COLOURS = 6
@@ -32,16 +24,6 @@ _TRAFFIC = {"download_bytes": ("down", "var(--part-1)"), "upload_bytes": ("up", 
 _HEAD = {"x": 0, "xanchor": "left", "showarrow": False, "font": {"color": "var(--soft)"}}
 _WIDEST_SHARE = 1.5
 _MARKED_POINTS = 60
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One chart: ``key`` names its element, ``takeaway`` is its caption; no ``figure`` if there is nothing to draw."""
-
-    key: str
-    title: str
-    takeaway: str
-    figure: Figure | None
 
 
 def tier_colour(summary: Json, tier: float) -> str:
@@ -106,9 +88,9 @@ def cost_charts(summary: Json) -> tuple[Chart, ...]:
     traffic = _bars(names, _stacks(tiers, _TRAFFIC), list(map(human_bytes, traffic_bytes)), "bytes in a round", "B")
     step = f"a training step at a batch of {summary['batch_size']}"
     sentences = (
-        _compared(tiers, macs, "computes", f"MACs in {step}", human_count),
-        _compared(tiers, memory_bytes, "holds", f"at the peak of {step}", human_bytes),
-        _compared(tiers, traffic_bytes, "moves", "per client and round", human_bytes),
+        compared(tiers, macs, "computes", f"MACs in {step}", human_count),
+        compared(tiers, memory_bytes, "holds", f"at the peak of {step}", human_bytes),
+        compared(tiers, traffic_bytes, "moves", "per client and round", human_bytes),
     )
     return (
         Chart("cost-compute", "Compute", sentences[0], compute),
@@ -163,33 +145,6 @@ def outcome_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
     )
 
 
-def _layout(height: int, xaxis: Json, yaxis: Json) -> Figure:
-    return {
-        "height": height,
-        "margin": {"l": 8, "r": 12, "t": 8, "b": 8},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, sans-serif", "size": 13, "color": "var(--ink)"},
-        "hoverlabel": {"bgcolor": "var(--card)", "bordercolor": "var(--grid)", "font": {"color": "var(--ink)"}},
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "y": 1.02,
-            "yanchor": "bottom",
-            "traceorder": "normal",
-        },
-        "barmode": "stack",
-        "bargap": 0.35,
-        "xaxis": _axis(xaxis),
-        "yaxis": _axis(yaxis),
-    }
-
-
-def _axis(settings: Json) -> Figure:
-    title = {"title": {"text": settings["title"], "standoff": 10}} if "title" in settings else {}
-    return {"gridcolor": "var(--grid)", "zeroline": False, "automargin": True, **settings, **title}
-
-
 def _accuracy_figure(summary: Json, evaluated: Sequence[Json], x: Sequence[float], xaxis: Json) -> Figure:
     labels = {tier_label(row["tier"]): row["tier"] for row in sorted(summary["tiers"], key=lambda row: -row["tier"])}
     marked = "lines+markers" if len(x) <= _MARKED_POINTS else "lines"
@@ -200,7 +155,7 @@ def _accuracy_figure(summary: Json, evaluated: Sequence[Json], x: Sequence[float
         traces.append(_line(f"tier {label}", x, y, marked, tier_colour(summary, tier), marker=marker))
     y = [record["accuracy"].get("global") for record in evaluated]
     traces.append(_line("global", x, y, "lines", "var(--ink)", dash="dot"))
-    return _figure(traces, _layout(340, xaxis, {"title": "accuracy", "tickformat": ".0%"}))
+    return figure_of(traces, layout_of(340, xaxis, {"title": "accuracy", "tickformat": ".0%"}))
 
 
 def _line(name: str, x: Sequence[float], y: Sequence[Any], mode: str, colour: str, dash: str = "solid", **more: Any) -> Figure:
@@ -229,7 +184,7 @@ def _bars(
     labels = {"type": "scatter", "x": names, "y": tops, "text": totals, "mode": "text", "textposition": "top center"}
     traces.append({**labels, "showlegend": False, "hoverinfo": "skip", "cliponaxis": False})
     yaxis = {"title": label, "tickformat": "~s", "ticksuffix": unit, "range": [0, 1.12 * max(*tops, 1)]}
-    return _figure(traces, {**_layout(340, {"type": "category", "showgrid": False}, yaxis), "showlegend": len(stacks) > 1})
+    return figure_of(traces, {**layout_of(340, {"type": "category", "showgrid": False}, yaxis), "showlegend": len(stacks) > 1})
 
 
 def _budget_figure(summary: Json, bars: Sequence[tuple[float, Json, Json]], heads: Sequence[tuple[float, Json]]) -> Figure:
@@ -264,21 +219,21 @@ def _budget_figure(summary: Json, bars: Sequence[tuple[float, Json, Json]], head
         "ticklabelstandoff": 6,
     }
     xaxis = {"title": "share of the budget used", "tickformat": ".0%", "range": [0, widest], "dtick": 0.5}
-    layout = _layout(round(90 + 26 * (max(rows) + 1)), xaxis, yaxis)
+    layout = layout_of(round(90 + 26 * (max(rows) + 1)), xaxis, yaxis)
     layout["annotations"] = [
-        {**_HEAD, "xshift": -60, "y": row, "text": f"{_short(item['title'])} · {_class_tier(item)}"} for row, item in heads
+        {**_HEAD, "xshift": -60, "y": row, "text": f"{short(item['title'])} · {_class_tier(item)}"} for row, item in heads
     ]
     line = {"color": "var(--refused)", "width": 2, "dash": "dash"}
     limit = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": line}
-    return _figure([{**trace, "showlegend": False}], {**layout, "shapes": [limit], "bargap": 0.25})
+    return figure_of([{**trace, "showlegend": False}], {**layout, "shapes": [limit], "bargap": 0.25})
 
 
 def _outcomes_by_round(by_round: Mapping[str, Counter[str]]) -> Figure:
     rounds = [int(number) for number in by_round]
     counted = list(by_round.values())
     traces = [{**_status(status), "x": rounds, "y": [counts[status] for counts in counted]} for status in _statuses(*counted)]
-    layout = _layout(300, {"title": "round"}, {"title": "clients", "rangemode": "tozero"})
-    return _figure(traces, {**layout, "bargap": 0.1, "showlegend": True})
+    layout = layout_of(300, {"title": "round"}, {"title": "clients", "rangemode": "tozero"})
+    return figure_of(traces, {**layout, "bargap": 0.1, "showlegend": True})
 
 
 def _outcomes_by_class(by_class: Sequence[tuple[str, Counter[str]]]) -> Figure:
@@ -289,9 +244,9 @@ def _outcomes_by_class(by_class: Sequence[tuple[str, Counter[str]]]) -> Figure:
         for status in _statuses(*counted)
     ]
     yaxis = {"showticklabels": False, "showgrid": False, "range": [len(rows) - 0.5, -0.8]}
-    layout = _layout(110 + 56 * len(rows), {"title": "client turns"}, yaxis)
-    names = [{**_HEAD, "y": row - 0.48, "text": _short(title)} for row, (title, _) in enumerate(by_class)]
-    return _figure(traces, {**layout, "showlegend": True, "annotations": names, "bargap": 0.55})
+    layout = layout_of(110 + 56 * len(rows), {"title": "client turns"}, yaxis)
+    names = [{**_HEAD, "y": row - 0.48, "text": short(title)} for row, (title, _) in enumerate(by_class)]
+    return figure_of(traces, {**layout, "showlegend": True, "annotations": names, "bargap": 0.55})
 
 
 def _statuses(*counted: Counter[str]) -> list[str]:
@@ -316,10 +271,6 @@ def _class_colour(summary: Json, item: Json) -> str:
 
 def _class_tier(item: Json) -> str:
     return "no tier" if item["tier"] is None else f"tier {tier_label(item['tier'])}"
-
-
-def _short(text: str, most: int = 28) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _clock_unit(longest_s: float) -> tuple[str, float]:
@@ -348,15 +299,6 @@ def _close_to_best(evaluated: Sequence[Json], sent_bytes: Sequence[int]) -> tupl
     )
 
 
-def _compared(tiers: Sequence[Json], values: Sequence[int], verb: str, what: str, human: Callable[[int], str]) -> str:
-    """Return a sentence on the smallest tier beside the largest; ``tiers`` are sorted upwards."""
-    smallest, largest = (tier_label(tiers[i]["tier"]) for i in (0, -1))
-    sentence = f"Tier {smallest} {verb} {human(values[0])} {what}"
-    if len(tiers) == 1 or not values[-1]:
-        return f"{sentence}."
-    return f"{sentence}: {human_percent(values[0] / values[-1])} of the {human(values[-1])} of tier {largest}."
-
-
 def _tightest(bars: Sequence[tuple[float, Json, Json]]) -> str:
     _, item, entry = max(bars, key=lambda bar: float(bar[2]["share"]))
     budget = BUDGETS.get(entry["budget"], entry["budget"])
@@ -368,16 +310,3 @@ def _least_trained(by_class: Sequence[tuple[str, Counter[str]]]) -> str:
     if never:
         return f"Asked, but never trained: {', '.join(never)}."
     return "Every class that was asked trained at least once."
-
-
-def _figure(data: Sequence[Figure], layout: Figure) -> Figure:
-    escaped: Figure = _escaped({"data": list(data), "layout": layout})
-    return escaped
-
-
-def _escaped(value: Any) -> Any:
-    if isinstance(value, str):
-        return html.escape(value, quote=False)
-    if isinstance(value, Mapping):
-        return {key: _escaped(item) for key, item in value.items()}
-    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs, get_plotlyjs_version
-
 from edgefl.files import write_bytes
 from edgefl.report import charts
+from edgefl.report.page import render_page
 from edgefl.report.schema import Refusal, read_rounds, read_summary
 from edgefl.report.tables import BUDGETS, need_have, tier_label, tier_table
 from edgefl.units import (
@@ -49,35 +46,24 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         summary: the content of ``summary.json``.
         rounds: the lines of ``rounds.jsonl``, in their order.
     """
-    environment = Environment(
-        loader=PackageLoader("edgefl", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    table = tier_table(summary)
     sections = {
         "accuracy": charts.accuracy_charts(summary, rounds),
         "cost": charts.cost_charts(summary),
         "budgets": (charts.budget_chart(summary),),
         "outcomes": charts.outcome_charts(summary, rounds),
     }
-    drawn = [chart for group in sections.values() for chart in group if chart.figure is not None]
-    return environment.get_template("template.html.j2").render(
+    return render_page(
+        "template.html.j2",
+        [chart for group in sections.values() for chart in group],
         summary=summary,
         about=_about(summary),
         cards=_cards(summary, rounds),
-        table=table,
-        groups=[(name, list(columns)) for name, columns in itertools.groupby(table.columns, lambda c: c.group)],
+        table=tier_table(summary),
         tier_colours=[charts.tier_colour(summary, row["tier"]) for row in _largest_first(summary)],
         sections=sections,
-        figures={chart.key: chart.figure for chart in drawn},
         classes=_classes(summary),
         refusals=_refusals(summary, rounds),
         memory=_memory(summary),
-        plotlyjs=get_plotlyjs(),
-        plotlyjs_version=get_plotlyjs_version(),
     )
 
 

@@ -1,20 +1,16 @@
-"""Tables of tiers and their costs, as data, for the terminal, and as text that other programs read."""
+"""The table of a run's tiers, as data and for the terminal, and what every table of costs is made of."""
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from edgefl.errors import UnknownNameError
 from edgefl.units import (
     MISSING,
     human_budget,
@@ -26,8 +22,6 @@ from edgefl.units import (
 )
 
 Row = Mapping[str, Any]
-TextFormat = Literal["json", "csv", "markdown"]
-Format = Literal["table", "json", "csv", "markdown"]
 
 BUDGETS = {
     "memory_bytes": "memory",
@@ -37,28 +31,12 @@ BUDGETS = {
     "energy_j": "energy",
     "uncounted_ops": "uncounted operations",
 }
-COST_COLUMNS = (
-    *(
-        "tier",
-        "method",
-        "model",
-        "batch_size",
-        "params",
-        "macs_forward",
-        "macs_backward",
-        "macs_compose",
-        "macs_train_step",
-    ),
-    *("peak_activation_bytes_inference", "peak_activation_bytes_training", "parameter_bytes", "gradient_bytes"),
-    *("optimizer_bytes", "training_memory_bytes", "download_bytes", "upload_bytes", "uncounted_ops"),
-)
-DEVICE_COLUMNS = ("device", "train_step_seconds", "train_step_joules", "fits")
 _ROOMY = 100
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the tier table: the group it stands under, its heading, and how a tier fills it."""
+    """One column of a table: the group it stands under, its heading, and how a row fills it."""
 
     group: str
     head: str
@@ -67,11 +45,21 @@ class Column:
 
 
 @dataclass(frozen=True)
-class TierTable:
-    """The tier table as plain data: columns and, per tier, one text per column."""
+class PlainTable:
+    """A table as plain data: columns and, per row, one text per column."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, columns: Sequence[Column], rows: Iterable[Row]) -> PlainTable:
+        """Return the table of ``rows`` that ``columns`` describe."""
+        return cls(tuple(columns), tuple(tuple(column.cell(row) for column in columns) for row in rows))
+
+    @property
+    def groups(self) -> list[tuple[str, list[Column]]]:
+        """Neighbouring columns that stand under one heading."""
+        return grouped(self.columns)
 
 
 def tier_label(tier: float) -> str:
@@ -89,7 +77,7 @@ def budget_used(row: Row) -> str:
     >>> budget_used({"budget_share": 0.624, "limiting_budget": "deadline_s"})
     '62.4 % deadline'
     """
-    return f"{human_percent(row['budget_share'])} {_budget_name(row['limiting_budget'])}".rstrip()
+    return f"{human_percent(row['budget_share'])} {budget_name(row['limiting_budget'])}".rstrip()
 
 
 def need_have(entry: Row) -> str:
@@ -102,7 +90,12 @@ def need_have(entry: Row) -> str:
     return f"needs {human_budget(budget, entry['need'])}, has {human_budget(budget, entry['have'])}"
 
 
-def _budget_name(budget: str | None) -> str:
+def budget_name(budget: str | None) -> str:
+    """Return a budget's name for people; no budget is an empty string.
+
+    >>> budget_name("deadline_s")
+    'deadline'
+    """
     return "" if budget is None else BUDGETS.get(budget, budget)
 
 
@@ -110,15 +103,16 @@ def _device(row: Row) -> str:
     return str(row["device_title"] or row["device"] or MISSING)
 
 
-def _yes_no(value: Any) -> str:
-    return {True: "yes", False: "no", None: MISSING}.get(value, str(value))
+def names(values: Sequence[str]) -> str:
+    """Return names as a list for people.
 
-
-def _names(values: Sequence[str]) -> str:
+    >>> names(["Erf", "Einsum"]), names([])
+    ('Erf, Einsum', 'none')
+    """
     return ", ".join(values) or "none"
 
 
-def _under(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column, ...]:
+def under(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column, ...]:
     """Return columns of one group that share a unit, from ``key=heading``."""
 
     def cell(key: str) -> Callable[[Row], str]:
@@ -127,70 +121,51 @@ def _under(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Colum
     return tuple(Column(group, head, cell(key)) for key, head in heads.items())
 
 
-_TIER = Column("tier", "", lambda row: tier_label(row["tier"]))
-_UNCOUNTED = Column("not counted", "ops", lambda row: _names(row["uncounted_ops"]), numeric=False)
+TIER = Column("tier", "", lambda row: tier_label(row["tier"]))
+UNCOUNTED = Column("not counted", "ops", lambda row: names(row["uncounted_ops"]), numeric=False)
 
 TIER_COLUMNS = (
-    _TIER,
+    TIER,
     Column("device", "", _device, numeric=False),
-    *_under("clients", str, clients=""),
-    *_under("accuracy", human_percent, accuracy="exported file", torch_accuracy="in torch"),
-    *_under("parameters", human_count, params=""),
-    *_under("MACs per sample", human_count, macs_forward="forward", macs_backward="backward"),
-    *_under("MACs per step", human_count, macs_compose="composition", macs_train_step="whole step"),
-    *_under("peak activations", human_bytes, peak_activation_bytes_inference="inference"),
-    *_under("peak activations", human_bytes, peak_activation_bytes_training="training, predicted"),
-    *_under("peak activations", human_bytes, measured_peak_activation_bytes_training="training, measured"),
-    *_under("memory", human_bytes, parameter_bytes="parameters", gradient_bytes="gradients", optimizer_bytes="optimizer"),
-    *_under("memory", human_bytes, training_memory_bytes="all, training", inference_memory_bytes="all, inference"),
-    *_under("bytes per round", human_bytes, download_bytes="down", upload_bytes="up"),
-    *_under("round on its device", human_seconds, round_seconds="time"),
-    *_under("round on its device", human_joules, round_joules="energy"),
+    *under("clients", str, clients=""),
+    *under("accuracy", human_percent, accuracy="exported file", torch_accuracy="in torch"),
+    *under("parameters", human_count, params=""),
+    *under("MACs per sample", human_count, macs_forward="forward", macs_backward="backward"),
+    *under("MACs per step", human_count, macs_compose="composition", macs_train_step="whole step"),
+    *under("peak activations", human_bytes, peak_activation_bytes_inference="inference"),
+    *under("peak activations", human_bytes, peak_activation_bytes_training="training, predicted"),
+    *under("peak activations", human_bytes, measured_peak_activation_bytes_training="training, measured"),
+    *under("memory", human_bytes, parameter_bytes="parameters", gradient_bytes="gradients", optimizer_bytes="optimizer"),
+    *under("memory", human_bytes, training_memory_bytes="all, training", inference_memory_bytes="all, inference"),
+    *under("bytes per round", human_bytes, download_bytes="down", upload_bytes="up"),
+    *under("round on its device", human_seconds, round_seconds="time"),
+    *under("round on its device", human_joules, round_joules="energy"),
     Column("round on its device", "budget used", budget_used),
-    _UNCOUNTED,
+    UNCOUNTED,
 )
 _COMPACT = (
-    _TIER,
+    TIER,
     Column("device", "", _device, numeric=False),
-    *_under("accuracy", human_percent, accuracy=""),
-    *_under("params", human_count, params=""),
-    *_under("MACs", human_count, macs_forward="forward", macs_train_step="step"),
-    *_under("peak act.", human_bytes, peak_activation_bytes_training="predicted"),
-    *_under("peak act.", human_bytes, measured_peak_activation_bytes_training="measured"),
-    *_under("bytes", human_bytes, download_bytes="down", upload_bytes="up"),
-    *_under("a round", human_seconds, round_seconds="time"),
-    *_under("a round", human_joules, round_joules="energy"),
+    *under("accuracy", human_percent, accuracy=""),
+    *under("params", human_count, params=""),
+    *under("MACs", human_count, macs_forward="forward", macs_train_step="step"),
+    *under("peak act.", human_bytes, peak_activation_bytes_training="predicted"),
+    *under("peak act.", human_bytes, measured_peak_activation_bytes_training="measured"),
+    *under("bytes", human_bytes, download_bytes="down", upload_bytes="up"),
+    *under("a round", human_seconds, round_seconds="time"),
+    *under("a round", human_joules, round_joules="energy"),
     Column("budget", "used", lambda row: human_percent(row["budget_share"])),
-    Column("budget", "", lambda row: _budget_name(row["limiting_budget"])),
-)
-_COSTS = (
-    _TIER,
-    *_under("params", human_count, params=""),
-    *_under("MACs/sample", human_count, macs_forward="forward", macs_backward="backward"),
-    *_under("MACs/step", human_count, macs_compose="composing", macs_train_step="all"),
-    *_under("peak act.", human_bytes, peak_activation_bytes_inference="inference"),
-    *_under("peak act.", human_bytes, peak_activation_bytes_training="training"),
-    *_under("memory", human_bytes, parameter_bytes="weights", gradient_bytes="gradients", optimizer_bytes="optimizer"),
-    *_under("training", human_bytes, training_memory_bytes="memory"),
-    *_under("bytes", human_bytes, download_bytes="down", upload_bytes="up"),
-    _UNCOUNTED,
-)
-_ON_DEVICE = (
-    *_under("a step", human_seconds, train_step_seconds="time"),
-    *_under("a step", human_joules, train_step_joules="energy"),
-    Column("device", "", lambda row: str(row.get("device", MISSING)), numeric=False),
-    Column("device", "fits?", lambda row: _yes_no(row.get("fits")), numeric=False),
+    Column("budget", "", lambda row: budget_name(row["limiting_budget"])),
 )
 
 
-def tier_table(summary: Row) -> TierTable:
+def tier_table(summary: Row) -> PlainTable:
     """Return every cost of every tier of a run, written for people, largest tier first.
 
     Args:
         summary: the content of a run's ``summary.json``.
     """
-    rows = (tuple(column.cell(row) for column in TIER_COLUMNS) for row in _largest_first(summary))
-    return TierTable(TIER_COLUMNS, tuple(rows))
+    return PlainTable.of(TIER_COLUMNS, _largest_first(summary))
 
 
 def to_rich(summary: Row, width: int = 80) -> Table:
@@ -200,7 +175,7 @@ def to_rich(summary: Row, width: int = 80) -> Table:
         summary: the content of a run's ``summary.json``.
         width: columns of the terminal; from 100 on, the columns stand further apart.
     """
-    return _stacked(_COMPACT, _largest_first(summary), gap=2 if width >= _ROOMY else 0)
+    return stacked(_COMPACT, _largest_first(summary), gap=2 if width >= _ROOMY else 0)
 
 
 def to_plain(summary: Row) -> str:
@@ -210,99 +185,32 @@ def to_plain(summary: Row) -> str:
         summary: the content of a run's ``summary.json``.
     """
     rows = _largest_first(summary)
-    lines = ["; ".join(_plain_group(group, columns, row) for group, columns in _groups(_COMPACT)) for row in rows]
-    warning = _uncounted(rows)
+    lines = ["; ".join(_plain_group(group, columns, row) for group, columns in grouped(_COMPACT)) for row in rows]
+    warning = uncounted(rows)
     return "\n".join([*lines, warning] if warning else lines)
-
-
-@overload
-def cost_table(rows: Sequence[Row], format: Literal["table"]) -> Table: ...
-@overload
-def cost_table(rows: Sequence[Row], format: TextFormat) -> str: ...
-@overload
-def cost_table(rows: Sequence[Row], format: str) -> Table | str: ...
-def cost_table(rows: Sequence[Row], format: str) -> Table | str:
-    """Return what every tier of a model costs: for people (``table``), or raw integers under the names of the API.
-
-    Args:
-        rows: per tier, the keys of ``COST_COLUMNS``, perhaps those of ``DEVICE_COLUMNS``.
-        format: ``table`` (for a rich console), ``json`` (``{"rows": […]}``), ``csv`` or ``markdown``.
-
-    Raises:
-        UnknownNameError: ``format`` is none of these.
-
-    >>> print(cost_table([{"tier": 0.5, "params": 1200, "uncounted_ops": ["Erf"]}], "csv"))
-    tier,params,uncounted_ops
-    0.5,1200,Erf
-    """
-    match format:
-        case "table":
-            return _cost_rich(rows)
-        case "json":
-            return json.dumps({"rows": [dict(row) for row in rows]}, indent=2, allow_nan=False)
-        case "csv":
-            return _cost_csv(rows)
-        case "markdown":
-            return _cost_markdown(rows)
-    raise UnknownNameError("format", format, ["table", "json", "csv", "markdown"])
-
-
-def _cost_rich(rows: Sequence[Row]) -> Table:
-    on_device = any("device" in row for row in rows)
-    table = _stacked((*_COSTS, *_ON_DEVICE) if on_device else _COSTS, rows, gap=0)
-    common = [{str(row[key]) for row in rows if key in row} for key in ("method", "model", "batch_size")]
-    if all(len(values) == 1 for values in common):
-        method, model, batch = (values.pop() for values in common)
-        table.title = Text(f"{method} · {model} · batch of {batch}")
-    return table
-
-
-def _cost_csv(rows: Sequence[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    keys = _keys(rows)
-    writer.writerow(keys)
-    writer.writerows([_raw(row.get(key)) for key in keys] for row in rows)
-    return text.getvalue().rstrip("\n")
-
-
-def _cost_markdown(rows: Sequence[Row]) -> str:
-    keys = _keys(rows)
-    numeric = [all(isinstance(row.get(key), int | float) for row in rows) for key in keys]
-    lines = [keys, ["---:" if right else "---" for right in numeric]]
-    lines += [[_raw(row.get(key)).replace("|", "\\|") for key in keys] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _keys(rows: Sequence[Row]) -> list[str]:
-    """Return the names that rows use, the declared ones first and in their order."""
-    used = dict.fromkeys(key for row in rows for key in row)
-    declared = [key for key in (*COST_COLUMNS, *DEVICE_COLUMNS) if key in used or not rows]
-    return [*declared, *(key for key in used if key not in declared)]
-
-
-def _raw(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ";".join(value) if isinstance(value, list | tuple) else str(value)
 
 
 def _largest_first(summary: Row) -> list[Row]:
     return sorted(summary["tiers"], key=lambda row: -float(row["tier"]))
 
 
-def _groups(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
+def grouped(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
+    """Return neighbouring columns of one group together, under the group's name."""
     return [(group, list(members)) for group, members in itertools.groupby(columns, key=lambda column: column.group)]
 
 
-def _stacked(columns: Sequence[Column], rows: Sequence[Row], gap: int) -> Table:
-    """Return a table with one column per group, whose members stand one above the other; every cell is literal text."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, leading=1)
+def bare_table(gap: int, leading: int = 0) -> Table:
+    """Return an empty table in the one look that all of them have in a terminal."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, leading=leading)
     table.title_justify = table.caption_justify = "left"
-    table.caption = Text(_uncounted(rows)) if _uncounted(rows) else None
-    groups = _groups(columns)
+    return table
+
+
+def stacked(columns: Sequence[Column], rows: Sequence[Row], gap: int) -> Table:
+    """Return a table with one column per group, whose members stand one above the other; every cell is literal text."""
+    table = bare_table(gap, leading=1)
+    table.caption = Text(uncounted(rows)) if uncounted(rows) else None
+    groups = grouped(columns)
     for group, members in groups:
         head = Text("\n".join([group, *(column.head for column in members if column.head)]))
         right = members[0].numeric
@@ -316,7 +224,7 @@ def _plain_group(group: str, columns: Sequence[Column], row: Row) -> str:
     return f"{group} " + ", ".join(f"{column.head} {column.cell(row)}".strip() for column in columns)
 
 
-def _uncounted(rows: Sequence[Row]) -> str:
+def uncounted(rows: Sequence[Row]) -> str:
     """Return the warning that some operations were not counted, or an empty string."""
-    found = [f"tier {tier_label(row['tier'])}: {_names(row['uncounted_ops'])}" for row in rows if row["uncounted_ops"]]
+    found = [f"tier {tier_label(row['tier'])}: {names(row['uncounted_ops'])}" for row in rows if row["uncounted_ops"]]
     return f"Not counted, so no budget can be claimed met: {'; '.join(found)}" if found else ""

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxio.export import OPSET, forward_graph, graphs_in
+from edgefl.onnxio.export import OPSET, forward_graph
+from edgefl.onnxio.graphs import graphs_in
 
 
 class Residual(nn.Module):

@@ -1,0 +1,106 @@
+"""What a rule is given of a node, and what several families of rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
+
+from edgefl.errors import InputError
+
+Array = np.ndarray[Any, Any]
+Value = Tensor | Array | None
+
+DTYPES: dict[int, torch.dtype] = {
+    onnx.TensorProto.FLOAT: torch.float32,
+    onnx.TensorProto.DOUBLE: torch.float64,
+    onnx.TensorProto.FLOAT16: torch.float16,
+    onnx.TensorProto.BFLOAT16: torch.bfloat16,
+    onnx.TensorProto.INT8: torch.int8,
+    onnx.TensorProto.INT16: torch.int16,
+    onnx.TensorProto.INT32: torch.int32,
+    onnx.TensorProto.INT64: torch.int64,
+    onnx.TensorProto.UINT8: torch.uint8,
+    onnx.TensorProto.BOOL: torch.bool,
+}
+
+
+class Operator(nn.Module):
+    """A node of a graph without its values: what rules and checks ask.
+
+    Attributes:
+        label: the node's name and operator, for messages.
+        op: the operator's name.
+        opset: version of the operator set.
+        attributes: those of ONNX, by name.
+        present: positions of the inputs that the node has.
+        wanted: whether each output is used.
+    """
+
+    def __init__(self, proto: onnx.NodeProto, label: str, opset: int) -> None:
+        super().__init__()
+        self.label, self.op, self.opset = label, proto.op_type, opset
+        self.attributes = {a.name: _plain_text(onnx.helper.get_attribute_value(a)) for a in proto.attribute}
+        self.present = tuple(slot for slot, name in enumerate(proto.input) if name)
+        self.wanted = tuple(bool(name) for name in proto.output)
+
+    def extra_repr(self) -> str:
+        """Show the operator and its attributes."""
+        return ", ".join([self.op, *(f"{name}={value}" for name, value in self.attributes.items())])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute of the node, or ``default``."""
+        return self.attributes.get(name, default)
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise an :class:`InputError` that names this node."""
+        raise InputError(f"{self.label}: {what}")
+
+    def only_first_output(self) -> None:
+        """Refuse a node whose second output is used."""
+        if any(self.wanted[1:]):
+            self.refuse("only its first output has a rule")
+
+
+Rule = Callable[..., Any]
+"""(operator, inputs in order, None for an absent one) → a tensor, an array for a known value, or a tuple of outputs."""
+Check = Callable[[Operator], None]
+"""Refuses attributes, inputs and outputs that the operator's rule does not know, before it is applied."""
+
+
+def label_of(node: onnx.NodeProto, index: int | None) -> str:
+    """Return a node's name and operator for messages; without a name, its position or its outputs."""
+    name = node.name or (f"number {index}" if index is not None else f"of {', '.join(node.output)}")
+    return f"node {name} ({node.op_type})"
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message."""
+    return (str(error).strip().splitlines() or ["damaged"])[0]
+
+
+def simple(function: Callable[..., Tensor]) -> Rule:
+    """Make a rule of a function that needs no attribute."""
+    return lambda node, *inputs: function(*inputs)
+
+
+def numbers(array: Array) -> list[int]:
+    """Return the values of a shape or of axes."""
+    return [int(value) for value in array.reshape(-1)]
+
+
+def sides(pads: Iterable[int]) -> list[int]:
+    """Return ONNX's [begin…, end…] in the order of ``F.pad``: last axis first, begin and end together."""
+    pads = list(pads)
+    half = len(pads) // 2
+    return [pads[axis + side] for axis in reversed(range(half)) for side in (0, half)]
+
+
+def _plain_text(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain_text(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,184 @@
+"""A rank for every layer under a budget: the least truncation error of given weights that fits.
+
+Costs of a plan are those of its own trace. Between traces they are predicted from two of them, the dense network and every layer at
+rank 1: MACs and bytes of a factorized layer grow with its rank, the Frobenius term with its square, and a unit of rank keeps the
+same activation at every rank. The prediction is put right at each plan that is traced, so that it is exact there; plans are made and
+traced until one fits and repeats. What is returned was traced, and fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor, nn
+
+from edgefl.factor.layers import parameters_of_rank
+from edgefl.factor.plan import Allocation, LayerChoices, allocate
+from edgefl.factor.svd import factorize, unroll
+from edgefl.fleet.profile import DeviceProfile
+from edgefl.records import BudgetName, Cost, LayerCost
+
+Ranks = dict[str, int]
+Uses = Mapping[BudgetName, tuple[float, float]]  # budget → what is needed and what there is
+
+ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Work:
+    """One client's round on a device: what turns MACs and bytes into seconds and joules."""
+
+    device: DeviceProfile
+    samples: int
+    passes: int
+
+
+@dataclass(frozen=True)
+class Spectral:
+    """A plan: layer → rank (dense layers are not in it), its traced cost, and how far a better one could be, as a share of energy."""
+
+    ranks: Ranks
+    cost: Cost
+    energy_share: float
+    gap: float
+
+
+Layer = nn.Conv2d | nn.Linear
+
+
+def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """Return Σ_{i≤r} σᵢ² of every layer's unrolled weight for r = 1, 2, …, float64, from weights named ``layer.weight``."""
+    found = {}
+    for name in layers:
+        values = factorize(unroll(weights[f"{name}.weight"]), 1).values.numpy()
+        found[name] = np.cumsum(values**2)
+    return found
+
+
+def share_kept(energy: Mapping[str, np.ndarray], ranks: Mapping[str, int]) -> float:
+    """Return the share of all layers' energy that ``ranks`` keep; a layer that is not in it is dense and keeps all."""
+    total = math.fsum(float(e[-1]) for e in energy.values())
+    kept = math.fsum(float(e[ranks[name] - 1] if name in ranks else e[-1]) for name, e in energy.items())
+    return kept / total if total > 0 else 1.0
+
+
+def spectral(
+    layers: Mapping[str, Layer],
+    energy: Mapping[str, np.ndarray],
+    start: Ranks,
+    cost_at: Callable[[Ranks], Cost],
+    uses_of: Callable[[Cost], Uses],
+    work: Work | None,
+) -> Spectral | None:
+    """Return the plan that keeps the most energy within the budgets, never less than ``start`` keeps where that fits.
+
+    Args:
+        layers: what may be factorized, by name.
+        energy: cumulative energies of every layer, from :func:`energies`.
+        start: a plan to start from.
+        cost_at: traces a plan.
+        uses_of: need and have of every budget of a cost.
+        work: the device and round behind budgets in seconds and joules.
+    """
+    dense, thin = cost_at({}), cost_at(dict.fromkeys(layers, 1))
+    tables = {name: _quantities(name, layer, dense, thin, layers) for name, layer in layers.items()}
+    best: Spectral | None = None
+    at, bound = start, 0.0
+    margins: dict[BudgetName, float] = {}
+    for _ in range(ATTEMPTS):
+        cost = cost_at(at)
+        share = share_kept(energy, at)
+        left = {name: have - need for name, (need, have) in uses_of(cost).items()}
+        if min(left.values(), default=0.0) >= 0 and (best is None or share > best.energy_share):
+            best = Spectral(at, cost, share, 0.0)
+        # A plan that needs more than was predicted makes the next ones stay further away.
+        margins = {name: margins.get(name, 0.0) + max(0.0, -room) for name, room in left.items()}
+        allocation = _next(energy, tables, at, cost, {name: room - margins[name] for name, room in left.items()}, work)
+        if allocation is None:
+            break
+        bound = max(bound, allocation.bound)
+        chosen = {name: rank for name, rank in allocation.ranks.items() if rank < len(tables[name])}
+        if chosen == at:
+            break
+        at = chosen
+    if best is None:
+        return None
+    total = math.fsum(float(e[-1]) for e in energy.values())
+    gap = max(0.0, bound / total - best.energy_share) if total > 0 else 0.0
+    return Spectral(best.ranks, best.cost, best.energy_share, gap)
+
+
+_FORWARD, _SAMPLE, _COMPOSE, _WEIGHTS, _MEMORY = range(5)
+"""Columns: MACs of a sample's forward pass, and of both; of a pass, on weights alone; weights; bytes at the training peak."""
+
+
+def _quantities(name: str, layer: Layer, dense: Cost, thin: Cost, layers: Mapping[str, Layer]) -> np.ndarray:
+    """Return what each choice of one layer adds: (ranks, 5); the last row is the dense layer."""
+    numel, unit = layer.weight.numel(), parameters_of_rank(layer, 1)
+    ranks = np.arange(1, min(math.ceil(numel / unit) - 1, *unroll(layer.weight).shape) + 1, dtype=np.float64)
+    rows = {row.layer: row for row in (*dense.layers, *thin.layers)}
+    u, v, whole = rows[f"{name}.u"], rows[f"{name}.v"], rows[name]
+    # What a weight holds: itself, its optimizer state, and its gradient as far as that is alive at the peak.
+    held = 4 * (thin.parameter_bytes + thin.optimizer_bytes + thin.peak_gradient_bytes) / thin.parameter_bytes
+    units = sum(parameters_of_rank(other, 1) for other in layers.values())
+    table = np.zeros((len(ranks) + 1, 5))
+    table[:-1, _FORWARD] = ranks * (u.macs_forward + v.macs_forward)
+    table[:-1, _SAMPLE] = ranks * (_sample_macs(u) + _sample_macs(v))
+    table[:-1, _COMPOSE] = ranks**2 * unit / units * max(0, thin.macs_compose - dense.macs_compose)
+    table[:-1, _WEIGHTS] = ranks * unit
+    table[:-1, _MEMORY] = ranks * (unit * held + u.saved_bytes_at_peak + u.temporary_bytes_at_peak)
+    table[-1] = (whole.macs_forward, _sample_macs(whole), 0, numel, numel * held)
+    return table
+
+
+def _sample_macs(row: LayerCost) -> int:
+    return row.macs_forward + row.macs_backward_input + row.macs_backward_weight
+
+
+def _next(
+    energy: Mapping[str, np.ndarray],
+    tables: Mapping[str, np.ndarray],
+    at: Ranks,
+    cost: Cost,
+    limits: Mapping[BudgetName, float],
+    work: Work | None,
+) -> Allocation | None:
+    """Make a plan from costs that are right at ``at``, a plan that was traced as ``cost``; ``limits`` is what it leaves of each budget."""
+    weighting = np.array([_weighting(name, cost, work) for name in limits]).reshape(len(limits), 5)
+    choices, used = [], np.zeros(len(limits))
+    for name, table in tables.items():
+        costs = table @ weighting.T
+        kept = np.append(energy[name][: len(table) - 1], energy[name][-1])
+        used += costs[at[name] - 1 if name in at else -1]
+        choices.append(LayerChoices(name, tuple(range(1, len(table) + 1)), kept, costs))
+    return allocate(choices, used + np.array(list(limits.values())))
+
+
+def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:
+    """Return how much a budget needs of each quantity, near a plan that costs ``cost``."""
+    row = np.zeros(5)
+    if name == "memory_bytes":
+        row[_MEMORY] = 1
+    elif name == "macs_forward":
+        row[_FORWARD] = 1
+    elif name == "macs_train_step":
+        row[_SAMPLE], row[_COMPOSE] = cost.batch_size, -(-cost.batch_size // cost.micro_batch)
+    elif name == "download_bytes":
+        row[_WEIGHTS] = 4
+    elif name == "upload_bytes":
+        row[_WEIGHTS] = cost.upload_bytes / cost.params
+    elif work is not None:
+        device, link, up = work.device, work.device.link, cost.upload_bytes / cost.params
+        full_rate_s = cost.macs_of(work.samples, work.passes) / device.training_macs_per_s
+        slower = 1.0 if full_rate_s <= device.burst_s else 1 / device.sustained_share
+        macs = np.zeros(5)
+        macs[_SAMPLE], macs[_COMPOSE] = work.samples, work.passes
+        row = macs * slower / device.training_macs_per_s
+        row[_WEIGHTS] = 4 / link.download_bytes_per_s + up / link.upload_bytes_per_s
+        if name == "energy_j":
+            row = device.idle_w * row + device.joules_per_mac * macs
+            row[_WEIGHTS] += 4 * link.download_j_per_byte + up * link.upload_j_per_byte
+    return row

@@ -1,0 +1,81 @@
+"""One self-contained HTML page on what a network's tiers cost: no network, readable on a phone and in the dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgefl import __version__
+from edgefl.errors import InputError
+from edgefl.report.cost_charts import MOST_LAYERS, layer_charts, tier_charts
+from edgefl.report.cost_columns import COMPUTE, LAYERS, MEMORY, ON_DEVICE, SENT, SUMMARY
+from edgefl.report.cost_layers import layer_rows
+from edgefl.report.cost_tables import about, per_tier
+from edgefl.report.page import render_page
+from edgefl.report.plot import Chart
+from edgefl.report.tables import PlainTable, Row, tier_label
+from edgefl.units import human_percent
+
+
+@dataclass(frozen=True)
+class TierLayers:
+    """The layers of one tier on the page: their charts and their table."""
+
+    label: str
+    charts: tuple[Chart, ...]
+    table: PlainTable
+
+
+def cost_page(rows: Sequence[Row]) -> str:
+    """Return the page of a network's costs; the same rows give the same page.
+
+    Args:
+        rows: those of :func:`edgefl.report.cost_tables.cost_table`, with layers and tensors, of one model and one method.
+
+    Raises:
+        InputError: there is no row.
+    """
+    if not rows:
+        raise InputError("a page of costs needs at least one tier, got none")
+    tiers = per_tier(rows)
+    of_tiers = tier_charts(tiers)
+    of_layers = [_layers(row, f"layers-{number}") for number, row in enumerate(tiers)]
+    on_device = [row for row in rows if "device" in row]
+    return render_page(
+        "cost_page.html.j2",
+        [*of_tiers, *(chart for tier in of_layers for chart in tier.charts)],
+        model=str(rows[0]["model"]),
+        method=rows[0]["method"],
+        about=about(rows),
+        batch_size=rows[0]["batch_size"],
+        tiers=PlainTable.of((*SUMMARY, *COMPUTE, *MEMORY), tiers),
+        charts=of_tiers,
+        layers=of_layers,
+        most_layers=MOST_LAYERS,
+        devices=PlainTable.of(ON_DEVICE, on_device) if on_device else None,
+        taken=[row.get("takes") is True for row in on_device],
+        verdict=_verdict(on_device),
+        uncounted=[(tier_label(row["tier"]), list(row["uncounted_ops"])) for row in tiers if row["uncounted_ops"]],
+        edgefl_version=__version__,
+    )
+
+
+def _layers(row: Row, key: str) -> TierLayers:
+    return TierLayers(tier_label(row["tier"]), layer_charts(row, key), PlainTable.of((*LAYERS, *SENT), layer_rows(row)))
+
+
+def _verdict(rows: Sequence[Row]) -> list[str]:
+    """Return one sentence per device: the tier that it takes, or how far the smallest is from fitting."""
+    sentences = []
+    for device in dict.fromkeys(row["device"] for row in rows):
+        own = [row for row in rows if row["device"] == device]
+        title = own[0].get("device_title") or device
+        taken = [row for row in own if row.get("takes")]
+        if taken:
+            sentences.append(f"{title} takes tier {tier_label(taken[0]['tier'])}.")
+            continue
+        smallest = min(own, key=lambda row: float(row["tier"]))
+        share = smallest.get("budget_share")
+        needs = f": tier {tier_label(smallest['tier'])} needs {human_percent(share)} of its tightest budget" if share else ""
+        sentences.append(f"{title} takes no tier{needs}.")
+    return sentences
