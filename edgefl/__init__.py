@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgefl.config import RunConfig as RunConfig
+    from edgefl.profiling import profile as profile
     from edgefl.run import RunResult as RunResult
     from edgefl.run import export as export
-    from edgefl.profiling import profile as profile
     from edgefl.run import simulate as simulate
     from edgefl.run import verify as verify
 

@@ -21,7 +21,8 @@ class RunConfig(BaseModel):
     """Everything that decides the result of a run, and how this computer computes it.
 
     ``None`` stands for a default that depends on other keys: ``model`` and ``local_epochs`` on the dataset, ``tiers`` on the
-    method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``.
+    method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``. ``tiers`` "auto" are the largest that
+    fit each class of the fleet.
 
     Raises:
         ConfigError: names each wrong key, its value and what is expected.
@@ -54,7 +55,8 @@ class RunConfig(BaseModel):
     lr: float = Field(0.05, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(1e-4, ge=0)
-    tiers: tuple[float, ...] | None = None
+    tiers: tuple[float, ...] | Literal["auto"] | None = None
+    codec: Literal["fp32", "fp16", "int8", "sparse"] = "fp32"
     tier_assignment: Literal["auto", "uniform", "dynamic"] = "auto"
     eval_every: int = Field(1, ge=1)
     engine: Literal["inline", "pool"] | None = None
@@ -63,8 +65,8 @@ class RunConfig(BaseModel):
 
     @field_validator("tiers")
     @classmethod
-    def _tiers(cls, tiers: tuple[float, ...] | None) -> tuple[float, ...] | None:
-        if tiers is not None:
+    def _tiers(cls, tiers: tuple[float, ...] | str | None) -> tuple[float, ...] | str | None:
+        if isinstance(tiers, tuple):
             check_ratios(tiers)
         return tiers
 

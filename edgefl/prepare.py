@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import nn
@@ -15,16 +15,18 @@ from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, EdgeflError
+from edgefl.fleet.budget import Budget, budget_of, shortfalls
 from edgefl.fleet.load import load_fleet
-from edgefl.fleet.profile import Fleet
+from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.local.client import Clients, Task
 from edgefl.local.train import Training, optimizer_of
 from edgefl.methods.base import GlobalState, Method, check_tiers
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, Unfilled
+from edgefl.planner.uniform import STEPS, largest_ratio
 from edgefl.records import Batch, Cost, Tier
 from edgefl.registry import datasets, methods, models
 from edgefl.rng import generator
-from edgefl.server.plan import Plan, make_plan
+from edgefl.server.plan import Plan, fastest_round_s, make_plan, timing_of
 from edgefl.server.rounds import Schedule
 from edgefl.wire import payload_bytes
 
@@ -46,7 +48,7 @@ class Session:
     def schedule(self) -> Schedule:
         """Who takes part in a round."""
         assert self.config.per_round is not None  # resolved
-        return Schedule(self.config.seed, self.config.per_round, self.config.tier_assignment)
+        return Schedule(self.config.seed, self.config.per_round, self.config.tier_assignment, self.config.codec)
 
     @property
     def shard_sizes(self) -> list[int]:
@@ -76,17 +78,45 @@ def prepare(config: RunConfig) -> Session:
     architecture = Architecture(str(config.model), data.input_shape, data.classes, config.norm)
     training = training_of(config)
     clients = Clients(_task(config, architecture, training), data)
-    tiers = tuple(Tier(ratio) for ratio in config.tiers or ())
-    costs = {tier: tier_cost(clients.method, architecture, tier, training) for tier in tiers}
-    plan = make_plan(fleet, costs, training, [len(shard) for shard in clients.shards], config.seed)
+    trace = cache(lambda ratio: tier_cost(clients.method, architecture, Tier(ratio), training, config.codec))
+    sizes = [len(shard) for shard in clients.shards]
+    if config.tiers == "auto":
+        config = config.model_copy(update={"tiers": auto_tiers(clients.method, fleet, trace, training, max(sizes))})
+    tiers = tuple(Tier(ratio) for ratio in config.tiers or () if isinstance(ratio, float))
+    costs = {tier: trace(tier.ratio) for tier in tiers}
+    plan = make_plan(fleet, costs, training, sizes, config.seed)
     plan.require_someone()
     return Session(config, fleet, data, architecture, clients.method, tiers, clients, plan)
+
+
+def auto_tiers(
+    method: Method, fleet: Fleet, trace: Callable[[float], Cost], training: Training, samples: int
+) -> tuple[float, ...]:
+    """Return the largest ratio that fits each class of the fleet with ``samples`` local samples, each once, largest first.
+
+    A method that trains one size only gets the largest that fits every class that can take part at all.
+    """
+    fastest_s = fastest_round_s(fleet, trace(1.0), training, samples)
+    ratios = set()
+    for fleet_class in fleet.classes:
+        budget = budget_of(fleet_class, fleet.budget, fastest_s)
+
+        def fits(ratio: float, device: DeviceProfile = fleet_class.device, budget: Budget = budget) -> bool:
+            cost = trace(ratio)
+            return not shortfalls(cost, timing_of(device, cost, training, samples), budget, device.name, Tier(ratio))
+
+        if ratio := largest_ratio(fits):
+            ratios.add(ratio)
+    if not ratios:
+        return (1 / STEPS,)  # the plan refuses it, with every need
+    return (min(ratios),) if len(method.default_tiers) == 1 else tuple(sorted(ratios, reverse=True))
 
 
 def resolve(config: RunConfig, data: Dataset) -> RunConfig:
     """Fill in the defaults that depend on other keys: the result is what ``config.toml`` records."""
     tiers = config.tiers or methods.load(config.method).default_tiers
-    check_tiers(config.method, tiers)
+    if tiers != "auto":
+        check_tiers(config.method, tuple(tiers))
     model = config.model or data.default_model
     models.check(model)
     return config.model_copy(
@@ -131,11 +161,15 @@ def network_cost(
         present = torch.ones(architecture.classes, dtype=torch.bool) if architecture.classes else None
         return Batch(architecture.samples(samples), torch.zeros(samples, dtype=torch.int64), present)
 
+    def unfilled() -> nn.Module:
+        with Unfilled():
+            return build()
+
     subject = Subject(
-        build=build,
+        build=unfilled,
         batch=batch,
         loss=lambda module, batch: method.local_loss(module, batch, {}),
-        optimizer=lambda module: optimizer_of(module, training, method.decayed(module)),
+        optimizer=lambda module: optimizer_of(method, module, training),
     )
     return cost_of(subject, training.batch_size, sizes, training.micro_batch)
 
@@ -152,4 +186,5 @@ def _task(config: RunConfig, architecture: Architecture, training: Training) -> 
         dynamic_tiers=config.tier_assignment == "dynamic",
         architecture=architecture,
         training=training,
+        codec=config.codec,
     )

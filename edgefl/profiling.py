@@ -21,6 +21,7 @@ from edgefl.prepare import tier_cost, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods
 from edgefl.report.summary import cost_row
+from edgefl.server.plan import fastest_round_s
 from edgefl.wire import header_bytes, tensor_bytes
 
 DEFAULT_BATCH_SIZE = 32
@@ -157,8 +158,7 @@ def device_rows(
     full = next(iter(costs.values()))
     budgets = [(device, Budget(device.training_bytes)) for device in devices]
     if fleet is not None:
-        work = (full, samples * training.epochs, training.passes(samples))
-        fastest_s = min(round_timing(c.device, *work).total_s for c in fleet.classes)
+        fastest_s = fastest_round_s(fleet, full, training, samples)
         budgets += [(c.device, budget_of(c, fleet.budget, fastest_s)) for c in fleet.classes]
     found: dict[Tier, list[dict[str, Any]]] = {tier: [] for tier in costs}
     for device, budget in budgets:

@@ -6,6 +6,7 @@ Bytes are decimal (1 kB = 1,000 B) everywhere, memory included, so that the figu
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 from edgefl.errors import InputError
@@ -17,6 +18,31 @@ _COUNTS: _Steps = ((1, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e
 _BYTES: _Steps = tuple((factor, f"{prefix}B") for factor, prefix in _COUNTS)
 _SECONDS: _Steps = ((1e-6, "µs"), (1e-3, "ms"), (1, "s"))
 _JOULES: _Steps = ((1e-6, "µJ"), (1e-3, "mJ"), (1, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"))
+
+
+_PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_AMOUNT = re.compile(r"^\s*(?P<number>[0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?P<prefix>[kKMGT]i?)?(?:B|MAC|MACs|s|J)?\s*$")
+
+
+def parse_amount(text: str) -> float:
+    """Return a number written with a decimal prefix (or a binary one, ``Mi``) and any unit.
+
+    Raises:
+        InputError: it is not a number above 0 of that form.
+
+    >>> parse_amount("64MB"), parse_amount("1.5 Gi"), parse_amount("100M"), parse_amount("30")
+    (64000000.0, 1610612736.0, 100000000.0, 30.0)
+    """
+    match = _AMOUNT.match(text)
+    try:
+        value = float(match["number"]) if match else math.nan
+    except ValueError:
+        value = math.nan
+    prefix = (match["prefix"] or "") if match else ""
+    value *= _PREFIXES["k" if prefix == "K" else prefix]
+    if not math.isfinite(value) or value <= 0:
+        raise InputError(f"{text!r} is not an amount above 0, such as 64MB, 100M or 30")
+    return value
 
 
 def human_count(value: float | None) -> str:

@@ -11,7 +11,7 @@ from torch.profiler import profile as torch_profile
 from edgefl.cost.macs import COUNTED, ELEMENTWISE, IGNORED
 from edgefl.cost.memory import LivenessMeter
 from edgefl.cost.table import cost_of
-from edgefl.cost.trace import Subject, trace_inference
+from edgefl.cost.trace import Subject, Tracer
 from edgefl.local.train import Training, optimizer_of, train
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
@@ -129,7 +129,7 @@ def test_inference_peak_of_a_chain_is_its_largest_pair():
         grow = nn.Conv2d(4, 16, 1)
         return nn.Sequential(nn.Conv2d(2, 4, 1), nn.ReLU(), grow, nn.Flatten(), nn.Linear(16 * 64, 3))
 
-    peak = trace_inference(subject(build, (2, 8, 8)), 5).peak_bytes
+    peak = Tracer(subject(build, (2, 8, 8))).inference(5).peak_bytes
     floats = 5 * 64
     # x (2 channels) is held by the caller; the convolution's input (4) and output (16) are alive with it.
     assert peak == 4 * floats * (2 + 4 + 16)
@@ -147,7 +147,7 @@ def test_predicted_memory_is_what_training_holds(name, batch_size):
         rng = np.random.default_rng(0)
         x = torch.from_numpy(rng.standard_normal((batch_size, 1, 8, 8))).float()
         y = torch.from_numpy(rng.integers(10, size=batch_size))
-        optimizer = optimizer_of(module, training, method.decayed(module))
+        optimizer = optimizer_of(method, module, training)
         result = train(module, lambda m, b: method.local_loss(m, b, {}), optimizer, x, y, torch.ones(10) > 0, training, rng)
         predicted = tier_cost(method, architecture, tier, training)
         assert predicted.peak_activation_bytes_training == pytest.approx(result.peak_activation_bytes, rel=0.01)

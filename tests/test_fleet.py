@@ -75,9 +75,11 @@ def folder(tmp_path):
 
 def cost(**changes) -> Cost:
     values = {
-        "batch_size": 10, "params": 100, "macs_forward": 1_000_000, "macs_backward": 2_000_000, "macs_compose": 500_000,
-        "peak_activation_bytes_inference": 1000, "peak_activation_bytes_training": 5000, "parameter_bytes": 400,
-        "gradient_bytes": 400, "optimizer_bytes": 400, "download_bytes": 100_000, "upload_bytes": 50_000,
+        "batch_size": 10, "micro_batch": 10, "params": 100, "macs_forward": 1_000_000, "macs_backward_input": 900_000,
+        "macs_backward_weight": 1_100_000, "macs_compose": 500_000,
+        "elementwise_ops": 10, "elementwise_ops_backward": 10, "elementwise_ops_step": 100,
+        "peak_activation_bytes_inference": 1000, "peak_activation_bytes_training": 5000, "parameter_bytes": 400, "buffer_bytes": 0,
+        "gradient_bytes": 400, "optimizer_bytes": 400, "training_memory_bytes": 6200, "download_bytes": 100_000, "upload_bytes": 50_000,
     }  # fmt: skip
     return Cost(**(values | changes))
 

@@ -23,18 +23,19 @@ ALLOWED: dict[str, set[str]] = {
     "codecs": set(),
     "wire": {"errors", "codecs"},
     "factor": {"errors", "records"},
+    "planner": {"records", "factor", "fleet"},
     "models": {"errors", "registry"},
     "data": {"errors", "registry", "rng"},
     "fleet": {"config", "errors", "files", "records", "rng"},
-    "cost": {"records"},
+    "cost": {"errors", "records"},
     "methods": {"errors", "records", "registry", "rng", "factor", "models"},
     "local": {"errors", "records", "registry", "rng", "wire", "data", "models", "methods", "cost"},
     "engine": {"errors", "records", "local"},
     "server": {"errors", "files", "records", "rng", "wire", "data", "models", "fleet", "methods", "local", "engine"},
     "onnxio": {"errors", "files", "local"},
-    "report": {"config", "errors", "files", "records", "units", "fleet", "server", ""},
+    "report": {"codecs", "wire", "config", "errors", "files", "records", "units", "fleet", "server", ""},
 }
-TOP = {"run", "prepare", "deploy", "runfolder", "cli", ""}
+TOP = {"run", "prepare", "networks", "profiling", "planning", "deploy", "runfolder", "cli", ""}
 
 
 def room_of(path: Path) -> str:

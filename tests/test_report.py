@@ -1,20 +1,17 @@
 """The report room: tables in every format, and a run's page: whole, escaped, sensible when there is little to show."""
 
-import io
 import itertools
 import json
 import re
 from dataclasses import asdict
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from pages import Page, figures_of, printed
 from plotly.offline import get_plotlyjs
-from rich.console import Console
-from rich.table import Table
 
 from edgefl.errors import InputError
 from edgefl.records import Outcome, RoundRecord, Shortfall, Tier, Timing
@@ -149,47 +146,6 @@ def make_run(folder: Path) -> Path:
     (folder / "summary.json").write_text(json.dumps(make_summary()))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in make_rounds()))
     return folder
-
-
-class Page(HTMLParser):
-    """What a page asks a browser to do: its tags, addresses, headings, captions, and the text that is not a script."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.headings: list[tuple[int, str]] = []
-        self.text = ""
-        self._open = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        self._open = tag
-        if re.fullmatch(r"h\d", tag):
-            self.headings.append((int(tag[1]), ""))
-
-    def handle_data(self, data: str) -> None:
-        if self._open in ("script", "style"):
-            return
-        self.text += data
-        if re.fullmatch(r"h\d", self._open):
-            level, text = self.headings.pop()
-            self.headings.append((level, text + data.strip()))
-
-
-def figures_of(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    return dict(json.loads(found[1]))
-
-
-def printed(table: Table, width: int) -> str:
-    console = Console(width=width, file=io.StringIO(), color_system=None)
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
 
 
 def test_page_has_every_section_chart_and_heading_in_order() -> None:

@@ -16,12 +16,16 @@ FORMATS = ("table", "json", "csv", "markdown", "html")
 @click.command()
 @click.argument("network", required=False)
 @click.option("--model", metavar="NAME", help=f"Instead of NETWORK: {', '.join(models.names())}.")
-@click.option("--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help="One sample: 3x32x32, or ids=int64:80; may repeat.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help="One sample: 3x32x32, or ids=int64:80; may repeat."
+)
 @click.option("--classes", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Number of labels.")
 @click.option("--method", metavar="NAME", help=f"Makes sub-models: {', '.join(methods.names())}. [the network as it is]")
 @click.option("--tiers", type=Tiers(), help="Sizes of sub-models, largest first. [the method's own]")
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, metavar="N", help="Samples of a step.")
-@click.option("--micro-batch", type=click.IntRange(1), metavar="N", help="Samples at once; gradients are accumulated. [the batch]")
+@click.option(
+    "--micro-batch", type=click.IntRange(1), metavar="N", help="Samples at once; gradients are accumulated. [the batch]"
+)
 @click.option("--optimizer", type=click.Choice(("momentum", "sgd", "adam")), default="momentum", show_default=True)
 @click.option("--codec", metavar="NAME", default="fp32", show_default=True, help="Of updates: fp32, fp16, int8, sparse.")
 @click.option("--norm", metavar="POLICY", help="group, static, batch or none. [the model's own]")
@@ -31,7 +35,9 @@ FORMATS = ("table", "json", "csv", "markdown", "html")
 @click.option("--local-epochs", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Epochs of a round.")
 @click.option("--layers", is_flag=True, help="A row per layer of the largest tier.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="table", show_default=True)
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write there instead of the terminal.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write there instead of the terminal."
+)
 def command(
     network: str | None,
     model: str | None,

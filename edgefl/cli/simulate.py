@@ -34,8 +34,15 @@ def _names(kind: list[str]) -> str:
     "--local-epochs", type=int, metavar="N", help="Passes over its data that a client makes a round. [digits: 5, else 1]"
 )
 @click.option("--batch-size", type=int, metavar="N", help="Samples of a training step. [32]")
-@click.option("--lr", type=float, metavar="X", help="Learning rate of SGD with momentum. [0.05]")
-@click.option("--tiers", type=Tiers(), help="Sizes of sub-models, largest first. [the method's: 1,0.5,0.25]")
+@click.option("--micro-batch", type=int, metavar="N", help="Samples at once; gradients are accumulated over a batch. [the batch]")
+@click.option("--optimizer", metavar="NAME", help="momentum, sgd or adam, on the clients. [momentum]")
+@click.option("--lr", type=float, metavar="X", help="Learning rate of the clients. [0.05]")
+@click.option("--codec", metavar="NAME", help="How updates travel up: fp32, fp16, int8 or sparse. [fp32]")
+@click.option(
+    "--tiers",
+    type=Tiers(auto=True),
+    help="Sizes of sub-models, largest first; auto: the largest that fits each class. [the method's: 1,0.5,0.25]",
+)
 @click.option(
     "--tier-assignment",
     metavar="HOW",

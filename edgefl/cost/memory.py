@@ -60,6 +60,11 @@ class LivenessMeter(TorchDispatchMode):
             self._see(tensor)
         self._held = frozenset(range(len(self.sizes)))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled under this mode; guarding it against that would import torch's compiler, a second, and slow every call.
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if not func.is_view and func is not torch.ops.prim.device.default:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgefl.cost.layers import LOSS, OPTIMIZER
 from edgefl.cost.memory import MemorySplit
-from edgefl.cost.trace import Layer, Operation, StepTrace, Subject, trace_inference, trace_step
+from edgefl.cost.trace import Layer, Operation, StepTrace, Subject, Tracer
 from edgefl.records import Cost, LayerCost
 
 
@@ -33,8 +33,9 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
     with respect to an input, one that sums over the samples is a gradient with respect to a weight.
     """
     size = min(micro_batch or batch_size, batch_size)
-    step = trace_step(subject, size, passes=1 if size == batch_size else 2)
-    first, second, at = _pair(subject, step, size)
+    tracer = Tracer(subject)
+    step = tracer.step(size, passes=1 if size == batch_size else 2)
+    first, second, at = _pair(tracer, step, size)
     layers: dict[str, dict[str, int]] = {}
     uncounted = set(step.uncounted_ops)
     for one, more in zip(first.operations, second.operations, strict=True):
@@ -46,7 +47,7 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
             else:
                 fixed = "elementwise_ops_step" if key.startswith("elementwise") else "macs_compose"
                 row[fixed] += share.fixed
-    inference = trace_inference(subject, batch_size)
+    inference = tracer.inference(batch_size)
     split = step.memory.split
     rows = _rows(step.layers, layers, split)
     total = {key: sum(row[key] for row in layers.values()) for key in _KEYS}
@@ -80,12 +81,12 @@ _KEYS = (
 )  # fmt: skip
 
 
-def _pair(subject: Subject, step: StepTrace, size: int) -> tuple[StepTrace, StepTrace, int]:
+def _pair(tracer: Tracer, step: StepTrace, size: int) -> tuple[StepTrace, StepTrace, int]:
     """Return two traces whose batches differ by one sample, and the smaller batch; a batch of one may be a case of its own."""
-    larger = trace_step(subject, size + 1)
+    larger = tracer.step(size + 1)
     if _names(step) == _names(larger):
         return step, larger, size
-    return larger, trace_step(subject, size + 2), size + 1
+    return larger, tracer.step(size + 2), size + 1
 
 
 def _names(trace: StepTrace) -> list[str]:

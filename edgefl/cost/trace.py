@@ -110,29 +110,66 @@ class _Recorder:
             self.operations.append(Operation(name, layer, self.phase, *counts, values))
 
 
-def trace_step(subject: Subject, batch_size: int, passes: int = 1) -> StepTrace:
-    """Run ``passes`` forward and backward passes of ``batch_size`` samples and one update on fake tensors.
+class Tracer:
+    """A network built once under fake tensors, of which any number of steps and inferences can be traced.
 
-    The operations are those of one pass and the update; more than one pass accumulates gradients, which its memory shows.
+    Tracing changes nothing that another trace could see: fake tensors have shapes and no values.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        module = subject.build().train()
-        optimizer = subject.optimizer(module)
-        tracker = LayerTracker(module)
-        recorder = _Recorder(tracker)
-        with tracker, LivenessMeter(held_by(module), recorder, tracker.current) as meter:
-            for done in range(passes):
-                recorder.recording, recorder.phase = done == 0, "forward"
-                value = subject.loss(module, subject.batch(batch_size))
-                meter.mark()
-                recorder.phase = "backward"
-                value.backward()
-                del value
-            recorder.recording, recorder.phase, tracker.outside = True, "update", OPTIMIZER
-            optimizer.step()
-        memory = step_memory(meter, module, optimizer)
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with self._fake:
+            self._network = subject.build()
+
+    def step(self, batch_size: int, passes: int = 1) -> StepTrace:
+        """Run ``passes`` forward and backward passes of ``batch_size`` samples and one update.
+
+        The operations are those of one pass and the update; more than one pass accumulates gradients, which its memory shows.
+        """
+        module, subject = self._network.train(), self._subject
+        with self._fake:
+            module.zero_grad()
+            optimizer = subject.optimizer(module)
+            tracker = LayerTracker(module)
+            recorder = _Recorder(tracker)
+            with tracker, LivenessMeter(held_by(module), recorder, tracker.current) as meter:
+                for done in range(passes):
+                    recorder.recording, recorder.phase = done == 0, "forward"
+                    value = subject.loss(module, subject.batch(batch_size))
+                    meter.mark()
+                    recorder.phase = "backward"
+                    value.backward()
+                    del value
+                recorder.recording, recorder.phase, tracker.outside = True, "update", OPTIMIZER
+                optimizer.step()
+            memory = step_memory(meter, module, optimizer)
+            module.zero_grad()
         buffer_bytes = bytes_of(module.buffers())
         return StepTrace(tuple(recorder.operations), memory, _layers(module), buffer_bytes, frozenset(recorder.uncounted))
+
+    def inference(self, batch_size: int) -> InferenceTrace:
+        """Return the peak bytes of activations of an inference, its input and output included, and operations in no table."""
+        module = self._network.eval()
+        tracker = LayerTracker(module)
+        steps: list[Step] = []
+        uncounted: set[str] = set()
+
+        def observe(operation: Any, args: tuple[Any, ...], out: Any) -> None:
+            if work_of(operation, args, out) is None:
+                uncounted.add(str(operation.overloadpacket))
+            reads, writes = (tuple(_numbers(meter, of)) for of in (args, out))
+            if reads or writes:
+                scratch = scratch_bytes(operation, args, out)
+                steps.append(Step(reads, writes, may_overwrite(operation), tracker.current(), scratch))
+
+        with self._fake, torch.no_grad(), _spelled_out(), tracker, LivenessMeter((), observe, tracker.current) as meter:
+            batch = self._subject.batch(batch_size)
+            inputs = set(_numbers(meter, batch.x))
+            steps.clear()  # making the batch is not part of it
+            results = set(_numbers(meter, self._subject.infer(module, batch)))
+        peak, layer = runtime_peak(steps, meter.sizes, inputs, results)
+        return InferenceTrace(peak, layer, frozenset(uncounted))
 
 
 def _layers(network: nn.Module) -> tuple[Layer, ...]:
@@ -143,32 +180,6 @@ def _layers(network: nn.Module) -> tuple[Layer, ...]:
         seen.update(own)
         found.append(Layer(name or NETWORK, type(module).__name__, sum(p.numel() for p in own), bytes_of(own)))
     return tuple(found)
-
-
-def trace_inference(subject: Subject, batch_size: int) -> InferenceTrace:
-    """Return the peak bytes of activations of an inference, its input and output included, and operations in no table."""
-    steps: list[Step] = []
-    uncounted: set[str] = set()
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), _spelled_out():
-        module = subject.build().eval()
-        tracker = LayerTracker(module)
-
-        def observe(operation: Any, args: tuple[Any, ...], out: Any) -> None:
-            if work_of(operation, args, out) is None:
-                uncounted.add(str(operation.overloadpacket))
-            reads, writes = (tuple(_numbers(meter, of)) for of in (args, out))
-            if reads or writes:
-                scratch = scratch_bytes(operation, args, out)
-                steps.append(Step(reads, writes, may_overwrite(operation), tracker.current(), scratch))
-
-        with tracker, LivenessMeter((), observe, tracker.current) as meter:
-            batch = subject.batch(batch_size)
-            inputs = set(_numbers(meter, batch.x))
-            steps.clear()  # making the batch is not part of it
-            output = subject.infer(module, batch)
-            results = set(_numbers(meter, output))
-        peak, layer = runtime_peak(steps, meter.sizes, inputs, results)
-        return InferenceTrace(peak, layer, frozenset(uncounted))
 
 
 def _numbers(meter: LivenessMeter, of: Any) -> Iterator[int]:

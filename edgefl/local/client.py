@@ -12,7 +12,7 @@ from edgefl.data.partition import parse, split
 from edgefl.data.sources import Dataset, Split
 from edgefl.local.train import Training, optimizer_of, train
 from edgefl.methods.base import Method, create
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Outcome, Tier
 from edgefl.registry import datasets
 from edgefl.rng import generator, torch_seeded
@@ -33,6 +33,7 @@ class Task:
     dynamic_tiers: bool
     architecture: Architecture
     training: Training
+    codec: str = "fp32"
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,14 @@ class Clients:
         received = decode(job.payload, shapes, f"client {client}")
         rng = generator(task.seed, job.round, client, "train")
         with torch_seeded(rng):
-            module = self.method.network(task.architecture, job.tier)
+            with Unfilled():
+                module = self.method.network(task.architecture, job.tier)
             module.load_state_dict(received)
             shard = self.shard(client)
             x, y = torch.from_numpy(shard.x), torch.from_numpy(shard.y)
             present = torch.zeros(task.architecture.classes, dtype=torch.bool)
             present[y.unique()] = True
-            optimizer = optimizer_of(module, task.training, self.method.decayed(module))
+            optimizer = optimizer_of(self.method, module, task.training)
             method = self.method
             result = train(module, lambda m, b: method.local_loss(m, b, received), optimizer, x, y, present, task.training, rng)
         tensors = {name: tensor.detach() for name, tensor in module.state_dict().items()}
@@ -87,5 +89,5 @@ class Clients:
         done = replace(done, measured_training_memory_bytes=result.memory_bytes)
         if not math.isfinite(result.loss) or not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
             return replace(done, status="diverged", upload_bytes=0)
-        payload = encode(tensors)
+        payload = encode(tensors, task.codec, generator(task.seed, job.round, client, "codec"))
         return replace(done, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload)

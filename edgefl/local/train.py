@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from edgefl.cost.memory import LivenessMeter, held_by, step_memory
 from edgefl.cost.trace import Loss
+from edgefl.methods.base import Method
 from edgefl.records import Batch
 
 OptimizerName = Literal["momentum", "sgd", "adam"]
@@ -63,9 +64,9 @@ class Trained:
     memory_bytes: int
 
 
-def optimizer_of(module: nn.Module, training: Training, decayed: Iterable[nn.Parameter] | None = None) -> torch.optim.Optimizer:
-    """Return the client's optimizer; weight decay acts on the parameters ``decayed``, or on all."""
-    decayed = set(module.parameters() if decayed is None else decayed)
+def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """Return the client's optimizer; weight decay acts on the parameters that the method leaves to it."""
+    decayed = set(method.decayed(module))
     groups = [
         {"params": [p for p in module.parameters() if p in decayed], "weight_decay": training.weight_decay},
         {"params": [p for p in module.parameters() if p not in decayed], "weight_decay": 0.0},

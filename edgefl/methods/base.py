@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import AggregationError, ConfigError, nearest
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import methods
 from edgefl.rng import torch_seeded
@@ -102,7 +102,7 @@ class Method(abc.ABC):
 
         Counters, such as BatchNorm's of its batches, do not travel.
         """
-        with torch.device("meta"):
+        with torch.device("meta"), Unfilled():
             network = self.network(architecture, tier)
         return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import ConfigError
 from edgefl.models.norm import POLICIES
@@ -61,8 +62,24 @@ class Architecture:
 
     def skeleton(self, width: float = 1.0) -> nn.Module:
         """Return the network on the ``meta`` device: names and shapes without memory or random draws."""
-        with torch.device("meta"):
+        with torch.device("meta"), Unfilled():
             return self.build(width)
+
+
+class Unfilled(TorchFunctionMode):
+    """Leaves the weights of networks that are built under it as they come: nothing is drawn for what is overwritten or never read.
+
+    >>> with Unfilled():
+    ...     layer = nn.Linear(2, 3)
+    >>> layer.weight.shape
+    torch.Size([3, 2])
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return the tensor where a function of ``torch.nn.init``, or what those call, would fill it."""
+        if getattr(func, "__module__", "") == "torch.nn.init" or getattr(func, "__name__", "") in ("uniform_", "normal_", "trunc_normal_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def scaled(channels: int, width: float) -> int:

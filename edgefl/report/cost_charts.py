@@ -61,7 +61,7 @@ _COMPUTE = (
 _TRAFFIC = (_key("down", "part-1", "download_bytes"), _key("up", "part-3", "upload_bytes"))
 _OF_TIERS = (
     Measure("compute", "Compute of a training step", "MACs in a step", "", human_count, "MACs of a step", _COMPUTE),
-    Measure("memory", "Memory at the peak of a training step", "bytes alive", "B", human_bytes, "at the peak", (
+    Measure("memory", "Memory at the peak of a training step", "bytes at the peak", "B", human_bytes, "at the peak", (
         Part("weights", "var(--part-0)", lambda row: weights_bytes(row) or 0),
         _key("gradients", "part-1", "peak_gradient_bytes"),
         _key("optimizer", "part-2", "optimizer_bytes"),
@@ -72,12 +72,12 @@ _OF_TIERS = (
 )  # fmt: skip
 _OF_LAYERS = (
     Measure("compute", "Compute by layer", "MACs in a step", "", human_count, "MACs of a step", _COMPUTE),
-    Measure("memory", "Memory by layer", "bytes alive at the peak", "B", human_bytes, "of activations, temporaries and weights at the peak", (
+    Measure("memory", "Memory by layer", "bytes at the peak", "B", human_bytes, "of activations and weights at the peak", (
         _key("saved activations", "part-3", "saved_bytes_at_peak"),
         _key("temporaries", "tier-1", "temporary_bytes_at_peak"),
         _key("weights", "part-0", "parameter_bytes"),
     )),
-    Measure("traffic", "Bytes by layer", "bytes per client and round", "B", human_bytes, "of tensors per client and round", _TRAFFIC),
+    Measure("traffic", "Bytes by layer", "bytes per client", "B", human_bytes, "of tensors per client and round", _TRAFFIC),
 )  # fmt: skip
 
 
@@ -125,9 +125,9 @@ def _concentrated(measure: Measure, layers: Sequence[Row]) -> str:
     if len(layers) == 1:
         return f"All of the {whole} sits in {most}."
     half = next(i for i, reached in enumerate(accumulate(totals), 1) if 2 * reached >= sum(totals))
-    hold = "layer holds" if half == 1 else "layers hold"
+    hold = "holds" if half == 1 else "hold"
     share = human_percent(totals[0] / sum(totals))
-    return f"{half} of {len(layers)} {hold} half of the {whole}; the costliest is {most} with {share}."
+    return f"{half} of {len(layers)} layers {hold} half of the {whole}; the costliest is {most} with {share}."
 
 
 def _name(layer: Row) -> str:
@@ -151,9 +151,16 @@ def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Figure
     ends = {"type": "scatter", "y": at, "x": totals, "text": [f" {measure.human(total)}" for total in totals], "mode": "text"}
     traces.append({**ends, "textposition": "middle right", "showlegend": False, "hoverinfo": "skip", "cliponaxis": False})
     widest = 1.5 * max(*totals, 1)
-    xaxis = {"title": measure.axis, "tickformat": "~s", "ticksuffix": measure.unit, "range": [0, widest], "nticks": 5}
+    xaxis = {
+        "title": measure.axis,
+        "tickformat": "~s",
+        "ticksuffix": measure.unit,
+        "range": [0, widest],
+        "nticks": 4,
+        "tickangle": 0,
+    }
     yaxis = {"tickvals": at, "ticktext": names, "range": [len(rows) - 0.4, -0.6], "showgrid": False, "ticklabelstandoff": 6}
-    layout = layout_of(70 + 20 * len(traces) + (34 if len(rows) < 8 else 22) * len(rows), xaxis, yaxis)
-    # Names take much of a phone's width: the legend starts at the edge, close above the bars however high they stand.
-    layout["legend"] |= {"xref": "container", "y": 1 + 4 / layout["height"]}
+    layout = layout_of(75 + 20 * len(traces) + (34 if len(rows) < 8 else 22) * len(rows), xaxis, yaxis)
+    # The legend's distance from the bars is a share of the height, which differs from chart to chart.
+    layout["legend"]["y"] = 1 + 4 / layout["height"]
     return figure_of(traces, {**layout, "showlegend": True, "bargap": 0.3})

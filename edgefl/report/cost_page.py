@@ -10,7 +10,7 @@ from edgefl.errors import InputError
 from edgefl.report.cost_charts import MOST_LAYERS, layer_charts, tier_charts
 from edgefl.report.cost_columns import COMPUTE, LAYERS, MEMORY, ON_DEVICE, SENT, SUMMARY
 from edgefl.report.cost_layers import layer_rows
-from edgefl.report.cost_tables import about, per_tier
+from edgefl.report.cost_tables import about, per_device, per_tier
 from edgefl.report.page import render_page
 from edgefl.report.plot import Chart
 from edgefl.report.tables import PlainTable, Row, tier_label
@@ -40,7 +40,7 @@ def cost_page(rows: Sequence[Row]) -> str:
     tiers = per_tier(rows)
     of_tiers = tier_charts(tiers)
     of_layers = [_layers(row, f"layers-{number}") for number, row in enumerate(tiers)]
-    on_device = [row for row in rows if "device" in row]
+    on_device = per_device(rows)
     return render_page(
         "cost_page.html.j2",
         [*of_tiers, *(chart for tier in of_layers for chart in tier.charts)],
@@ -65,7 +65,7 @@ def _layers(row: Row, key: str) -> TierLayers:
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
-    """Return one sentence per device: the tier that it takes, or how far the smallest is from fitting."""
+    """Return one sentence per device: the tier that it takes, or why it cannot take the smallest."""
     sentences = []
     for device in dict.fromkeys(row["device"] for row in rows):
         own = [row for row in rows if row["device"] == device]
@@ -74,8 +74,13 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         if taken:
             sentences.append(f"{title} takes tier {tier_label(taken[0]['tier'])}.")
             continue
-        smallest = min(own, key=lambda row: float(row["tier"]))
-        share = smallest.get("budget_share")
-        needs = f": tier {tier_label(smallest['tier'])} needs {human_percent(share)} of its tightest budget" if share else ""
-        sentences.append(f"{title} takes no tier{needs}.")
+        sentences.append(f"{title} takes no tier{_reason(min(own, key=lambda row: float(row['tier'])))}.")
     return sentences
+
+
+def _reason(smallest: Row) -> str:
+    tier = f"tier {tier_label(smallest['tier'])}"
+    if smallest["uncounted_ops"]:
+        return f": not every operation of {tier} is counted"
+    share = smallest.get("budget_share")
+    return "" if share is None else f": {tier} needs {human_percent(share)} of its tightest budget"

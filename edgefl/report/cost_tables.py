@@ -84,6 +84,12 @@ def per_tier(rows: Sequence[Row]) -> list[Row]:
     return sorted(first.values(), key=lambda row: -float(row["tier"]))
 
 
+def per_device(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are on a device, all tiers of one device together; devices in the order in which they were asked for."""
+    order = {device: i for i, device in enumerate(dict.fromkeys(row["device"] for row in rows if "device" in row))}
+    return sorted((row for row in rows if "device" in row), key=lambda row: order[row["device"]])
+
+
 def about(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Return what the costs are for, as pairs of a name and its value; a key that no row has is left out.
 
@@ -107,7 +113,7 @@ def _cost_rich(rows: Sequence[Row]) -> Group:
     parts += [_titled("What a tier costs", SUMMARY, tiers)]
     parts += [_titled("Compute: multiply-accumulates (MACs) and element-wise operations", (TIER, *COMPUTE), tiers)]
     parts += [_titled("Memory: what is alive at the peak of a training step, and of inference", (TIER, *MEMORY), tiers)]
-    on_device = [row for row in rows if "device" in row]
+    on_device = per_device(rows)
     if on_device:
         table = stacked(ON_DEVICE, on_device, gap=1)
         table.title, table.caption = Text("On devices, in simulated time and energy", style="bold"), None

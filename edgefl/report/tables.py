@@ -25,6 +25,8 @@ Row = Mapping[str, Any]
 
 BUDGETS = {
     "memory_bytes": "memory",
+    "macs_forward": "forward MACs",
+    "macs_train_step": "step MACs",
     "deadline_s": "deadline",
     "download_bytes": "download",
     "upload_bytes": "upload",

@@ -81,6 +81,11 @@ def timing_of(device: DeviceProfile, cost: Cost, training: Training, samples: in
     return round_timing(device, cost, samples * training.epochs, training.passes(samples))
 
 
+def fastest_round_s(fleet: Fleet, full: Cost, training: Training, samples: int) -> float:
+    """Return the seconds that the fleet's fastest class needs for a round with the full model."""
+    return min(timing_of(c.device, full, training, samples).total_s for c in fleet.classes)
+
+
 def make_plan(
     fleet: Fleet,
     costs: Mapping[Tier, Cost],
@@ -92,7 +97,7 @@ def make_plan(
     population = Population(fleet, len(shard_sizes), seed)
     largest, mean = max(shard_sizes), max(1, round(sum(shard_sizes) / len(shard_sizes)))
     full = next(iter(costs.values()))
-    fastest_s = min(timing_of(c.device, full, training, largest).total_s for c in fleet.classes)
+    fastest_s = fastest_round_s(fleet, full, training, largest)
     classes = []
     for fleet_class, clients in zip(fleet.classes, population.class_counts(), strict=True):
         device = fleet_class.device

@@ -21,11 +21,12 @@ from edgefl.wire import decode, encode
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who takes part: a run's seed, clients per round, and how tiers are assigned."""
+    """Who takes part: a run's seed, clients per round, how tiers are assigned, and the codec of what comes back."""
 
     seed: int
     per_round: int
     tier_assignment: str
+    codec: str = "fp32"
 
 
 @dataclass
@@ -83,7 +84,7 @@ def play_round(
             submodel = sent.pop(outcome.client)
             if outcome.status == "trained":
                 shapes = {name: tuple(t.shape) for name, t in submodel.tensors.items()}
-                tensors = decode(outcome.payload, shapes, f"client {outcome.client}")
+                tensors = decode(outcome.payload, shapes, f"client {outcome.client}", schedule.codec)
                 yield Update(outcome.client, submodel.tier, tensors, submodel.places, outcome.samples)
 
     arriving = updates()

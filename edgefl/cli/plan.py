@@ -1,0 +1,119 @@
+"""The command ``plan``: the largest sub-model that fits a budget, and a rank for every layer of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from edgefl.cli.console import show
+from edgefl.cli.options import Amount
+from edgefl.registry import methods, models
+
+
+@click.command()
+@click.argument("network", required=False)
+@click.option("--model", metavar="NAME", help=f"Instead of NETWORK: {', '.join(models.names())}.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help="One sample: 3x32x32. [the model's data set's]"
+)
+@click.option("--classes", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Number of labels.")
+@click.option("--method", default="fedhm", show_default=True, metavar="NAME", help=f"{', '.join(methods.names())}.")
+@click.option("--device", metavar="NAME|FILE", help="Its memory is a budget; seconds and joules are counted on it.")
+@click.option("--memory", type=Amount(), help="Of a training step, such as 64MB.")
+@click.option("--macs", type=Amount(), help="Of one sample's forward pass, such as 100M.")
+@click.option("--step-macs", type=Amount(), help="Of a training step.")
+@click.option("--upload", type=Amount(), help="Bytes up in a round, such as 1MB.")
+@click.option("--download", type=Amount(), help="Bytes down in a round.")
+@click.option("--seconds", type=Amount(), help="Of a round on the device: download, training, upload.")
+@click.option("--joules", type=Amount(), help="Of a round on the device.")
+@click.option(
+    "--allocate",
+    type=click.Choice(("uniform", "spectral")),
+    default="uniform",
+    show_default=True,
+    help="One ratio for all layers, or a rank for each that loses least of the weights.",
+)
+@click.option("--weights", type=click.Path(path_type=Path), metavar="FILE", help="Trained weights, safetensors. [initial ones]")
+@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, metavar="N", help="Samples of a step.")
+@click.option("--micro-batch", type=click.IntRange(1), metavar="N", help="Samples at once. [the batch]")
+@click.option("--optimizer", type=click.Choice(("momentum", "sgd", "adam")), default="momentum", show_default=True)
+@click.option("--codec", default="fp32", show_default=True, metavar="NAME", help="Of updates: fp32, fp16, int8, sparse.")
+@click.option("--samples", type=click.IntRange(1), default=500, show_default=True, metavar="N", help="Local samples of a client.")
+@click.option("--local-epochs", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Epochs of a round.")
+@click.option("--norm", metavar="POLICY", help="group, static, batch or none. [the model's own]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of initial weights.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON, ranks included.")
+def command(
+    network: str | None,
+    model: str | None,
+    inputs: tuple[str, ...],
+    classes: int,
+    method: str,
+    device: str | None,
+    memory: float | None,
+    macs: float | None,
+    step_macs: float | None,
+    upload: float | None,
+    download: float | None,
+    seconds: float | None,
+    joules: float | None,
+    allocate: str,
+    weights: Path | None,
+    batch_size: int,
+    micro_batch: int | None,
+    optimizer: str,
+    codec: str,
+    samples: int,
+    local_epochs: int,
+    norm: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    r"""Find the largest sub-model that fits: one ratio for all layers, or with --allocate spectral a rank for each.
+
+    \b
+    edgefl plan resnet18 --input 3x32x32 --device raspberry-pi-4 --seconds 300
+    edgefl plan resnet18 --input 3x32x32 --macs 100M --upload 8MB --allocate spectral --weights model.safetensors
+
+    Exits with status 3 when nothing fits, with the smallest need of every budget.
+    """
+    if (network is None) == (model is None):
+        raise click.UsageError("give one network: NETWORK, or --model NAME")
+    from edgefl.fleet.budget import Budget
+    from edgefl.planning import plan
+
+    found = plan(
+        network or str(model),
+        inputs,
+        classes,
+        method=method,
+        device=device,
+        budget=Budget(
+            memory_bytes=memory,
+            macs_forward=macs,
+            macs_train_step=step_macs,
+            deadline_s=seconds,
+            download_bytes=download,
+            upload_bytes=upload,
+            energy_j=joules,
+        ),
+        allocate=allocate,  # type: ignore[arg-type]  # click checked both
+        weights=weights,
+        batch_size=batch_size,
+        micro_batch=micro_batch,
+        optimizer=optimizer,  # type: ignore[arg-type]
+        codec=codec,
+        samples=samples,
+        local_epochs=local_epochs,
+        norm=norm,
+        seed=seed,
+    )
+    if as_json:
+        click.echo(json.dumps([planned.to_json() for planned in found], indent=2))
+        return
+    from edgefl.report.plan_table import plan_tables
+
+    for table in plan_tables(found):
+        show(table)

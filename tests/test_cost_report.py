@@ -1,0 +1,342 @@
+"""What a network's tiers cost, in every format: nothing cut, nothing unsaid, and the page whole and escaped."""
+
+import csv
+import io
+import itertools
+import json
+import re
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from pages import Page, figures_of, printed
+from plotly.offline import get_plotlyjs
+
+from edgefl.errors import InputError, UnknownNameError
+from edgefl.report.cost_columns import COST_COLUMNS, DEVICE_COLUMNS
+from edgefl.report.cost_layers import LAYER_COLUMNS, costliest, layer_rows
+from edgefl.report.cost_page import cost_page
+from edgefl.report.cost_tables import cost_table, layer_table, per_device, per_tier
+
+EVIL = "<script>alert(1)</script><b>&\"'|"
+COUNTS = ("macs_forward", "macs_backward_input", "macs_backward_weight", "macs_compose")
+
+
+def layer(name: str, kind: str, params: int, macs: tuple[int, int, int, int], held: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "layer": name,
+        "kind": kind,
+        "params": params,
+        "parameter_bytes": 4 * params,
+        **dict(zip(COUNTS, macs, strict=True)),
+        "elementwise_ops": 64,
+        "elementwise_ops_backward": 32,
+        "elementwise_ops_step": params,
+        "saved_bytes_at_peak": held[0],
+        "temporary_bytes_at_peak": held[1],
+    }
+
+
+def tier_row(tier: float, layers: list[dict[str, Any]] | None = None, **more: Any) -> dict[str, Any]:
+    """Return the costs of a tier whose totals are the sums over its layers, as those of a counted network are."""
+    if layers is None:
+        size = int(1000 * tier)
+        layers = [
+            layer("body", "Block", 0, (0, 0, 0, 0), (4096, 0)),
+            layer("body.conv", "Conv2d", size, (9 * size, 0, 9 * size, 0), (8192, 2048)),
+            layer("body.conv.v", "Conv2d", size, (4 * size, 4 * size, 4 * size, 0), (1024, 0)),
+            layer("fc", "Linear", 50, (50, 50, 50, 0), (0, 0)),
+            layer("(loss)", "", 0, (0, 0, 0, 777), (0, 128)),
+        ]
+    total = {key: sum(item[key] for item in layers) for key in (*layers[0],) if key not in ("layer", "kind")}
+    saved, temporary = total.pop("saved_bytes_at_peak"), total.pop("temporary_bytes_at_peak")
+    weights = total["parameter_bytes"]
+    tensors = [
+        {"name": f"{item['layer']}.weight", "shape": [item["params"]], "download_bytes": 4 * item["params"], "upload_bytes": item["params"]}
+        for item in layers
+        if item["params"]
+    ]  # fmt: skip
+    back = total["macs_backward_input"] + total["macs_backward_weight"]
+    return {
+        "tier": tier,
+        "method": "fedhm",
+        "model": "cnn",
+        "batch_size": 32,
+        "micro_batch": 8,
+        "optimizer": "momentum",
+        "codec": "fp32",
+        **total,
+        "macs_backward": back,
+        "macs_train_step": 32 * (total["macs_forward"] + back) + 4 * total["macs_compose"],
+        "peak_activation_bytes_inference": 6144,
+        "peak_activation_bytes_training": saved + temporary,
+        "buffer_bytes": 16,
+        "gradient_bytes": weights,
+        "optimizer_bytes": weights,
+        "training_memory_bytes": 3 * weights + 16 + saved + temporary,
+        "inference_memory_bytes": weights + 16 + 6144,
+        "peak_gradient_bytes": weights,
+        "peak_saved_bytes": saved,
+        "peak_temporary_bytes": temporary,
+        "peak_layer_training": "body.conv",
+        "peak_layer_inference": "body",
+        "download_bytes": weights + 200,
+        "upload_bytes": weights // 4 + 200,
+        "header_bytes": 200,
+        "formula_bytes": weights,
+        "uncounted_ops": [],
+        "layers": layers,
+        "tensors": tensors,
+        **more,
+    }
+
+
+def make_rows() -> list[dict[str, Any]]:
+    return [tier_row(1), tier_row(0.5, uncounted_ops=["Erf", "Einsum"]), tier_row(0.25)]
+
+
+def on_devices() -> list[dict[str, Any]]:
+    """Return rows on two devices: a board that takes the middle tier, and a chip that takes none."""
+    times = {"inference": 0.021, "train_step": 5.3, "epoch": 80.2, "round": 92.0}
+    figures = {f"{name}_{unit}": value for name, value in times.items() for unit in ("seconds", "joules")}
+    rows = []
+    for device, title in (("pi-4", "Raspberry Pi 4"), ("chip", "Micro-controller")):
+        for row in make_rows():
+            fits = device == "pi-4" and row["tier"] < 1
+            budget = {"limiting_budget": "deadline_s" if device == "pi-4" else "memory_bytes", "budget_share": 1.2 * row["tier"]}
+            found = {"samples": 250, "fits": fits, **budget, "takes": fits and row["tier"] == 0.5}
+            rows.append({**row, "device": device, "device_title": title, **figures, **found})
+    return rows
+
+
+def read_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def read_markdown(text: str) -> list[dict[str, str]]:
+    head, _, *lines = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in text.splitlines())
+    return [dict(zip(head, cells, strict=True)) for cells in lines]
+
+
+def test_json_is_the_rows_themselves_layers_and_tensors_included() -> None:
+    assert json.loads(cost_table(on_devices(), "json")) == {"rows": on_devices()}
+
+
+@pytest.mark.parametrize(("format", "read"), [("csv", read_csv), ("markdown", read_markdown)])
+@pytest.mark.parametrize(("rows", "columns"), [(make_rows(), COST_COLUMNS), (on_devices(), (*COST_COLUMNS, *DEVICE_COLUMNS))])
+def test_text_has_one_line_per_row_and_the_declared_columns(format: str, read: Any, rows: Any, columns: Any) -> None:
+    parsed = read(cost_table([dict(reversed(row.items())) for row in rows], format))
+    assert len(parsed) == len(rows)
+    for row, line in zip(rows, parsed, strict=True):
+        assert tuple(line) == columns
+        for key, value in row.items():
+            if isinstance(value, bool):
+                assert line[key] == str(value).lower()
+            elif isinstance(value, int | float):
+                assert float(line[key]) == value
+    assert [line["uncounted_ops"] for line in parsed[:3]] == ["", "Erf Einsum", ""]
+
+
+def test_no_method_and_no_budget_are_empty_cells() -> None:
+    row = on_devices()[0] | {"method": None, "limiting_budget": None, "budget_share": None}
+    line = read_csv(cost_table([row], "csv"))[0]
+    assert line["method"] == line["limiting_budget"] == line["budget_share"] == ""
+    assert "none, the network as it is" in printed(cost_table([row], "table"), 100)
+    assert "What cnn costs as it is" in Page(cost_page([row])).text
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_terminal_shows_every_figure_within_its_width(width: int) -> None:
+    text = printed(cost_table(on_devices(), "table"), width)
+    assert max(map(len, text.splitlines())) <= width
+    for figure in ("2.05 k", "968 k", "40.1 kB", "14.4 kB", "8.40 kB", "2.25 kB", "8.20 kB", "13.0 k", "4.05 k", "13.3 kB"):
+        assert figure in text
+    assert text.index("What a tier costs") < text.index("Compute") < text.index("Memory") < text.index("On devices")
+    assert "…" not in text
+
+
+def test_devices_have_a_line_per_tier_and_the_tier_taken_is_marked() -> None:
+    text = printed(cost_table(on_devices(), "table"), 100)
+    assert text.count("takes it") == 1
+    assert re.search(r"Raspberry Pi 4 +0\.5 +21\.0 ms +5\.30 s +1 min 20 s +1 min 32 s +takes it +60\.0 %", text)
+    assert text.count("Micro-controller") == 3
+    assert "deadline" in text
+    assert "memory" in text
+    assert "On devices" not in printed(cost_table(make_rows(), "table"), 100)
+
+
+def test_the_tiers_of_a_device_stand_together() -> None:
+    by_tier = sorted(on_devices(), key=lambda row: -float(row["tier"]))
+    assert [row["device"] for row in by_tier[:2]] == ["pi-4", "chip"]
+    assert per_device(by_tier) == on_devices()
+    assert cost_page(by_tier) == cost_page(on_devices())
+
+
+def test_a_device_takes_nothing_that_is_not_wholly_counted() -> None:
+    row = on_devices()[1] | {"fits": False, "takes": False, "limiting_budget": "uncounted_ops", "budget_share": None}
+    text = " ".join(Page(cost_page([row]).replace(get_plotlyjs(), "")).text.split())
+    assert "Raspberry Pi 4 takes no tier: not every operation of tier 0.5 is counted." in text
+    assert "uncounted operations" in text
+
+
+def test_what_a_tier_costs_is_said_once_whatever_the_number_of_devices() -> None:
+    assert [row["tier"] for row in per_tier(list(reversed(on_devices())))] == [1, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("table", [lambda f: cost_table(make_rows(), f), lambda f: layer_table(make_rows()[1], f)])
+def test_uncounted_operations_are_in_every_format(table: Any) -> None:
+    for format in ("json", "csv", "markdown"):
+        assert "Erf" in table(format)
+        assert "Einsum" in table(format)
+    shown = " ".join(printed(table("table"), 100).split())
+    assert "Not counted, so no budget can be claimed met: tier 0.5: Erf, Einsum" in shown
+    assert table("table").renderables[-1].style == "bold red"
+
+
+def test_layers_parse_back_in_every_format() -> None:
+    row = tier_row(1)
+    document = json.loads(layer_table(row, "json"))
+    assert document["tier"] == 1
+    assert document["layers"] == [{key: item[key] for key in LAYER_COLUMNS} for item in layer_rows(row)]
+    for parsed in (read_csv(layer_table(row, "csv")), read_markdown(layer_table(row, "markdown"))):
+        assert [tuple(line) for line in parsed] == [LAYER_COLUMNS] * 5
+        assert [line["layer"] for line in parsed] == [item["layer"] for item in row["layers"]]
+        assert sum(int(line["macs_train_step"]) for line in parsed) == row["macs_train_step"]
+        assert sum(float(line["macs_share"]) for line in parsed) == pytest.approx(1)
+    text = printed(layer_table(row, "table"), 100)
+    assert max(map(len, text.splitlines())) <= 100
+    assert re.search(r"body\.conv +Conv2d +1\.00 k +9\.00 k +0 +9\.00 k +0 +59\.5 % +8\.19 kB +2\.05 kB +4\.00 kB", text)
+
+
+def test_the_rest_of_the_layers_is_summed() -> None:
+    row = tier_row(1)
+    lines = read_csv(layer_table(row, "csv", top=2))
+    assert [line["layer"] for line in lines] == ["body.conv", "body.conv.v", "(other)"]
+    assert lines[-1]["kind"] == "3 layers"
+    for key in ("params", "macs_train_step", "saved_bytes_at_peak", "download_bytes"):
+        assert sum(int(line[key]) for line in lines) == sum(item[key] for item in layer_rows(row))
+    assert costliest(row["layers"], 5, lambda item: 0) == row["layers"]
+
+
+def test_a_tensor_belongs_to_the_layer_whose_name_is_its_longest_prefix() -> None:
+    row = tier_row(1)
+    names = ("body.conv.v.weight", "body.conv.bias", "body.convolution", "fc", "stray.weight")
+    row["tensors"] = [{"name": name, "shape": [1], "download_bytes": 10**i, "upload_bytes": 0} for i, name in enumerate(names)]
+    sent = {item["layer"]: item["download_bytes"] for item in layer_rows(row)}
+    assert sent == {"(network)": 10_000, "body": 100, "body.conv": 10, "body.conv.v": 1, "fc": 1000, "(loss)": 0}
+
+
+def test_an_unknown_format_is_refused() -> None:
+    for write in (lambda: cost_table(make_rows(), "cvs"), lambda: layer_table(tier_row(1), "cvs")):
+        with pytest.raises(UnknownNameError, match=r"unknown format 'cvs'; did you mean 'csv'\?"):
+            write()
+
+
+def test_the_page_has_its_sections_charts_and_tables() -> None:
+    rendered = cost_page(on_devices())
+    page = Page(rendered)
+    sections = ["Cost per tier", "On devices", "Where the cost sits", "Uncounted operations"]
+    assert [text for level, text in page.headings if level == 2] == sections
+    levels = [level for level, _ in page.headings]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert page.tags.count("figure") == page.tags.count("figcaption") == len(figures_of(rendered)) == 12
+    assert page.tags.count("table") == page.tags.count("caption") == 5
+    assert page.tags.count("option") == 3
+    assert [name for name, _ in page.attributes].count("hidden") == 2
+    assert "Raspberry Pi 4 takes tier 0.5. Micro-controller takes no tier: tier 0.25 needs 30.0 %" in page.text
+    assert "No budget can be called met" in page.text
+
+
+def test_the_page_loads_nothing_from_a_network() -> None:
+    rendered = cost_page(on_devices())
+    assert rendered.count(get_plotlyjs()) == 1
+    rest = rendered.replace(get_plotlyjs(), "")
+    page = Page(rest)
+    assert not {"link", "img", "iframe", "object", "embed", "base"}.intersection(page.tags)
+    assert not {"src", "srcset", "action", "data"}.intersection(name for name, _ in page.attributes)
+    assert {value for name, value in page.attributes if name == "href"} == {"#uncounted"}
+    assert any("default-src 'none'" in (value or "") for _, value in page.attributes)
+    assert not re.search(r"https?://|@import|url\(", rest)
+    assert rendered == cost_page(on_devices())
+
+
+def test_figures_are_what_plotly_accepts_and_every_one_has_a_sentence() -> None:
+    rendered = cost_page(make_rows())
+    for figure in figures_of(rendered).values():
+        assert go.Figure(figure).data
+    captions = re.findall(r"<figcaption[^>]*>(.*?)</figcaption>", rendered)
+    assert len(captions) == 12
+    assert all(re.fullmatch(r"[^.].*[a-z0-9 %)]\.", caption) for caption in captions)
+    assert captions[0] == "Tier 0.25 computes 248 k MACs of a step: 25.6 % of the 968 k of tier 1."
+    assert captions[3] == "1 of 4 layers holds half of the 968 k MACs of a step; the costliest is body.conv with 59.5 %."
+
+
+def test_bars_are_the_figures_of_the_rows() -> None:
+    rows = make_rows()
+    figures = figures_of(cost_page(rows))
+    for key, total in (("compute", "macs_train_step"), ("memory", "training_memory_bytes")):
+        bars = [trace["x"] for trace in figures[f"tiers-{key}"]["data"] if trace["type"] == "bar"]
+        assert [sum(parts) for parts in zip(*bars, strict=True)] == [row[total] for row in rows]
+    compute = [sum(trace["x"]) for trace in figures["layers-1-compute"]["data"] if trace["type"] == "bar"]
+    assert sum(compute) == rows[1]["macs_train_step"]
+    traffic = {trace["name"]: sum(trace["x"]) for trace in figures["layers-2-traffic"]["data"] if trace["type"] == "bar"}
+    assert traffic == {"down": sum(t["download_bytes"] for t in rows[2]["tensors"]), "up": rows[2]["params"]}
+
+
+def test_hostile_names_are_escaped_everywhere() -> None:
+    rows = on_devices()
+    for row in rows:
+        row |= dict.fromkeys(("method", "model", "optimizer", "codec", "device", "device_title", "limiting_budget"), EVIL)
+        row |= {"uncounted_ops": [EVIL], "peak_layer_training": EVIL, "peak_layer_inference": EVIL}
+        row["layers"][1] |= {"layer": EVIL, "kind": EVIL}
+        row["tensors"][0]["name"] = f"{EVIL}.weight"
+    rendered = cost_page(rows)
+    rest = rendered.replace(get_plotlyjs(), "")
+    assert "<script>alert" not in rendered
+    assert rest.count("<script") == 4
+    assert "b" not in Page(rest).tags
+    assert "<" not in re.sub(r"<extra></extra>", "", json.dumps(figures_of(rendered)))
+    assert EVIL in Page(rest).text
+    assert read_csv(cost_table(rows, "csv"))[0]["model"] == EVIL
+    assert "\\<script" in cost_table(rows, "markdown")
+    assert {len(line) for line in read_markdown(layer_table(rows[0], "markdown"))} == {len(LAYER_COLUMNS) + 1}
+    assert "<script>" in printed(cost_table(rows, "table"), 200)
+
+
+def test_one_row_without_devices_needs_no_switch() -> None:
+    rendered = cost_page([tier_row(1)])
+    page = Page(rendered.replace(get_plotlyjs(), ""))
+    assert "select" not in page.tags
+    assert "On devices" not in page.text
+    assert "budget" not in page.text
+    assert len(figures_of(rendered)) == 6
+
+
+def test_of_three_hundred_layers_forty_are_drawn_and_the_rest_is_summed() -> None:
+    layers = [layer(f"block{i}.conv", "Conv2d", 100 + i, (1000 + i, 0, 1000, 0), (64 + i, 0)) for i in range(300)]
+    row = tier_row(1, layers)
+    rendered = cost_page([row])
+    for key in ("compute", "memory", "traffic"):
+        figure = figures_of(rendered)[f"layers-0-{key}"]
+        assert len(figure["layout"]["yaxis"]["ticktext"]) == 41
+        assert figure["layout"]["yaxis"]["ticktext"][-1] == "other: 260 layers"
+    bars = [trace["x"] for trace in figures_of(rendered)["layers-0-compute"]["data"] if trace["type"] == "bar"]
+    assert sum(map(sum, bars)) == row["macs_train_step"]
+    assert "block7.conv" in Page(rendered.replace(get_plotlyjs(), "")).text
+
+
+def test_a_network_that_multiplies_nothing_is_shown() -> None:
+    row = tier_row(1, [layer("norm", "Norm", 0, (0, 0, 0, 0), (0, 0)), layer("act", "ReLU", 0, (0, 0, 0, 0), (512, 0))])
+    rendered = cost_page([row, row | {"tier": 0.5}])
+    text = Page(rendered.replace(get_plotlyjs(), "")).text
+    assert text.count("No layer has any, so there is nothing to draw.") == 4
+    assert "All of the 512 B of activations and weights at the peak sits in act." in text
+    assert {line["macs_share"] for line in read_csv(layer_table(row, "csv"))} == {"0.0"}
+    assert "0 %" in printed(layer_table(row, "table"), 100)
+
+
+def test_a_page_without_a_tier_is_refused() -> None:
+    with pytest.raises(InputError, match="at least one tier, got none"):
+        cost_page([])
+    assert cost_table([], "json") == '{\n  "rows": []\n}'
