@@ -27,11 +27,12 @@ class Deployed:
 
     entry: TierEntry
     contents: Mapping[str, bytes]
+    inference_bytes: int | None
 
     @property
     def result(self) -> TierResult:
-        """The tier's accuracy, from the exported file and from the torch module."""
-        return TierResult(float(self.entry.accuracy_onnx or 0.0), float(self.entry.accuracy_torch or 0.0))
+        """The tier's accuracy, from the exported file and from the torch module, and what running the file held."""
+        return TierResult(float(self.entry.accuracy_onnx or 0.0), float(self.entry.accuracy_torch or 0.0), self.inference_bytes)
 
 
 def build_bundle(
@@ -64,7 +65,8 @@ def _deploy(session: Session, tier: Tier, module: nn.Module, say: Callable[[str]
     rng = generator(session.config.seed, "reference", tier.label)
     files = build_tier(module, session.data.input_shape, tier.label, rng)
     cost, device = session.plan.costs[tier], session.plan.home_of(tier).device
-    costs = {key: value for key, value in cost_row(cost).items() if key not in ("params", "uncounted_ops")}
+    costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and key != "params"}
+    accuracy, inference_bytes = _run_on_device(session, tier, files.contents[f"{tier.label}/forward.onnx"], say)
     entry = TierEntry(
         tier=tier.number,
         label=tier.label,
@@ -77,23 +79,30 @@ def _deploy(session: Session, tier: Tier, module: nn.Module, say: Callable[[str]
         batch_size=cost.batch_size,
         costs=costs,
         uncounted_ops=cost.uncounted_ops,
-        accuracy_onnx=_accuracy_on_device(session, tier, files.contents[f"{tier.label}/forward.onnx"], say),
+        accuracy_onnx=accuracy,
         accuracy_torch=evaluate.accuracy(module, session.data.test, evaluate.BATCH_SIZE),
         parity_max_abs_error=files.parity_max_abs_error,
     )
-    return Deployed(entry, files.contents)
+    return Deployed(entry, files.contents, inference_bytes)
 
 
-def _accuracy_on_device(session: Session, tier: Tier, graph: bytes, say: Callable[[str], None]) -> float:
-    """Run the exported file on the held-out samples with its memory held to the device's, in ever smaller batches if need be."""
+def _run_on_device(session: Session, tier: Tier, graph: bytes, say: Callable[[str], None]) -> tuple[float, int | None]:
+    """Run the exported file on the held-out samples with its memory held to the device's, in ever smaller batches if need be.
+
+    Returns:
+        The accuracy, and what a batch of the size that costs are stated for held: activations and its inputs, in bytes.
+    """
     test, device = session.data.test, session.plan.home_of(tier).device
-    batch_size, memory_bytes = evaluate.BATCH_SIZE, int(device.training_bytes)
+    full, memory_bytes = session.plan.costs[tier].batch_size, int(device.training_bytes)
+    batch_size = full
     while True:
         try:
-            logits = predict_capped(graph, test.x, batch_size=batch_size, memory_bytes=memory_bytes).logits
-            return evaluate.share_correct(logits, test.y)
+            ran = predict_capped(graph, test.x, batch_size=batch_size, memory_bytes=memory_bytes)
+            whole = batch_size == full <= len(test.x)
+            held = ran.peak_activation_bytes + test.x[:batch_size].nbytes if whole else None
+            return evaluate.share_correct(ran.logits, test.y), held
         except OutOfMemoryError as error:
             if batch_size == 1:
                 say(f"tier {tier.label} does not run on {device.name}: {error}; its accuracy counts as 0")
-                return 0.0
+                return 0.0, None
             batch_size = max(1, batch_size // 4)

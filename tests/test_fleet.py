@@ -226,7 +226,7 @@ def test_assignment_policies():
 def test_a_round_costs_what_the_formulas_say(folder):
     """By hand: 40 samples in 4 steps are 40·3 M + 4·0.5 M = 122 M MACs, at 0.5 G/s 0.244 s."""
     board = load_device(str(folder / "board.toml"))
-    timing = round_timing(board, cost(), samples=40, steps=4)
+    timing = round_timing(board, cost(), samples=40, passes=4)
     assert timing.download_s == pytest.approx(0.05 + 100_000 / 1e6)
     assert timing.upload_s == pytest.approx(0.05 + 50_000 / 0.5e6)
     assert timing.train_s == pytest.approx(0.244)
@@ -238,8 +238,8 @@ def test_a_round_costs_what_the_formulas_say(folder):
 def test_work_beyond_the_burst_is_throttled(folder):
     """3,000 M MACs per pass · 2 = 6 G at 0.5 G/s would take 12 s: 10 at the full rate, the other 2 at half of it."""
     board = load_device(str(folder / "board.toml"))
-    slow = cost(macs_forward=1_000_000, macs_backward=2_000_000, macs_compose=0)
-    assert round_timing(board, slow, samples=2000, steps=1).train_s == pytest.approx(10 + 2 / 0.5)
+    slow = cost(macs_forward=1_000_000, macs_backward_input=1_000_000, macs_backward_weight=1_000_000, macs_compose=0)
+    assert round_timing(board, slow, samples=2000, passes=1).train_s == pytest.approx(10 + 2 / 0.5)
     assert inference_s(board, 4_000_000) == pytest.approx(0.002)
     assert energy_j(board, 4_000_000, 0.002) == pytest.approx(0.0016 + 0.0005)
 

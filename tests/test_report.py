@@ -55,6 +55,8 @@ def tier_row(tier: float, device: str, title: str, clients: int) -> dict[str, An
         "peak_activation_bytes_inference": peak // 3,
         "peak_activation_bytes_training": peak,
         "measured_peak_activation_bytes_training": None if tier == 0.5 else peak - 61_000,
+        "measured_training_memory_bytes": None if tier == 0.5 else sum(held.values()) + peak - 70_000,
+        "measured_peak_activation_bytes_inference": peak // 3,
         **held,
         "training_memory_bytes": sum(held.values()) + peak,
         "inference_memory_bytes": held["parameter_bytes"] + peak // 3,

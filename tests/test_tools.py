@@ -38,7 +38,7 @@ THOUSANDS = {
 }
 
 
-def test_the_closed_forms_are_those_of_the_papers(tool):
+def test_the_closed_forms_are_those_worked_out_by_hand(tool):
     assert {layer.name: (round(layer.macs / 1e3), round(layer.compose_macs / 1e3)) for layer in tool.LAYERS} == THOUSANDS
 
 

@@ -478,7 +478,7 @@ def _percent(share: float) -> str:
     """Return a signed share; one that one digit does not tell from none is below 0.1 %, none is 0 %."""
     if abs(share) < 0.0005:
         return "< 0.1 %" if share else "0 %"
-    digits = 0 if abs(share) >= 0.1 else 1
+    digits = 0 if share == -1 or (abs(share) >= 0.1 and share > -0.995) else 1
     return f"{100 * share:+,.{digits}f} %".replace("-", "−")
 
 
@@ -499,6 +499,7 @@ def counters_markdown(rows: Sequence[Row], skipped: Sequence[str] = (), peers: S
     ]
     both = [[row.name, *(cell(f, row.both, row.unit) for f in (row.both, row.edgefl_both, row.torch_both))] for row in rows]
     used = dict.fromkeys(peer.package for peer in (TORCH, *peers) if peer.installed)
+    used |= dict.fromkeys(package for package in ("torchvision", "timm") if importlib.util.find_spec(package))
     versions = ", ".join(f"{name} {version(name).partition('+')[0]}" for name in used)
     return "\n\n".join(
         [

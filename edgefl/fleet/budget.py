@@ -13,12 +13,12 @@ class Budget:
     """What one client may use in one round; None is no limit. ``macs_forward`` is per sample, ``macs_train_step`` per step."""
 
     memory_bytes: float | None = None
-    macs_forward: float | None = None
-    macs_train_step: float | None = None
     deadline_s: float | None = None
     download_bytes: float | None = None
     upload_bytes: float | None = None
     energy_j: float | None = None
+    macs_forward: float | None = None
+    macs_train_step: float | None = None
 
 
 def resolve_deadline(budget: FleetBudget, fastest_full_round_s: float) -> float | None:

@@ -168,11 +168,19 @@ def _refusals(summary: Json, rounds: Sequence[Json]) -> list[dict[str, Any]]:
     ]
 
 
-def _memory(summary: Json) -> list[tuple[str, str, str, str]]:
-    """Return, per tier, the predicted and the measured peak of activations and the difference."""
+_MEASURED = {
+    "activations of a training step": ("peak_activation_bytes_training", "measured_peak_activation_bytes_training"),
+    "a training step in all": ("training_memory_bytes", "measured_training_memory_bytes"),
+    "activations of an inference": ("peak_activation_bytes_inference", "measured_peak_activation_bytes_inference"),
+}
+
+
+def _memory(summary: Json) -> list[tuple[str, str, str, str, str]]:
+    """Return, per tier and kind of memory, the predicted and the measured peak and the difference."""
     rows = []
     for row in _largest_first(summary):
-        predicted, measured = row["peak_activation_bytes_training"], row["measured_peak_activation_bytes_training"]
-        difference = human_difference(predicted, measured)
-        rows.append((tier_label(row["tier"]), human_bytes(predicted), human_bytes(measured), difference))
+        for what, keys in _MEASURED.items():
+            predicted, measured = row[keys[0]], row.get(keys[1])
+            difference = human_difference(predicted, measured)
+            rows.append((tier_label(row["tier"]), what, human_bytes(predicted), human_bytes(measured), difference))
     return rows

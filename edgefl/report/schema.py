@@ -57,6 +57,8 @@ class TierRow(Record):
     peak_activation_bytes_inference: Whole
     peak_activation_bytes_training: Whole
     measured_peak_activation_bytes_training: Whole | None
+    measured_training_memory_bytes: Whole | None = None  # runs of older versions have neither
+    measured_peak_activation_bytes_inference: Whole | None = None
     parameter_bytes: Whole
     gradient_bytes: Whole
     optimizer_bytes: Whole

@@ -22,10 +22,11 @@ COST_KEYS = (
 
 @dataclass(frozen=True)
 class TierResult:
-    """How good one tier came out: as an exported file under its device's memory, and as a torch module."""
+    """How one tier came out: accuracy as an exported file under its device's memory and as a torch module, and what that file held."""
 
     accuracy: float
     torch_accuracy: float
+    measured_peak_activation_bytes_inference: int | None
 
 
 def cost_row(cost: Cost) -> dict[str, Any]:
@@ -37,7 +38,8 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[M
     """Return the table of tiers, largest first.
 
     ``round_seconds`` and ``round_joules`` are those of a client with the mean number of samples; the budgets are planned for the largest.
-    ``measured_peak_activation_bytes_training`` is the largest that a client's meter saw in the run, None where nobody trained the tier.
+    The measured bytes of training are the largest that a client's meter saw in the run, None where nobody trained the tier; those of
+    inference are onnxruntime's own for the exported file.
     """
     rows = []
     for tier, cost in plan.costs.items():
@@ -54,7 +56,8 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[M
                 **asdict(results[tier]),
                 **cost_row(cost),
                 "batch_size": cost.batch_size,
-                "measured_peak_activation_bytes_training": _measured_peak(rounds, tier),
+                "measured_peak_activation_bytes_training": _measured(rounds, tier, "measured_peak_activation_bytes"),
+                "measured_training_memory_bytes": _measured(rounds, tier, "measured_training_memory_bytes"),
                 "round_seconds": timing.total_s,
                 "round_joules": timing.total_j,
                 "budget_share": limiting["share"] if limiting else None,
@@ -90,12 +93,12 @@ def _budgets(plan: Plan, c: ClassPlan, tier: Tier) -> list[dict[str, Any]]:
     return [{"budget": name, "need": need, "have": have, "share": need / have} for name, (need, have) in used.items()]
 
 
-def _measured_peak(rounds: Sequence[Mapping[str, Any]], tier: Tier) -> int | None:
+def _measured(rounds: Sequence[Mapping[str, Any]], tier: Tier, key: str) -> int | None:
     peaks = [
-        client["measured_peak_activation_bytes"]
+        client[key]
         for line in rounds
         for client in line["clients"]
-        if client["tier"] == tier.number and client["measured_peak_activation_bytes"] is not None
+        if client["tier"] == tier.number and client.get(key) is not None
     ]
     return max(peaks, default=None)
 
