@@ -114,6 +114,7 @@ def _positional(module: nn.Module) -> list[str]:
 def _from_file(path: Path, inputs: GivenInputs, norm: str | None) -> CustomArchitecture:
     """Return the network of an ONNX file; sizes that it leaves free, other than the batch, come from ``inputs``."""
     from edgefl.onnxio.batch import free_batch
+    from edgefl.onnxio.dense import with_torch_layers
     from edgefl.onnxio.torch_module import load_onnx, module_of
 
     module, signature = module_of(free_batch(load_onnx(path)))
@@ -133,7 +134,7 @@ def _from_file(path: Path, inputs: GivenInputs, norm: str | None) -> CustomArchi
         ):
             raise ConfigError(f"{path}: input {name} is {_written(dims[1:])} a sample, got {spec}")
         specs[name] = InputSpec(spec.shape, dtype)
-    return CustomArchitecture(model=path.name, norm=norm, factory=copies_of(module), inputs=specs)
+    return CustomArchitecture(model=path.name, norm=norm, factory=copies_of(with_torch_layers(module)), inputs=specs)
 
 
 def _fixed(path: Path, name: str, dims: tuple[int | str, ...], dtype: torch.dtype) -> InputSpec:

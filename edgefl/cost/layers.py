@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 NETWORK = "(network)"
+INPUT = "(input)"
 LOSS = "(loss)"
 OPTIMIZER = "(optimizer)"
 _LEAF = 2**63  # autograd numbers the nodes that accumulate a parameter's gradient from the top

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgefl.cost.layers import LOSS, OPTIMIZER
+from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
 from edgefl.cost.memory import MemorySplit
 from edgefl.cost.trace import Layer, Operation, StepTrace, Subject, Tracer
 from edgefl.records import Cost, LayerCost
@@ -118,7 +118,7 @@ def _shares(one: Operation, more: Operation, size: int) -> list[tuple[str, _Shar
 def _rows(network: Sequence[Layer], layers: dict[str, dict[str, int]], split: MemorySplit) -> tuple[LayerCost, ...]:
     """Return a row for every layer that works, holds weights or holds memory at the peak; in the network's own order."""
     rows = []
-    for layer in (*network, Layer(LOSS, "", 0, 0), Layer(OPTIMIZER, "", 0, 0)):
+    for layer in (Layer(INPUT, "", 0, 0), *network, Layer(LOSS, "", 0, 0), Layer(OPTIMIZER, "", 0, 0)):
         counts = layers.get(layer.name)
         saved, temporary = split.layers.get(layer.name, (0, 0))
         if counts or layer.params or saved or temporary:

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
 from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes
-from edgefl.cost.layers import NETWORK, OPTIMIZER, LayerTracker
+from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import work_of
 from edgefl.cost.memory import LivenessMeter, StepMemory, bytes_of, held_by, step_memory
 from edgefl.records import Batch
@@ -136,7 +136,11 @@ class Tracer:
             with tracker, LivenessMeter(held_by(module), recorder, tracker.current) as meter:
                 for done in range(passes):
                     recorder.recording, recorder.phase = done == 0, "forward"
-                    value = subject.loss(module, subject.batch(batch_size))
+                    tracker.outside = INPUT
+                    batch = subject.batch(batch_size)
+                    tracker.outside = LOSS
+                    value = subject.loss(module, batch)
+                    del batch
                     meter.mark()
                     recorder.phase = "backward"
                     value.backward()
