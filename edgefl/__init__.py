@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgefl.config import RunConfig as RunConfig
+    from edgefl.fleet.budget import Budget as Budget
+    from edgefl.planning import plan as plan
     from edgefl.profiling import profile as profile
     from edgefl.run import RunResult as RunResult
     from edgefl.run import export as export
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Budget": "edgefl.fleet.budget",
     "RunConfig": "edgefl.config",
+    "plan": "edgefl.planning",
     "RunResult": "edgefl.run",
     "simulate": "edgefl.run",
     "profile": "edgefl.profiling",
@@ -30,7 +34,7 @@ _HOMES = {
     "verify": "edgefl.run",
 }
 
-__all__ = ["RunConfig", "RunResult", "__version__", "export", "profile", "simulate", "verify"]
+__all__ = ["Budget", "RunConfig", "RunResult", "__version__", "export", "plan", "profile", "simulate", "verify"]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,7 @@ def architecture_of(network: Network, inputs: GivenInputs = None, classes: int =
     Args:
         network: a reference network's name, ``package.module:factory``, a path that ends in ``.onnx``, a module, or a factory.
         inputs: a sample's shape, ``(3, 32, 32)`` or ``"3x32x32"``; several as name → shape, or as texts ``"ids=int64:80"``; or example
-            tensors, whose first dimension is the batch. An ONNX file knows its own.
+            tensors, whose first dimension is the batch. An ONNX file knows its own, a reference network the shape that it is made for.
         classes: number of labels, for reference networks.
         norm: normalisation policy, for reference networks.
 
@@ -45,7 +45,7 @@ def architecture_of(network: Network, inputs: GivenInputs = None, classes: int =
         if ":" in network:
             return _custom(network, factory_of(network), None, inputs, norm)
         models.check(network)
-        specs = _specs(inputs, None)
+        specs = _specs(inputs, None) or {"": InputSpec(models.facts(network)["usual_input"])}
         if list(specs) != [""] or specs[""].dtype is not torch.float32:
             raise ConfigError(f"input: {network} takes one input of float32, such as 3x32x32")
         return Architecture(network, specs[""].shape, classes, norm)

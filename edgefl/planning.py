@@ -23,7 +23,7 @@ from edgefl.models.base import Architecture
 from edgefl.networks import GivenInputs, Network, architecture_of
 from edgefl.planner.spectral import Spectral, Uses, Work, energies, share_kept, spectral
 from edgefl.planner.uniform import STEPS, largest_ratio
-from edgefl.prepare import network_cost, tier_cost
+from edgefl.prepare import network_cost, one_thread, tier_cost
 from edgefl.profiling import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
@@ -70,6 +70,7 @@ class Planned:
         }
 
 
+@one_thread()
 def plan(
     network: Network,
     inputs: GivenInputs = None,

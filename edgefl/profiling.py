@@ -17,7 +17,7 @@ from edgefl.local.train import OptimizerName, Training
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture
 from edgefl.networks import GivenInputs, Network, architecture_of, batch_in
-from edgefl.prepare import tier_cost, training_of
+from edgefl.prepare import one_thread, tier_cost, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods
 from edgefl.report.summary import cost_row
@@ -28,6 +28,7 @@ DEFAULT_BATCH_SIZE = 32
 DEFAULT_SAMPLES = 500
 
 
+@one_thread()
 def profile(
     network: Network,
     inputs: GivenInputs = None,
@@ -148,7 +149,12 @@ def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str)
         {"name": name, "shape": list(shape), "download_bytes": down[name], "upload_bytes": up[name]}
         for name, shape in shapes.items()
     ]
-    return {"header_bytes": header_bytes(shapes), "formula_bytes": sum(down.values()), "tensors": tensors}
+    return {
+        "header_bytes": header_bytes(shapes),
+        "upload_header_bytes": header_bytes(shapes, codec),
+        "formula_bytes": sum(down.values()),
+        "tensors": tensors,
+    }
 
 
 def device_rows(
@@ -175,7 +181,7 @@ def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Trai
     timing = round_timing(device, cost, samples * training.epochs, training.passes(samples))
     epoch_macs = cost.macs_of(samples, replace(training, epochs=1).passes(samples))
     used = use(cost, timing, budget)
-    shares = {name: need / have if have else float("inf") for name, (need, have) in used.items()}
+    shares = {name: need / have for name, (need, have) in used.items()}
     limiting = "uncounted_ops" if cost.uncounted_ops else max(shares, key=lambda name: shares[name])
     sample_s = inference_s(device, cost.macs_forward)
     columns: dict[str, Any] = {

@@ -33,12 +33,14 @@ class Registry:
         self.kind = kind
         self.package = package
         self._loaded: dict[str, Any] = {}
+        self._facts: dict[str, dict[str, Any]] = {}
 
-    def __call__(self, name: str) -> Callable[[T], T]:
-        """Register the decorated definition as ``name``, which must be a literal string."""
+    def __call__(self, name: str, **facts: Any) -> Callable[[T], T]:
+        """Register the decorated definition as ``name``, which must be a literal string, with facts that :meth:`facts` returns."""
 
         def register(definition: T) -> T:
             self._loaded[name] = definition
+            self._facts[name] = facts
             return definition
 
         return register
@@ -84,6 +86,15 @@ class Registry:
         self.check(name)
         importlib.import_module(self.files[name])
         return self._loaded[name]
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """Import the file that defines ``name`` and return the facts beside its name.
+
+        >>> models.facts("resnet18")
+        {'usual_input': (3, 32, 32)}
+        """
+        self.load(name)
+        return self._facts[name]
 
 
 method = methods = Registry("method", "edgefl.methods")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from edgefl.files import read_toml, write_bytes, write_json
 from edgefl.methods.base import GlobalState
 from edgefl.onnxio.verify import VerifyReport
 from edgefl.onnxio.verify import verify as verify_bundle
-from edgefl.prepare import Session, prepare
+from edgefl.prepare import Session, one_thread, prepare
 from edgefl.records import RoundRecord, Tier
 from edgefl.report import html
 from edgefl.report.summary import class_rows, tier_rows, totals
@@ -218,14 +217,3 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
     if "workers" in given and "engine" not in given:
         asked = asked.model_copy(update={"engine": "pool" if asked.workers > 1 else "inline"})
     return asked
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread: sums then come out to the same bits on any number of cores and workers."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

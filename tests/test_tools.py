@@ -1,9 +1,10 @@
-"""The tables of the README: edgefl's counts against closed forms and its own second counter, and the markers that hold them."""
+"""The tools: edgefl's counts against closed forms and its own second counter, predicted memory, the README's markers, the benchmark."""
 
 from __future__ import annotations
 
 import doctest
-import importlib.util
+import importlib
+import json
 import re
 import subprocess
 import sys
@@ -12,17 +13,24 @@ from pathlib import Path
 import pytest
 import torch
 
-TOOL = Path(__file__).parent.parent / "tools" / "compare_counters.py"
+TOOLS = Path(__file__).parent.parent / "tools"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
+def on_the_path():
+    """Tools import each other from their own folder, as when one of them is run."""
+    sys.path.insert(0, str(TOOLS))
+    yield
+    sys.path.remove(str(TOOLS))
+
+
+def tool_of(name):
+    return importlib.import_module(name)
+
+
+@pytest.fixture
 def tool():
-    spec = importlib.util.spec_from_file_location("compare_counters", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    return tool_of("compare_counters")
 
 
 # Worked out by hand, in thousands, composition apart: what the closed forms of the tool come to.
@@ -72,7 +80,10 @@ def test_a_peer_that_is_not_there_or_fails_is_a_word_in_the_table(tool):
     assert found == {"absent": "not installed", "failing": "error", "half": 2048}
     row = tool.Row("linear", "k", 4096, 12288, 4096, 12288, 4096, found, 12288)
     text = tool.counters_markdown([row], ["vit: no timm"], peers)
-    assert "| linear | 4 k | 4 k | 4 k | *not installed* | *error* | **2 k** (−50 %) |" in text
+    assert "|  | closed form | edgefl | edgefl, ONNX | failing | half |" in text
+    assert "| linear | 4 k | = | = | *error* | 2 k (−50 %) |" in text
+    assert "| linear | 12 k | = | = |" in text
+    assert "; not installed: edgefl_no_such_package. = is" in text
     assert "- half: 1 of 1 figures differ; it counts half." in text
     assert "it is not there" not in text
     assert text.endswith("vit: no timm")
@@ -83,43 +94,85 @@ def test_a_figure_of_edgefl_that_is_off_is_marked_and_fails_the_tool(tool, monke
     wrong = tool.Layer(layer.name, layer.build, layer.shape, macs=layer.macs + 1)
     row = tool.layer_row(wrong, peers=())
     assert not row.agrees
-    assert "**1,049 k** (< 0.1 %)" in tool.counters_markdown([row], peers=())
+    assert "| linear, 256 tokens | 1,049 k | 1,049 k (< 0.1 %) | 1,049 k (< 0.1 %) |" in tool.counters_markdown([row], peers=())
     monkeypatch.setattr(tool, "LAYERS", (wrong,))
     monkeypatch.setattr(tool, "NETWORKS", ())
-    monkeypatch.setattr(sys, "argv", [str(TOOL)])
+    monkeypatch.setattr(sys, "argv", ["compare_counters.py"])
     with pytest.raises(SystemExit) as stopped:
         tool.main()
     assert stopped.value.code == 1
 
 
-def test_the_table_is_written_between_its_markers_and_held_to_them(tool, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["counters", "memory"])
+def test_a_table_is_written_between_its_markers_and_held_to_them(tmp_path, monkeypatch, name):
+    tool = tool_of(f"compare_{name}")
     readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- memory:begin -->\nold\n<!-- memory:end -->\nafter\n")
-    monkeypatch.setattr(tool, "memory_markdown", lambda: "| new |")
+    readme.write_text(f"before\n<!-- {name}:begin -->\nold\n<!-- {name}:end -->\nafter\n")
+    if name == "memory":
+        monkeypatch.setattr(tool, "memory_markdown", lambda: "| new |")
+    else:
+        monkeypatch.setattr(tool, "counted", lambda: ("| new |", True))
 
     def run(*options):
-        monkeypatch.setattr(sys, "argv", [str(TOOL), "--memory", "--readme", str(readme), *options])
-        with pytest.raises(SystemExit) as stopped:
+        monkeypatch.setattr(sys, "argv", [f"compare_{name}.py", "--readme", str(readme), *options])
+        try:
             tool.main()
-        return stopped.value.code
+        except SystemExit as stopped:
+            return stopped.code or ""
+        return ""
 
     assert "the table is not what was counted now" in run("--check")
-    assert run("--write") == 0
-    assert readme.read_text() == "before\n<!-- memory:begin -->\n| new |\n<!-- memory:end -->\nafter\n"
-    assert run("--check") == 0
+    assert run("--write") == ""
+    assert readme.read_text() == f"before\n<!-- {name}:begin -->\n| new |\n<!-- {name}:end -->\nafter\n"
+    assert run("--check") == ""
     readme.write_text("no markers")
-    assert "expected <!-- memory:begin --> and <!-- memory:end --> once each" in run("--write")
+    assert f"expected <!-- {name}:begin --> and <!-- {name}:end --> once each" in run("--write")
 
 
-def test_memory_is_predicted_to_the_tier(tool):
-    tiers = tool.memory_of("mlp", "fedhm")
+def test_memory_is_predicted_to_the_tier():
+    tiers = tool_of("compare_memory").memory_of("mlp", "fedhm")
     assert len(tiers) == 3
     for tier in tiers:
         assert tier.inference[0] == pytest.approx(tier.inference[1], rel=0.01)
         assert tier.training[0] == pytest.approx(tier.training[1], rel=0.01)
 
 
-def test_examples_and_help(tool):
-    assert doctest.testmod(tool).failed == 0
-    done = subprocess.run([sys.executable, str(TOOL), "--help"], capture_output=True, text=True, check=True)
-    assert re.search(r"--check .*\n\s+--write|--check \| --write", done.stdout)
+def test_resnet50_has_the_size_and_the_cost_of_the_published_one():
+    networks = tool_of("counters.networks")
+    network = networks.resnet50()
+    assert sum(parameter.numel() for parameter in network.parameters()) == 25_557_032
+    forward, both = networks.ClosedForm().walk(network, torch.zeros(1, 3, 224, 224))
+    # He et al., CVPR 2016, Table 1, gives 3.8 G with the stride in the first 1×1 convolutions; in the 3×3 ones it is 4.1 G.
+    assert forward == 4_089_184_256
+    assert both == 3 * forward - 64 * 3 * 49 * 112 * 112  # the images need no gradient
+
+
+def test_a_target_is_met_or_missed():
+    bench = tool_of("bench")
+    found = {bench.BASELINE: [bench.Run(2, 1, 10**8)], "profile-large": [bench.Run(4, 3, 10**9)]}
+    assert "| 4.00 | 3.00 | 2.00 | 1,000 | < 1,000 MB: **missed** |" in bench.markdown(found)
+
+
+def test_the_benchmark_runs_its_cheapest_case(tmp_path):
+    """Figures are not judged: tests are not timed."""
+    runs = tmp_path / "runs.json"
+    command = [sys.executable, str(TOOLS / "bench.py"), "--case", "help", "--runs", "1", "--json", str(runs)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert re.fullmatch(r"\d+ cores, .*, Python 3\.\S+, torch \S+; median of 1\.", lines[0])
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert rows[0] == ["case", "seconds", "CPU s", "× import torch", "peak MB", "target"]
+    assert [row[0] for row in rows[2:]] == ['`python -c "import torch"`', "`edgefl --help`"]
+    assert all(float(figure) > 0 for row in rows[2:] for figure in row[1:5])
+    assert set(json.loads(runs.read_text())) == {"commit", "machine", "runs"}
+
+
+@pytest.mark.parametrize("name", ["compare_counters", "counters.markdown", "bench"])
+def test_examples(name):
+    found = doctest.testmod(tool_of(name))
+    assert (found.failed, found.attempted > 0) == (0, True)
+
+
+@pytest.mark.parametrize("name", ["compare_counters", "compare_memory"])
+def test_help(name):
+    done = subprocess.run([sys.executable, str(TOOLS / f"{name}.py"), "--help"], capture_output=True, text=True, check=True)
+    assert "--check | --write" in done.stdout

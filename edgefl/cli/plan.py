@@ -16,7 +16,7 @@ from edgefl.registry import methods, models
 @click.argument("network", required=False)
 @click.option("--model", metavar="NAME", help=f"Instead of NETWORK: {', '.join(models.names())}.")
 @click.option(
-    "--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help="One sample: 3x32x32. [the model's data set's]"
+    "--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help="One sample: 3x32x32. [a reference network's own]"
 )
 @click.option("--classes", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Number of labels.")
 @click.option("--method", default="fedhm", show_default=True, metavar="NAME", help=f"{', '.join(methods.names())}.")
@@ -74,8 +74,8 @@ def command(
     r"""Find the largest sub-model that fits: one ratio for all layers, or with --allocate spectral a rank for each.
 
     \b
-    edgefl plan resnet18 --input 3x32x32 --device raspberry-pi-4 --seconds 300
-    edgefl plan resnet18 --input 3x32x32 --macs 100M --upload 8MB --allocate spectral --weights model.safetensors
+    edgefl plan resnet18 --device raspberry-pi-4 --seconds 120
+    edgefl plan resnet18 --macs 100M --upload 8MB --allocate spectral --weights model.safetensors
 
     Exits with status 3 when nothing fits, with the smallest need of every budget.
     """

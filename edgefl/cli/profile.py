@@ -17,7 +17,11 @@ FORMATS = ("table", "json", "csv", "markdown", "html")
 @click.argument("network", required=False)
 @click.option("--model", metavar="NAME", help=f"Instead of NETWORK: {', '.join(models.names())}.")
 @click.option(
-    "--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help="One sample: 3x32x32, or ids=int64:80; may repeat."
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=][TYPE:]SHAPE",
+    help="One sample: 3x32x32, or ids=int64:80; may repeat. [a reference network's own]",
 )
 @click.option("--classes", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Number of labels.")
 @click.option("--method", metavar="NAME", help=f"Makes sub-models: {', '.join(methods.names())}. [the network as it is]")

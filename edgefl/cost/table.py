@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
 from edgefl.cost.memory import MemorySplit
 from edgefl.cost.trace import Layer, Operation, StepTrace, Subject, Tracer
+from edgefl.errors import ConfigError
 from edgefl.records import Cost, LayerCost
 
 
@@ -86,7 +87,11 @@ def _pair(tracer: Tracer, step: StepTrace, size: int) -> tuple[StepTrace, StepTr
     larger = tracer.step(size + 1)
     if _names(step) == _names(larger):
         return step, larger, size
-    return larger, tracer.step(size + 2), size + 1
+    largest = tracer.step(size + 2)
+    if _names(larger) != _names(largest):
+        sizes = f"{size}, {size + 1} and {size + 2}"
+        raise ConfigError(f"the network does other operations at batches of {sizes}: costs per sample cannot be told")
+    return larger, largest, size + 1
 
 
 def _names(trace: StepTrace) -> list[str]:

@@ -56,13 +56,13 @@ class FashionCNN(nn.Module):
         return self.fc(x.flatten(1))
 
 
-@model("cnn-digits")
+@model("cnn-digits", usual_input=(1, 8, 8))
 def cnn_digits(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "group") -> nn.Module:
     """The small GroupNorm CNN of the main job: 66,154 parameters for 1×8×8 and 10 classes."""
     return DigitsCNN(image_shape("cnn-digits", input_shape, 2), classes, width, norm)
 
 
-@model("cnn-fashion")
+@model("cnn-fashion", usual_input=(1, 28, 28))
 def cnn_fashion(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "group") -> nn.Module:
     """The 4-layer CNN for Fashion-MNIST: 285 K parameters at width 1.
 

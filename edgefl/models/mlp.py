@@ -26,7 +26,7 @@ class MLP(nn.Module):
         return self.fc(F.relu(self.hidden(x.flatten(1))))
 
 
-@model("mlp")
+@model("mlp", usual_input=(1, 28, 28))
 def mlp(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
     """The 2-layer MLP with 256 hidden units; it has no feature maps, so the only policy is ``none``.
 

@@ -57,14 +57,14 @@ def _stage(inputs: int, outputs: int, blocks: int, stride: int, norm: str) -> nn
     return nn.Sequential(first, *(BasicBlock(outputs, outputs, 1, norm) for _ in range(blocks - 1)))
 
 
-@model("resnet18")
+@model("resnet18", usual_input=(3, 32, 32))
 def resnet18(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "static") -> nn.Module:
     """ResNet-18: 11,173,962 parameters for 3×32×32 and 10 classes; FedHM keeps its first residual block dense (ρ = 2)."""
     channels = image_shape("resnet18", input_shape, 8)[0]
     return ResNet((2, 2, 2, 2), ("layer1.0",), channels, classes, width, norm)
 
 
-@model("resnet34")
+@model("resnet34", usual_input=(3, 32, 32))
 def resnet34(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "static") -> nn.Module:
     """ResNet-34: 21.33 M parameters for 3×32×32 and 100 classes; FedHM keeps layers 1 and 2 dense (ρ = 15)."""
     channels = image_shape("resnet34", input_shape, 8)[0]
