@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from edgefl.cost.trace import quiet
 from edgefl.errors import ConfigError, nearest
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of, factory_of
@@ -75,18 +78,19 @@ def _specs(inputs: GivenInputs, module: nn.Module | None) -> dict[str, InputSpec
     """Return name → specification; the name of a single input without one is ""."""
     if inputs is None or (isinstance(inputs, (str, tuple, list, Mapping)) and not inputs):
         return {}
-    if isinstance(inputs, (str, Tensor, InputSpec)) or (isinstance(inputs, tuple) and all(isinstance(n, int) for n in inputs)):
-        name, spec = _spec(inputs)
-        return {name: spec}
     if isinstance(inputs, Mapping):
         return {name: _spec(given)[1] for name, given in inputs.items()}
+    if not isinstance(inputs, (tuple, list)) or all(isinstance(size, Integral) for size in inputs):
+        name, spec = _spec(inputs)
+        return {name: spec}
     found: dict[str, InputSpec] = {}
     names = _positional(module) if module is not None and not isinstance(inputs[0], str) else []
     for position, given in enumerate(inputs):
         name, spec = _spec(given)
         name = name or (names[position] if len(inputs) > 1 and position < len(names) else "")
         if name in found or (not name and len(inputs) > 1):
-            raise ConfigError(f"input: {given!r} needs a name of its own among several inputs, such as ids=int64:80")
+            said = f"a tensor of {_written(given.shape)}" if isinstance(given, Tensor) else repr(given)
+            raise ConfigError(f"input: {said} needs a name of its own among several inputs, such as ids=int64:80")
         found[name] = spec
     return found
 
@@ -95,15 +99,20 @@ def _spec(given: Any) -> tuple[str, InputSpec]:
     if isinstance(given, Tensor):
         if not given.dim():
             raise ConfigError("input: an example tensor has no dimension; its first one is the batch")
-        return "", InputSpec(tuple(given.shape[1:]), given.dtype)
+        return "", _sized(InputSpec(tuple(given.shape[1:]), given.dtype))
     if isinstance(given, InputSpec):
         return "", given
     if isinstance(given, str):
         return InputSpec.parse(given)
-    sizes = tuple(int(size) for size in given)
-    if any(size < 1 for size in sizes):
-        raise ConfigError(f"input: {given!r} has a size below 1")
-    return "", InputSpec(sizes)
+    if not isinstance(given, (tuple, list)) or not all(isinstance(size, Integral) for size in given):
+        raise ConfigError(f"input: got {type(given).__name__}, expected a sample's shape such as (3, 32, 32), or an example tensor")
+    return "", _sized(InputSpec(tuple(map(int, given))))
+
+
+def _sized(spec: InputSpec) -> InputSpec:
+    if any(size < 1 for size in spec.shape):
+        raise ConfigError(f"input: {spec.shape} has a size below 1")
+    return spec
 
 
 def _positional(module: nn.Module) -> list[str]:
@@ -115,9 +124,11 @@ def _from_file(path: Path, inputs: GivenInputs, norm: str | None) -> CustomArchi
     """Return the network of an ONNX file; sizes that it leaves free, other than the batch, come from ``inputs``."""
     from edgefl.onnxio.batch import free_batch
     from edgefl.onnxio.dense import with_torch_layers
+    from edgefl.onnxio.rules.require import inputs_of
     from edgefl.onnxio.torch_module import load_onnx, module_of
 
-    module, signature = module_of(free_batch(load_onnx(path)))
+    model = load_onnx(path)
+    module, signature = module_of(free_batch(model))
     given = _specs(inputs, None)
     if list(given) == [""] and len(signature) == 1:
         given = {next(iter(signature)): given[""]}
@@ -134,7 +145,23 @@ def _from_file(path: Path, inputs: GivenInputs, norm: str | None) -> CustomArchi
         ):
             raise ConfigError(f"{path}: input {name} is {_written(dims[1:])} a sample, got {spec}")
         specs[name] = InputSpec(spec.shape, dtype)
-    return CustomArchitecture(model=path.name, norm=norm, factory=copies_of(with_torch_layers(module)), inputs=specs)
+    network = CustomArchitecture(model=path.name, norm=norm, factory=copies_of(with_torch_layers(module)), inputs=specs)
+    batches = {dims[0] for dims, _ in inputs_of(model.graph).values()}
+    if len(batches) == 1 and isinstance(batch := batches.pop(), int) and _runs(network, batch) and not _runs(network, batch + 1):
+        raise ConfigError(
+            f"{path}: was exported for a batch of {batch} and computes with that number; export it with a free batch, such as"
+            " dynamic_shapes of torch.onnx.export"
+        )
+    return network
+
+
+def _runs(network: CustomArchitecture, batch: int) -> bool:
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), quiet():
+        try:
+            network.build().eval()(network.samples(batch))
+        except Exception:  # whatever a graph's operators raise for sizes that do not fit
+            return False
+    return True
 
 
 def _fixed(path: Path, name: str, dims: tuple[int | str, ...], dtype: torch.dtype) -> InputSpec:

@@ -7,11 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from edgefl.errors import BudgetError, ConfigError, WireError
+from edgefl.codecs import CODECS
+from edgefl.errors import BudgetError, ConfigError, UnknownNameError, WireError
 from edgefl.fleet.budget import Budget, use
 from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device
@@ -29,7 +33,7 @@ from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
 from edgefl.report.summary import cost_row
 from edgefl.rng import generator
-from edgefl.wire import decode, payload_bytes
+from edgefl.wire import payload_bytes
 
 Allocate = Literal["uniform", "spectral"]
 
@@ -126,6 +130,11 @@ def plan(
         (0.624, 987136)
     """
     training = training_for(batch_size, micro_batch, optimizer, local_epochs)
+    if samples < 1:
+        raise ConfigError(f"samples: expected at least 1, got {samples}")
+    for kind, name, known in (("allocation", allocate, get_args(Allocate)), ("codec", codec, CODECS)):
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
     profile = load_device(device) if device else None
     limits = limits_of(budget or Budget(), profile)
     architecture = architecture_of(network, inputs, classes, norm)
@@ -189,17 +198,37 @@ def _energy(architecture: Architecture, method: Method, weights: Any, seed: int)
     """Return the energies of the layers that may be factorized, from weights that were given, or the initial ones."""
     layers = rank_candidates(architecture.skeleton())
     if weights is None:
-        tensors = method.init(architecture, (Tier(1.0),), generator(seed, "init")).tensors
-    elif isinstance(weights, Mapping):
-        tensors = weights
+        tensors: Mapping[str, Tensor] = method.init(architecture, (Tier(1.0),), generator(seed, "init")).tensors
     else:
-        path = Path(weights)
-        shapes = method.shapes(architecture, Tier(1.0))
-        try:
-            tensors = decode(path.read_bytes(), shapes, str(path))
-        except OSError as error:
-            raise WireError(f"{path}: cannot be read ({error.strerror})") from None
+        tensors = _given(weights, method.shapes(architecture, Tier(1.0)))
     return energies(layers, tensors)
+
+
+def _given(weights: Path | str | Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Tensor]:
+    """Return weights that were given, once they are those of the network; counters beside them do not matter.
+
+    Raises:
+        WireError: the file cannot be read, or a tensor is missing, not expected, of another shape, or not finite.
+    """
+    if isinstance(weights, Mapping):
+        source, tensors = "weights", weights
+    else:
+        source = str(weights)
+        try:
+            tensors = safetensors.torch.load(Path(weights).read_bytes())
+        except OSError as error:
+            raise WireError(f"{source}: cannot be read ({error.strerror})") from None
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise WireError(f"{source}: not a valid safetensors file ({error})") from None
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    if different := floats.keys() ^ shapes.keys():
+        raise WireError(f"{source}: tensors missing or not expected: {', '.join(sorted(different))}")
+    for name, tensor in floats.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise WireError(f"{source}: {name} has shape {tuple(tensor.shape)}, expected {shapes[name]}")
+        if not bool(torch.isfinite(tensor).all()):
+            raise WireError(f"{source}: {name} holds NaN or infinity, expected finite values")
+    return floats
 
 
 def _spectral(

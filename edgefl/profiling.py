@@ -80,7 +80,8 @@ def profile(
         >>> profile(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 4)), (3, 8, 8))[0]["macs_forward"]
         8928
     """
-    batch_size = batch_size or batch_in(inputs) or DEFAULT_BATCH_SIZE
+    if batch_size is None:
+        batch_size = DEFAULT_BATCH_SIZE if (given := batch_in(inputs)) is None else given
     training = training_for(batch_size, micro_batch, optimizer, local_epochs)
     if samples < 1:
         raise ConfigError(f"samples: expected at least 1, got {samples}")

@@ -20,7 +20,7 @@ _SECONDS: _Steps = ((1e-6, "µs"), (1e-3, "ms"), (1, "s"))
 _JOULES: _Steps = ((1e-6, "µJ"), (1e-3, "mJ"), (1, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"))
 
 
-_PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_PREFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _AMOUNT = re.compile(r"^\s*(?P<number>[0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?P<prefix>[kKMGT]i?)?(?:B|MAC|MACs|s|J)?\s*$")
 
 
@@ -39,7 +39,7 @@ def parse_amount(text: str) -> float:
     except ValueError:
         value = math.nan
     prefix = (match["prefix"] or "") if match else ""
-    value *= _PREFIXES["k" if prefix == "K" else prefix]
+    value *= _PREFIXES[prefix.replace("k", "K")]
     if not math.isfinite(value) or value <= 0:
         raise InputError(f"{text!r} is not an amount above 0, such as 64MB, 100M or 30")
     return value

@@ -137,11 +137,11 @@ IGNORED: dict[Any, str] = {
             fill_ fill zero_ zero cat stack constant_pad_nd _unsafe_view new_empty new_empty_strided empty_strided select_backward
             slice_backward scalar_tensor lift_fresh arange resize_ set_ unsafe_split unsafe_split_with_sizes repeat
             repeat_interleave roll flip rot90 eye tril triu tril_ triu_ linspace diagonal_backward channel_shuffle
-            native_channel_shuffle pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d
-            reflection_pad1d_backward reflection_pad2d_backward replication_pad2d replication_pad2d_backward _reshape_copy _reshape_alias im2col col2im
-            unfold_backward
-            as_strided_ detach_ t_ transpose_ squeeze_ unsqueeze_ split_with_sizes_copy unbind_copy bernoulli bernoulli_ rand
-            rand_like randn randn_like randint randperm normal_ uniform_ tril_indices triu_indices
+            native_channel_shuffle pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad1d_backward
+            reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d replication_pad1d_backward
+            replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward _reshape_copy _reshape_alias
+            im2col col2im unfold_backward diag_embed logspace exponential_ as_strided_ detach_ t_ transpose_ squeeze_ unsqueeze_ split_with_sizes_copy unbind_copy
+            bernoulli bernoulli_ rand rand_like randn randn_like randint randperm normal_ uniform_ tril_indices triu_indices
             """
         ),
         REASON_MOVES,
@@ -150,8 +150,9 @@ IGNORED: dict[Any, str] = {
         _named(
             """
             index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put index_select index_add index_add_ gather
-            scatter scatter_ scatter_add scatter_add_ embedding embedding_dense_backward sort topk argsort masked_select nonzero
-            searchsorted bucketize one_hot
+            scatter scatter_ scatter_add scatter_add_ scatter_reduce index_fill index_copy embedding embedding_dense_backward
+            _embedding_bag _embedding_bag_forward_only _embedding_bag_backward _embedding_bag_dense_backward sort topk argsort
+            masked_select nonzero searchsorted bucketize one_hot multinomial
             """
         ),
         REASON_LOOKS_UP,
@@ -178,9 +179,15 @@ ELEMENTWISE: dict[Any, str] = {
             logsumexp cumsum cumprod _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
             _adaptive_avg_pool3d_backward avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward adaptive_max_pool2d
             adaptive_max_pool2d_backward max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices
-            max_pool3d_with_indices_backward upsample_nearest1d upsample_nearest2d upsample_nearest2d_backward
-            _upsample_nearest_exact2d upsample_bilinear2d upsample_bilinear2d_backward _upsample_bilinear2d_aa upsample_bicubic2d
-            upsample_bicubic2d_backward grid_sampler_2d grid_sampler_2d_backward
+            max_pool3d_with_indices_backward adaptive_max_pool3d adaptive_max_pool3d_backward fractional_max_pool2d
+            fractional_max_pool2d_backward upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
+            upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward _upsample_nearest_exact1d
+            _upsample_nearest_exact1d_backward _upsample_nearest_exact2d _upsample_nearest_exact2d_backward
+            _upsample_nearest_exact3d _upsample_nearest_exact3d_backward upsample_linear1d upsample_linear1d_backward
+            upsample_bilinear2d upsample_bilinear2d_backward upsample_trilinear3d upsample_trilinear3d_backward
+            _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward upsample_bicubic2d upsample_bicubic2d_backward
+            _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d
+            grid_sampler_3d_backward nansum median cummax cummin renorm
             """
         ),
         REASON_REDUCES,
@@ -193,7 +200,7 @@ ELEMENTWISE: dict[Any, str] = {
             _batch_norm_no_update native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax
             _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax _masked_softmax _masked_softmax_backward
             nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward native_dropout native_dropout_backward
-            mse_loss mse_loss_backward
+            mse_loss mse_loss_backward _weight_norm_interface _weight_norm_interface_backward
             """
         ),
         REASON_NORMALISES,
@@ -206,6 +213,7 @@ ELEMENTWISE: dict[Any, str] = {
             softplus_backward threshold_backward tanh_backward sigmoid_backward mish_backward glu glu_backward _prelu_kernel
             _prelu_kernel_backward hardswish_ hardsigmoid_ hardtanh_ silu_ leaky_relu_ elu_ gelu_ mish_ masked_fill masked_fill_
             where lerp_ addcmul_ addcdiv_ _foreach_add_ _foreach_mul_ relu6 rrelu_with_noise
+            rrelu_with_noise_backward log_sigmoid_forward log_sigmoid_backward softshrink_backward hardshrink_backward polar
             """
         ),
         REASON_POINTWISE,

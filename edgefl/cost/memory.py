@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from edgefl.cost.workspace import with_workspace
+
 Observer = Callable[[Any, tuple[Any, ...], Any], None]
 
 
@@ -29,7 +31,36 @@ class Peak:
     owner: str = ""
 
 
-class LivenessMeter(TorchDispatchMode):
+class Watcher(TorchDispatchMode):
+    """Calls ``observe`` with every operation, its arguments and its result."""
+
+    def __init__(self, observe: Observer | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._observe = observe
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled under this mode; guarding it against that would slow every call.
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is _DEVICE:  # asked of fake tensors all the time
+            return out
+        out = with_workspace(func, args, out)
+        self._took_place(func, args, out)
+        if self._observe is not None:
+            self._observe(func, args, out)
+        return out
+
+    def _took_place(self, func: Any, args: Any, out: Any) -> None:
+        """Do what a subclass does after an operation, before it is observed."""
+
+
+_DEVICE = torch.ops.prim.device.default
+
+
+class LivenessMeter(Watcher):
     """Records every allocation and release while active.
 
     Args:
@@ -48,8 +79,7 @@ class LivenessMeter(TorchDispatchMode):
     def __init__(
         self, held: Iterable[Tensor] = (), observe: Observer | None = None, owner: Callable[[], str] | None = None
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._observe = observe
+        super().__init__(observe)
         self._owner = owner or (lambda: "")
         self._names: dict[int, int] = {}  # identity of a live storage → its number
         self.sizes: list[int] = []
@@ -60,20 +90,14 @@ class LivenessMeter(TorchDispatchMode):
             self._see(tensor)
         self._held = frozenset(range(len(self.sizes)))
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled under this mode; guarding it against that would import torch's compiler, a second, and slow every call.
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if not func.is_view and func is not torch.ops.prim.device.default:
-            for tensor in (out,) if isinstance(out, Tensor) else tree_leaves(out):
+    def _took_place(self, func: Any, args: Any, out: Any) -> None:
+        if isinstance(out, Tensor):
+            if not func.is_view:
+                self._see(out)
+        elif out is not None and not func.is_view:
+            for tensor in tree_leaves(out):
                 if isinstance(tensor, Tensor):
                     self._see(tensor)
-        if self._observe is not None:
-            self._observe(func, args, out)
-        return out
 
     def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()

@@ -34,12 +34,13 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
     with respect to an input, one that sums over the samples is a gradient with respect to a weight.
     """
     size = min(micro_batch or batch_size, batch_size)
-    tracer = Tracer(subject)
-    step = tracer.step(size, passes=1 if size == batch_size else 2)
+    tracer = Tracer(subject, accumulates=size < batch_size)
+    step = tracer.step(size, passes=2 if size < batch_size else 1)
     first, second, at = _pair(tracer, step, size)
     layers: dict[str, dict[str, int]] = {}
     uncounted = set(step.uncounted_ops)
-    for one, more in zip(first.operations, second.operations, strict=True):
+    update = [operation for operation in step.operations if operation.phase == "update"]
+    for one, more in [*zip(first, second, strict=True), *zip(update, update, strict=True)]:
         row = layers.setdefault(one.layer, dict.fromkeys(_KEYS, 0))
         for key, share in _shares(one, more, at):
             row[key] += share.per_sample
@@ -82,20 +83,21 @@ _KEYS = (
 )  # fmt: skip
 
 
-def _pair(tracer: Tracer, step: StepTrace, size: int) -> tuple[StepTrace, StepTrace, int]:
-    """Return two traces whose batches differ by one sample, and the smaller batch; a batch of one may be a case of its own."""
-    larger = tracer.step(size + 1)
-    if _names(step) == _names(larger):
-        return step, larger, size
-    largest = tracer.step(size + 2)
+def _pair(tracer: Tracer, step: StepTrace, size: int) -> tuple[list[Operation], list[Operation], int]:
+    """Return the operations of two passes that differ by one sample, and the smaller batch; a batch of one may be a case of its own."""
+    own = [operation for operation in step.operations if operation.phase != "update"]
+    larger = tracer.operations(size + 1)
+    if _names(own) == _names(larger):
+        return own, larger, size
+    largest = tracer.operations(size + 2)
     if _names(larger) != _names(largest):
         sizes = f"{size}, {size + 1} and {size + 2}"
         raise ConfigError(f"the network does other operations at batches of {sizes}: costs per sample cannot be told")
     return larger, largest, size + 1
 
 
-def _names(trace: StepTrace) -> list[str]:
-    return [operation.name for operation in trace.operations]
+def _names(operations: Sequence[Operation]) -> list[str]:
+    return [operation.name for operation in operations]
 
 
 def _shares(one: Operation, more: Operation, size: int) -> list[tuple[str, _Share]]:

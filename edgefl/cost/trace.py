@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import work_of
-from edgefl.cost.memory import LivenessMeter, StepMemory, bytes_of, held_by, step_memory
+from edgefl.cost.memory import LivenessMeter, StepMemory, Watcher, bytes_of, held_by, step_memory
 from edgefl.records import Batch
 
 Build = Callable[[], nn.Module]
@@ -114,10 +115,15 @@ class Tracer:
     """A network built once under fake tensors, of which any number of steps and inferences can be traced.
 
     Tracing changes nothing that another trace could see: fake tensors have shapes and no values.
+
+    Args:
+        subject: what is traced.
+        accumulates: whether a step has several passes, each of which weighs its loss by its share of the samples.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, accumulates: bool = False) -> None:
         self._subject = subject
+        self._accumulates = accumulates
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         with self._fake:
             self._network = subject.build()
@@ -127,30 +133,43 @@ class Tracer:
 
         The operations are those of one pass and the update; more than one pass accumulates gradients, which its memory shows.
         """
-        module, subject = self._network.train(), self._subject
-        with self._fake:
+        module = self._network.train()
+        with self._fake, quiet():
             module.zero_grad()
-            optimizer = subject.optimizer(module)
+            optimizer = self._subject.optimizer(module)
             tracker = LayerTracker(module)
             recorder = _Recorder(tracker)
             with tracker, LivenessMeter(held_by(module), recorder, tracker.current) as meter:
                 for done in range(passes):
-                    recorder.recording, recorder.phase = done == 0, "forward"
-                    tracker.outside = INPUT
-                    batch = subject.batch(batch_size)
-                    tracker.outside = LOSS
-                    value = subject.loss(module, batch)
-                    del batch
-                    meter.mark()
-                    recorder.phase = "backward"
-                    value.backward()
-                    del value
+                    recorder.recording = done == 0
+                    self._pass(batch_size, tracker, recorder, meter.mark)
                 recorder.recording, recorder.phase, tracker.outside = True, "update", OPTIMIZER
                 optimizer.step()
             memory = step_memory(meter, module, optimizer)
             module.zero_grad()
         buffer_bytes = bytes_of(module.buffers())
         return StepTrace(tuple(recorder.operations), memory, _layers(module), buffer_bytes, frozenset(recorder.uncounted))
+
+    def operations(self, batch_size: int) -> list[Operation]:
+        """Return the operations of one forward and backward pass, without the memory that they take."""
+        module = self._network.train()
+        tracker = LayerTracker(module)
+        recorder = _Recorder(tracker)
+        with self._fake, quiet(), tracker, Watcher(recorder):
+            self._pass(batch_size, tracker, recorder, lambda: None)
+            module.zero_grad()
+        return recorder.operations
+
+    def _pass(self, batch_size: int, tracker: LayerTracker, recorder: _Recorder, between: Callable[[], None]) -> None:
+        """Run a forward pass, ``between`` and a backward pass."""
+        recorder.phase, tracker.outside = "forward", INPUT
+        batch = self._subject.batch(batch_size)
+        tracker.outside = LOSS
+        value = self._subject.loss(self._network, batch)
+        del batch
+        between()
+        recorder.phase = "backward"
+        (value * 0.5 if self._accumulates else value).backward()
 
     def inference(self, batch_size: int) -> InferenceTrace:
         """Return the peak bytes of activations of an inference, its input and output included, and operations in no table."""
@@ -167,7 +186,7 @@ class Tracer:
                 scratch = scratch_bytes(operation, args, out)
                 steps.append(Step(reads, writes, may_overwrite(operation), tracker.current(), scratch))
 
-        with self._fake, torch.no_grad(), _spelled_out(), tracker, LivenessMeter((), observe, tracker.current) as meter:
+        with self._fake, quiet(), torch.no_grad(), _spelled_out(), tracker, LivenessMeter((), observe, tracker.current) as meter:
             batch = self._subject.batch(batch_size)
             inputs = set(_numbers(meter, batch.x))
             steps.clear()  # making the batch is not part of it
@@ -190,6 +209,17 @@ def _numbers(meter: LivenessMeter, of: Any) -> Iterator[int]:
     for tensor in (of,) if isinstance(of, Tensor) else tree_leaves(of):
         if isinstance(tensor, Tensor) and (number := meter.number(tensor)) is not None:
             yield number
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch from writing a traceback to the terminal for shapes that do not fit, which raise as well."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 Its linear relaxation has at most one fractional layer per budget, so rounding it is nearly optimal already; its prices (duals) λ ≥ 0
 bound every plan by Lagrange's Σ_layers max_c (e_c − λ·k_c) + λ·limits, and a choice that falls short of its layer's maximum by more
 than the distance from the best plan known to that bound is in no better plan. What is left of the choices is small enough to exchange
-pairs in and to branch on.
+pairs in and to search.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, linprog, milp
-from scipy.sparse import csr_array, vstack
+from scipy.optimize import linprog
+from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-CLOSE = 1e-4  # a relative gap below which nothing is branched on
-POOL = 1024  # choices that are branched on, or exchanged in pairs: the table of pairs has its square
+CLOSE = 1e-4  # a relative gap below which nothing is searched for
+POOL = 1024  # choices that are exchanged in pairs: the table of pairs has its square
 SPREAD = 16  # choices of a layer that the relaxation begins with
-NODES = 500  # of the branching: a limit that, unlike one of time, gives the same plan everywhere
+NODES = 20_000  # choices that a search tries: a limit that, unlike one of time, gives the same plan everywhere
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,18 +65,13 @@ def solve(problem: Problem, start: Ints | None) -> tuple[Ints, float] | None:
     best = np.maximum.reduceat(value, _firsts(problem, alive))
     bound, lack = float(best.sum() + problem.limits @ prices), best[problem.owner[alive]] - value
     plan = _repair(problem, alive, largest)
-    if plan is None:
-        plan = _branch(problem, alive, np.zeros(len(problem.owner)), 2**31 - 1)
     if start is not None and problem.fits(start) and (plan is None or problem.kept(start) > problem.kept(plan)):
         plan = start
-    if plan is None:
-        return None
-    plan = _polish(problem, alive, lack, bound, plan)
-    if bound - problem.kept(plan) > CLOSE * bound:
-        other = _branch(problem, _near(alive, lack, bound - problem.kept(plan), plan), problem.energy, NODES)
-        if other is not None and problem.kept(other) > problem.kept(plan):
-            plan = _polish(problem, alive, lack, bound, other)
-    return plan, bound
+    if plan is not None:
+        plan = _polish(problem, alive, lack, bound, plan)
+    if plan is None or bound - problem.kept(plan) > CLOSE * bound:
+        plan = _search(problem, alive, lack, bound, plan)
+    return None if plan is None else (plan, bound)
 
 
 def _firsts(problem: Problem, pool: Ints) -> Ints:
@@ -193,41 +188,33 @@ def _exchange(problem: Problem, pool: Ints, plan: Ints) -> Ints | None:
     return plan
 
 
-def _branch(problem: Problem, pool: Ints, worth: Floats, nodes: int) -> Ints | None:
-    """Branch and bound over the choices in ``pool`` for the plan of the largest Σ ``worth`` (choices,); None where none is found.
+def _search(problem: Problem, alive: Ints, lack: Floats, bound: float, plan: Ints | None) -> Ints | None:
+    """Return the best plan that a depth-first search of ``NODES`` choices finds, ``plan`` or better; None where there is none.
 
-    The solver's tolerance can let a plan exceed a limit by 1e-10 of it; such a plan is cut off, and the search repeated.
+    No plan keeps more than ``bound`` less what its choices lack: once that is no more than the best plan keeps, a branch ends.
     """
-    pool = _undominated(problem, pool, worth)
-    rows = csr_array(1e4 * problem.shares()[pool].T)
-    room = 1e4 * problem.limits / np.maximum(problem.limits, 1)
-    matrix = vstack([_one_each(problem, pool), rows], format="csr")
-    low = np.concatenate([np.ones(problem.count), np.full(len(room), -np.inf)])
-    high = np.concatenate([np.ones(problem.count), room])
-    scale = max(float(worth[pool].max()), 1e-300)
-    while True:
-        result = milp(
-            -worth[pool] / scale,
-            integrality=np.ones(len(pool), int),
-            bounds=Bounds(0, 1),
-            constraints=LinearConstraint(matrix, low, high),
-            options={"mip_rel_gap": 1e-6, "node_limit": nodes},
-        )
-        chosen = np.flatnonzero(result.x > 0.5) if result.x is not None else np.empty(0, int)
-        if len(chosen) != problem.count or problem.fits(pool[chosen]):
-            return pool[chosen] if len(chosen) == problem.count else None
-        cut = csr_array((np.ones(len(chosen)), (np.zeros(len(chosen), int), chosen)), shape=(1, len(pool)))
-        matrix = vstack([matrix, cut], format="csr")
-        low, high = np.append(low, -np.inf), np.append(high, problem.count - 1)
+    edges = [*_firsts(problem, alive).tolist(), len(alive)]
+    order = [a + np.argsort(lack[a:b], kind="stable") for a, b in pairwise(edges)]
+    least = np.minimum.reduceat(problem.costs[alive], edges[:-1], axis=0)
+    # What the layers from each one on take at least, budget by budget.
+    after = np.concatenate([np.cumsum(least[::-1], axis=0)[::-1], np.zeros((1, len(problem.limits)), np.int64)])
+    best, most, nodes = plan, -np.inf if plan is None else problem.kept(plan), 0
 
+    def descend(layer: int, chosen: list[int], left: Ints, lacking: float) -> None:
+        nonlocal best, most, nodes
+        if layer == problem.count:
+            found = np.array(chosen, np.int64)
+            if problem.kept(found) > most:
+                best, most = found, problem.kept(found)
+            return
+        for position in order[layer].tolist():
+            nodes += 1
+            total = lacking + float(lack[position])
+            if nodes > NODES or bound - total <= most:
+                return
+            rest = left - problem.costs[alive[position]]
+            if (rest >= after[layer + 1]).all():
+                descend(layer + 1, [*chosen, int(alive[position])], rest, total)
 
-def _undominated(problem: Problem, pool: Ints, worth: Floats) -> Ints:
-    """Return the choices of ``pool`` than which no other of the layer costs no more anywhere and is worth no less; of equal ones, one."""
-    kept = []
-    for part in np.split(pool, _firsts(problem, pool)[1:]):
-        beats = worth[part][:, None] >= worth[part][None, :]
-        for costs in problem.costs[part].T:
-            beats &= costs[:, None] <= costs[None, :]
-        beats &= ~np.tril(beats.T)  # of two equal ones the first stays; the diagonal goes
-        kept.append(part[~beats.any(0)])
-    return np.concatenate(kept)
+    descend(0, [], problem.limits, 0.0)
+    return best

@@ -77,10 +77,8 @@ def allocate(layers: Sequence[LayerChoices], limits: Floats | Ints, start: Mappi
     """Choose a rank per layer: maximise Σ energy subject to Σ costs ≤ ``limits`` in every budget.
 
     No limit is ever exceeded: integer costs are compared as integers; float ones are first rounded up to multiples of 2⁻⁵¹ of the limit
-    or less (below 1024 layers), so that what fits by less than the rounding counts as too much. A plan whose gap is above 1e-4 was
-    branched on: it is short of the optimum by 1e-6 of it at most, unless the node limit was met or more than ``knapsack.POOL`` choices
-    could still be in a better plan. The same input gives the same plan. Whether any plan fits is searched for without a limit; that is
-    quick where a layer has a choice that is the cheapest in every budget.
+    or less (below 1024 layers), so that what fits by less than the rounding counts as too much. Where the gap is above 1e-4, better
+    plans are searched for, up to a number of choices. The same input gives the same plan.
 
     Args:
         layers: the choices of every layer, with the same budgets in the same order.
@@ -88,7 +86,8 @@ def allocate(layers: Sequence[LayerChoices], limits: Floats | Ints, start: Mappi
         start: layer → rank of a plan to start from; where it fits, the result keeps at least as much energy.
 
     Returns:
-        The plan, or None where no choice of ranks fits.
+        The plan, or None where no choice of ranks was found to fit: none does, where a layer has a choice that is the cheapest in every
+        budget, or where there are few enough to try them all.
 
     Raises:
         ConfigError: limits are NaN or infinite, names repeat, budgets differ in number, integer costs could overflow an int64, or

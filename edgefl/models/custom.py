@@ -99,6 +99,8 @@ class CustomArchitecture(Architecture):
                 f"{self.model} has one width, and this method makes narrower networks; choose one that factorizes, such as fedhm"
             )
         network = _called(self.factory, self.model)
+        if not any(parameter.requires_grad for parameter in network.parameters()):
+            raise InputError(f"{self.model} has no parameter to train: its network has none, or all are frozen")
         by_name = _takes_by_name(network, self.inputs, self.model)
 
         def spread(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -122,24 +124,31 @@ class CustomArchitecture(Architecture):
 
 
 def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
-    """Flatten whatever a network returns into one row of logits per sample, for an objective; evaluation leaves it as it is."""
-    if not module.training or (isinstance(output, Tensor) and output.dim() == 2):
+    """Flatten whatever a network returns into one row of logits per sample, for an objective; in evaluation only open objects."""
+    output = _plain(output)
+    if not module.training:
         return output
-    leaves = [
-        leaf for leaf in tree_leaves(_plain(output)) if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim()
-    ]
+    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim()]
     if not leaves:
-        raise InputError(f"{type(module).__name__} returns no tensor of floating-point numbers: there is nothing to train")
+        raise InputError(
+            f"{type(module).__name__} returns no tensor of floating-point numbers with a row per sample: there is nothing to train"
+        )
     rows = [leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1) for leaf in leaves]
     same = [row for row in rows if row.shape[0] == rows[0].shape[0]]
+    if torch.is_grad_enabled() and not any(row.requires_grad for row in same):
+        raise InputError(f"{type(module).__name__} returns what depends on no parameter: there is nothing to train")
     return same[0] if len(same) == 1 else torch.cat(same, 1)
 
 
 def _plain(output: Any) -> Any:
-    """Open outputs that behave like mappings or objects with fields, as transformers' do."""
+    """Open outputs that behave like mappings or objects with fields, as transformers' do, however deep they are."""
+    if isinstance(output, Tensor):
+        return output
     if isinstance(output, Mapping):
-        return dict(output)
-    return vars(output) if hasattr(output, "__dict__") and not isinstance(output, (Tensor, tuple, list)) else output
+        return {key: _plain(value) for key, value in output.items()}
+    if type(output) in (tuple, list):
+        return type(output)(map(_plain, output))
+    return _plain(vars(output)) if hasattr(output, "__dict__") and not isinstance(output, tuple) else output
 
 
 def _takes_by_name(network: nn.Module, inputs: Inputs, model: str) -> bool:
@@ -163,6 +172,8 @@ def factory_of(path: str) -> Callable[[], nn.Module]:
         InputError: the module cannot be imported, or has no such callable.
     """
     module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise InputError(f"{path!r} is not of the form package.module:factory, such as my_package.my_module:make_network")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -170,7 +181,7 @@ def factory_of(path: str) -> Callable[[], nn.Module]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(f"{path}: no module named {error.name!r} here or among the installed packages") from None
-    except Exception as error:  # whatever a module of someone's own does when it is imported
+    except (Exception, SystemExit) as error:  # whatever a module of someone's own does when it is imported
         raise InputError(f"{path}: importing {module_name} raised {_said(error)}") from error
     found: Any = module
     for part in attribute.split("."):
@@ -211,7 +222,7 @@ def _checked(network: object, model: str) -> nn.Module:
     return network
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
 
 

@@ -15,8 +15,8 @@ BATCH = "batch"
 def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph with a free first dimension of its inputs, where it was exported with a fixed one.
 
-    Reshapes to that fixed batch take their input's first dimension instead. A graph that computes with the number itself stays what it
-    is, and fails when it runs at another batch.
+    Reshapes to that fixed batch take their input's first dimension instead, and recurrent layers lose initial states of zeros, which
+    they have anyway. A graph that computes with the number itself stays what it is, and fails when it runs at another batch.
     """
     graph = model.graph
     weights = {initializer.name for initializer in graph.initializer}
@@ -33,9 +33,45 @@ def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
             value.type.tensor_type.shape.dim[0].dim_param = BATCH
     free.graph.ClearField("value_info")
     for node in free.graph.node:
-        if node.op_type == "Reshape" and shapes.get(node.input[0], ())[:1] == shapes.get(node.output[0], ())[:1] == (fixed,):
-            set_target(free.graph, node, shapes[node.output[0]])
+        if node.op_type == "Reshape":
+            target = _free_target(shapes.get(node.input[0], ()), shapes.get(node.output[0], ()), fixed)
+            if target is not None:
+                _write_target(free.graph, node, target)
+    _drop_zero_states(free.graph)
     return free
+
+
+def _free_target(before: tuple[int | str, ...], after: tuple[int | str, ...], fixed: int) -> list[int] | None:
+    """Return the target of a Reshape that holds for any batch, None where it is not clear which dimension grows with it.
+
+    Leading dimensions that stay are those of the input (0), wherever the batch is among them; otherwise the one that is the batch, or
+    else the one that is a multiple of it, is left to be worked out (-1).
+
+    >>> _free_target((2, 12, 4, 4), (2, 12, 16), 2), _free_target((12, 2, 4, 4), (12, 8, 4), 2), _free_target((24, 16), (12, 2, 16), 2)
+    ([0, 0, 16], [0, -1, 4], [12, -1, 16])
+    """
+    sizes = [size for size in after if isinstance(size, int)]
+    if len(sizes) < len(after) or not sizes or not before:
+        return None
+    kept = next((i for i, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), min(len(before), len(after)))
+    target = [0] * kept + sizes[kept:]
+    if fixed in sizes[:kept]:
+        return target
+    for grows in (lambda size: size == fixed, lambda size: size % fixed == 0):
+        places = [axis for axis in range(kept, len(sizes)) if grows(sizes[axis])]
+        if len(places) == 1:
+            target[places[0]] = -1
+            return target
+    return None
+
+
+def _drop_zero_states(graph: onnx.GraphProto) -> None:
+    zeros = {tensor.name for tensor in graph.initializer if not onnx.numpy_helper.to_array(tensor).any()}
+    for node in graph.node:
+        if node.op_type in ("LSTM", "GRU", "RNN"):
+            for slot in range(5, min(7, len(node.input))):  # initial_h and initial_c
+                if node.input[slot] in zeros:
+                    node.input[slot] = ""
 
 
 def fixed_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -59,8 +95,12 @@ def set_target(graph: onnx.GraphProto, node: onnx.NodeProto, after: tuple[int | 
     """Make a Reshape keep its input's first dimension and give the others the sizes ``after``, if all are known."""
     if not all(isinstance(size, int) for size in after[1:]):
         return
+    _write_target(graph, node, [0, *(int(size) for size in after[1:])])
+
+
+def _write_target(graph: onnx.GraphProto, node: onnx.NodeProto, target: list[int]) -> None:
     name = f"{node.output[0]}_shape"
-    graph.initializer.append(onnx.numpy_helper.from_array(np.array([0, *after[1:]], dtype=np.int64), name))
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(target, dtype=np.int64), name))
     node.input[1] = name
     node.ClearField("attribute")  # with allowzero, 0 would be a size
 
