@@ -85,7 +85,7 @@ def prepare(config: RunConfig) -> Session:
         config = config.model_copy(update={"tiers": auto_tiers(clients.method, fleet, trace, training, max(sizes))})
     tiers = tuple(Tier(ratio) for ratio in config.tiers or () if isinstance(ratio, float))
     costs = {tier: trace(tier.ratio) for tier in tiers}
-    plan = make_plan(fleet, costs, training, sizes, config.seed)
+    plan = make_plan(fleet, costs, training, sizes, config.seed, trace(1.0))
     plan.require_someone()
     return Session(config, fleet, data, architecture, clients.method, tiers, clients, plan)
 

@@ -6,6 +6,7 @@ import errno
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from edgefl.cli.main import group, main
 from edgefl.errors import AggregationError, BudgetError, ConfigError
@@ -32,3 +33,11 @@ def test_every_failure_is_one_message_and_its_status(error, status, message, mon
         main()
     assert stopped.value.code == status
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", group.list_commands(None))
+def test_help_shows_each_example_on_a_line_of_its_own(name):
+    text = CliRunner().invoke(group, [name, "--help"], terminal_width=200, max_content_width=200).output
+    assert "\\b" not in text
+    examples = [line for line in text.splitlines() if "edgefl " in line and "Usage" not in line]
+    assert all(line.strip().startswith("edgefl ") and line.count("edgefl ") == 1 for line in examples if "See" not in line)

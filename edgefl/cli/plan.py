@@ -71,7 +71,7 @@ def command(
     seed: int,
     as_json: bool,
 ) -> None:
-    r"""Find the largest sub-model that fits: one ratio for all layers, or with --allocate spectral a rank for each.
+    """Find the largest sub-model that fits: one ratio for all layers, or with --allocate spectral a rank for each.
 
     \b
     edgefl plan resnet18 --device raspberry-pi-4 --seconds 120

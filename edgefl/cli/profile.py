@@ -62,7 +62,7 @@ def command(
     format_: str,
     out: Path | None,
 ) -> None:
-    r"""Show what a network costs: MACs, peak memory and bytes, counted on its graph before anything runs.
+    """Show what a network costs: MACs, peak memory and bytes, counted on its graph before anything runs.
 
     NETWORK is a reference network's name, package.module:factory of your own, or a file that ends in .onnx.
 

@@ -63,7 +63,7 @@ def _names(kind: list[str]) -> str:
 @click.option("--resume", is_flag=True, help="Continue the run in --out where it stopped, to the same bits.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON, alone on standard output.")
 def command(config_file: Path | None, out: Path | None, resume: bool, as_json: bool, **flags: Any) -> None:
-    r"""Train a fleet under the budgets of its devices, and write model, bundle and report.
+    """Train a fleet under the budgets of its devices, and write model, bundle and report.
 
     \b
     edgefl simulate --profile phone

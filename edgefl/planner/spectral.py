@@ -111,12 +111,13 @@ def spectral(
     return Spectral(best.ranks, best.cost, best.energy_share, gap)
 
 
-_FORWARD, _SAMPLE, _COMPOSE, _WEIGHTS, _MEMORY = range(5)
-"""Columns: MACs of a sample's forward pass, and of both; of a pass, on weights alone; weights; bytes at the training peak."""
+_FORWARD, _SAMPLE, _COMPOSE, _WEIGHTS, _HEADER, _MEMORY = range(6)
+"""Columns: MACs of a sample's forward pass, and of both; of a pass, on weights alone; weights; bytes that name them in a payload; bytes
+at the training peak."""
 
 
 def _quantities(name: str, layer: Layer, dense: Cost, thin: Cost, layers: Mapping[str, Layer]) -> np.ndarray:
-    """Return what each choice of one layer adds: (ranks, 5); the last row is the dense layer."""
+    """Return what each choice of one layer adds: (ranks, 6); the last row is the dense layer."""
     numel, unit = layer.weight.numel(), parameters_of_rank(layer, 1)
     ranks = np.arange(1, min(math.ceil(numel / unit) - 1, *unroll(layer.weight).shape) + 1, dtype=np.float64)
     rows = {row.layer: row for row in (*dense.layers, *thin.layers)}
@@ -124,13 +125,16 @@ def _quantities(name: str, layer: Layer, dense: Cost, thin: Cost, layers: Mappin
     # What a weight holds: itself, its optimizer state, and its gradient as far as that is alive at the peak.
     held = 4 * (thin.parameter_bytes + thin.optimizer_bytes + thin.peak_gradient_bytes) / thin.parameter_bytes
     units = sum(parameters_of_rank(other, 1) for other in layers.values())
-    table = np.zeros((len(ranks) + 1, 5))
+    table = np.zeros((len(ranks) + 1, 6))
     table[:-1, _FORWARD] = ranks * (u.macs_forward + v.macs_forward)
     table[:-1, _SAMPLE] = ranks * (_sample_macs(u) + _sample_macs(v))
     table[:-1, _COMPOSE] = ranks**2 * unit / units * max(0, thin.macs_compose - dense.macs_compose)
     table[:-1, _WEIGHTS] = ranks * unit
+    # Two factors take a longer header than one weight: the difference between the networks, shared out.
+    header = thin.download_bytes - thin.parameter_bytes - (dense.download_bytes - dense.parameter_bytes)
+    table[:-1, _HEADER] = max(0.0, header / len(layers))
     table[:-1, _MEMORY] = ranks * (unit * held + u.saved_bytes_at_peak + u.temporary_bytes_at_peak)
-    table[-1] = (whole.macs_forward, _sample_macs(whole), 0, numel, numel * held)
+    table[-1] = (whole.macs_forward, _sample_macs(whole), 0, numel, 0, numel * held)
     return table
 
 
@@ -147,7 +151,7 @@ def _next(
     work: Work | None,
 ) -> Allocation | None:
     """Make a plan from costs that are right at ``at``, a plan that was traced as ``cost``; ``limits`` is what it leaves of each budget."""
-    weighting = np.array([_weighting(name, cost, work) for name in limits]).reshape(len(limits), 5)
+    weighting = np.array([_weighting(name, cost, work) for name in limits]).reshape(len(limits), 6)
     choices, used = [], np.zeros(len(limits))
     for name, table in tables.items():
         costs = table @ weighting.T
@@ -159,7 +163,7 @@ def _next(
 
 def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:
     """Return how much a budget needs of each quantity, near a plan that costs ``cost``."""
-    row = np.zeros(5)
+    row = np.zeros(6)
     if name == "memory_bytes":
         row[_MEMORY] = 1
     elif name == "macs_forward":
@@ -167,18 +171,20 @@ def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:
     elif name == "macs_train_step":
         row[_SAMPLE], row[_COMPOSE] = cost.batch_size, -(-cost.batch_size // cost.micro_batch)
     elif name == "download_bytes":
-        row[_WEIGHTS] = 4
+        row[_WEIGHTS], row[_HEADER] = 4, 1
     elif name == "upload_bytes":
-        row[_WEIGHTS] = cost.upload_bytes / cost.params
+        row[_WEIGHTS], row[_HEADER] = cost.upload_bytes / cost.params, 1
     elif work is not None:
         device, link, up = work.device, work.device.link, cost.upload_bytes / cost.params
         full_rate_s = cost.macs_of(work.samples, work.passes) / device.training_macs_per_s
         slower = 1.0 if full_rate_s <= device.burst_s else 1 / device.sustained_share
-        macs = np.zeros(5)
+        macs = np.zeros(6)
         macs[_SAMPLE], macs[_COMPOSE] = work.samples, work.passes
         row = macs * slower / device.training_macs_per_s
         row[_WEIGHTS] = 4 / link.download_bytes_per_s + up / link.upload_bytes_per_s
+        row[_HEADER] = 1 / link.download_bytes_per_s + 1 / link.upload_bytes_per_s
         if name == "energy_j":
             row = device.idle_w * row + device.joules_per_mac * macs
             row[_WEIGHTS] += 4 * link.download_j_per_byte + up * link.upload_j_per_byte
+            row[_HEADER] += link.download_j_per_byte + link.upload_j_per_byte
     return row

@@ -92,12 +92,15 @@ def make_plan(
     training: Training,
     shard_sizes: Sequence[int],
     seed: int,
+    full: Cost | None = None,
 ) -> Plan:
-    """Settle budgets and fitting tiers for every class of ``fleet``; ``costs`` maps tiers, largest first, to their costs."""
+    """Settle budgets and fitting tiers for every class of ``fleet``; ``costs`` maps tiers, largest first, to their costs.
+
+    ``full`` is the cost of the full model, which deadlines may be multiples of; None takes the largest tier's.
+    """
     population = Population(fleet, len(shard_sizes), seed)
     largest, mean = max(shard_sizes), max(1, round(sum(shard_sizes) / len(shard_sizes)))
-    full = next(iter(costs.values()))
-    fastest_s = fastest_round_s(fleet, full, training, largest)
+    fastest_s = fastest_round_s(fleet, full or next(iter(costs.values())), training, largest)
     classes = []
     for fleet_class, clients in zip(fleet.classes, population.class_counts(), strict=True):
         device = fleet_class.device
