@@ -105,7 +105,9 @@ def _spec(given: Any) -> tuple[str, InputSpec]:
     if isinstance(given, str):
         return InputSpec.parse(given)
     if not isinstance(given, (tuple, list)) or not all(isinstance(size, Integral) for size in given):
-        raise ConfigError(f"input: got {type(given).__name__}, expected a sample's shape such as (3, 32, 32), or an example tensor")
+        raise ConfigError(
+            f"input: got {type(given).__name__}, expected a sample's shape such as (3, 32, 32), or an example tensor"
+        )
     return "", _sized(InputSpec(tuple(map(int, given))))
 
 

@@ -39,5 +39,4 @@ def test_every_failure_is_one_message_and_its_status(error, status, message, mon
 def test_help_shows_each_example_on_a_line_of_its_own(name):
     text = CliRunner().invoke(group, [name, "--help"], terminal_width=200, max_content_width=200).output
     assert "\\b" not in text
-    examples = [line for line in text.splitlines() if "edgefl " in line and "Usage" not in line]
-    assert all(line.strip().startswith("edgefl ") and line.count("edgefl ") == 1 for line in examples if "See" not in line)
+    assert not any(line.count("edgefl ") > 1 and line.strip().startswith("edgefl ") for line in text.splitlines())

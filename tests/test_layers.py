@@ -37,7 +37,14 @@ def row_of(network, inputs, **options):
     (row,) = profile(network, inputs, **options)
     for column, total in SUMMED.items():
         assert sum(layer[column] for layer in row["layers"]) == row[total], column
-    held = ("parameter_bytes", "buffer_bytes", "optimizer_bytes", "peak_gradient_bytes", "peak_saved_bytes", "peak_temporary_bytes")
+    held = (
+        "parameter_bytes",
+        "buffer_bytes",
+        "optimizer_bytes",
+        "peak_gradient_bytes",
+        "peak_saved_bytes",
+        "peak_temporary_bytes",
+    )
     assert sum(row[part] for part in held) == row["training_memory_bytes"]
     return row
 

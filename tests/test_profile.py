@@ -27,7 +27,7 @@ from edgefl.records import Tier
 CLASSES = 5
 IDS = "int64:12"
 
-OWN = '''
+OWN = """
 import numpy as np
 import torch
 from torch import nn
@@ -89,7 +89,7 @@ class Image(nn.Module):
         self.head = nn.Linear(16, 5)
     def forward(self, x):
         return self.head(self.body(x).mean((2, 3)))
-'''
+"""
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_micro_batches_take_less_memory_and_compose_once_a_pass():
 @pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
 def test_an_optimizer_holds_whole_copies_of_the_parameters(optimizer, copies):
     (row,) = profile(mobile, "3x32x32", batch_size=2, optimizer=optimizer)
-    assert row["optimizer_bytes"] == copies * row["parameter_bytes"] > -1
+    assert row["optimizer_bytes"] == copies * row["parameter_bytes"]
 
 
 # Memory of a real step.
@@ -393,7 +393,7 @@ def test_a_graph_that_computes_with_its_batch_says_so(tmp_path):
         profile(path)
 
 
-def _bad_files(folder):
+def bad_files():
     good = onnx_model(["n", 4]).SerializeToString()
     yield "truncated.onnx", good[: len(good) // 2], "not a valid ONNX model"
     yield "random.onnx", np.random.default_rng(0).bytes(300), "not a valid ONNX model"
@@ -405,7 +405,7 @@ def _bad_files(folder):
 
 @pytest.mark.parametrize("name", ["truncated", "random", "empty", "future", "unknown", "missing"])
 def test_a_bad_onnx_file_is_one_line(name, tmp_path, cli):
-    file, content, message = next(bad for bad in _bad_files(tmp_path) if bad[0] == f"{name}.onnx")
+    file, content, message = next(bad for bad in bad_files() if bad[0] == f"{name}.onnx")
     if content is not None:
         (tmp_path / file).write_bytes(content)
     status, out, error = cli(tmp_path / file)
@@ -416,6 +416,7 @@ def test_a_bad_onnx_file_is_one_line(name, tmp_path, cli):
 
 # Bad input: one line each, exit status 2.
 
+FLOWS = next(number for number, line in enumerate(OWN.splitlines(), start=1) if "x.sum() > 0" in line)
 BAD = [
     ("instance --input 5", "does not take input 5: a and b must have same reduction dim, but got [32, 5] X [4, 7]"),
     ("Image --input 4x8x8", "expected input[32, 4, 8, 8] to have 3 channels, but got 4 channels instead (at own_networks.py:"),
@@ -430,7 +431,7 @@ BAD = [
     ("no_module --input 4", "the factory returned int, expected a torch.nn.Module"),
     ("wants_a_width --input 4", "the factory raised TypeError: wants_a_width() missing 1 required positional argument: 'width'"),
     ("Flow --input 4", "aten._local_scalar_dense.default depends on the values of its input"),
-    ("Flow --input 4", "(at own_networks.py:38: return self.layer(x if x.sum() > 0 else -x))"),
+    ("Flow --input 4", f"(at own_networks.py:{FLOWS}: return self.layer(x if x.sum() > 0 else -x))"),
     ("NoParameters --input 4", "NoParameters has no parameter to train"),
     ("Frozen --input 4", "Frozen has no parameter to train: its network has none, or all are frozen"),
     ("Detached --input 4", "Detached returns what depends on no parameter: there is nothing to train"),
