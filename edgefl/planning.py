@@ -49,7 +49,7 @@ class Planned:
         cost: what it costs.
         uses: budget → need and have.
         energy_share: share of the factorized layers' energy that the ranks keep; None for methods without ranks.
-        gap: how much more of it a better plan could keep at most; None for a uniform one.
+        gap: how much more of it a better plan could keep at most, by costs that are predicted between traces; None for a uniform one.
     """
 
     kind: Allocate

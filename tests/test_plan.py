@@ -152,10 +152,10 @@ def test_the_next_ratio_above_does_not_fit(built, name, share):
         assert needs_of(traced(network, shape, hybrid_ranks(network, above)))[name] > limit
 
 
-@pytest.mark.parametrize("name", ["macs_forward", "macs_train_step", "memory_bytes", "upload_bytes"])
+@pytest.mark.parametrize("name", ["macs_forward", "macs_train_step", "upload_bytes"])
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_no_plan_of_all_keeps_more_than_the_bound(name, share):
-    """Every plan of a network of two layers that may be factorized is traced."""
+    """Every plan of two layers is traced. Not of memory: which moment is the peak depends on the plan, and the bound does not know it."""
     network, shape = linear(6, 7, 5)
     filled(network, 5)
     costs = {}
@@ -188,8 +188,7 @@ def test_the_whole_network_is_the_plan_of_a_budget_that_it_fills_to_the_byte():
         assert less.uses[name][0] <= whole[name] - 1
 
 
-def test_a_rank_per_layer_fits_where_no_ratio_does():
-    """Rank 1 needs 12 + 11 weights beside the head; the layer of 12 x 2 alone is cheaper dense than any ratio below 1 leaves it."""
+def test_the_smallest_plan_is_rank_1_everywhere_and_one_mac_less_fits_nothing():
     network, shape = linear(8, 8, 8)
     filled(network, 1)
     smallest = needs_of(traced(network, shape, hybrid_ranks(network, 1 / STEPS)))["macs_forward"]

@@ -21,6 +21,8 @@ from edgefl.errors import ConfigError, InputError
 from edgefl.local.train import Training, optimizer_of, train
 from edgefl.methods.base import create
 from edgefl.networks import architecture_of
+from edgefl.onnxio.batch import free_batch
+from edgefl.onnxio.torch_module import load_onnx, module_of
 from edgefl.prepare import tier_cost
 from edgefl.records import Tier
 
@@ -349,10 +351,18 @@ def test_an_exported_network_costs_what_the_module_costs(kind, free, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_lstm_exported_for_one_batch_is_counted_at_another(tmp_path):
-    path = exported(LSTM, (torch.zeros(2, 12, dtype=torch.int64),), tmp_path / "network.onnx", free=False)
+@pytest.mark.parametrize(("name", "batch"), [("lstm", 1), ("lstm", 2), ("transformer", 2)])
+def test_a_network_exported_for_one_batch_is_the_same_at_another(name, batch, tmp_path):
+    """Where the batch is not the first dimension, or is merged with heads or positions, too."""
+    build, inputs = NETWORKS[name]
+    network = build().eval()
+    path = exported(lambda: network, (torch.zeros(batch, 12, dtype=torch.int64),), tmp_path / "network.onnx", free=False)
+    ids = torch.from_numpy(np.random.default_rng(1).integers(50, size=(5, 12)))
+    module, _ = module_of(free_batch(load_onnx(path)))
+    with torch.no_grad():
+        assert torch.allclose(module(ids), network(ids), atol=1e-5)
     rows = [profile(path, batch_size=size)[0] for size in (2, 8)]
-    assert [row["macs_forward"] for row in rows] == [12 * 4 * 16 * (8 + 16) + 16 * CLASSES] * 2
+    assert [row["macs_forward"] for row in rows] == [profile(build, inputs)[0]["macs_forward"]] * 2
 
 
 def onnx_model(shape, operator="Relu", opset=20, **attributes):

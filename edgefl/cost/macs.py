@@ -139,9 +139,10 @@ IGNORED: dict[Any, str] = {
             repeat_interleave roll flip rot90 eye tril triu tril_ triu_ linspace diagonal_backward channel_shuffle
             native_channel_shuffle pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad1d_backward
             reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d replication_pad1d_backward
-            replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward _reshape_copy _reshape_alias
-            im2col col2im unfold_backward diag_embed logspace exponential_ as_strided_ detach_ t_ transpose_ squeeze_ unsqueeze_ split_with_sizes_copy unbind_copy
-            bernoulli bernoulli_ rand rand_like randn randn_like randint randperm normal_ uniform_ tril_indices triu_indices
+            replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward _reshape_copy
+            _reshape_alias im2col col2im unfold_backward diag_embed logspace exponential_ as_strided_ detach_ t_ transpose_
+            squeeze_ unsqueeze_ split_with_sizes_copy unbind_copy bernoulli bernoulli_ rand rand_like randn randn_like randint
+            randperm normal_ uniform_ tril_indices triu_indices
             """
         ),
         REASON_MOVES,

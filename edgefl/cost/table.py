@@ -86,9 +86,10 @@ _KEYS = (
 def _pair(tracer: Tracer, step: StepTrace, size: int) -> tuple[list[Operation], list[Operation], int]:
     """Return the operations of two passes that differ by one sample, and the smaller batch; a batch of one may be a case of its own."""
     own = [operation for operation in step.operations if operation.phase != "update"]
-    larger = tracer.operations(size + 1)
-    if _names(own) == _names(larger):
-        return own, larger, size
+    for operations in (tracer.quick_operations, tracer.operations):
+        larger = operations(size + 1)
+        if _names(own) == _names(larger):
+            return own, larger, size
     largest = tracer.operations(size + 2)
     if _names(larger) != _names(largest):
         sizes = f"{size}, {size + 1} and {size + 2}"

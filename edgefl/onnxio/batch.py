@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx
 import onnx.numpy_helper
@@ -44,25 +46,61 @@ def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 def _free_target(before: tuple[int | str, ...], after: tuple[int | str, ...], fixed: int) -> list[int] | None:
     """Return the target of a Reshape that holds for any batch, None where it is not clear which dimension grows with it.
 
-    Leading dimensions that stay are those of the input (0), wherever the batch is among them; otherwise the one that is the batch, or
-    else the one that is a multiple of it, is left to be worked out (-1).
+    A dimension that stays where it is, is the input's (0), whether it is the batch or not. Otherwise the one that the batch goes into
+    is left to be worked out (-1).
 
-    >>> _free_target((2, 12, 4, 4), (2, 12, 16), 2), _free_target((12, 2, 4, 4), (12, 8, 4), 2), _free_target((24, 16), (12, 2, 16), 2)
-    ([0, 0, 16], [0, -1, 4], [12, -1, 16])
+    >>> _free_target((2, 12, 4, 4), (2, 12, 16), 2), _free_target((12, 2, 16), (12, 8, 4), 2), _free_target((24, 16), (12, 2, 16), 2)
+    ([0, 12, 16], [0, -1, 4], [12, -1, 16])
     """
-    sizes = [size for size in after if isinstance(size, int)]
-    if len(sizes) < len(after) or not sizes or not before:
+    old, new = ([size for size in shape if isinstance(size, int)] for shape in (before, after))
+    if len(new) < len(after) or before[:1] == after[:1] == (fixed,):
+        return [0, *new[1:]] if len(new) == len(after) else None
+    if len(old) < len(before) or math.prod(old) != math.prod(new) or not math.prod(old):
         return None
-    kept = next((i for i, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), min(len(before), len(after)))
-    target = [0] * kept + sizes[kept:]
-    if fixed in sizes[:kept]:
+    groups = _groups(old, new)
+    stays = {rows[0] for rows, columns in groups if rows == columns and len(rows) == 1}
+    target = [0 if axis in stays else size for axis, size in enumerate(new)]
+    if any(old[axis] == fixed for axis in stays):
         return target
-    for grows in (lambda size: size == fixed, lambda size: size % fixed == 0):
-        places = [axis for axis in range(kept, len(sizes)) if grows(sizes[axis])]
-        if len(places) == 1:
-            target[places[0]] = -1
-            return target
-    return None
+    moved = [(rows, columns) for rows, columns in groups if columns and not (len(rows) == 1 and rows[0] in stays)]
+    holders = [group for group in moved if any(old[row] == fixed for row in group[0])]
+    if len(holders) != 1:  # a dimension that is only shifted is no batch merged with another
+        changed = [group for group in moved if len(group[0]) > 1 or len(group[1]) > 1]
+        holders = [group for group in changed if any(old[row] % fixed == 0 for row in group[0])]
+    if len(holders) != 1:
+        return None
+    rows, columns = holders[0]
+    same = [axis for axis in columns if new[axis] == fixed]
+    multiples = [axis for axis in columns if new[axis] % fixed == 0]
+    choice = multiples if old[rows[0]] == fixed or len(same) != 1 else same
+    if not choice:
+        return None
+    target[choice[0]] = -1  # the first: a wrong one does not fit the weights that follow, and the graph fails
+    return target
+
+
+def _groups(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
+    """Return which dimensions of a Reshape's input become which of its output: the smallest runs with equal products.
+
+    >>> _groups([12, 2, 4, 4], [24, 16])
+    [([0, 1], [0]), ([2, 3], [1])]
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) and j < len(new):
+        rows, columns, left, right = [i], [j], old[i], new[j]
+        while left != right:
+            if left < right:
+                i += 1
+                left *= old[i]
+                rows.append(i)
+            else:
+                j += 1
+                right *= new[j]
+                columns.append(j)
+        groups.append((rows, columns))
+        i, j = i + 1, j + 1
+    return groups
 
 
 def _drop_zero_states(graph: onnx.GraphProto) -> None:

@@ -173,9 +173,9 @@ def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:
     elif name == "download_bytes":
         row[_WEIGHTS], row[_HEADER] = 4, 1
     elif name == "upload_bytes":
-        row[_WEIGHTS], row[_HEADER] = cost.upload_bytes / cost.params, 1
+        row[_WEIGHTS], row[_HEADER] = _upload_per_weight(cost), 1
     elif work is not None:
-        device, link, up = work.device, work.device.link, cost.upload_bytes / cost.params
+        device, link, up = work.device, work.device.link, _upload_per_weight(cost)
         full_rate_s = cost.macs_of(work.samples, work.passes) / device.training_macs_per_s
         slower = 1.0 if full_rate_s <= device.burst_s else 1 / device.sustained_share
         macs = np.zeros(6)
@@ -188,3 +188,9 @@ def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:
             row[_WEIGHTS] += 4 * link.download_j_per_byte + up * link.upload_j_per_byte
             row[_HEADER] += link.download_j_per_byte + link.upload_j_per_byte
     return row
+
+
+def _upload_per_weight(cost: Cost) -> float:
+    """Return the codec's bytes of one weight: what goes up, without the header, which is about as long as that of what comes down."""
+    header = cost.download_bytes - cost.parameter_bytes
+    return max(0.0, cost.upload_bytes - header) / cost.params

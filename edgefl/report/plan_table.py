@@ -44,7 +44,7 @@ def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
 
 
 def _comparison(plans: Sequence[Planned], planned: Planned) -> str:
-    bound = f"no plan within these budgets keeps more than {100 * (planned.gap or 0.0):.2g} points beyond it"
+    bound = f"by predicted costs, no plan within these budgets keeps more than {100 * (planned.gap or 0.0):.2g} points beyond it"
     uniform = next((p for p in plans if p.kind == "uniform" and p.energy_share is not None), None)
     if uniform is None or planned.energy_share is None or uniform.energy_share is None:
         return f"A rank per layer fits where no uniform ratio does; {bound}."

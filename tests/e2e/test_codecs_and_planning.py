@@ -17,7 +17,17 @@ from edgefl.records import Tier
 from edgefl.rng import generator
 from edgefl.wire import payload_bytes
 
-BASE = {"rounds": 2, "clients": 5, "per_round": 4, "local_epochs": 1, "seed": 3, "tiers": (1.0, 0.5), "partition": "iid", "profile": "lab"}
+BASE = {
+    "rounds": 2,
+    "clients": 5,
+    "per_round": 4,
+    "local_epochs": 1,
+    "seed": 3,
+    "tiers": (1.0, 0.5),
+    "partition": "iid",
+    "profile": "lab",
+    "tier_assignment": "uniform",
+}
 
 
 @pytest.fixture(scope="module")
