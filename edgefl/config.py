@@ -21,8 +21,8 @@ class RunConfig(BaseModel):
     """Everything that decides the result of a run, and how this computer computes it.
 
     ``None`` stands for a default that depends on other keys: ``model`` and ``local_epochs`` on the dataset, ``tiers`` on the
-    method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``. ``tiers`` "auto" are the largest that
-    fit each class of the fleet.
+    method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``.
+    ``tiers`` "auto" are the largest that fit each class of the fleet.
 
     Raises:
         ConfigError: names each wrong key, its value and what is expected.

@@ -142,6 +142,8 @@ def plan(
     chosen = create(method, method_options)
     if allocate == "spectral" and not isinstance(chosen, FedHM):
         raise ConfigError(f"allocate: spectral gives every layer a rank, which {method} does not have; use fedhm")
+    if weights is not None and not isinstance(chosen, FedHM):
+        raise ConfigError(f"weights: {method} has no ranks, which is what weights are truncated to; leave them out, or use fedhm")
     work = Work(profile, samples * training.epochs, training.passes(samples)) if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
     trace = cache(lambda ratio: tier_cost(chosen, architecture, Tier(ratio), training, codec))

@@ -93,7 +93,10 @@ def profile(
     chosen, ratios = method_and_tiers(method, method_options, tiers)
     costs = {tier: tier_cost(chosen, architecture, tier, training, codec) for tier in map(Tier, ratios)}
     rows = []
-    on_devices = device_rows(costs, devices, chosen_fleet, training, samples)
+    whole = Tier(1.0)
+    # A deadline may be a multiple of what the fastest class needs for the whole model, whether or not it is among the tiers.
+    full = costs.get(whole) or (tier_cost(chosen, architecture, whole, training, codec) if chosen_fleet else None)
+    on_devices = device_rows(costs, full, devices, chosen_fleet, training, samples)
     for tier, cost in costs.items():
         row = {
             "tier": tier.number,
@@ -159,12 +162,16 @@ def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str)
 
 
 def device_rows(
-    costs: Mapping[Tier, Cost], devices: Sequence[DeviceProfile], fleet: Fleet | None, training: Training, samples: int
+    costs: Mapping[Tier, Cost],
+    full: Cost | None,
+    devices: Sequence[DeviceProfile],
+    fleet: Fleet | None,
+    training: Training,
+    samples: int,
 ) -> dict[Tier, list[dict[str, Any]]]:
     """Return for every tier the columns of every device: one given by itself has its memory as budget, a fleet's class all of its own."""
-    full = next(iter(costs.values()))
     budgets = [(device, Budget(device.training_bytes)) for device in devices]
-    if fleet is not None:
+    if fleet is not None and full is not None:
         fastest_s = fastest_round_s(fleet, full, training, samples)
         budgets += [(c.device, budget_of(c, fleet.budget, fastest_s)) for c in fleet.classes]
     found: dict[Tier, list[dict[str, Any]]] = {tier: [] for tier in costs}

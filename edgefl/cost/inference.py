@@ -41,10 +41,14 @@ def may_overwrite(operation: object) -> bool:
 
 
 def scratch_bytes(operation: Any, args: tuple[Any, ...], out: Any) -> int:
-    """Return the room that onnxruntime's convolution asks for while it unrolls its input; 1×1 convolutions need none.
+    """Return the room that onnxruntime's kernel asks for while it runs, on one thread: that of convolutions and LSTM layers.
 
-    The whole unrolled input where a layer has more filters than output positions, else pieces of 64 KiB (one thread; MLAS, conv.cpp).
+    A convolution unrolls its input, the whole of it where a layer has more filters than output positions, else in pieces of 64 KiB
+    (MLAS, conv.cpp); 1×1 convolutions do not. An LSTM holds the four gates of every step, and six states (deep_cpu_lstm.cc).
     """
+    if operation is aten.mkldnn_rnn_layer.default:
+        (steps, samples, _), hidden = args[0].shape, int(args[2].shape[-1])
+        return int(samples * hidden * (4 * steps + 6) * args[0].element_size())
     if operation is not aten.convolution.default or args[6]:
         return 0
     weight, stride, padding = args[1], args[3], args[4]

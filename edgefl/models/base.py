@@ -77,7 +77,11 @@ class Unfilled(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return the tensor where a function of ``torch.nn.init``, or what those call, would fill it."""
-        if getattr(func, "__module__", "") == "torch.nn.init" or getattr(func, "__name__", "") in ("uniform_", "normal_", "trunc_normal_"):
+        if getattr(func, "__module__", "") == "torch.nn.init" or getattr(func, "__name__", "") in (
+            "uniform_",
+            "normal_",
+            "trunc_normal_",
+        ):
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor, nn
@@ -83,10 +83,35 @@ def spectral(
         uses_of: need and have of every budget of a cost.
         work: the device and round behind budgets in seconds and joules.
     """
-    dense, thin = cost_at({}), cost_at(dict.fromkeys(layers, 1))
-    tables = {name: _quantities(name, layer, dense, thin, layers) for name, layer in layers.items()}
+    whole, least = Ranks(), dict.fromkeys(layers, 1)
+    tables = {name: _quantities(name, layer, cost_at(whole), cost_at(least), layers) for name, layer in layers.items()}
+    # The moment of the peak moves with the plan: a budget of memory is searched from its other side as well.
+    starts = [start, least, whole] if "memory_bytes" in uses_of(cost_at(start)) else [start]
     best: Spectral | None = None
-    at, bound = start, 0.0
+    bound = 0.0
+    for at in starts:
+        found, highest = _improved(energy, tables, at, cost_at, uses_of, work)
+        bound = max(bound, highest)
+        if found is not None and (best is None or found.energy_share > best.energy_share):
+            best = found
+    if best is None:
+        return None
+    total = math.fsum(float(e[-1]) for e in energy.values())
+    gap = max(0.0, bound / total - best.energy_share) if total > 0 else 0.0
+    return replace(best, gap=gap)
+
+
+def _improved(
+    energy: Mapping[str, np.ndarray],
+    tables: Mapping[str, np.ndarray],
+    at: Ranks,
+    cost_at: Callable[[Ranks], Cost],
+    uses_of: Callable[[Cost], Uses],
+    work: Work | None,
+) -> tuple[Spectral | None, float]:
+    """Plan and trace in turn, from ``at`` on; return the best plan that fits, if any, and the bound that the plans were made under."""
+    best: Spectral | None = None
+    bound = 0.0
     margins: dict[BudgetName, float] = {}
     for _ in range(ATTEMPTS):
         cost = cost_at(at)
@@ -104,11 +129,7 @@ def spectral(
         if chosen == at:
             break
         at = chosen
-    if best is None:
-        return None
-    total = math.fsum(float(e[-1]) for e in energy.values())
-    gap = max(0.0, bound / total - best.energy_share) if total > 0 else 0.0
-    return Spectral(best.ranks, best.cost, best.energy_share, gap)
+    return best, bound
 
 
 _FORWARD, _SAMPLE, _COMPOSE, _WEIGHTS, _HEADER, _MEMORY = range(6)
