@@ -65,13 +65,13 @@ def accuracy(weights: dict[str, Tensor], ranks: dict[str, int], data: Dataset) -
         u, v = factor_weights(*factorize(unroll(weight), rank).leading(rank), tuple(weight.shape))
         tensors |= {f"{name}.u.weight": u, f"{name}.v.weight": v}
     network.load_state_dict(tensors)
-    calibrate(network, torch.from_numpy(data.train.x[:2048]).split(256))
+    calibrate(network, torch.tensor(data.train.x[:2048]).split(256))
     return _right(network.eval(), data)
 
 
 @torch.no_grad()
 def _right(network: nn.Module, data: Dataset) -> float:
-    x, y = torch.from_numpy(data.test.x[:TEST_SAMPLES]), torch.from_numpy(data.test.y[:TEST_SAMPLES])
+    x, y = torch.tensor(data.test.x[:TEST_SAMPLES]), torch.tensor(data.test.y[:TEST_SAMPLES])
     return sum(int((network(a).argmax(1) == b).sum()) for a, b in zip(x.split(250), y.split(250), strict=True)) / len(y)
 
 

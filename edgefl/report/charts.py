@@ -15,9 +15,8 @@ TIER_COLOURS = 6
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
 _PARTS = {
     "parameter_bytes": ("parameters", "var(--part-0)"),
-    "gradient_bytes": ("gradients", "var(--part-1)"),
     "optimizer_bytes": ("optimizer", "var(--part-2)"),
-    "peak_activation_bytes_training": ("peak activations", "var(--part-3)"),
+    "step_bytes": ("activations and gradients", "var(--part-3)"),
 }
 _TRAFFIC = {"download_bytes": ("down", "var(--part-1)"), "upload_bytes": ("up", "var(--part-3)")}
 # A class's name stands above its bars, where a phone has room for it.
@@ -83,6 +82,9 @@ def cost_charts(summary: Json) -> tuple[Chart, ...]:
     macs = [row["macs_train_step"] for row in tiers]
     colours = [tier_colour(summary, row["tier"]) for row in tiers]
     compute = _bars(names, {"": (macs, colours)}, [human_count(value) for value in macs], "MACs in a training step", "")
+    tiers = [
+        {**row, "step_bytes": row["training_memory_bytes"] - row["parameter_bytes"] - row["optimizer_bytes"]} for row in tiers
+    ]
     memory_bytes, traffic_bytes = (_sums(tiers, keys) for keys in (_PARTS, _TRAFFIC))
     memory = _bars(names, _stacks(tiers, _PARTS), list(map(human_bytes, memory_bytes)), "bytes held while training", "B")
     traffic = _bars(names, _stacks(tiers, _TRAFFIC), list(map(human_bytes, traffic_bytes)), "bytes in a round", "B")
