@@ -16,7 +16,7 @@ from torch import nn
 
 from edgefl import RunConfig, profile, simulate
 from edgefl.cli.main import main
-from edgefl.errors import BudgetError, ConfigError, InputError, WireError
+from edgefl.errors import BudgetError, ConfigError, InputError, UnknownNameError, WireError
 from edgefl.fleet.budget import Budget, shortfalls
 from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device, load_fleet
@@ -29,6 +29,7 @@ from edgefl.planning import plan
 from edgefl.prepare import auto_tiers, network_cost, tier_cost
 from edgefl.profiling import training_for
 from edgefl.records import Tier
+from edgefl.rng import torch_seeded
 from edgefl.server.plan import make_plan
 from edgefl.units import parse_amount
 from edgefl.wire import payload_bytes
@@ -441,3 +442,22 @@ def test_a_run_records_the_tiers_that_it_chose_and_resumes(tmp_path):
 def test_a_method_of_one_size_takes_the_largest_that_every_class_can(tmp_path):
     config = RunConfig.of({**SMALL, "method": "fedavg", "profile": "mixed"})
     assert [row["tier"] for row in simulate(config, tmp_path / "run").tiers] == [1]
+
+
+def test_relative_errors_spare_layers_with_small_weights():
+    """Two equal layers, one with weights a hundred times smaller: absolutely its error is nothing, relatively as much as the other's."""
+
+    def net():
+        return nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 16, 3), nn.Conv2d(16, 16, 3), nn.Flatten(), nn.Linear(256, 4))
+
+    with torch_seeded(np.random.default_rng(0)):
+        tensors = {name: tensor.detach().clone() for name, tensor in net().state_dict().items()}
+    tensors["1.weight"] *= 0.01
+    kept = {}
+    for error in ("absolute", "relative"):
+        plans = plan(net, (3, 8, 8), budget=Budget(macs_forward=40_000), allocate="spectral", weights=tensors, error=error)
+        kept[error] = plans[-1].ranks.get("1", 99)
+    assert kept["absolute"] == 1
+    assert kept["relative"] > 1
+    with pytest.raises(UnknownNameError, match="unknown error 'squared'"):
+        plan(net, (3, 8, 8), budget=Budget(macs_forward=1e6), error="squared")

@@ -75,7 +75,7 @@ def _right(network: nn.Module, data: Dataset) -> float:
     return sum(int((network(a).argmax(1) == b).sum()) for a, b in zip(x.split(250), y.split(250), strict=True)) / len(y)
 
 
-def table(path: Path) -> str:
+def table(path: Path, error: str) -> str:
     """Return the Markdown table: per ratio, what both plans keep within the uniform one's own costs."""
     method = create("fedhm")
     weights = decode(path.read_bytes(), method.shapes(ARCHITECTURE, Tier(1.0)), str(path))
@@ -89,7 +89,7 @@ def table(path: Path) -> str:
             macs_train_step=cost.macs_train_step,
             upload_bytes=cost.upload_bytes,
         )
-        uniform, spectral = plan("resnet18", (1, 28, 28), budget=budget, allocate="spectral", weights=weights)
+        uniform, spectral = plan("resnet18", (1, 28, 28), budget=budget, allocate="spectral", weights=weights, error=error)
         rows.append(_row(ratio, uniform, spectral, weights, data))
     dense = accuracy(weights, {}, data)
     head = "| budget: the costs of γ | params | energy kept, uniform | a rank per layer | at most | accuracy, uniform | a rank per layer |"
@@ -115,12 +115,13 @@ def main() -> None:
     parser.add_argument("weights", type=Path)
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--samples", type=int, default=20_000)
+    parser.add_argument("--error", choices=("absolute", "relative"), default="absolute")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     if arguments.train:
         train(arguments.weights, arguments.samples)
         return
-    text = table(arguments.weights)
+    text = table(arguments.weights, arguments.error)
     print(text)
     if arguments.write:
         readme = Path(__file__).parents[1] / "README.md"

@@ -36,6 +36,13 @@ from edgefl.registry import methods, models
     help="One ratio for all layers, or a rank for each that loses least of the weights.",
 )
 @click.option("--weights", type=click.Path(path_type=Path), metavar="FILE", help="Trained weights, safetensors. [initial ones]")
+@click.option(
+    "--error",
+    type=click.Choice(("absolute", "relative")),
+    default="absolute",
+    show_default=True,
+    help="Truncation errors as they are, or each as a share of its layer's weights.",
+)
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, metavar="N", help="Samples of a step.")
 @click.option("--micro-batch", type=click.IntRange(1), metavar="N", help="Samples at once. [the batch]")
 @click.option("--optimizer", type=click.Choice(("momentum", "sgd", "adam")), default="momentum", show_default=True)
@@ -61,6 +68,7 @@ def command(
     joules: float | None,
     allocate: str,
     weights: Path | None,
+    error: str,
     batch_size: int,
     micro_batch: int | None,
     optimizer: str,
@@ -101,6 +109,7 @@ def command(
         ),
         allocate=allocate,  # type: ignore[arg-type]  # click checked both
         weights=weights,
+        error=error,  # type: ignore[arg-type]
         batch_size=batch_size,
         micro_batch=micro_batch,
         optimizer=optimizer,  # type: ignore[arg-type]

@@ -49,12 +49,16 @@ class Spectral:
 Layer = nn.Conv2d | nn.Linear
 
 
-def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """Return Σ_{i≤r} σᵢ² of every layer's unrolled weight for r = 1, 2, …, float64, from weights named ``layer.weight``."""
+def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor], relative: bool = False) -> dict[str, np.ndarray]:
+    """Return Σ_{i≤r} σᵢ² of every layer's unrolled weight for r = 1, 2, …, float64, from weights named ``layer.weight``.
+
+    ``relative`` gives them as shares of the layer's own energy, so that layers with small weights count as much as others.
+    """
     found = {}
     for name in layers:
         values = factorize(unroll(weights[f"{name}.weight"]), 1).values.numpy()
-        found[name] = np.cumsum(values**2)
+        kept = np.cumsum(values**2)
+        found[name] = kept / kept[-1] if relative and kept[-1] > 0 else kept
     return found
 
 
