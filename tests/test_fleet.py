@@ -136,6 +136,8 @@ def test_a_link_may_stand_inside_the_device(folder):
         (("value = 0.5, mark", "value = nan, mark"), r"compute.training_gmacs_per_s.value: .*nan"),
         (("value = 0.5, mark", "value = inf, mark"), "compute.training_gmacs_per_s.value: expected a finite number, got inf"),
         (("value = 0.5, mark", 'value = "fast", mark'), "compute.training_gmacs_per_s.value: expected a valid number"),
+        (("value = 0.5, mark", 'value = "0.5", mark'), "compute.training_gmacs_per_s.value: expected a valid number, got '0.5'"),
+        (("value = 0.5, mark", "value = true, mark"), "compute.training_gmacs_per_s.value: expected a valid number, got True"),
         (('mark = "assumed"', 'mark = "guessed"'), "compute.training_gmacs_per_s.mark: expected 'measured', 'vendor', 'derived'"),
         ((', source = "nobody publishes it"', ""), "compute.training_gmacs_per_s.source: missing"),
         (("idle_w = { value = 0.25", "idle = { value = 0.25"), "power.idle: unknown key; did you mean 'idle_w'"),

@@ -18,7 +18,7 @@ class Record(BaseModel):
 class Figure(Record):
     """One number: in the unit of its key, with how it is known and where it comes from."""
 
-    value: float = Field(ge=0)
+    value: float = Field(ge=0, strict=True)
     mark: Mark
     source: str = Field(min_length=10)
     note: str = ""
