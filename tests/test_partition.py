@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.data.partition import Classes, Dirichlet, Iid, parse, split
+from edgefl.data.partition import Classes, Dirichlet, Iid, _fill_empty, parse, split
 from edgefl.errors import ConfigError, DataError
 
 
@@ -96,3 +96,14 @@ def test_parse_suggests_the_nearest_kind():
 def test_impossible_partitions_say_why(clients, partition, message):
     with pytest.raises(DataError, match=message):
         split(np.repeat(np.arange(3), 10), clients, partition, np.random.default_rng(0))
+
+
+def test_a_huge_alpha_shares_equally():
+    parts = split(np.repeat(np.arange(4), 100), 4, parse("dirichlet:1e308"), np.random.default_rng(0))
+    assert {len(part) for part in parts} <= {96, 97, 98, 99, 100, 101, 102, 103, 104}
+
+
+def test_clients_without_samples_get_one_of_the_fullest():
+    """By hand: sizes 4, 0, 3, 0 become 3, 1, 3, 0 and then, the first of two with three, 2, 1, 3, 1."""
+    parts = _fill_empty([np.arange(4), np.arange(0), np.arange(10, 13), np.arange(0)])
+    assert [part.tolist() for part in parts] == [[0, 1], [3], [10, 11, 12], [2]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
 
@@ -98,17 +99,22 @@ def _proportions(clients: int, alpha: float, rng: np.random.Generator) -> np.nda
     shares = rng.dirichlet(np.full(clients, alpha))
     if np.isfinite(shares).all() and shares.sum() > 0:
         return shares
-    # For tiny alpha every gamma draw underflows; the limit of the law is one client that takes all.
+    # The gamma draws overflow for huge alpha and underflow for tiny alpha; the limits of the law are equal shares, and one that takes all.
+    if alpha > 1:
+        return np.full(clients, 1 / clients)
     shares = np.zeros(clients)
     shares[rng.integers(clients)] = 1.0
     return shares
 
 
 def _fill_empty(parts: list[np.ndarray]) -> list[np.ndarray]:
-    for client, part in enumerate(parts):
-        if not len(part):
-            largest = max(range(len(parts)), key=lambda i: len(parts[i]))
-            parts[client], parts[largest] = parts[largest][-1:], parts[largest][:-1]
+    """Give every client without samples one of whoever has most then, the first of several."""
+    fullest = [(-len(part), client) for client, part in enumerate(parts)]
+    heapq.heapify(fullest)
+    for client in [client for client, part in enumerate(parts) if not len(part)]:
+        size, largest = fullest[0]
+        parts[client], parts[largest] = parts[largest][-1:], parts[largest][:-1]
+        heapq.heapreplace(fullest, (size + 1, largest))
     return parts
 
 
