@@ -8,6 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from edgefl.cli.console import show
 from edgefl.cli.main import group, main
 from edgefl.errors import AggregationError, BudgetError, ConfigError
 
@@ -40,3 +41,12 @@ def test_help_shows_each_example_on_a_line_of_its_own(name):
     text = CliRunner().invoke(group, [name, "--help"], terminal_width=200, max_content_width=200).output
     assert "\\b" not in text
     assert not any(line.count("edgefl ") > 1 and line.strip().startswith("edgefl ") for line in text.splitlines())
+
+
+def test_a_reader_that_leaves_is_no_failure(monkeypatch):
+    def leave(*_, **__):
+        raise SystemExit(1)  # what rich does when the pipe is broken
+
+    monkeypatch.setattr("rich.console.Console.print", leave)
+    with pytest.raises(BrokenPipeError):
+        show("a table")

@@ -16,7 +16,11 @@ def show(what: Any) -> None:
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console = Console(width=200, highlight=False, markup=False)
-    console.print(what)
+    try:
+        console.print(what)
+    except SystemExit:
+        # Rich's answer to a reader that left; it is no failure, and the command line says so.
+        raise BrokenPipeError from None
 
 
 def as_text(what: Any) -> str:
