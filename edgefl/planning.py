@@ -21,7 +21,7 @@ from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.local.train import OptimizerName, Training
-from edgefl.methods.base import Method, create
+from edgefl.methods.base import Method, create, travelling_shapes
 from edgefl.methods.fedhm import FedHM, hybrid_ranks, rank_candidates, ranked
 from edgefl.models.base import Architecture
 from edgefl.networks import GivenInputs, Network, architecture_of
@@ -257,7 +257,7 @@ def _spectral(
     def cost_at(at: Mapping[str, int]) -> Cost:
         key = tuple(sorted(at.items()))
         if key not in traced:
-            shapes = {n: tuple(t.shape) for n, t in ranked(architecture.skeleton(), dict(at)).state_dict().items()}
+            shapes = travelling_shapes(ranked(architecture.skeleton(), dict(at)))
             sizes = (payload_bytes(shapes), payload_bytes(shapes, codec))
             traced[key] = network_cost(lambda: ranked(architecture.build(), dict(at)), architecture, method, training, sizes)
         return traced[key]

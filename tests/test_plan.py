@@ -461,3 +461,16 @@ def test_relative_errors_spare_layers_with_small_weights():
     assert kept["relative"] > 1
     with pytest.raises(UnknownNameError, match="unknown error 'squared'"):
         plan(net, (3, 8, 8), budget=Budget(macs_forward=1e6), error="squared")
+
+
+def test_counters_of_batches_are_sent_by_no_plan():
+    """BatchNorm's integer counter stays where it is, whether one ratio or a rank per layer made the sub-model."""
+
+    def net():
+        layers = (nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.Conv2d(8, 16, 3), nn.Conv2d(16, 16, 3))
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256, 4))
+
+    for planned in plan(net, (3, 8, 8), budget=Budget(macs_forward=60_000), allocate="spectral"):
+        tensors = ranked(net(), dict(planned.ranks)).state_dict()
+        sent = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name != "1.num_batches_tracked"}
+        assert planned.cost.upload_bytes == payload_bytes(sent)

@@ -98,13 +98,9 @@ class Method(abc.ABC):
         """
 
     def shapes(self, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
-        """Return name → shape of what travels to a client of ``tier``: the declaration that payloads are held to.
-
-        Counters, such as BatchNorm's of its batches, do not travel.
-        """
+        """Return name → shape of what travels to a client of ``tier``: the declaration that payloads are held to."""
         with torch.device("meta"), Unfilled():
-            network = self.network(architecture, tier)
-        return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
+            return travelling_shapes(self.network(architecture, tier))
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         """Return the first state: the dense network's initial weights."""
@@ -159,6 +155,11 @@ def create(name: str, options: Options | None = None, *, dynamic_tiers: bool = F
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise ConfigError(f"method_options.{key}: {first['msg'].lower()}, got {first['input']!r}") from None
+
+
+def travelling_shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return name → shape of the tensors of ``network`` that travel: all but counters, such as BatchNorm's of its batches."""
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
 
 
 def check_tiers(name: str, ratios: tuple[float, ...]) -> None:
