@@ -9,6 +9,7 @@ Usage: python tools/compare_counters.py [--check | --write] [--readme FILE]
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -18,12 +19,12 @@ from importlib.metadata import version
 import torch
 from counters.markdown import arguments, percent, publish, table
 from counters.networks import NETWORKS, ClosedForm, Network
-from counters.peers import PEERS, TORCH, TORCH_BOTH, Figure, Peer, quiet
+from counters.peers import PEERS, TORCH, TORCH_BOTH, Figure, Peer
 from counters.reference_layers import LAYERS, Layer
 from torch import Tensor, nn
 
 import edgefl
-from edgefl.onnxio.export import OPSET
+from edgefl.onnxio.export import OPSET, quiet
 from edgefl.onnxio.macs import count_macs
 
 
@@ -173,7 +174,7 @@ def counted() -> tuple[str, bool]:
 
 def main() -> None:
     """Print the tables, put them into the README, or hold the README to them."""
-    options = arguments("MACs by edgefl, a closed form and other counters.")
+    options = arguments(argparse.ArgumentParser(description="MACs by edgefl, a closed form and other counters."))
     torch.set_num_threads(1)
     body, agrees = counted()
     missing = dict.fromkeys(peer.package for peer in PEERS if not peer.installed)

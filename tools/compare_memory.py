@@ -7,6 +7,7 @@ Usage: python tools/compare_memory.py [--check | --write] [--readme FILE]
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -93,7 +94,7 @@ def memory_markdown() -> str:
 
 def main() -> None:
     """Print the table, put it into the README, or hold the README to it."""
-    options = arguments("Predicted and measured memory.")
+    options = arguments(argparse.ArgumentParser(description="Predicted and measured memory."))
     torch.set_num_threads(1)
     publish("memory", memory_markdown(), options)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from counters.markdown import arguments, publish
 from torch import Tensor, nn
 
 from edgefl.config import RunConfig
@@ -31,7 +32,6 @@ from edgefl.wire import decode, encode
 
 ARCHITECTURE = Architecture("resnet18", (1, 28, 28), 10)
 RATIOS = (0.5, 0.25, 0.125, 0.0625)
-BEGIN, END = "<!-- planner:begin -->", "<!-- planner:end -->"
 TEST_SAMPLES = 2000
 
 
@@ -110,23 +110,17 @@ def _row(ratio: float, uniform: Planned, spectral: Planned, weights: dict[str, T
 
 
 def main() -> None:
-    """Train, print, or write."""
+    """Train, print the table, put it into the README, or hold the README to it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights", type=Path)
     parser.add_argument("--train", action="store_true")
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--error", choices=("absolute", "relative"), default="absolute")
-    parser.add_argument("--write", action="store_true")
-    arguments = parser.parse_args()
-    if arguments.train:
-        train(arguments.weights, arguments.samples)
+    options = arguments(parser)
+    if options.train:
+        train(options.weights, options.samples)
         return
-    text = table(arguments.weights, arguments.error)
-    print(text)
-    if arguments.write:
-        readme = Path(__file__).parents[1] / "README.md"
-        before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-        readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    publish("planner", table(options.weights, options.error), options)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,13 +91,9 @@ class LivenessMeter(Watcher):
         self._held = frozenset(range(len(self.sizes)))
 
     def _took_place(self, func: Any, args: Any, out: Any) -> None:
-        if isinstance(out, Tensor):
-            if not func.is_view:
-                self._see(out)
-        elif out is not None and not func.is_view:
-            for tensor in tree_leaves(out):
-                if isinstance(tensor, Tensor):
-                    self._see(tensor)
+        if not func.is_view:
+            for tensor in tensors_in(out):
+                self._see(tensor)
 
     def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -217,6 +213,13 @@ def step_memory(meter: LivenessMeter, module: nn.Module, optimizer: torch.optim.
         layers=layers,
     )
     return StepMemory(split, meter.peak(of_gradients | of_state).bytes, bytes_of(gradients), bytes_of(state))
+
+
+def tensors_in(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors among ``values``: the arguments or the result of an operation, however nested."""
+    for value in (values,) if isinstance(values, Tensor) else tree_leaves(values):
+        if isinstance(value, Tensor):
+            yield value
 
 
 def held_by(module: nn.Module) -> list[Tensor]:

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_leaves
 
 from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import work_of
-from edgefl.cost.memory import LivenessMeter, StepMemory, Watcher, bytes_of, held_by, step_memory
+from edgefl.cost.memory import LivenessMeter, StepMemory, Watcher, bytes_of, held_by, step_memory, tensors_in
 from edgefl.records import Batch
 
 Build = Callable[[], nn.Module]
@@ -105,7 +104,7 @@ class _Recorder:
         if work is None:
             self.uncounted.add(str(operation.overloadpacket))
         elif self.recording and (work.macs or work.elementwise):
-            values = sum(t.numel() for t in ((out,) if isinstance(out, Tensor) else tree_leaves(out)) if isinstance(t, Tensor))
+            values = sum(tensor.numel() for tensor in tensors_in(out))
             name, layer = str(operation.overloadpacket), self._tracker.current()
             counts = (work.macs, work.macs_input, work.macs_weight, work.elementwise)
             self.operations.append(Operation(name, layer, self.phase, *counts, values))
@@ -219,8 +218,8 @@ def _layers(network: nn.Module) -> tuple[Layer, ...]:
 
 
 def _numbers(meter: LivenessMeter, of: Any) -> Iterator[int]:
-    for tensor in (of,) if isinstance(of, Tensor) else tree_leaves(of):
-        if isinstance(tensor, Tensor) and (number := meter.number(tensor)) is not None:
+    for tensor in tensors_in(of):
+        if (number := meter.number(tensor)) is not None:
             yield number
 
 

@@ -28,8 +28,7 @@ def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     free = onnx.ModelProto()
     free.CopyFrom(model)
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    shapes = {value.name: dims_of(value) for value in (*inferred.value_info, *inferred.input, *inferred.output)}
+    shapes = _shapes_of(model)
     for value in (*free.graph.input, *free.graph.output):
         if value.name not in weights and dims_of(value)[:1] == (fixed,):
             value.type.tensor_type.shape.dim[0].dim_param = BATCH
@@ -41,6 +40,12 @@ def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
                 _write_target(free.graph, node, target)
     _drop_zero_states(free.graph)
     return free
+
+
+def _shapes_of(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
+    """Return value → shape, for every value whose shape the operators' own rules tell."""
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    return {value.name: dims_of(value) for value in (*inferred.value_info, *inferred.input, *inferred.output)}
 
 
 def _free_target(before: tuple[int | str, ...], after: tuple[int | str, ...], fixed: int) -> list[int] | None:
@@ -118,8 +123,7 @@ def fixed_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
     The exporter computes such a target while the graph runs (Shape of another value), and shapes are unknown from there on: a runtime
     then cannot let one value take another's place in memory, and holds up to a third more.
     """
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    shapes = {value.name: dims_of(value) for value in (*inferred.value_info, *inferred.input, *inferred.output)}
+    shapes = _shapes_of(model)
     for node in model.graph.node:
         if node.op_type == "Reshape":
             before, after = shapes.get(node.input[0], ()), shapes.get(node.output[0], ())

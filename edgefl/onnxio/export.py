@@ -54,7 +54,7 @@ def forward_graph(module: nn.Module, input_shape: tuple[int, ...]) -> bytes:
 
 
 def _exported(module: nn.Module, input_shape: tuple[int, ...]) -> onnx.ModelProto:
-    with _quiet():
+    with quiet():
         try:
             program = torch.onnx.export(
                 module,
@@ -107,8 +107,8 @@ def _ensure(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporter: it prints progress and graphs, logs what it tries, and warns about its own calls."""
+def quiet() -> Iterator[None]:
+    """Silence what prints, logs and warns, as the exporter does about its progress, its graphs and its own calls."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

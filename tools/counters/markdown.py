@@ -40,9 +40,8 @@ def replaced(text: str, name: str, body: str) -> str:
     return f"{text.partition(begin)[0]}{begin}\n{body}\n{end}{text.partition(end)[2]}"
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """Read the options of a command whose table the README holds."""
-    parser = argparse.ArgumentParser(description=description)
+def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the options of a command whose table the README holds, beside those that ``parser`` has already."""
     parser.add_argument("--readme", type=Path, default=README, help="the file with the markers")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="fail when the file has another table")

@@ -5,34 +5,19 @@ Add a peer as one function and one ``Peer`` of ``PEERS``. The function takes a n
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib.util
-import io
-import logging
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor, nn, no_grad
 from torch.utils.flop_counter import FlopCounterMode
 
+from edgefl.onnxio.export import quiet
+
 Figure = int | str
 """MACs of one sample, or why there are none."""
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence what counters and the exporter print, log and warn about."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
 
 
 @dataclass(frozen=True)
