@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
+
+from edgefl.registry import models
+
+F = TypeVar("F", bound=Callable[..., Any])
+_COUNT = click.IntRange(1)
 
 
 class Tiers(click.ParamType[tuple[float, ...] | str]):
@@ -42,3 +48,44 @@ class Amount(click.ParamType[float]):
             return parse_amount(str(value))
         except InputError as error:
             self.fail(str(error), param, ctx)
+
+
+def network_options(command: F) -> F:
+    """Add NETWORK and what says what it is and takes: ``network``, ``model``, ``inputs``, ``classes``; see :func:`one_network`."""
+    own = "[a reference network's own]"
+    for option in (
+        click.option("--classes", type=_COUNT, default=10, show_default=True, metavar="N", help="Number of labels."),
+        click.option(
+            "--input",
+            "inputs",
+            multiple=True,
+            metavar="[NAME=][TYPE:]SHAPE",
+            help=f"One sample: 3x32x32, or ids=int64:80; may repeat. {own}",
+        ),
+        click.option("--model", metavar="NAME", help=f"Instead of NETWORK: {', '.join(models.names())}."),
+        click.argument("network", required=False),
+    ):
+        command = option(command)
+    return command
+
+
+def one_network(network: str | None, model: str | None) -> str:
+    """Return the network that was given; a usage error unless it is exactly one."""
+    if (network is None) == (model is None):
+        raise click.UsageError("give one network: NETWORK, or --model NAME")
+    return network or str(model)
+
+
+def training_options(command: F) -> F:
+    """Add how a client trains and sends: batches, optimizer, codec, local samples and epochs, normalisation."""
+    for option in (
+        click.option("--norm", metavar="POLICY", help="group, static, batch or none. [the model's own]"),
+        click.option("--local-epochs", type=_COUNT, default=1, show_default=True, metavar="N", help="Epochs of a round."),
+        click.option("--samples", type=_COUNT, default=500, show_default=True, metavar="N", help="Local samples of a client."),
+        click.option("--codec", default="fp32", show_default=True, metavar="NAME", help="Of updates: fp32, fp16, int8, sparse."),
+        click.option("--optimizer", type=click.Choice(("momentum", "sgd", "adam")), default="momentum", show_default=True),
+        click.option("--micro-batch", type=_COUNT, metavar="N", help="Samples at once; gradients are accumulated. [the batch]"),
+        click.option("--batch-size", type=_COUNT, default=32, show_default=True, metavar="N", help="Samples of a step."),
+    ):
+        command = option(command)
+    return command

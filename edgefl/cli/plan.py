@@ -8,17 +8,12 @@ from pathlib import Path
 import click
 
 from edgefl.cli.console import show
-from edgefl.cli.options import Amount
-from edgefl.registry import methods, models
+from edgefl.cli.options import Amount, network_options, one_network, training_options
+from edgefl.registry import methods
 
 
 @click.command()
-@click.argument("network", required=False)
-@click.option("--model", metavar="NAME", help=f"Instead of NETWORK: {', '.join(models.names())}.")
-@click.option(
-    "--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help="One sample: 3x32x32. [a reference network's own]"
-)
-@click.option("--classes", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Number of labels.")
+@network_options
 @click.option("--method", default="fedhm", show_default=True, metavar="NAME", help=f"{', '.join(methods.names())}.")
 @click.option("--device", metavar="NAME|FILE", help="Its memory is a budget; seconds and joules are counted on it.")
 @click.option("--memory", type=Amount(), help="Of a training step, such as 64MB.")
@@ -43,13 +38,7 @@ from edgefl.registry import methods, models
     show_default=True,
     help="Truncation errors as they are, or each as a share of its layer's weights.",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, metavar="N", help="Samples of a step.")
-@click.option("--micro-batch", type=click.IntRange(1), metavar="N", help="Samples at once. [the batch]")
-@click.option("--optimizer", type=click.Choice(("momentum", "sgd", "adam")), default="momentum", show_default=True)
-@click.option("--codec", default="fp32", show_default=True, metavar="NAME", help="Of updates: fp32, fp16, int8, sparse.")
-@click.option("--samples", type=click.IntRange(1), default=500, show_default=True, metavar="N", help="Local samples of a client.")
-@click.option("--local-epochs", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Epochs of a round.")
-@click.option("--norm", metavar="POLICY", help="group, static, batch or none. [the model's own]")
+@training_options
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of initial weights.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON, ranks included.")
 def command(
@@ -87,13 +76,12 @@ def command(
 
     Exits with status 3 when nothing fits, with the smallest need of every budget.
     """
-    if (network is None) == (model is None):
-        raise click.UsageError("give one network: NETWORK, or --model NAME")
+    chosen = one_network(network, model)
     from edgefl.fleet.budget import Budget
     from edgefl.planning import plan
 
     found = plan(
-        network or str(model),
+        chosen,
         inputs,
         classes,
         method=method,

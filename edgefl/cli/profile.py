@@ -7,36 +7,19 @@ from pathlib import Path
 import click
 
 from edgefl.cli.console import as_text, show, write_or_print
-from edgefl.cli.options import Tiers
-from edgefl.registry import methods, models
+from edgefl.cli.options import Tiers, network_options, one_network, training_options
+from edgefl.registry import methods
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
 
 
 @click.command()
-@click.argument("network", required=False)
-@click.option("--model", metavar="NAME", help=f"Instead of NETWORK: {', '.join(models.names())}.")
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="[NAME=][TYPE:]SHAPE",
-    help="One sample: 3x32x32, or ids=int64:80; may repeat. [a reference network's own]",
-)
-@click.option("--classes", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Number of labels.")
+@network_options
 @click.option("--method", metavar="NAME", help=f"Makes sub-models: {', '.join(methods.names())}. [the network as it is]")
 @click.option("--tiers", type=Tiers(), help="Sizes of sub-models, largest first. [the method's own]")
-@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, metavar="N", help="Samples of a step.")
-@click.option(
-    "--micro-batch", type=click.IntRange(1), metavar="N", help="Samples at once; gradients are accumulated. [the batch]"
-)
-@click.option("--optimizer", type=click.Choice(("momentum", "sgd", "adam")), default="momentum", show_default=True)
-@click.option("--codec", metavar="NAME", default="fp32", show_default=True, help="Of updates: fp32, fp16, int8, sparse.")
-@click.option("--norm", metavar="POLICY", help="group, static, batch or none. [the model's own]")
+@training_options
 @click.option("--device", "devices", multiple=True, metavar="NAME|FILE", help="Adds seconds, joules and fit on it; may repeat.")
 @click.option("--profile", "fleet", metavar="NAME|FILE", help="Adds every class of a fleet, with its budgets.")
-@click.option("--samples", type=click.IntRange(1), default=500, show_default=True, metavar="N", help="Local samples of a client.")
-@click.option("--local-epochs", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Epochs of a round.")
 @click.option("--layers", is_flag=True, help="A row per layer of the largest tier.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="table", show_default=True)
 @click.option(
@@ -73,12 +56,11 @@ def command(
 
     MACs forward and backward are per sample, composition per pass, a training step at the batch size.
     """
-    if (network is None) == (model is None):
-        raise click.UsageError("give one network: NETWORK, or --model NAME")
+    chosen = one_network(network, model)
     from edgefl.profiling import profile
 
     rows = profile(
-        network or str(model),
+        chosen,
         inputs,
         classes,
         method=method,
