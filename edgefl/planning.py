@@ -14,7 +14,6 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from edgefl.codecs import CODECS
 from edgefl.errors import BudgetError, ConfigError, UnknownNameError, WireError
 from edgefl.fleet.budget import Budget, use
 from edgefl.fleet.clock import round_timing
@@ -133,14 +132,8 @@ def plan(
         >>> found[0].ratio, found[0].cost.macs_forward
         (0.624, 987136)
     """
-    training = training_for(batch_size, micro_batch, optimizer, local_epochs)
-    if samples < 1:
-        raise ConfigError(f"samples: expected at least 1, got {samples}")
-    for kind, name, known in (
-        ("allocation", allocate, get_args(Allocate)),
-        ("error", error, get_args(Truncation)),
-        ("codec", codec, CODECS),
-    ):
+    training = training_for(batch_size, micro_batch, optimizer, local_epochs, samples, codec)
+    for kind, name, known in (("allocation", allocate, get_args(Allocate)), ("error", error, get_args(Truncation))):
         if name not in known:
             raise UnknownNameError(kind, name, known)
     profile = load_device(device) if device else None

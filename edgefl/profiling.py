@@ -82,11 +82,7 @@ def profile(
     """
     if batch_size is None:
         batch_size = DEFAULT_BATCH_SIZE if (given := batch_in(inputs)) is None else given
-    training = training_for(batch_size, micro_batch, optimizer, local_epochs)
-    if samples < 1:
-        raise ConfigError(f"samples: expected at least 1, got {samples}")
-    if codec not in CODECS:
-        raise UnknownNameError("codec", codec, CODECS)
+    training = training_for(batch_size, micro_batch, optimizer, local_epochs, samples, codec)
     devices = [load_device(name) for name in ([device] if isinstance(device, str) else device or ())]
     chosen_fleet = load_fleet(fleet) if fleet else None
     architecture = architecture_of(network, inputs, classes, norm)
@@ -114,14 +110,27 @@ def profile(
     return rows
 
 
-def training_for(batch_size: int, micro_batch: int | None, optimizer: OptimizerName, local_epochs: int = 1) -> Training:
-    """Return how a client trains, with the defaults of a run for what costs do not depend on."""
-    for key, value in (("batch_size", batch_size), ("micro_batch", micro_batch), ("local_epochs", local_epochs)):
+def training_for(
+    batch_size: int,
+    micro_batch: int | None,
+    optimizer: OptimizerName,
+    local_epochs: int = 1,
+    samples: int = DEFAULT_SAMPLES,
+    codec: str = "fp32",
+) -> Training:
+    """Return how a client trains, with the defaults of a run for what costs do not depend on.
+
+    Raises:
+        ConfigError: a number is below 1, that of local samples included.
+        UnknownNameError: there is no such optimizer or codec.
+    """
+    numbers = {"batch_size": batch_size, "micro_batch": micro_batch, "local_epochs": local_epochs, "samples": samples}
+    for key, value in numbers.items():
         if value is not None and value < 1:
             raise ConfigError(f"{key}: expected at least 1, got {value}")
-    known = get_args(OptimizerName)
-    if optimizer not in known:
-        raise UnknownNameError("optimizer", optimizer, known)
+    for kind, name, known in (("optimizer", optimizer, get_args(OptimizerName)), ("codec", codec, CODECS)):
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
     usual = training_of(RunConfig())
     return replace(usual, epochs=local_epochs, batch_size=batch_size, micro_batch=micro_batch, optimizer=optimizer)
 
