@@ -21,8 +21,10 @@ class RunConfig(BaseModel):
     """Everything that decides the result of a run, and how this computer computes it.
 
     ``None`` stands for a default that depends on other keys: ``model`` and ``local_epochs`` on the dataset, ``tiers`` on the
-    method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``.
-    ``tiers`` "auto" are the largest that fit each class of the fleet.
+    method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``, ``server_lr`` on
+    ``server_optimizer`` (1, for adam and yogi 0.01). ``tiers`` "auto" are the largest that fit each class of the fleet.
+    ``tier_shares`` are the shares of clients at each tier where it is drawn; None draws all alike.
+    ``objective_strength`` is μ of ``prox`` and α of ``dyn``; ``data_share`` of its training samples is what each client has.
 
     Raises:
         ConfigError: names each wrong key, its value and what is expected.
@@ -45,6 +47,8 @@ class RunConfig(BaseModel):
     dataset: str = "digits"
     data_dir: str | None = None
     partition: str = "dirichlet:0.5"
+    permute_labels: bool = False
+    data_share: float = Field(1.0, gt=0, le=1)
     clients: int = Field(20, ge=1)
     per_round: int | None = Field(None, ge=1)
     rounds: int = Field(30, ge=1)
@@ -52,12 +56,18 @@ class RunConfig(BaseModel):
     batch_size: int = Field(32, ge=1)
     micro_batch: int | None = Field(None, ge=1)
     optimizer: Literal["momentum", "sgd", "adam"] = "momentum"
+    objective: Literal["none", "prox", "dyn", "scaffold"] = "none"
+    objective_strength: float = Field(0.1, gt=0)
+    server_optimizer: Literal["avg", "avgm", "adam", "yogi"] = "avg"
+    server_lr: float | None = Field(None, gt=0)
     lr: float = Field(0.05, gt=0)
+    lr_schedule: Literal["constant", "cosine"] = "constant"
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(1e-4, ge=0)
     tiers: tuple[float, ...] | Literal["auto"] | None = None
     codec: Literal["fp32", "fp16", "int8", "sparse"] = "fp32"
     tier_assignment: Literal["auto", "uniform", "dynamic"] = "auto"
+    tier_shares: tuple[float, ...] | None = None
     eval_every: int = Field(1, ge=1)
     engine: Literal["inline", "pool"] | None = None
     workers: int = Field(1, ge=1)
@@ -76,6 +86,17 @@ class RunConfig(BaseModel):
             raise ValueError(f"per_round: got {self.per_round}, expected at most the {self.clients} clients")
         if self.engine == "inline" and self.workers > 1:
             raise ValueError(f"engine: inline has one worker, got workers = {self.workers}; use pool")
+        if self.objective == "scaffold" and (self.optimizer != "sgd" or self.weight_decay):
+            raise ValueError(
+                "objective: the control variates of scaffold are gradients worked out from plain SGD steps (option II); give "
+                f"optimizer sgd and weight_decay 0, got {self.optimizer} and {self.weight_decay:g}"
+            )
+        if self.objective in ("dyn", "scaffold") and self.tier_assignment == "dynamic":
+            raise ValueError(
+                f"objective: {self.objective} remembers a gradient of every weight that a client trains; with tier_assignment dynamic "
+                "these change from round to round"
+            )
+        _check_shares(self)
         return self
 
     @model_validator(mode="wrap")
@@ -107,6 +128,18 @@ class RunConfig(BaseModel):
     def to_toml(self) -> str:
         """Return the TOML form, without the keys that are None."""
         return tomlkit.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
+
+
+def _check_shares(config: RunConfig) -> None:
+    shares = config.tier_shares
+    if shares is None:
+        return
+    if config.tier_assignment == "auto":
+        raise ValueError("tier_shares: with tier_assignment auto the devices decide; give tier_assignment uniform or dynamic")
+    if isinstance(config.tiers, tuple) and len(config.tiers) != len(shares):
+        raise ValueError(f"tier_shares: got {len(shares)} shares for {len(config.tiers)} tiers; give one for each")
+    if any(share < 0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(f"tier_shares: expected shares from 0 that add up to 1, got {', '.join(f'{s:g}' for s in shares)}")
 
 
 def check_ratios(ratios: tuple[float, ...]) -> None:

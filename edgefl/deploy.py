@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from edgefl import __version__
+from edgefl.data.sources import Split
 from edgefl.local.onnx_runtime import OutOfMemoryError, predict_capped
 from edgefl.onnxio.bundle import Manifest, TierEntry, build_tier, write
 from edgefl.records import Tier
@@ -36,14 +37,14 @@ class Deployed:
 
 
 def build_bundle(
-    session: Session, modules: Mapping[Tier, nn.Module], out: Path, say: Callable[[str], None]
+    session: Session, modules: Mapping[Tier, tuple[nn.Module, Split]], out: Path, say: Callable[[str], None]
 ) -> dict[Tier, Deployed]:
-    """Export every tier, measure it, and write the bundle to ``out``: whole or absent.
+    """Export every tier, measure it on its held-out samples, and write the bundle to ``out``: whole or absent.
 
     Raises:
         BundleError: ``out`` exists and is not empty, or an exported graph differs from its module.
     """
-    deployed = {tier: _deploy(session, tier, module, say) for tier, module in modules.items()}
+    deployed = {tier: _deploy(session, tier, module, test, say) for tier, (module, test) in modules.items()}
     data = session.data
     manifest = Manifest(
         edgefl_version=__version__,
@@ -61,12 +62,12 @@ def build_bundle(
     return deployed
 
 
-def _deploy(session: Session, tier: Tier, module: nn.Module, say: Callable[[str], None]) -> Deployed:
+def _deploy(session: Session, tier: Tier, module: nn.Module, test: Split, say: Callable[[str], None]) -> Deployed:
     rng = generator(session.config.seed, "reference", tier.label)
     files = build_tier(module, session.data.input_shape, tier.label, rng)
     cost, device = session.plan.costs[tier], session.plan.home_of(tier).device
     costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and key != "params"}
-    accuracy, inference_bytes = _run_on_device(session, tier, files.contents[f"{tier.label}/forward.onnx"], say)
+    accuracy, inference_bytes = _run_on_device(session, tier, files.contents[f"{tier.label}/forward.onnx"], test, say)
     entry = TierEntry(
         tier=tier.number,
         label=tier.label,
@@ -80,19 +81,21 @@ def _deploy(session: Session, tier: Tier, module: nn.Module, say: Callable[[str]
         costs=costs,
         uncounted_ops=cost.uncounted_ops,
         accuracy_onnx=accuracy,
-        accuracy_torch=evaluate.accuracy(module, session.data.test, evaluate.BATCH_SIZE),
+        accuracy_torch=evaluate.accuracy(module, test, evaluate.BATCH_SIZE),
         parity_max_abs_error=files.parity_max_abs_error,
     )
     return Deployed(entry, files.contents, inference_bytes)
 
 
-def _run_on_device(session: Session, tier: Tier, graph: bytes, say: Callable[[str], None]) -> tuple[float, int | None]:
+def _run_on_device(
+    session: Session, tier: Tier, graph: bytes, test: Split, say: Callable[[str], None]
+) -> tuple[float, int | None]:
     """Run the exported file on the held-out samples with its memory held to the device's, in ever smaller batches if need be.
 
     Returns:
         The accuracy, and what a batch of the size that costs are stated for held: activations and its inputs, in bytes.
     """
-    test, device = session.data.test, session.plan.home_of(tier).device
+    device = session.plan.home_of(tier).device
     full, memory_bytes = session.plan.costs[tier].batch_size, int(device.training_bytes)
     batch_size = full
     while True:

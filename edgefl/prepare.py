@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
@@ -14,19 +14,22 @@ from edgefl.config import RunConfig
 from edgefl.cost.explain import reason
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject
+from edgefl.data.mix import load
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.fleet.budget import Budget, budget_of, shortfalls
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
-from edgefl.local.client import Clients, Task
+from edgefl.local.client import Clients, Task, loss_of, shared_parameters, trained_shapes
+from edgefl.local.objective import PLAIN, Objective
 from edgefl.local.train import Training, optimizer_of
-from edgefl.methods.base import GlobalState, Method, check_tiers
+from edgefl.methods.base import GlobalState, Method, check_tiers, create
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.planner.uniform import STEPS, largest_ratio
 from edgefl.records import Batch, Cost, Tier
-from edgefl.registry import datasets, methods, models
+from edgefl.registry import methods, models
 from edgefl.rng import generator
+from edgefl.server.optimizer import ServerOptimizer
 from edgefl.server.plan import Plan, fastest_round_s, make_plan, timing_of
 from edgefl.server.rounds import Schedule
 from edgefl.wire import payload_bytes
@@ -47,14 +50,32 @@ class Session:
 
     @property
     def schedule(self) -> Schedule:
-        """Who takes part in a round."""
-        assert self.config.per_round is not None  # resolved
-        return Schedule(self.config.seed, self.config.per_round, self.config.tier_assignment, self.config.codec)
+        """Who takes part in a round, and under which rules."""
+        config = self.config
+        assert config.per_round is not None  # resolved
+        return Schedule(
+            seed=config.seed,
+            per_round=config.per_round,
+            tier_assignment=config.tier_assignment,
+            tier_shares=config.tier_shares,
+            codec=config.codec,
+            objective=self.clients.task.objective,
+            optimizer=ServerOptimizer.of(config.server_optimizer, config.server_lr),
+        )
 
     @property
     def shard_sizes(self) -> list[int]:
         """Samples of every client."""
-        return [len(shard) for shard in self.clients.shards]
+        return self.clients.shards.sizes
+
+    def at(self, method: Method) -> Session:
+        """Return this run under ``method``, a later phase of its own: with that phase's costs and what fits the fleet then."""
+        plan = _plan(method, self.config, self.fleet, self.architecture, self.plan.training, self.tiers, self.shard_sizes)
+        return replace(self, method=method, plan=plan)
+
+    def tier_of(self, client: int, round_: int) -> Tier | None:
+        """Return the tier that ``client`` is given in a round."""
+        return self.plan.tier_of(self.config.tier_assignment, self.config.tier_shares, client, round_)
 
     def first_state(self) -> GlobalState:
         """Return the state before the first round."""
@@ -62,7 +83,7 @@ class Session:
 
     def shards(self) -> Iterator[Split]:
         """Yield every client's samples, one client at a time."""
-        return map(self.clients.shard, range(self.config.clients))
+        return map(self.clients.shards.train, range(self.config.clients))
 
 
 def prepare(config: RunConfig) -> Session:
@@ -74,37 +95,76 @@ def prepare(config: RunConfig) -> Session:
     """
     methods.check(config.method)
     fleet = load_fleet(config.profile)
-    data: Dataset = datasets.load(config.dataset)(config.data_dir)
+    data = load(config.dataset, config.data_dir)
     config = resolve(config, data)
     architecture = Architecture(str(config.model), data.input_shape, data.classes, config.norm)
     training = training_of(config)
     clients = Clients(_task(config, architecture, training), data)
-    trace = cache(lambda ratio: tier_cost(clients.method, architecture, Tier(ratio), training, config.codec))
-    sizes = [len(shard) for shard in clients.shards]
     if config.tiers == "auto":
-        config = config.model_copy(update={"tiers": auto_tiers(clients.method, fleet, trace, training, max(sizes))})
-    tiers = tuple(Tier(ratio) for ratio in config.tiers or () if isinstance(ratio, float))
-    costs = {tier: trace(tier.ratio) for tier in tiers}
-    plan = make_plan(fleet, costs, training, sizes, config.seed, trace(1.0))
+        config = config.model_copy(update={"tiers": auto_tiers(config, fleet, architecture, training, max(clients.shards.sizes))})
+    ratios = tuple(ratio for ratio in config.tiers or () if isinstance(ratio, float))
+    tiers = tuple(map(Tier, ratios))
+    method = create(
+        config.method, config.method_options, dynamic_tiers=config.tier_assignment == "dynamic", tiers=ratios
+    )
+    check_axes(method, config)
+    method.check(architecture, tiers, config.clients)
+    plan = _plan(method, config, fleet, architecture, training, tiers, clients.shards.sizes)
     plan.require_someone()
-    return Session(config, fleet, data, architecture, clients.method, tiers, clients, plan)
+    return Session(config, fleet, data, architecture, method, tiers, clients, plan)
+
+
+def check_axes(method: Method, config: RunConfig) -> None:
+    """Raise :class:`ConfigError` where ``method`` makes no sense with an objective, optimizer, codec or tier assignment of ``config``."""
+    name = type(method).title
+    chosen = {
+        "objective": config.objective,
+        "server_optimizer": config.server_optimizer,
+        "codec": config.codec,
+        "tier_assignment": config.tier_assignment,
+    }
+    for key, value in chosen.items():
+        if value in method.refuses:
+            raise ConfigError(f"{key}: {value} makes no sense with {name}: {method.refuses[value]}")
+    if config.server_optimizer == "avg" and config.server_lr not in (None, 1.0) and "avgm" in method.refuses:
+        raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.refuses['avgm']}")
+
+
+def _plan(
+    method: Method,
+    config: RunConfig,
+    fleet: Fleet,
+    architecture: Architecture,
+    training: Training,
+    tiers: tuple[Tier, ...],
+    sizes: Sequence[int],
+) -> Plan:
+    """Return what every class of the fleet can take; deadlines are stated for the dense network, whatever the method."""
+    objective = objective_of(config)
+    costs = {tier: tier_cost(method, architecture, tier, training, config.codec, objective) for tier in tiers}
+    full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, config.codec)
+    return make_plan(fleet, costs, training, sizes, config.seed, full, method.evaluated)
 
 
 def auto_tiers(
-    method: Method, fleet: Fleet, trace: Callable[[float], Cost], training: Training, samples: int
+    config: RunConfig, fleet: Fleet, architecture: Architecture, training: Training, samples: int
 ) -> tuple[float, ...]:
     """Return the largest ratio that fits each class of the fleet with ``samples`` local samples, each once, largest first.
 
     A method that trains one size only gets the largest that fits every class that can take part at all.
     """
-    fastest_s = fastest_round_s(fleet, trace(1.0), training, samples)
+    method = create(config.method, config.method_options)
+    objective = objective_of(config)
+    trace = cache(lambda ratio: tier_cost(method, architecture, Tier(ratio), training, config.codec, objective))
+    fastest_s = fastest_round_s(fleet, tier_cost(create("fedavg"), architecture, Tier(1.0), training), training, samples)
     ratios = set()
     for fleet_class in fleet.classes:
         budget = budget_of(fleet_class, fleet.budget, fastest_s)
 
         def fits(ratio: float, device: DeviceProfile = fleet_class.device, budget: Budget = budget) -> bool:
             cost = trace(ratio)
-            return not shortfalls(cost, timing_of(device, cost, training, samples), budget, device.name, Tier(ratio))
+            timing = timing_of(device, cost, training, samples, method.evaluated)
+            return not shortfalls(cost, timing, budget, device.name, Tier(ratio))
 
         if ratio := largest_ratio(fits):
             ratios.add(ratio)
@@ -134,19 +194,42 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
 def training_of(config: RunConfig) -> Training:
     """Return how clients train under ``config``."""
     keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch")
-    return Training(epochs=config.local_epochs or 1, **{key: getattr(config, key) for key in keys})
+    cosine = config.rounds if config.lr_schedule == "cosine" else None
+    return Training(epochs=config.local_epochs or 1, cosine_rounds=cosine, **{key: getattr(config, key) for key in keys})
 
 
-def tier_cost(method: Method, architecture: Architecture, tier: Tier, training: Training, codec: str = "fp32") -> Cost:
+def objective_of(config: RunConfig) -> Objective:
+    """Return the objective of ``config``."""
+    return Objective(config.objective, config.objective_strength)
+
+
+def tier_cost(
+    method: Method,
+    architecture: Architecture,
+    tier: Tier,
+    training: Training,
+    codec: str = "fp32",
+    objective: Objective = PLAIN,
+) -> Cost:
     """Return the cost of one tier's training step and inference at the batch size of ``training``.
+
+    Where a step trains one of several networks, ``macs_drawn`` is the mean over them; everything else is the tier's own network's.
 
     Raises:
         ConfigError: the network does not take this input, or what it computes depends on values.
     """
-    network = partial(method.network, architecture, tier)
     try:
-        shapes = method.shapes(architecture, tier)
-        return network_cost(network, architecture, method, training, (payload_bytes(shapes), payload_bytes(shapes, codec)))
+        trained = trained_shapes(method, architecture, tier)
+        down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
+        control = objective.control_shapes(trained)
+        sizes = payload_bytes(down | control), payload_bytes(up | control, codec)
+        cost = network_cost(partial(method.network, architecture, tier), architecture, method, training, sizes, objective)
+        drawn = method.step_tiers(tier)
+        if drawn == (tier,):
+            return cost
+        others = [network_cost(partial(method.network, architecture, one), architecture, method, training, sizes) for one in drawn]
+        macs = sum(other.macs_forward + other.macs_backward for other in others)
+        return replace(cost, macs_drawn=-(-macs // len(others)))
     except EdgeflError:
         raise
     except Exception as error:  # tracing runs the network's own code, which may raise anything
@@ -154,9 +237,14 @@ def tier_cost(method: Method, architecture: Architecture, tier: Tier, training: 
 
 
 def network_cost(
-    build: Callable[[], nn.Module], architecture: Architecture, method: Method, training: Training, sizes: tuple[int, int]
+    build: Callable[[], nn.Module],
+    architecture: Architecture,
+    method: Method,
+    training: Training,
+    sizes: tuple[int, int],
+    objective: Objective = PLAIN,
 ) -> Cost:
-    """Return the cost of a network that ``method`` trains, and that sends ``sizes`` bytes down and up."""
+    """Return the cost of a network that ``method`` trains under ``objective``, and that sends ``sizes`` bytes down and up."""
 
     def batch(samples: int) -> Batch:
         present = torch.ones(architecture.classes, dtype=torch.bool) if architecture.classes else None
@@ -164,12 +252,14 @@ def network_cost(
 
     def unfilled() -> nn.Module:
         with Unfilled():
-            return build()
+            network = build()
+        objective.attach(network, shared_parameters(method, network), {}, {})
+        return network
 
     subject = Subject(
         build=unfilled,
         batch=batch,
-        loss=lambda module, batch: method.local_loss(module, batch, {}),
+        loss=loss_of(method, objective, {}),
         optimizer=lambda module: optimizer_of(method, module, training),
     )
     return cost_of(subject, training.batch_size, sizes, training.micro_batch)
@@ -182,12 +272,12 @@ def _task(config: RunConfig, architecture: Architecture, training: Training) -> 
         data_dir=config.data_dir,
         partition=config.partition,
         clients=config.clients,
-        method=config.method,
-        method_options=config.method_options,
-        dynamic_tiers=config.tier_assignment == "dynamic",
         architecture=architecture,
         training=training,
+        objective=objective_of(config),
         codec=config.codec,
+        permute_labels=config.permute_labels,
+        data_share=config.data_share,
     )
 
 

@@ -18,14 +18,17 @@ Index = tuple["slice | Tensor", ...]
 
 @dataclass(frozen=True)
 class Batch:
-    """One minibatch: ``x`` (batch, …) float32, ``y`` (batch,) int64, and which labels the client has samples of.
+    """One minibatch: ``x`` (batch, …) float32 or int64, ``y`` (batch,) int64, and which labels the client has samples of.
 
-    ``present`` is a boolean tensor (classes,), or None where no client is involved.
+    ``present`` is a boolean tensor (classes,), or None where no client is involved. ``draw`` is uniform in [0, 1), the same for all
+    micro-batches of a step: what a method that chooses at random in every step chooses by; None, while costs are counted, stands for the
+    most expensive choice.
     """
 
     x: Tensor
     y: Tensor
     present: Tensor | None = None
+    draw: float | None = None
 
 
 @dataclass(frozen=True, order=True)
@@ -113,7 +116,8 @@ class Cost:
     sample; ``elementwise_ops_step`` those of work on weights and of the update. ``peak_activation_bytes_*`` is what a step holds besides
     parameters, gradients and optimizer state; ``training_memory_bytes`` is the peak of everything together, at most the sum of the
     parts, because not all of them peak at the same moment; ``peak_*_bytes`` says what is alive then. A step trains ``batch_size``
-    samples, ``micro_batch`` at a time.
+    samples, ``micro_batch`` at a time. ``macs_drawn`` is set where every step trains one of several networks (FjORD): the mean MACs of a
+    sample's forward and backward pass over them.
     """
 
     batch_size: int
@@ -142,6 +146,7 @@ class Cost:
     peak_temporary_bytes: int = 0
     peak_layer_training: str = ""
     peak_layer_inference: str = ""
+    macs_drawn: int | None = None
 
     @property
     def macs_backward(self) -> int:
@@ -153,9 +158,11 @@ class Cost:
         """MACs of one step at the full batch size, composition included."""
         return self.macs_of(self.batch_size, -(-self.batch_size // self.micro_batch))
 
-    def macs_of(self, samples: int, passes: int) -> int:
-        """MACs of training on ``samples`` samples in ``passes`` forward and backward passes."""
-        return samples * (self.macs_forward + self.macs_backward) + passes * self.macs_compose
+    def macs_of(self, samples: int, passes: int, evaluated: int = 0) -> int:
+        """MACs of training on ``samples`` samples in ``passes`` forward and backward passes, and of ``evaluated`` that go forward only."""
+        of_sample = self.macs_forward + self.macs_backward if self.macs_drawn is None else self.macs_drawn
+        trained = samples * of_sample + passes * self.macs_compose
+        return trained + evaluated * self.macs_forward
 
     @property
     def inference_memory_bytes(self) -> int:
@@ -223,9 +230,10 @@ class Outcome:
     measured_training_memory_bytes: int | None = None
     refusal: tuple[Shortfall, ...] = ()
     payload: bytes = field(default=b"", repr=False)
+    kept: bytes = field(default=b"", repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record's JSON form; the payload itself is left out."""
+        """Return the record's JSON form; what was sent and what the client keeps are left out."""
         timing = self.timing
         return {
             "client": self.client,
@@ -254,7 +262,8 @@ class RoundRecord:
     """One line of ``rounds.jsonl``: what every client did, what it cost, and how good the models are now.
 
     ``round_s`` is how long the round lasts on the simulated clock, ``clock_s`` the clock at its end; ``accuracy`` maps ``"global"``
-    and each tier's label to a share in [0, 1], or is empty when the round was not evaluated.
+    and each tier's label to a share in [0, 1], or is empty when the round was not evaluated; where clients have models or labels of
+    their own, these are means over clients, each on its own held-out samples. ``observed`` is what the method says of the round.
     """
 
     round: int
@@ -263,6 +272,7 @@ class RoundRecord:
     clock_s: float
     accuracy: Mapping[str, float]
     host_s: float
+    observed: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form of the record, totals included."""
@@ -277,5 +287,6 @@ class RoundRecord:
             "upload_bytes": sum(o.upload_bytes for o in self.outcomes),
             "energy_j": sum(o.timing.total_j for o in self.outcomes if o.timing),
             "host_s": self.host_s,
+            **({"observed": dict(self.observed)} if self.observed else {}),
             "clients": [o.to_json() for o in self.outcomes],
         }

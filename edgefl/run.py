@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from edgefl.config import HOST_KEYS, RunConfig
-from edgefl.deploy import Deployed, build_bundle
+from edgefl.deploy import build_bundle
 from edgefl.engine import open_engine
 from edgefl.errors import CheckpointError, ConfigError
 from edgefl.files import read_toml, write_bytes, write_json
-from edgefl.methods.base import GlobalState
 from edgefl.onnxio.verify import VerifyReport
 from edgefl.onnxio.verify import verify as verify_bundle
+from edgefl.outcome import Trained, accuracies, checkpoint_of, of_clients, representatives, resumed
 from edgefl.prepare import Session, one_thread, prepare
-from edgefl.records import RoundRecord, Tier
+from edgefl.records import RoundRecord
 from edgefl.report import html
 from edgefl.report.summary import class_rows, tier_rows, totals
 from edgefl.runfolder import RunFolder
-from edgefl.server import evaluate
-from edgefl.server.checkpoint import Checkpoint
-from edgefl.server.rounds import play_round
-from edgefl.wire import encode
+from edgefl.server.rounds import Standing, play_round
 
 OnRound = Callable[[RoundRecord], None]
 Notify = Callable[[str], None]
@@ -93,63 +88,56 @@ def simulate(
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
         folder.start(config)
-        state = _play(session, folder, resume, on_round, say)
-        return _finish(session, folder, state, say)
+        return _finish(_play(session, folder, resume, on_round, say), folder, say)
 
 
-def _play(session: Session, folder: RunFolder, resume: bool, on_round: OnRound | None, say: Notify) -> GlobalState:
-    """Play the rounds that are left, with a record and a checkpoint after each."""
-    state, clock_s, first = session.first_state(), 0.0, 1
-    shapes = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
-    if resume and (restored := folder.restore(shapes)) is not None:
+def _play(session: Session, folder: RunFolder, resume: bool, on_round: OnRound | None, say: Notify) -> Trained:
+    """Play the rounds that are left, with a record and a checkpoint after each; return what came out."""
+    restored = folder.restore() if resume else None
+    if restored is None:
+        standing, store, first = Standing(session.first_state()), folder.client_store(), 1
+    else:
         for warning in restored.warnings:
             say(warning)
-        checkpoint = restored.checkpoint
-        state, clock_s, first = state.replace(checkpoint.tensors), checkpoint.clock_s, checkpoint.round + 1
+        session, standing = resumed(session, restored.checkpoint, str(folder.path / "checkpoints"))
+        store, first = folder.client_store(restored.checkpoint.clients), restored.checkpoint.round + 1
     folder.keep_rounds(first - 1)
     config = session.config
     with open_engine(str(config.engine), config.workers, session.clients) as engine:
         for number in range(first, config.rounds + 1):
-            parts = (session.method, state, session.plan, session.schedule, session.shard_sizes, engine)
-            state, record = play_round(*parts, number, clock_s)
-            clock_s = record.clock_s
+            method, state = session.method.advance(standing.state, number)
+            if method != session.method:
+                session = session.at(method)
+            standing = replace(standing, state=state)
+            parts = (session.plan, session.schedule, session.shard_sizes, engine, store)
+            standing, record = play_round(method, standing, *parts, number)
             if number % config.eval_every == 0 or number == config.rounds:
                 started = time.perf_counter()
-                accuracy = _accuracies(session, state)
+                accuracy = accuracies(Trained(session, standing.state, store), number)
                 record = replace(record, accuracy=accuracy, host_s=record.host_s + time.perf_counter() - started)
             folder.add_round(record)
-            folder.save(Checkpoint(number, clock_s, state.tensors))
+            folder.save(checkpoint_of(session, standing, store, number), store)
             if on_round is not None:
                 on_round(record)
-    return state
+    return Trained(session, standing.state, store)
 
 
-def _accuracies(session: Session, state: GlobalState) -> dict[str, float]:
-    whole = session.method.global_tier(state)
-    found = {
-        tier: evaluate.accuracy(_ready(session, session.method.deploy(state, tier)), session.data.test, evaluate.BATCH_SIZE)
-        for tier in dict.fromkeys((whole, *session.tiers))
-    }
-    return {"global": found[whole]} | {tier.label: found[tier] for tier in session.tiers}
-
-
-def _ready(session: Session, module: torch.nn.Module) -> torch.nn.Module:
-    return evaluate.with_statistics(module, session.shards(), session.config.batch_size)
-
-
-def _finish(session: Session, folder: RunFolder, state: GlobalState, say: Notify) -> RunResult:
+def _finish(trained: Trained, folder: RunFolder, say: Notify) -> RunResult:
     """Write the model, the bundle, the summary and the report; the summary comes last: it marks a run as complete."""
-    write_bytes(folder.path / "model.safetensors", encode(state.tensors))
-    deployed = _bundle(session, state, folder.fresh_bundle(), say)
+    session, config = trained.session, trained.session.config
     rounds = folder.rounds()
-    config = session.config
+    final = checkpoint_of(session, Standing(trained.state, clock_s=rounds[-1]["clock_s"]), trained.store, config.rounds)
+    write_bytes(folder.path / "model.safetensors", final.to_bytes())
+    deployed = build_bundle(session, representatives(trained), folder.fresh_bundle(), say)
     summary: dict[str, Any] = {
         "format": 1,
         **{key: getattr(config, key) for key in ("method", "model", "dataset", "partition", "seed", "rounds", "clients")},
         **{key: getattr(config, key) for key in ("per_round", "batch_size", "local_epochs", "tier_assignment")},
+        **{key: getattr(config, key) for key in ("objective", "server_optimizer", "codec", "permute_labels")},
         "fleet": session.fleet.name,
         "deadline_s": session.plan.deadline_s,
-        "global_accuracy": _accuracies_of_last(rounds),
+        "accuracy_of": "clients" if of_clients(session) else "global",
+        "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
         **totals(rounds),
         "tiers": tier_rows(session.plan, {tier: d.result for tier, d in deployed.items()}, rounds),
         "classes": class_rows(session.plan),
@@ -157,15 +145,6 @@ def _finish(session: Session, folder: RunFolder, state: GlobalState, say: Notify
     write_bytes(folder.path / "report.html", html.render(summary, rounds).encode())
     write_json(folder.path / "summary.json", summary)
     return RunResult(folder.path, summary)
-
-
-def _accuracies_of_last(rounds: Sequence[Mapping[str, Any]]) -> float:
-    return float(rounds[-1]["accuracy"]["global"])
-
-
-def _bundle(session: Session, state: GlobalState, out: Path, say: Notify) -> dict[Tier, Deployed]:
-    modules = {tier: _ready(session, session.method.deploy(state, tier)) for tier in session.tiers}
-    return build_bundle(session, modules, out, say)
 
 
 def export(run: Path | str, out: Path | str, *, notify: Notify | None = None) -> Path:
@@ -178,11 +157,10 @@ def export(run: Path | str, out: Path | str, *, notify: Notify | None = None) ->
     folder = RunFolder(Path(run))
     config = RunConfig.load(folder.require("config.toml"), {})
     with one_thread():
-        session = prepare(config)
-        state = session.first_state()
-        shapes = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
-        state = state.replace(folder.model(shapes))
-        _bundle(session, state, Path(out), notify or (lambda message: None))
+        model = folder.model()
+        session, standing = resumed(prepare(config), model, str(folder.path / "model.safetensors"))
+        trained = Trained(session, standing.state, folder.client_store(model.clients))
+        build_bundle(session, representatives(trained), Path(out), notify or (lambda message: None))
     return Path(out)
 
 

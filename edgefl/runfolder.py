@@ -11,19 +11,18 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from edgefl.config import HOST_KEYS, RunConfig
 from edgefl.errors import CheckpointError, StorageError
 from edgefl.files import storage_errors, write_bytes
 from edgefl.records import RoundRecord
 from edgefl.server import checkpoint
-from edgefl.wire import decode
+from edgefl.server.clients import ClientStore
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``model.safetensors``, ``bundle/``, ``report.html``, ``summary.json``.
+    """What is in it: ``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``clients/`` (what they keep), ``model.safetensors``,
+    ``bundle/``, ``report.html``, ``summary.json``.
 
     The summary is written last: a folder with one holds a finished run.
     """
@@ -63,7 +62,7 @@ class RunFolder:
 
     def start(self, config: RunConfig) -> None:
         """Write the complete configuration (running it again gives the same bits) and clear what interrupted writes left."""
-        for left in [*self.path.glob(".*"), *self.path.glob("checkpoints/.*")]:
+        for left in [*self.path.glob(".*"), *self.path.glob("checkpoints/.*"), *self.path.glob("clients/.*")]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:
@@ -81,13 +80,27 @@ class RunFolder:
             raise CheckpointError(f"{self.path}: holds no {name}: not a run folder, or a run that is not complete")
         return path
 
-    def restore(self, shapes: Mapping[str, tuple[int, ...]]) -> checkpoint.Restored | None:
+    def restore(self) -> checkpoint.Restored | None:
         """Return the newest whole checkpoint, if any."""
-        return checkpoint.restore(self.path / "checkpoints", shapes)
+        return checkpoint.restore(self.path / "checkpoints")
 
-    def save(self, state: checkpoint.Checkpoint) -> None:
-        """Write a checkpoint."""
+    def save(self, state: checkpoint.Checkpoint, store: ClientStore) -> None:
+        """Write a checkpoint, then remove what clients kept for checkpoints that are gone."""
         checkpoint.save(self.path / "checkpoints", state)
+        if store.index:
+            store.prune(checkpoint.client_versions(self.path / "checkpoints"))
+
+    def client_store(self, index: Mapping[int, str] | None = None) -> ClientStore:
+        """Return what clients keep, in the versions of ``index``.
+
+        Raises:
+            CheckpointError: a client's file is missing.
+        """
+        store = ClientStore(self.path / "clients", index)
+        if missing := store.missing():
+            some = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+            raise CheckpointError(f"{store.folder}: what clients kept is missing for {some}; restore it or start a new run")
+        return store
 
     def keep_rounds(self, last: int) -> None:
         """Drop the records of rounds after ``last``, and a line that an interruption cut short: they will be played again."""
@@ -121,10 +134,9 @@ class RunFolder:
             raise CheckpointError(f"{path}: not valid JSON ({error}); delete it and resume") from None
         return summary
 
-    def model(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return the final global tensors, which must have these shapes."""
-        path = self.require("model.safetensors")
-        return decode(path.read_bytes(), shapes, str(path))
+    def model(self) -> checkpoint.Checkpoint:
+        """Return the final state."""
+        return checkpoint.Checkpoint.of_file(self.require("model.safetensors"))
 
     def fresh_bundle(self) -> Path:
         """Return the path of ``bundle``, clear of one that an interrupted run left."""

@@ -121,6 +121,16 @@ def decode(payload: bytes, expected: Shapes, sender: str, codec: str = "fp32") -
     return tensors
 
 
+def stored_tensors(payload: bytes, sender: str) -> dict[str, Tensor]:
+    """Return the float32 tensors of a payload that carries its own shapes: what a client keeps, which nobody else declares.
+
+    Raises:
+        WireError: the payload is damaged, or its values are not finite.
+    """
+    shapes = {name: tuple(entry["shape"]) for name, entry in _read(payload, sender, "fp32").items()}
+    return decode(payload, shapes, sender)
+
+
 def _pack(name: str, w: Tensor, codec: str, rng: np.random.Generator | None, dense_bytes: int) -> dict[str, Tensor]:
     """Return what a payload holds for one finite float32 tensor under a codec other than fp32."""
     shape = tuple(w.shape)

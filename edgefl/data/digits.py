@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from edgefl.data.sources import Dataset, Split
+from edgefl.data.strata import stratified
 from edgefl.registry import dataset
 from edgefl.rng import generator
 
@@ -25,7 +26,7 @@ def digits(data_dir: str | None = None) -> Dataset:
     bunch = load_digits()
     pixels = (bunch.images.astype(np.float32) / np.float32(16.0))[:, None]
     labels = bunch.target.astype(np.int64)
-    held_out = _stratified(labels, round(HELD_OUT_SHARE * len(labels) + 0.5))
+    held_out = stratified(labels, round(HELD_OUT_SHARE * len(labels) + 0.5), generator(_SPLIT_SEED, "held out"))
     train = np.setdiff1d(np.arange(len(labels)), held_out)
     mean, std = float(pixels[train].mean()), float(pixels[train].std())
     x = ((pixels - np.float32(mean)) / np.float32(std)).astype(np.float32)
@@ -39,15 +40,3 @@ def digits(data_dir: str | None = None) -> Dataset:
         default_model="cnn-digits",
         default_local_epochs=5,  # a client has some seventy images: fewer passes are hardly a step
     )
-
-
-def _stratified(labels: np.ndarray, count: int) -> np.ndarray:
-    """Return ``count`` sorted indices with each label's share, the leftover going to the labels with the largest remainders."""
-    values, sizes = np.unique(labels, return_counts=True)
-    exact = sizes * count / len(labels)
-    take = np.floor(exact).astype(int)
-    for position in np.argsort(take - exact, kind="stable")[: count - take.sum()]:
-        take[position] += 1
-    rng = generator(_SPLIT_SEED, "held out")
-    chosen = [rng.permutation(np.flatnonzero(labels == v))[:n] for v, n in zip(values, take, strict=True)]
-    return np.sort(np.concatenate(chosen))

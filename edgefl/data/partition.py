@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgefl.errors import ConfigError, DataError, nearest
+from edgefl.registry import datasets
 
-_FORMS = "iid, dirichlet:A (A > 0) or classes:K (K a whole number of at least 1)"
+_FORMS = "iid, dirichlet:A (A > 0), classes:K (K a whole number of at least 1) or natural"
+_KINDS = ("iid", "dirichlet", "classes", "natural")
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,19 @@ class Classes:
     per_client: int
 
 
-Partition = Iid | Dirichlet | Classes
+@dataclass(frozen=True)
+class Natural:
+    """Samples stay with their owners (speaking roles of a play); every owner is dealt whole to one client.
+
+    With fewer clients than owners a client plays several: the largest owner left goes to the client with the fewest samples so far.
+    """
+
+
+Partition = Iid | Dirichlet | Classes | Natural
 
 
 def parse(spec: str) -> Partition:
-    """Read ``iid``, ``dirichlet:0.5`` or ``classes:3``.
+    """Read ``iid``, ``dirichlet:0.5``, ``classes:3`` or ``natural``.
 
     Raises:
         ConfigError: another form or a value out of range.
@@ -50,6 +60,8 @@ def parse(spec: str) -> Partition:
     kind, _, value = spec.partition(":")
     if kind == "iid" and not value:
         return Iid()
+    if kind == "natural" and not value:
+        return Natural()
     try:
         if kind == "dirichlet" and math.isfinite(alpha := float(value)) and alpha > 0:
             return Dirichlet(alpha)
@@ -57,11 +69,13 @@ def parse(spec: str) -> Partition:
             return Classes(per_client)
     except ValueError:
         pass
-    hint = nearest(kind, ["iid", "dirichlet", "classes"]) if kind not in ("iid", "dirichlet", "classes") else ""
+    hint = nearest(kind, _KINDS) if kind not in _KINDS else ""
     raise ConfigError(f"partition: got {spec!r}, expected {_FORMS};{hint}".removesuffix(";"))
 
 
-def split(labels: np.ndarray, clients: int, partition: Partition, rng: np.random.Generator) -> list[np.ndarray]:
+def split(
+    labels: np.ndarray, clients: int, partition: Partition, rng: np.random.Generator, owners: np.ndarray | None = None
+) -> list[np.ndarray]:
     """Return each client's sample numbers, ascending.
 
     Args:
@@ -69,8 +83,10 @@ def split(labels: np.ndarray, clients: int, partition: Partition, rng: np.random
         clients: at most n.
         partition: see :func:`parse`.
         rng: decides who gets what.
+        owners: int64 (n,), whose each sample is; needed by ``natural`` alone.
 
     Raises:
+        ConfigError: ``natural`` without owners.
         DataError: the partition cannot be made with these numbers.
     """
     if not 1 <= clients <= len(labels):
@@ -79,6 +95,8 @@ def split(labels: np.ndarray, clients: int, partition: Partition, rng: np.random
         parts = [np.sort(p) for p in np.array_split(rng.permutation(len(labels)), clients)]
     elif isinstance(partition, Dirichlet):
         parts = _fill_empty(_dirichlet(labels, clients, partition.alpha, rng))
+    elif isinstance(partition, Natural):
+        parts = _naturally(owners, clients, rng)
     else:
         parts = _by_classes(labels, clients, partition.per_client, rng)
     return [part.astype(np.int64) for part in parts]
@@ -142,6 +160,27 @@ def _holders(classes: int, clients: int, per_client: int, rng: np.random.Generat
     deck = order[np.arange(clients * per_client) % classes]
     player = np.repeat(members, per_client)
     return [np.sort(player[deck == value]) for value in range(classes)]
+
+
+def _naturally(owners: np.ndarray | None, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    if owners is None:
+        having = [name for name in datasets.names() if datasets.facts(name).get("owners")]
+        raise ConfigError(
+            f"partition: natural needs samples that belong to somebody; data sets that have them: {', '.join(having)}"
+        )
+    _, number, sizes = np.unique(owners, return_inverse=True, return_counts=True)
+    if clients > len(sizes):
+        raise DataError(f"natural: {clients} clients, but the samples have only {len(sizes)} owners: take at most {len(sizes)}")
+    # Owners of one size come in random order, and so do the clients: a client's number says nothing about its size.
+    order = rng.permutation(len(sizes))
+    order = order[np.argsort(-sizes[order], kind="stable")]
+    smallest = [(0, place, int(client)) for place, client in enumerate(rng.permutation(clients))]
+    holder = np.empty(len(sizes), np.int64)
+    for one in order:
+        samples, place, client = smallest[0]
+        holder[one] = client
+        heapq.heapreplace(smallest, (samples + int(sizes[one]), place, client))
+    return _by_owner(holder[number], clients)
 
 
 def _by_owner(owner: np.ndarray, clients: int) -> list[np.ndarray]:

@@ -12,7 +12,10 @@ from edgefl.errors import DataError
 
 @dataclass(frozen=True)
 class Split:
-    """Samples ``x`` (n, channels, height, width) float32, ready for a network, and labels ``y`` (n,) int64."""
+    """Samples ``x``, ready for a network, and labels ``y`` (n,) int64.
+
+    Images are (n, channels, height, width) float32, text is (n, length) int64 token ids.
+    """
 
     x: np.ndarray
     y: np.ndarray
@@ -29,8 +32,13 @@ class Dataset:
         name, title: as registered, and as reports print it.
         train, test: the clients' samples and the held-out ones.
         class_names: one per label.
-        preprocessing: how raw pixels become inputs, (pixel · scale − mean) / std: what a device has to do itself.
+        preprocessing: how raw pixels become inputs, (pixel · scale − mean) / std, or characters become ids: what a device has to
+            do itself.
         default_model, default_local_epochs: what a run takes when it names none.
+        vocabulary: how many token ids there are, where samples are token ids; 0 where they are not.
+        train_owner, test_owner: int64 (n,), whose each sample is (a speaking role), the partition ``natural``; None where nobody's.
+        train_domain, test_domain: int64 (n,), the number in ``domain_names`` of each sample's domain; None where there is only one.
+        domain_names: one per domain; a client belongs to one domain.
 
     Raises:
         DataError: shapes, types, labels or values are wrong.
@@ -44,20 +52,55 @@ class Dataset:
     preprocessing: dict[str, Any]
     default_model: str
     default_local_epochs: int = 1
+    vocabulary: int = 0
+    train_owner: np.ndarray | None = None
+    test_owner: np.ndarray | None = None
+    train_domain: np.ndarray | None = None
+    test_domain: np.ndarray | None = None
+    domain_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
             where = f"dataset {self.name}, {part}"
-            if split.x.dtype != np.float32 or split.y.dtype != np.int64:
-                raise DataError(f"{where}: expected float32 samples and int64 labels, got {split.x.dtype}, {split.y.dtype}")
+            if split.x.dtype not in (np.float32, np.int64) or split.y.dtype != np.int64:
+                kinds = f"got {split.x.dtype}, {split.y.dtype}"
+                raise DataError(f"{where}: expected float32 samples or int64 token ids, and int64 labels, {kinds}")
             if len(split.x) != len(split.y) or not len(split.y):
                 raise DataError(f"{where}: {len(split.x)} samples but {len(split.y)} labels")
             if split.y.min() < 0 or split.y.max() >= self.classes:
                 raise DataError(f"{where}: labels {split.y.min()} to {split.y.max()}, expected 0 to {self.classes - 1}")
-            if not np.isfinite(split.x).all():
+            if split.x.dtype == np.int64 and split.x.size and not 0 <= split.x.min() <= split.x.max() < self.vocabulary:
+                found = f"token ids {split.x.min()} to {split.x.max()}"
+                raise DataError(f"{where}: {found}, expected 0 to {self.vocabulary - 1} (vocabulary {self.vocabulary})")
+            if split.x.dtype == np.float32 and not np.isfinite(split.x).all():
                 raise DataError(f"{where}: a sample holds NaN or infinity")
             split.x.setflags(write=False)
             split.y.setflags(write=False)
+        if (self.train.x.shape[1:], self.train.x.dtype) != (self.test.x.shape[1:], self.test.x.dtype):
+            shapes = [f"{split.x.dtype} {split.x.shape[1:]}" for split in (self.train, self.test)]
+            raise DataError(f"dataset {self.name}: training samples are {shapes[0]}, held-out ones {shapes[1]}")
+        self._check_groups("owner", self.train_owner, self.test_owner)
+        self._check_groups("domain", self.train_domain, self.test_domain)
+        if (self.train_domain is not None) != bool(self.domain_names):
+            raise DataError(f"dataset {self.name}: domains and domain_names are given together or not at all")
+        if self.train_domain is not None and not np.array_equal(np.unique(self.train_domain), np.arange(len(self.domain_names))):
+            numbers = f"domains {np.unique(self.train_domain).tolist()}"
+            raise DataError(f"dataset {self.name}: {numbers} for {len(self.domain_names)} names: {', '.join(self.domain_names)}")
+
+    def _check_groups(self, kind: str, train: np.ndarray | None, test: np.ndarray | None) -> None:
+        """Check that ``train`` and ``test`` number each sample's owner or domain, the same ones in both, and make them read-only."""
+        if train is None and test is None:
+            return
+        if train is None or test is None:
+            missing = "train" if train is None else "test"
+            raise DataError(f"dataset {self.name}: {missing}_{kind} is missing: give both or neither")
+        for part, groups, split in (("train", train, self.train), ("test", test, self.test)):
+            if groups.dtype != np.int64 or groups.shape != split.y.shape:
+                found = f"{groups.dtype} {groups.shape}"
+                raise DataError(f"dataset {self.name}: {part}_{kind} is {found}, expected int64 {split.y.shape}")
+            groups.setflags(write=False)
+        if len(odd := np.setxor1d(train, test)):
+            raise DataError(f"dataset {self.name}: {kind} {odd[0]} has samples only in one of train and test")
 
     @property
     def classes(self) -> int:

@@ -6,7 +6,7 @@ from edgefl.fleet.profile import DeviceProfile
 from edgefl.records import Cost, Timing
 
 
-def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int) -> Timing:
+def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int, evaluated: int = 0) -> Timing:
     """Return the simulated round of one client: download, then training, then upload.
 
     Args:
@@ -14,8 +14,9 @@ def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int) -
         cost: the tier's costs.
         samples: samples seen over all local epochs.
         passes: forward and backward passes over all local epochs.
+        evaluated: samples that go forward only, besides.
 
-    With link rate b (bytes/s), round-trip time rtt, MACs m = ``cost.macs_of(samples, passes)``::
+    With link rate b (bytes/s), round-trip time rtt, MACs m = ``cost.macs_of(samples, passes, evaluated)``::
 
         download_s = rtt + download_bytes / b_down          upload_s = rtt + upload_bytes / b_up
         train_s    = seconds(m): the full rate for ``burst_s``, ``sustained_share`` of it after
@@ -24,7 +25,7 @@ def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int) -
 
     Joules are the device's own; the network's and the server's are not in them.
     """
-    link, macs = device.link, cost.macs_of(samples, passes)
+    link, macs = device.link, cost.macs_of(samples, passes, evaluated)
     download_s = link.rtt_s + cost.download_bytes / link.download_bytes_per_s
     upload_s = link.rtt_s + cost.upload_bytes / link.upload_bytes_per_s
     train_s = throttled_s(device, macs / device.training_macs_per_s)

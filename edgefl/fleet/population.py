@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,3 +66,25 @@ class Population:
             return options[0]
         key = (client, "tier") if policy == "uniform" else (round_, client, "tier")
         return options[int(generator(self.seed, *key).integers(len(options)))]
+
+    def assign_by_shares(
+        self, policy: str, fits: Sequence[Sequence[Tier]], client: int, round_: int, shares: Mapping[Tier, float]
+    ) -> Tier | None:
+        """Return the tier of ``client`` where ``shares`` of the clients are to train each tier.
+
+        Under ``uniform`` the shares are exact up to rounding: a seeded deal of the clients; under ``dynamic`` they are the chances of a
+        draw each round. A client whose class the dealt tier does not fit takes the next smaller one that does, else the smallest larger.
+        """
+        options = fits[self.class_of(client)]
+        if not options:
+            return None
+        position = (self._deal[client] + 0.5) / self.clients if policy == "uniform" else None
+        point = float(generator(self.seed, round_, client, "tier").random()) if position is None else position
+        ends = np.cumsum(list(shares.values()))
+        dealt = list(shares)[min(int(np.searchsorted(ends, point * ends[-1], side="right")), len(shares) - 1)]
+        smaller = [tier for tier in options if tier <= dealt]
+        return smaller[0] if smaller else options[-1]
+
+    @cached_property
+    def _deal(self) -> np.ndarray:
+        return generator(self.seed, "tier shares").permutation(self.clients)

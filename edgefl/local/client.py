@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
+from torch import Tensor, nn
 
-from edgefl.data.partition import parse, split
-from edgefl.data.sources import Dataset, Split
+from edgefl.cost.trace import Loss
+from edgefl.data.mix import load
+from edgefl.data.shards import Shards
+from edgefl.data.sources import Dataset
+from edgefl.local.objective import PLAIN, Objective
 from edgefl.local.train import Training, optimizer_of, train
-from edgefl.methods.base import Method, create
+from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
-from edgefl.records import Outcome, Tier
-from edgefl.registry import datasets
+from edgefl.records import Batch, Outcome, Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.wire import decode, encode
+
+Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -28,66 +33,113 @@ class Task:
     data_dir: str | None
     partition: str
     clients: int
-    method: str
-    method_options: dict[str, object]
-    dynamic_tiers: bool
     architecture: Architecture
     training: Training
+    objective: Objective = PLAIN
     codec: str = "fp32"
+    permute_labels: bool = False
+    data_share: float = 1.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """One client's part in one round: who, which tier, and the payload that it receives.
+    """One client's part in one round: who, under which method and tier, what it receives, and what it kept from before.
 
-    ``planned`` is the outcome that the server expects: device, samples, simulated seconds and joules, bytes.
+    ``kept`` is None before a client's first round. ``planned`` is the outcome that the server expects: device, samples, simulated
+    seconds and joules, bytes.
     """
 
     round: int
+    method: Method
     tier: Tier
     payload: bytes = field(repr=False)
     planned: Outcome
+    kept: bytes | None = field(default=None, repr=False)
 
 
 class Clients:
-    """The clients of a run, played in this process: data, shards and method, loaded once."""
+    """The clients of a run, played in this process: data and shards, loaded once."""
 
     def __init__(self, task: Task, data: Dataset | None = None) -> None:
         self.task = task
-        self.data: Dataset = data or datasets.load(task.dataset)(task.data_dir)
-        rng = generator(task.seed, "partition")
-        self.shards: list[np.ndarray] = split(self.data.train.y, task.clients, parse(task.partition), rng)
-        self.method: Method = create(task.method, task.method_options, dynamic_tiers=task.dynamic_tiers)
-
-    def shard(self, client: int) -> Split:
-        """Return a copy of the samples of ``client``."""
-        index = self.shards[client]
-        return Split(self.data.train.x[index], self.data.train.y[index])
+        self.data: Dataset = data or load(task.dataset, task.data_dir)
+        self.shards = Shards(self.data, task.clients, task.partition, task.seed, task.permute_labels, task.data_share)
 
     def run(self, job: Job) -> Outcome:
         """Play one client's part: decode, build, load, train, encode.
 
-        Training that ends in NaN or infinity is an outcome (``diverged``), whose tensors are not sent.
+        Training that ends in NaN or infinity is an outcome (``diverged``), whose tensors are not sent, nor kept.
         """
-        task, client = self.task, job.planned.client
-        shapes = self.method.shapes(task.architecture, job.tier)
-        received = decode(job.payload, shapes, f"client {client}")
+        task, method, client = self.task, job.method, job.planned.client
+        training = task.training.at(job.round)
+        shapes = method.shapes(task.architecture, job.tier)
+        arrived = decode(job.payload, shapes | task.objective.control_shapes(self._parameters(method, job.tier)), f"client {client}")
+        received = {name: tensor for name, tensor in arrived.items() if name in shapes}
+        personal, memory = self._kept(job)
         rng = generator(task.seed, job.round, client, "train")
         with torch_seeded(rng):
             with Unfilled():
-                module = self.method.network(task.architecture, job.tier)
-            module.load_state_dict(received)
-            shard = self.shard(client)
+                module = method.network(task.architecture, job.tier)
+            shard = self.shards.train(client)
             x, y = torch.from_numpy(shard.x), torch.from_numpy(shard.y)
+            method.receive(module, received, personal, (x, y))
             present = torch.zeros(task.architecture.classes, dtype=torch.bool)
             present[y.unique()] = True
-            optimizer = optimizer_of(self.method, module, task.training)
-            method = self.method
-            result = train(module, lambda m, b: method.local_loss(m, b, received), optimizer, x, y, present, task.training, rng)
-        tensors = {name: tensor.detach() for name, tensor in module.state_dict().items()}
+            task.objective.attach(module, shared_parameters(method, module), memory, arrived)
+            optimizer = optimizer_of(method, module, training)
+            loss = loss_of(method, task.objective, received)
+            draws = generator(task.seed, job.round, client, "draw")
+            result = train(module, loss, optimizer, x, y, present, training, rng, draws)
+        control, memory = task.objective.finish(module, memory, arrived, result.steps, training.lr)
+        sent = {**method.upload(module), **control}
+        keep = {**method.keep(module, received), **memory}
         done = replace(job.planned, steps=result.steps, measured_peak_activation_bytes=result.peak_activation_bytes)
         done = replace(done, measured_training_memory_bytes=result.memory_bytes)
-        if not math.isfinite(result.loss) or not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
+        finite = all(bool(torch.isfinite(tensor).all()) for tensor in (*sent.values(), *keep.values()))
+        if not math.isfinite(result.loss) or not finite:
             return replace(done, status="diverged", upload_bytes=0)
-        payload = encode(tensors, task.codec, generator(task.seed, job.round, client, "codec"))
-        return replace(done, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload)
+        payload = encode(sent, task.codec, generator(task.seed, job.round, client, "codec"))
+        done = replace(done, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload)
+        return replace(done, kept=encode(keep)) if keep else done
+
+    def _parameters(self, method: Method, tier: Tier) -> Shapes:
+        return trained_shapes(method, self.task.architecture, tier)
+
+    def _kept(self, job: Job) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the personal tensors and the objective's memory of the client: as it left them, or the first ones."""
+        task, method = self.task, job.method
+        personal = first_personal(method, task.architecture, job.tier, task.seed)
+        memory = task.objective.first_memory(self._parameters(method, job.tier) if task.objective.remembers else {})
+        if job.kept is None:
+            return personal, memory
+        expected = {name: tuple(tensor.shape) for name, tensor in {**personal, **memory}.items()}
+        stored = decode(job.kept, expected, f"what client {job.planned.client} kept")
+        return {name: stored[name] for name in personal}, {name: stored[name] for name in memory}
+
+
+def first_personal(method: Method, architecture: Architecture, tier: Tier, seed: int) -> dict[str, Tensor]:
+    """Return what every client of ``tier`` keeps before its first round."""
+    return method.first_personal(architecture, tier, generator(seed, "init"))
+
+
+def shared_parameters(method: Method, network: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of ``network`` that do not stay on the client: what an objective can pull or correct."""
+    personal = method.personal(network)
+    return {name: parameter for name, parameter in network.named_parameters() if name not in personal}
+
+
+def trained_shapes(method: Method, architecture: Architecture, tier: Tier) -> Shapes:
+    """Return name → shape of :func:`shared_parameters` of the tier's network."""
+    with torch.device("meta"), Unfilled():
+        network = method.network(architecture, tier)
+    return {name: tuple(parameter.shape) for name, parameter in shared_parameters(method, network).items()}
+
+
+def loss_of(method: Method, objective: Objective, received: Mapping[str, Tensor]) -> Loss:
+    """Return what a client minimises on a batch: the method's loss and the objective's term."""
+
+    def loss(module: nn.Module, batch: Batch) -> Tensor:
+        value = method.local_loss(module, batch, received)
+        return value if objective.name == "none" else value + objective.term(module)
+
+    return loss

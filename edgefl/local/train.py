@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ class Training:
 
     ``momentum`` is the coefficient of the optimizer of that name; "sgd" has none, "adam" its usual 0.9 and 0.999. With a
     ``micro_batch`` gradients of a batch are accumulated over smaller passes: the same step, but for normalisation by batch statistics.
+    With ``cosine_rounds`` = T the rate falls over the rounds t = 1 … T as lr/2·(1 + cos(π(t − 1)/T)); None keeps it.
     """
 
     epochs: int
@@ -34,6 +36,18 @@ class Training:
     weight_decay: float
     optimizer: OptimizerName = "momentum"
     micro_batch: int | None = None
+    cosine_rounds: int | None = None
+
+    def at(self, round_: int) -> Training:
+        """Return the training of one round: the learning rate is the round's own.
+
+        >>> [round(Training(1, 32, 0.1, 0.9, 0.0, cosine_rounds=4).at(t).lr, 4) for t in (1, 3, 4)]
+        [0.1, 0.05, 0.0146]
+        """
+        if self.cosine_rounds is None:
+            return self
+        share = (1 + math.cos(math.pi * min(1.0, (round_ - 1) / self.cosine_rounds))) / 2
+        return replace(self, lr=self.lr * share, cosine_rounds=None)
 
     def steps(self, samples: int) -> int:
         """Return the steps of one client's round; the last batch of an epoch may be partial.
@@ -87,10 +101,11 @@ def train(
     present: Tensor,
     training: Training,
     rng: np.random.Generator,
+    draws: np.random.Generator | None = None,
 ) -> Trained:
-    """Train ``module`` in place on samples ``x`` (n, …) float32 with labels ``y`` (n,) int64.
+    """Train ``module`` in place on samples ``x`` (n, …) with labels ``y`` (n,) int64.
 
-    The first step, a largest one, is metered. Its batch is part of what is metered, as it is of what a device holds.
+    ``rng`` shuffles; ``draws`` gives each step's :attr:`Batch.draw`. The first step, a largest one, is metered. Its batch is part of what is metered, as it is of what a device holds.
     """
     module.train()
     samples, steps, total = len(y), 0, 0.0
@@ -100,9 +115,10 @@ def train(
         total = 0.0
         for index in _batches(samples, training.batch_size, rng):
             meter = LivenessMeter(held_by(module)) if memory is None else None
+            draw = None if draws is None else float(draws.random())
             with meter or nullcontext():
                 for part in index.split(micro):
-                    value = loss(module, Batch(x[part], y[part], present))
+                    value = loss(module, Batch(x[part], y[part], present, draw))
                     if meter is not None:
                         meter.mark()
                     # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.

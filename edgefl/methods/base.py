@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -60,8 +60,11 @@ class Method(abc.ABC):
     Class attributes:
         title, paper: how reports name it and what it comes from.
         tier_meaning: what a tier's ratio is.
+        travels, stays: one line each on what goes down and up, and on what never leaves the client.
         default_tiers: tiers of a run that names none. Methods that exist at one size only take exactly one.
         per_client: whether clients of one tier receive different sub-models.
+        personalised: whether clients end up with models of their own, which are then what is evaluated.
+        refuses: an objective, server optimizer or codec, or "dynamic" (tiers that change between rounds) → why it makes no sense here.
         contract_exceptions: rule of the contract suite → why it cannot hold for this method.
     """
 
@@ -71,23 +74,63 @@ class Method(abc.ABC):
     title: ClassVar[str]
     paper: ClassVar[str]
     tier_meaning: ClassVar[str]
+    travels: ClassVar[str]
+    stays: ClassVar[str] = ""
     default_tiers: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25)
     per_client: ClassVar[bool] = False
+    personalised: ClassVar[bool] = False
+    refuses: ClassVar[Mapping[str, str]] = {}
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
+
+    # What there is: shapes, and the first values of everything.
 
     @abc.abstractmethod
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the tier's network with arbitrary weights, on whatever device is current (``meta`` for shapes only)."""
+        """Return the client's network with arbitrary weights, on whatever device is current (``meta`` for shapes only)."""
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Raise :class:`ConfigError`, naming layer and numbers, where this method cannot train this network at these tiers."""
+        for tier in tiers:
+            self.shapes(architecture, tier)
+
+    def personal(self, network: nn.Module) -> frozenset[str]:
+        """Return the names in ``network``'s state_dict that stay on the client."""
+        return frozenset()
+
+    def shapes(self, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
+        """Return name → shape of what travels to a client of ``tier``: the declaration that payloads are held to."""
+        with torch.device("meta"), Unfilled():
+            network = self.network(architecture, tier)
+        personal = self.personal(network)
+        return {name: shape for name, shape in travelling_shapes(network).items() if name not in personal}
+
+    def upload_shapes(self, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
+        """Return name → shape of what a client of ``tier`` sends back."""
+        return self.shapes(architecture, tier)
+
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        """Return the first state: the dense network's initial weights."""
+        with torch_seeded(rng):
+            network = architecture.build()
+        return GlobalState(architecture, tiers, {k: v.detach().clone() for k, v in network.state_dict().items()})
+
+    def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
+        """Return what a client of ``tier`` keeps before it first trains; ``rng`` is the stream that :meth:`init` had.
+
+        Every client so begins with the network that the server began with: it is shipped with the application, not sent.
+        """
+        with torch.device("meta"), Unfilled():
+            if not (names := self.personal(self.network(architecture, tier))):
+                return {}
+        with torch_seeded(rng):
+            network = self.network(architecture, tier)
+        return {name: tensor.detach().clone() for name, tensor in network.state_dict().items() if name in names}
+
+    # The server's half.
 
     @abc.abstractmethod
-    def submodel(
-        self,
-        state: GlobalState,
-        tier: Tier,
-        rng: np.random.Generator,
-        client_state: Mapping[str, Tensor] | None = None,
-    ) -> Submodel:
-        """Return what a client of ``tier`` receives; ``state`` stays as it is."""
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return what ``client`` of ``tier`` receives (None: nobody in particular); ``state`` stays as it is."""
 
     @abc.abstractmethod
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
@@ -97,16 +140,49 @@ class Method(abc.ABC):
             AggregationError: no update, a client without samples, a value that is not finite, or a tensor of another shape.
         """
 
-    def shapes(self, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
-        """Return name → shape of what travels to a client of ``tier``: the declaration that payloads are held to."""
-        with torch.device("meta"), Unfilled():
-            return travelling_shapes(self.network(architecture, tier))
+    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+        """Return the method and state that round ``round_`` starts with: others than these where a new phase begins.
 
-    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return the first state: the dense network's initial weights."""
-        with torch_seeded(rng):
-            network = architecture.build()
-        return GlobalState(architecture, tiers, {k: v.detach().clone() for k, v in network.state_dict().items()})
+        The returned method's config says all that distinguishes it, so that a client or a resumed run can make it again.
+        """
+        return self, state
+
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+        """Return facts for the round's record, as JSON has them: of the state that the round began with, and of what was sent."""
+        return {}
+
+    def fits(self, first: GlobalState, tensors: Mapping[str, Tensor]) -> str:
+        """Return why ``tensors`` cannot be a state that began as ``first``, or nothing."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        return "" if shapes == {n: tuple(t.shape) for n, t in first.tensors.items()} else "its tensors are of another model"
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the tier's network as a device runs it, in evaluation mode.
+
+        ``personal`` is what ``client`` keeps. Without them it is the network of nobody in particular.
+        """
+        submodel = self.submodel(state, tier, np.random.default_rng(0), client)
+        module = submodel.build()
+        module.load_state_dict({**submodel.tensors, **(personal or {})})
+        return module.eval()
+
+    def global_tier(self, state: GlobalState) -> Tier:
+        """Return the size of what the server holds as one network, whether or not a client trains it."""
+        return Tier(1.0)
+
+    # The client's half.
+
+    def receive(
+        self,
+        module: nn.Module,
+        received: Mapping[str, Tensor],
+        personal: Mapping[str, Tensor],
+        batches: tuple[Tensor, Tensor],
+    ) -> None:
+        """Load what arrived and what was kept into ``module``, before training on ``batches``, the client's samples and labels."""
+        module.load_state_dict({**received, **personal})
 
     def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
         """Return the scalar that a client minimises on one batch; ``received`` holds the tensors as they arrived."""
@@ -116,22 +192,37 @@ class Method(abc.ABC):
         """Return the parameters that plain weight decay acts on."""
         return list(module.parameters())
 
-    def deploy(self, state: GlobalState, tier: Tier) -> nn.Module:
-        """Return the tier's network as a device runs it, in evaluation mode."""
-        submodel = self.submodel(state, tier, np.random.default_rng(0))
-        module = submodel.build()
-        module.load_state_dict(submodel.tensors)
-        return module.eval()
+    def step_tiers(self, tier: Tier) -> tuple[Tier, ...]:
+        """Return the tiers of which a client of ``tier`` trains one in each step, all equally likely."""
+        return (tier,)
 
-    def global_tier(self, state: GlobalState) -> Tier:
-        """Return the size of what the server holds as one network, whether or not a client trains it."""
-        return Tier(1.0)
+    def evaluated(self, samples: int) -> int:
+        """Return how many samples go forward only in a round of a client with ``samples`` of them."""
+        return 0
+
+    def upload(self, module: nn.Module) -> dict[str, Tensor]:
+        """Return what the client sends back."""
+        personal = self.personal(module)
+        tensors = {name: tensor.detach() for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
+        return {name: tensor for name, tensor in tensors.items() if name not in personal}
+
+    def keep(self, module: nn.Module, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what the client stores until its next round."""
+        personal = self.personal(module)
+        return {name: tensor.detach().clone() for name, tensor in module.state_dict().items() if name in personal}
+
+    def adapt(self, module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+        """Return the network after what a client does with a deployed one before it uses it; ``x``, ``y`` are its own samples."""
+        return module
 
 
-def create(name: str, options: Options | None = None, *, dynamic_tiers: bool = False) -> Method:
+def create(
+    name: str, options: Options | None = None, *, dynamic_tiers: bool = False, tiers: tuple[float, ...] | None = None
+) -> Method:
     """Return the method ``name`` with ``options``, which its own config class checks.
 
-    ``dynamic_tiers`` says whether clients change tier between rounds; some methods weigh updates differently then.
+    ``dynamic_tiers`` says whether clients change tier between rounds, ``tiers`` which there are (None: the method's own): facts of the
+    run that some methods need.
 
     Raises:
         UnknownNameError: no such method.
@@ -149,6 +240,8 @@ def create(name: str, options: Options | None = None, *, dynamic_tiers: bool = F
             raise ConfigError(f"method_options.{key}: {name} has no such option;{nearest(key, fields)} known: {known}")
     if "dynamic_tiers" in fields:
         options.setdefault("dynamic_tiers", dynamic_tiers)
+    if "tiers" in fields:
+        options.setdefault("tiers", tiers or method.default_tiers)
     try:
         return method(method.config_class(**options))
     except pydantic.ValidationError as error:

@@ -28,6 +28,7 @@ class FedAvg(Method):
     title: ClassVar[str] = "FedAvg"
     paper: ClassVar[str] = "McMahan et al., AISTATS 2017, Algorithm 1"
     tier_meaning: ClassVar[str] = "one tier only: the width of the network that everyone trains"
+    travels: ClassVar[str] = "every weight, both ways"
     default_tiers: ClassVar[tuple[float, ...]] = (1.0,)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
@@ -40,13 +41,7 @@ class FedAvg(Method):
             network = self.network(architecture, tiers[0])
         return GlobalState(architecture, tiers, {k: v.detach().clone() for k, v in network.state_dict().items()})
 
-    def submodel(
-        self,
-        state: GlobalState,
-        tier: Tier,
-        rng: np.random.Generator,
-        client_state: Mapping[str, Tensor] | None = None,
-    ) -> Submodel:
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return a copy of every tensor."""
         places = {name: leading(name, tuple(tensor.shape)) for name, tensor in state.tensors.items()}
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)

@@ -57,6 +57,11 @@ class FedHM(Method):
     tier_meaning: ClassVar[str] = (
         "rank ratio γ: the share of output channels that a factorized layer keeps as its rank; 1 is dense"
     )
+    travels: ClassVar[str] = "two factors of each factorized layer and the dense rest, both ways"
+    refuses: ClassVar[Mapping[str, str]] = {
+        "dyn": "a client's factors are a fresh decomposition every round: its memory of gradients would be of other coordinates",
+        "scaffold": "a client's factors are a fresh decomposition every round: control variates would be of other coordinates",
+    }
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "unchanged clients leave the state unchanged": "a tier below 1 sends back the truncated weights, and Eq. 1 puts those in "
         "place of the full ones: what the truncation cut off is gone",
@@ -67,13 +72,7 @@ class FedHM(Method):
         network = architecture.build()
         return ranked(network, hybrid_ranks(network, tier.ratio))
 
-    def submodel(
-        self,
-        state: GlobalState,
-        tier: Tier,
-        rng: np.random.Generator,
-        client_state: Mapping[str, Tensor] | None = None,
-    ) -> Submodel:
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return dense tensors where the tier has them and spectral factors elsewhere."""
         ranks = _ranks(state, tier)
         tensors: dict[str, Tensor] = {}

@@ -32,6 +32,7 @@ class HeteroFL(Method):
     title: ClassVar[str] = "HeteroFL"
     paper: ClassVar[str] = "Diao et al., ICLR 2021"
     tier_meaning: ClassVar[str] = "width p: the share of channels of every hidden layer"
+    travels: ClassVar[str] = "the leading slice of every weight, both ways"
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the network of width p, with scalers."""
@@ -41,13 +42,7 @@ class HeteroFL(Method):
                 layer.register_forward_hook(partial(_divide, tier.ratio))
         return network
 
-    def submodel(
-        self,
-        state: GlobalState,
-        tier: Tier,
-        rng: np.random.Generator,
-        client_state: Mapping[str, Tensor] | None = None,
-    ) -> Submodel:
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return copies of the leading slices."""
 
         def derive() -> dict[str, Place]:
@@ -69,7 +64,9 @@ class HeteroFL(Method):
                 total.add(name, tensor, 1.0, update.places[name].index)
         return state.replace(total.mean(state.tensors))
 
-    def deploy(self, state: GlobalState, tier: Tier) -> nn.Module:
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
         """Return the plain network of width p with the scalers folded into its weights."""
         network = state.architecture.build(tier.ratio)
         network.load_state_dict(self.submodel(state, tier, np.random.default_rng(0)).tensors)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
@@ -21,15 +22,52 @@ from edgefl.files import sha256, write_bytes
 
 KEPT = 3
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
+_SERVER = "server/"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after ``round`` rounds, and the simulated clock at that moment."""
+    """The state after ``round`` rounds, and the simulated clock at that moment.
+
+    Attributes:
+        tensors: the method's state.
+        server: what the server's optimizer and objective keep.
+        options: the method's options at that moment, which a method in phases changes as it goes.
+        clients: client → version of what it keeps; see :class:`edgefl.server.clients.ClientStore`.
+    """
 
     round: int
     clock_s: float
     tensors: Mapping[str, Tensor]
+    server: Mapping[str, Tensor] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    clients: Mapping[int, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of its file."""
+        about = {"round": str(self.round), "clock_s": repr(self.clock_s), "options": json.dumps(self.options)}
+        about["clients"] = json.dumps({str(client): version for client, version in self.clients.items()})
+        tensors = {**self.tensors, **{_SERVER + name: tensor for name, tensor in self.server.items()}}
+        return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=about)
+
+    @classmethod
+    def of_file(cls, path: Path) -> Checkpoint:
+        """Return the checkpoint in the file at ``path``.
+
+        Raises:
+            CheckpointError: it is not one, or is cut.
+        """
+        try:
+            tensors = safetensors.torch.load(path.read_bytes())
+            about = _about(path)
+            clients = {int(client): str(version) for client, version in json.loads(about["clients"]).items()}
+            options = dict(json.loads(about["options"]))
+            round_, clock_s = int(about["round"]), float(about["clock_s"])
+        except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"{path}: not a checkpoint ({error})") from None
+        server = {name.removeprefix(_SERVER): tensor for name, tensor in tensors.items() if name.startswith(_SERVER)}
+        state = {name: tensor for name, tensor in tensors.items() if not name.startswith(_SERVER)}
+        return cls(round_, clock_s, state, server, options, clients)
 
 
 @dataclass(frozen=True)
@@ -46,8 +84,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     Raises:
         StorageError: the disk is full; the checkpoints before are untouched.
     """
-    about = {"round": str(checkpoint.round), "clock_s": repr(checkpoint.clock_s)}
-    content = safetensors.torch.save({k: v.contiguous() for k, v in checkpoint.tensors.items()}, metadata=about)
+    content = checkpoint.to_bytes()
     path = folder / f"round-{checkpoint.round:06d}-{sha256(content)[:16]}.safetensors"
     write_bytes(path, content)
     for old in _newest_first(folder)[KEPT:]:
@@ -55,7 +92,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     return path
 
 
-def restore(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Restored | None:
+def restore(folder: Path) -> Restored | None:
     """Return the newest whole checkpoint in ``folder``, or None where none was written yet.
 
     Raises:
@@ -63,31 +100,35 @@ def restore(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Restored | N
     """
     warnings: list[str] = []
     for path in _newest_first(folder):
-        problem, checkpoint = _read(path, shapes)
-        if checkpoint is not None:
-            return Restored(checkpoint, tuple(warnings))
+        match = _NAME.fullmatch(path.name)
+        if match is None or sha256(path.read_bytes())[:16] != match[2]:
+            problem = "its content is not what its name says (damaged or cut)"
+        else:
+            try:
+                return Restored(Checkpoint.of_file(path), tuple(warnings))
+            except CheckpointError as error:
+                problem = str(error)
         warnings.append(f"{path.name}: {problem}; falling back to the checkpoint before it")
     if warnings:
         raise CheckpointError(f"{folder}: no checkpoint is whole: {'; '.join(warnings)}")
     return None
 
 
+def client_versions(folder: Path) -> Iterator[Mapping[int, str]]:
+    """Yield, for every checkpoint in ``folder``, the versions of what clients keep that belong to it."""
+    for path in _newest_first(folder):
+        try:
+            versions = json.loads(_about(path)["clients"])
+        except (SafetensorError, KeyError, TypeError, ValueError):  # a damaged one is nothing that a run can go back to
+            continue
+        yield {int(client): version for client, version in versions.items()}
+
+
+def _about(path: Path) -> Mapping[str, str]:
+    with safe_open(path, framework="pt") as file:
+        about: Mapping[str, str] = json.loads(json.dumps(file.metadata()))
+    return about
+
+
 def _newest_first(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("*.safetensors") if _NAME.fullmatch(p.name)), reverse=True)
-
-
-def _read(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, Checkpoint | None]:
-    match = _NAME.fullmatch(path.name)
-    content = path.read_bytes()
-    if match is None or sha256(content)[:16] != match[2]:
-        return "its content is not what its name says (damaged or cut)", None
-    try:
-        tensors = safetensors.torch.load(content)
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(json.dumps(file.metadata()))
-        round_, clock_s = int(about["round"]), float(about["clock_s"])
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        return f"not a checkpoint ({error})", None
-    if {name: tuple(t.shape) for name, t in tensors.items()} != dict(shapes):
-        return "its tensors are of another model", None
-    return "", Checkpoint(round_, clock_s, tensors)

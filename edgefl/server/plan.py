@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgefl.errors import BudgetError
@@ -12,6 +12,14 @@ from edgefl.fleet.population import Population
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.local.train import Training
 from edgefl.records import Cost, Shortfall, Tier, Timing
+
+
+Evaluated = Callable[[int], int]
+
+
+def no_evaluation(samples: int) -> int:
+    """Return 0: the samples that go forward only in a round in which nothing is evaluated."""
+    return 0
 
 
 @dataclass(frozen=True)
@@ -45,14 +53,23 @@ class Plan:
     deadline_s: float | None
     largest_shard: int
     mean_shard: int
+    evaluated: Evaluated = no_evaluation
+
+    def tier_of(self, policy: str, shares: Sequence[float] | None, client: int, round_: int) -> Tier | None:
+        """Return the tier of ``client`` in a round; ``shares`` are those of the tiers, largest first, or None for no preference."""
+        fits = [c.fits for c in self.classes]
+        if shares is None:
+            return self.population.assign(policy, fits, client, round_)
+        return self.population.assign_by_shares(policy, fits, client, round_, dict(zip(self.costs, shares, strict=True)))
 
     def timing(self, device: DeviceProfile, tier: Tier, samples: int) -> Timing:
         """Return the simulated seconds and joules of one round on ``device`` with ``samples`` local samples."""
-        return timing_of(device, self.costs[tier], self.training, samples)
+        return timing_of(device, self.costs[tier], self.training, samples, self.evaluated)
 
     def macs(self, tier: Tier, samples: int) -> int:
         """Return the MACs of one client's round with ``samples`` local samples."""
-        return self.costs[tier].macs_of(samples * self.training.epochs, self.training.passes(samples))
+        passes = self.training.passes(samples)
+        return self.costs[tier].macs_of(samples * self.training.epochs, passes, self.evaluated(samples))
 
     def home_of(self, tier: Tier) -> ClassPlan:
         """Return the class that a tier's row speaks of.
@@ -76,9 +93,11 @@ class Plan:
             raise BudgetError(f"no device of the fleet fits any tier:\n{needs}\ngive smaller tiers, a smaller model or batch")
 
 
-def timing_of(device: DeviceProfile, cost: Cost, training: Training, samples: int) -> Timing:
-    """Return the simulated round of one client: ``samples`` local samples, every epoch of them."""
-    return round_timing(device, cost, samples * training.epochs, training.passes(samples))
+def timing_of(
+    device: DeviceProfile, cost: Cost, training: Training, samples: int, evaluated: Evaluated = no_evaluation
+) -> Timing:
+    """Return the simulated round of one client: ``samples`` local samples, every epoch of them, and what it evaluates besides."""
+    return round_timing(device, cost, samples * training.epochs, training.passes(samples), evaluated(samples))
 
 
 def fastest_round_s(fleet: Fleet, full: Cost, training: Training, samples: int) -> float:
@@ -93,10 +112,12 @@ def make_plan(
     shard_sizes: Sequence[int],
     seed: int,
     full: Cost | None = None,
+    evaluated: Evaluated = no_evaluation,
 ) -> Plan:
     """Settle budgets and fitting tiers for every class of ``fleet``; ``costs`` maps tiers, largest first, to their costs.
 
-    ``full`` is the cost of the full model, which deadlines may be multiples of; None takes the largest tier's.
+    ``full`` is the cost of the full model, which deadlines may be multiples of; None takes the largest tier's. ``evaluated`` maps a
+    client's samples to those that it sends forward only, besides training.
     """
     population = Population(fleet, len(shard_sizes), seed)
     largest, mean = max(shard_sizes), max(1, round(sum(shard_sizes) / len(shard_sizes)))
@@ -106,11 +127,11 @@ def make_plan(
         device = fleet_class.device
         budget = budget_of(fleet_class, fleet.budget, fastest_s)
         missing = {
-            tier: shortfalls(cost, timing_of(device, cost, training, largest), budget, device.name, tier)
+            tier: shortfalls(cost, timing_of(device, cost, training, largest, evaluated), budget, device.name, tier)
             for tier, cost in costs.items()
         }
         fits = tuple(tier for tier, short in missing.items() if not short)
         refusals = tuple(s for short in missing.values() for s in short)
         classes.append(ClassPlan(device, fleet_class.share, clients, budget, fits, refusals))
     deadline_s = resolve_deadline(fleet.budget, fastest_s)
-    return Plan(population, tuple(classes), costs, training, deadline_s, largest, mean)
+    return Plan(population, tuple(classes), costs, training, deadline_s, largest, mean, evaluated)

@@ -1,0 +1,127 @@
+"""Several data sets at once: ``fashion-mnist+digits`` is one data set of two domains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from edgefl.data.sources import Dataset, Split
+from edgefl.errors import ConfigError, DataError
+from edgefl.registry import datasets
+
+_RESIZING = "bilinear, half-pixel centres, border pixels repeated"
+
+
+def check(name: str) -> None:
+    """Raise unless ``name`` is a known data set or several different ones joined by ``+``.
+
+    Raises:
+        UnknownNameError: a part is no data set.
+        ConfigError: a part is there twice.
+    """
+    parts = name.split("+")
+    for part in parts:
+        datasets.check(part)
+    if twice := sorted({part for part in parts if parts.count(part) > 1}):
+        raise ConfigError(f"dataset: {name!r} has {twice[0]} {parts.count(twice[0])} times, expected different data sets")
+
+
+def load(name: str, data_dir: str | None = None) -> Dataset:
+    """Return the data set ``name``, or the mix of several whose names are joined by ``+``.
+
+    In a mix every part is a domain. Images are brought to the largest height and width of the parts by bilinear interpolation, and one
+    channel is repeated to the largest number of channels. They stay normalised as in their own data set: interpolation with weights
+    that sum to one commutes with it. The label spaces lie side by side, in the order of the name, and class names carry the domain's.
+
+    Args:
+        name: as registered, or such names joined by ``+``.
+        data_dir: where the files are; a part of a mix takes its folder in there named like itself, if there is one.
+
+    Raises:
+        UnknownNameError: a part is no data set.
+        ConfigError: a part is there twice, or is not made of images.
+        DataError: files are missing or malformed, or channels cannot be repeated to one number.
+
+    >>> load("digits").title[:18]
+    'Handwritten digits'
+    """
+    check(name)
+    if "+" not in name:
+        return datasets.load(name)(data_dir)
+    parts = [datasets.load(part)(_folder(data_dir, part)) for part in name.split("+")]
+    for part in parts:
+        if part.train.x.dtype != np.float32 or part.train.x.ndim != 4:
+            shape = f"{part.train.x.dtype} samples of shape {part.input_shape}"
+            raise ConfigError(f"dataset: {name!r}: only images can be mixed, {part.name} has {shape}")
+    return mixed(name, parts)
+
+
+def mixed(name: str, parts: list[Dataset]) -> Dataset:
+    """Return the data set of all ``parts``, one domain each; see :func:`load`."""
+    shape = tuple(max(sizes) for sizes in zip(*(part.input_shape for part in parts), strict=True))
+    for part in parts:
+        if part.input_shape[0] not in (1, shape[0]):
+            raise DataError(f"{name}: {part.name} has {part.input_shape[0]} channels, expected 1 or {shape[0]}")
+    offsets = np.cumsum([0, *(part.classes for part in parts)])[:-1].tolist()
+    largest = max(parts, key=lambda part: part.input_shape[1] * part.input_shape[2])
+    return Dataset(
+        name=name,
+        title=" + ".join(part.title for part in parts),
+        train=_joined([part.train for part in parts], shape, offsets),
+        test=_joined([part.test for part in parts], shape, offsets),
+        class_names=tuple(f"{part.name}: {label}" for part in parts for label in part.class_names),
+        preprocessing={"domains": {part.name: _note(part, shape, offset) for part, offset in zip(parts, offsets, strict=True)}},
+        default_model=largest.default_model,
+        default_local_epochs=min(part.default_local_epochs for part in parts),
+        train_domain=np.repeat(np.arange(len(parts)), [len(part.train) for part in parts]),
+        test_domain=np.repeat(np.arange(len(parts)), [len(part.test) for part in parts]),
+        domain_names=tuple(part.name for part in parts),
+    )
+
+
+def resized(x: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return images (n, channels, h, w) float32 brought to (n, channels, height, width), none of them made smaller.
+
+    Pixel i of the result lies at (i + ½)·h/height − ½ of the source, between two pixels or beyond the border, whose pixel then counts:
+    what torch calls bilinear with ``align_corners=False``. Each direction is the exact sum of two products in float32, in one
+    order on every machine; an unchanged size leaves the bits.
+
+    >>> resized(np.array([[[[0.0, 4.0]]]], np.float32), 1, 4).ravel().tolist()
+    [0.0, 1.0, 3.0, 4.0]
+    """
+    for axis, size in ((2, height), (3, width)):
+        have = x.shape[axis]
+        if have == size:
+            continue
+        place = np.clip((np.arange(size) + 0.5) * have / size - 0.5, 0, have - 1)
+        low = np.floor(place).astype(np.int64)
+        high = np.minimum(low + 1, have - 1)
+        weight = (place - low).astype(np.float32).reshape((-1, 1) if axis == 2 else (-1,))
+        x = x.take(low, axis) * (np.float32(1) - weight) + x.take(high, axis) * weight
+    return x
+
+
+def _folder(data_dir: str | None, part: str) -> str | None:
+    if data_dir is not None and (own := Path(data_dir) / part).is_dir():
+        return str(own)
+    return data_dir
+
+
+def _joined(splits: list[Split], shape: tuple[int, ...], offsets: list[int]) -> Split:
+    """Return all samples in one array, filled part by part: the largest part is not held twice."""
+    x = np.empty((sum(map(len, splits)), *shape), np.float32)
+    start = 0
+    for split in splits:
+        x[start : start + len(split)] = resized(split.x, *shape[1:])  # one channel spreads over all
+        start += len(split)
+    return Split(x, np.concatenate([split.y + offset for split, offset in zip(splits, offsets, strict=True)]))
+
+
+def _note(part: Dataset, shape: tuple[int, ...], offset: int) -> dict[str, object]:
+    note: dict[str, object] = {**part.preprocessing, "first_label": offset, "labels": part.classes}
+    if part.input_shape[1:] != shape[1:]:
+        note["resize"] = {"from": list(part.input_shape[1:]), "to": list(shape[1:]), "rule": _RESIZING}
+    if part.input_shape[0] != shape[0]:
+        note["repeat_channels"] = shape[0]
+    return note

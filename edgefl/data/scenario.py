@@ -1,0 +1,76 @@
+"""What makes clients differ besides who holds which samples: label orders of their own, and little data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgefl.data.strata import stratified
+from edgefl.errors import ConfigError, DataError
+from edgefl.rng import generator
+
+
+def permutation(seed: int, client: int, classes: int, labels: np.ndarray | None = None) -> np.ndarray:
+    """Return the labels that ``client`` writes instead of 0 … classes − 1, as int64 (classes,).
+
+    The label-permuted scenario of Factorized-FL (Jeong & Hwang 2022): the same picture is called 3 by one client and 7 by another.
+
+    Args:
+        seed: of the run; each client has a stream of its own.
+        client: its number.
+        classes: number of labels.
+        labels: the labels that change places among themselves, those of the client's domain; None for all.
+
+    >>> permutation(0, 1, 6, labels=np.array([3, 4, 5])).tolist()[:3]
+    [0, 1, 2]
+    """
+    own = np.arange(classes) if labels is None else np.unique(labels)
+    result = np.arange(classes, dtype=np.int64)
+    result[own] = generator(seed, client, "labels").permutation(own)
+    return result
+
+
+def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -> np.ndarray:
+    """Return ``order[labels]``, int64 (n,): the names that ``client`` gives to ``labels``.
+
+    Raises:
+        DataError: ``order`` is no permutation of 0 … classes − 1.
+
+    >>> permuted(np.array([0, 2]), np.array([0, 1, 1]), 3, client=5)
+    Traceback (most recent call last):
+        ...
+    edgefl.errors.DataError: client 5: [0, 1, 1] is no permutation of the 3 labels: 2 is missing and 1 is there 2 times
+    """
+    if order.shape != (classes,):
+        raise DataError(f"client {client}: a permutation of {order.size} labels, but the data have {classes}")
+    missing = np.setdiff1d(np.arange(classes), order)
+    if len(missing):
+        values, counts = np.unique(order, return_counts=True)
+        odd = values[(counts > 1) | (values < 0) | (values >= classes)][0]
+        found = f"{missing[0]} is missing and {odd} is there {counts[values == odd][0]} times"
+        raise DataError(f"client {client}: {order.tolist()} is no permutation of the {classes} labels: {found}")
+    return order[labels].astype(np.int64)
+
+
+def share(labels: np.ndarray, kept: float, rng: np.random.Generator) -> np.ndarray:
+    """Return the sample numbers, ascending, of the share ``kept`` of a client's samples; each label keeps its part, and one sample stays.
+
+    The setting of FedPara's Section 3.3 (pFedPara): clients that hold 20 % of their data.
+
+    Args:
+        labels: int64 (n,), n ≥ 1.
+        kept: more than 0, at most 1; the number of samples is rounded to the nearest, halves up.
+        rng: decides which samples of a label.
+
+    Raises:
+        ConfigError: ``kept`` is out of range.
+    """
+    check_share(kept)
+    if kept == 1:
+        return np.arange(len(labels))
+    return stratified(labels, max(1, int(kept * len(labels) + 0.5)), rng)
+
+
+def check_share(kept: float) -> None:
+    """Raise :class:`ConfigError` unless ``kept`` is more than 0 and at most 1."""
+    if not 0 < kept <= 1:
+        raise ConfigError(f"data_share: got {kept}, expected more than 0 and at most 1 (1 keeps every sample)")

@@ -1,0 +1,139 @@
+"""What a run has trained so far: whose models these are, how good they are, and how they are stored and taken up again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from edgefl.data.sources import Split
+from edgefl.errors import CheckpointError
+from edgefl.local.client import first_personal
+from edgefl.local.objective import MEMORY
+from edgefl.methods.base import GlobalState, create
+from edgefl.prepare import Session
+from edgefl.records import Tier
+from edgefl.rng import generator
+from edgefl.server import evaluate
+from edgefl.server.checkpoint import Checkpoint
+from edgefl.server.clients import ClientStore
+from edgefl.server.rounds import Standing
+from edgefl.wire import stored_tensors
+
+EVALUATED_CLIENTS = 100
+"""Of larger populations, the first hundred of a seeded deal are evaluated."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The state of a run: the session of its present phase, the server's state, and what clients keep."""
+
+    session: Session
+    state: GlobalState
+    store: ClientStore
+
+    def module(self, tier: Tier, client: int | None = None) -> nn.Module:
+        """Return the deployed network of ``tier``: of ``client``, adapted to its data, where clients have models of their own."""
+        session, method = self.session, self.session.method
+        if client is None or not method.personalised:
+            return self._ready(method.deploy(self.state, tier))
+        personal = first_personal(method, session.architecture, tier, session.config.seed)
+        if (kept := self.store.get(client)) is not None:
+            tensors = stored_tensors(kept, f"what client {client} kept")
+            personal = {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}
+        own = session.clients.shards.train(client)
+        module = self._ready(method.deploy(self.state, tier, personal, client))
+        return method.adapt(module, torch.from_numpy(own.x), torch.from_numpy(own.y)).eval()
+
+    def _ready(self, module: nn.Module) -> nn.Module:
+        return evaluate.with_statistics(module, self.session.shards(), self.session.config.batch_size)
+
+
+def of_clients(session: Session) -> bool:
+    """Whether accuracies are means over clients, each with its own model or labels on held-out samples of its own."""
+    return session.method.personalised or session.clients.shards.permutes
+
+
+def accuracies(trained: Trained, round_: int) -> dict[str, float]:
+    """Return ``global`` and every tier's accuracy, shares in [0, 1].
+
+    Of one model for all, they are accuracies on the held-out samples. Of clients with models or labels of their own, they are means
+    over clients; a tier that no client has is then evaluated as nobody's network.
+    """
+    session, method = trained.session, trained.session.method
+    if of_clients(session):
+        return _client_means(trained, round_)
+    whole = method.global_tier(trained.state)
+    test = session.data.test
+    found = {
+        tier: evaluate.accuracy(trained.module(tier), test, evaluate.BATCH_SIZE) for tier in dict.fromkeys((whole, *session.tiers))
+    }
+    return {"global": found[whole]} | {tier.label: found[tier] for tier in session.tiers}
+
+
+def _client_means(trained: Trained, round_: int) -> dict[str, float]:
+    session = trained.session
+    by_tier: defaultdict[Tier, list[float]] = defaultdict(list)
+    shared: dict[Tier, nn.Module] = {}
+    for client in _evaluated(session):
+        tier = session.tier_of(client, round_) or session.tiers[-1]
+        if session.method.personalised:
+            module = trained.module(tier, client)
+        else:
+            module = shared.get(tier) or shared.setdefault(tier, trained.module(tier))
+        by_tier[tier].append(evaluate.accuracy(module, session.clients.shards.test(client), evaluate.BATCH_SIZE))
+    everyone = [value for values in by_tier.values() for value in values]
+    means = {"global": sum(everyone) / len(everyone)}
+    for tier in session.tiers:
+        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), session.data.test, evaluate.BATCH_SIZE)]
+        means[tier.label] = sum(own) / len(own)
+    return means
+
+
+def _evaluated(session: Session) -> list[int]:
+    clients = session.config.clients
+    order = generator(session.config.seed, "evaluated clients").permutation(clients)
+    return sorted(int(client) for client in order[:EVALUATED_CLIENTS])
+
+
+def representatives(trained: Trained) -> dict[Tier, tuple[nn.Module, Split]]:
+    """Return each tier's network for the bundle, and the samples that its accuracy is measured on.
+
+    Where clients have models of their own, it is the model of the first client of the tier that has trained.
+    """
+    session = trained.session
+    found: dict[Tier, tuple[nn.Module, Split]] = {}
+    for tier in session.tiers:
+        client = _first_of(trained, tier) if of_clients(session) else None
+        test = session.data.test if client is None else session.clients.shards.test(client)
+        found[tier] = trained.module(tier, client), test
+    return found
+
+
+def _first_of(trained: Trained, tier: Tier) -> int | None:
+    session = trained.session
+    of_tier = [c for c in _evaluated(session) if session.tier_of(c, session.config.rounds) == tier]
+    return next((c for c in of_tier if c in trained.store.index), of_tier[0] if of_tier else None)
+
+
+def checkpoint_of(session: Session, standing: Standing, store: ClientStore, round_: int) -> Checkpoint:
+    """Return what must be stored after a round so that the run can go on from there."""
+    options = session.method.config.model_dump(mode="json")
+    return Checkpoint(round_, standing.clock_s, standing.state.tensors, standing.memory, options, dict(store.index))
+
+
+def resumed(session: Session, checkpoint: Checkpoint, source: str) -> tuple[Session, Standing]:
+    """Return the session in the phase of ``checkpoint``, and what the server had then.
+
+    Raises:
+        CheckpointError: its tensors are not a state of this run's method and network; names ``source``.
+    """
+    method = create(session.config.method, checkpoint.options)
+    if method != session.method:
+        session = session.at(method)
+    first = session.first_state()
+    if problem := method.fits(first, checkpoint.tensors):
+        raise CheckpointError(f"{source}: {problem}; it cannot be taken up with this configuration")
+    return session, Standing(first.replace(checkpoint.tensors), checkpoint.server, checkpoint.clock_s)
