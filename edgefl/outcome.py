@@ -68,7 +68,8 @@ def accuracies(trained: Trained, round_: int) -> dict[str, float]:
     whole = method.global_tier(trained.state)
     test = session.data.test
     found = {
-        tier: evaluate.accuracy(trained.module(tier), test, evaluate.BATCH_SIZE) for tier in dict.fromkeys((whole, *session.tiers))
+        tier: evaluate.accuracy(trained.module(tier), test, evaluate.BATCH_SIZE)
+        for tier in dict.fromkeys((whole, *session.tiers))
     }
     return {"global": found[whole]} | {tier.label: found[tier] for tier in session.tiers}
 

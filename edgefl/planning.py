@@ -21,7 +21,8 @@ from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.local.train import OptimizerName, Training
 from edgefl.methods.base import Method, create, travelling_shapes
-from edgefl.methods.fedhm import FedHM, hybrid_ranks, rank_candidates, ranked
+from edgefl.methods.fedhm import FedHM
+from edgefl.methods.ranks import hybrid_ranks, rank_candidates, ranked
 from edgefl.models.base import Architecture
 from edgefl.networks import GivenInputs, Network, architecture_of
 from edgefl.planner.spectral import Spectral, Uses, Work, energies, share_kept, spectral

@@ -104,9 +104,7 @@ def prepare(config: RunConfig) -> Session:
         config = config.model_copy(update={"tiers": auto_tiers(config, fleet, architecture, training, max(clients.shards.sizes))})
     ratios = tuple(ratio for ratio in config.tiers or () if isinstance(ratio, float))
     tiers = tuple(map(Tier, ratios))
-    method = create(
-        config.method, config.method_options, dynamic_tiers=config.tier_assignment == "dynamic", tiers=ratios
-    )
+    method = create(config.method, config.method_options, dynamic_tiers=config.tier_assignment == "dynamic", tiers=ratios)
     check_axes(method, config)
     method.check(architecture, tiers, config.clients)
     plan = _plan(method, config, fleet, architecture, training, tiers, clients.shards.sizes)
@@ -214,6 +212,7 @@ def tier_cost(
     """Return the cost of one tier's training step and inference at the batch size of ``training``.
 
     Where a step trains one of several networks, ``macs_drawn`` is the mean over them; everything else is the tier's own network's.
+    An inference is that of :meth:`edgefl.methods.base.Method.deployed`.
 
     Raises:
         ConfigError: the network does not take this input, or what it computes depends on values.
@@ -223,11 +222,16 @@ def tier_cost(
         down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
         control = objective.control_shapes(trained)
         sizes = payload_bytes(down | control), payload_bytes(up | control, codec)
-        cost = network_cost(partial(method.network, architecture, tier), architecture, method, training, sizes, objective)
+        # Another network is traced where there is one.
+        deployed = None if type(method).deployed is Method.deployed else partial(method.deployed, architecture, tier)
+        network = partial(method.network, architecture, tier)
+        cost = network_cost(network, architecture, method, training, sizes, objective, deployed)
         drawn = method.step_tiers(tier)
         if drawn == (tier,):
             return cost
-        others = [network_cost(partial(method.network, architecture, one), architecture, method, training, sizes) for one in drawn]
+        others = [
+            network_cost(partial(method.network, architecture, one), architecture, method, training, sizes) for one in drawn
+        ]
         macs = sum(other.macs_forward + other.macs_backward for other in others)
         return replace(cost, macs_drawn=-(-macs // len(others)))
     except EdgeflError:
@@ -243,24 +247,33 @@ def network_cost(
     training: Training,
     sizes: tuple[int, int],
     objective: Objective = PLAIN,
+    deployed: Callable[[], nn.Module] | None = None,
 ) -> Cost:
-    """Return the cost of a network that ``method`` trains under ``objective``, and that sends ``sizes`` bytes down and up."""
+    """Return the cost of a network that ``method`` trains under ``objective``, and that sends ``sizes`` bytes down and up.
+
+    ``deployed`` builds what a device runs, where it is another network. What the objective attaches is held while training only.
+    """
 
     def batch(samples: int) -> Batch:
         present = torch.ones(architecture.classes, dtype=torch.bool) if architecture.classes else None
         return Batch(architecture.samples(samples), torch.zeros(samples, dtype=torch.int64), present)
 
-    def unfilled() -> nn.Module:
+    def unfilled(make: Callable[[], nn.Module]) -> nn.Module:
         with Unfilled():
-            network = build()
+            return make()
+
+    def trained() -> nn.Module:
+        network = unfilled(build)
         objective.attach(network, shared_parameters(method, network), {}, {})
         return network
 
+    plain = build if deployed is None and objective.name != "none" else deployed
     subject = Subject(
-        build=unfilled,
+        build=trained,
         batch=batch,
         loss=loss_of(method, objective, {}),
         optimizer=lambda module: optimizer_of(method, module, training),
+        deployed=None if plain is None else partial(unfilled, plain),
     )
     return cost_of(subject, training.batch_size, sizes, training.micro_batch)
 

@@ -112,7 +112,12 @@ def test_files_that_do_not_fit_each_other(folder, name, array, message):
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (np.zeros((2, 1, 1, 1)), np.array([0, 1]), "expected float32 samples"),
+        (
+            np.zeros((2, 1, 1, 1)),
+            np.array([0, 1]),
+            "expected float32 samples or int64 token ids, and int64 labels, got float64, int64",
+        ),
+        (np.array([[0], [3]]), np.array([0, 1]), "token ids 0 to 3, expected 0 to -1 .vocabulary 0."),
         (np.zeros((2, 1, 1, 1), np.float32), np.array([0]), "2 samples but 1 labels"),
         (np.zeros((2, 1, 1, 1), np.float32), np.array([0, 2]), "labels 0 to 2, expected 0 to 1"),
         (np.full((2, 1, 1, 1), np.nan, np.float32), np.array([0, 1]), "NaN or infinity"),
@@ -121,3 +126,55 @@ def test_files_that_do_not_fit_each_other(folder, name, array, message):
 def test_a_dataset_checks_itself(x, y, message):
     with pytest.raises(DataError, match=message):
         Dataset("d", "D", Split(x, y), Split(x, y), ("a", "b"), {}, "mlp")
+
+
+def dataset(**more) -> Dataset:
+    ids, y = np.array([[0, 1], [2, 2]]), np.array([0, 1])
+    return Dataset("d", "D", Split(ids, y), Split(ids.copy(), y.copy()), ("a", "b"), {}, "lstm", **{"vocabulary": 3, **more})
+
+
+def test_token_ids_owners_and_domains():
+    groups = {name: np.array([0, 1]) for name in ("train_owner", "test_owner", "train_domain", "test_domain")}
+    data = dataset(**groups, domain_names=("x", "y"))
+    assert (data.input_shape, data.vocabulary) == ((2,), 3)
+    with pytest.raises(ValueError, match="read-only"):
+        data.train_owner[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"vocabulary": 2}, r"token ids 0 to 2, expected 0 to 1 \(vocabulary 2\)"),
+        ({"train_owner": np.array([0, 1])}, "test_owner is missing: give both or neither"),
+        (
+            {"train_owner": np.array([0, 1, 1]), "test_owner": np.array([0, 1])},
+            r"train_owner is int64 \(3,\), expected int64 \(2,\)",
+        ),
+        ({"train_owner": np.array([0, 1]), "test_owner": np.array([0.0, 1.0])}, "test_owner is float64"),
+        ({"train_owner": np.array([0, 4]), "test_owner": np.array([0, 0])}, "owner 4 has samples only in one of train and test"),
+        ({"train_domain": np.array([0, 1]), "test_domain": np.array([0, 1])}, "domains and domain_names are given together"),
+        ({"domain_names": ("x",)}, "domains and domain_names are given together"),
+        (
+            {"train_domain": np.array([0, 2]), "test_domain": np.array([0, 2]), "domain_names": ("x", "y")},
+            r"domains \[0, 2\] for 2 names: x, y",
+        ),
+    ],
+)
+def test_a_dataset_checks_ids_owners_and_domains(more, message):
+    with pytest.raises(DataError, match=message):
+        dataset(**more)
+
+
+def test_training_and_held_out_samples_have_one_shape():
+    y = np.array([0, 1])
+    with pytest.raises(DataError, match=r"training samples are int64 \(2,\), held-out ones int64 \(3,\)"):
+        Dataset(
+            "d",
+            "D",
+            Split(np.zeros((2, 2), np.int64), y),
+            Split(np.zeros((2, 3), np.int64), y),
+            ("a", "b"),
+            {},
+            "m",
+            vocabulary=1,
+        )

@@ -10,7 +10,7 @@ import torch
 
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.methods.base import create, masked_cross_entropy
-from edgefl.methods.fedhm import hybrid_ranks
+from edgefl.methods.ranks import hybrid_ranks
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update
 from edgefl.rng import generator

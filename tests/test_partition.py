@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.data.partition import Classes, Dirichlet, Iid, _fill_empty, parse, split
+from edgefl.data.partition import Classes, Dirichlet, Iid, Natural, _fill_empty, parse, split
 from edgefl.errors import ConfigError, DataError
 
 
@@ -55,7 +55,9 @@ def test_the_generator_alone_decides():
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-@pytest.mark.parametrize(("spec", "expected"), [("iid", Iid()), ("dirichlet:0.5", Dirichlet(0.5)), ("classes:3", Classes(3))])
+@pytest.mark.parametrize(
+    ("spec", "expected"), [("iid", Iid()), ("dirichlet:0.5", Dirichlet(0.5)), ("classes:3", Classes(3)), ("natural", Natural())]
+)
 def test_parse(spec, expected):
     assert parse(spec) == expected
 
@@ -72,6 +74,8 @@ def test_parse(spec, expected):
         "iid:3",
         "",
         "classes:",
+        "natural:",
+        "natural:2",
     ],
 )
 def test_parse_refuses(spec):
@@ -107,3 +111,36 @@ def test_clients_without_samples_get_one_of_the_fullest():
     """By hand: sizes 4, 0, 3, 0 become 3, 1, 3, 0 and then, the first of two with three, 2, 1, 3, 1."""
     parts = _fill_empty([np.arange(4), np.arange(0), np.arange(10, 13), np.arange(0)])
     assert [part.tolist() for part in parts] == [[0, 1], [3], [10, 11, 12], [2]]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.data())
+def test_owners_are_dealt_whole_and_evenly(sizes, data):
+    clients = data.draw(st.integers(1, len(sizes)))
+    owners = np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)) * 7, sizes))
+    parts = split(np.zeros(len(owners), np.int64), clients, Natural(), np.random.default_rng(1), owners)
+    assert_exact_cover(parts, len(owners))
+    assert all((np.diff(part) > 0).all() for part in parts)
+    assert sum(len(np.unique(owners[part])) for part in parts) == len(sizes)
+    # No client could give an owner away to make the two more even: the fullest got its last owner while it was the emptiest.
+    fullest = max(parts, key=len)
+    smallest_owner = min(np.sum(owners == owner) for owner in np.unique(owners[fullest]))
+    assert len(fullest) - smallest_owner <= min(map(len, parts))
+
+
+def test_owners_by_hand():
+    """Owners of 5, 4, 3 and 2 samples for two clients: 5, then 4, then 3 to the one with 4, then 2 to the one with 5."""
+    owners = np.repeat([0, 1, 2, 3], [2, 3, 4, 5])
+    parts = split(owners, 2, Natural(), np.random.default_rng(0), owners)
+    assert {tuple(np.unique(owners[part])) for part in parts} == {(0, 3), (1, 2)}
+
+
+def test_more_clients_than_owners():
+    with pytest.raises(DataError, match="natural: 4 clients, but the samples have only 3 owners: take at most 3"):
+        split(np.zeros(30, np.int64), 4, Natural(), np.random.default_rng(0), np.repeat([2, 5, 9], 10))
+
+
+def test_nobody_owns_anything():
+    with pytest.raises(
+        ConfigError, match="partition: natural needs samples that belong to somebody; data sets that have them: shakespeare"
+    ):
+        split(np.zeros(30, np.int64), 4, Natural(), np.random.default_rng(0))

@@ -21,7 +21,7 @@ from edgefl.fleet.budget import Budget, shortfalls
 from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device, load_fleet
 from edgefl.methods.base import create
-from edgefl.methods.fedhm import hybrid_ranks, rank_candidates, ranked
+from edgefl.methods.ranks import hybrid_ranks, rank_candidates, ranked
 from edgefl.models.base import Architecture
 from edgefl.networks import architecture_of
 from edgefl.planner.uniform import STEPS

@@ -20,7 +20,7 @@ from edgefl.factor.layers import factor_weights
 from edgefl.factor.svd import factorize, unroll
 from edgefl.fleet.budget import Budget
 from edgefl.methods.base import create
-from edgefl.methods.fedhm import ranked
+from edgefl.methods.ranks import ranked
 from edgefl.models.base import Architecture
 from edgefl.models.norm import calibrate
 from edgefl.planning import Planned, plan

@@ -60,7 +60,7 @@ def parse(spec: str) -> Partition:
     kind, _, value = spec.partition(":")
     if kind == "iid" and not value:
         return Iid()
-    if kind == "natural" and not value:
+    if spec == "natural":
         return Natural()
     try:
         if kind == "dirichlet" and math.isfinite(alpha := float(value)) and alpha > 0:

@@ -17,6 +17,7 @@ ALPHABET = (
 WINDOW = 80
 STRIDE = 20
 TRAIN_SHARE = 0.8
+SHORTEST = 5 * WINDOW + 1  # characters of a role whose last fifth holds a window and a character that follows it
 _NAMES = {"\n": "newline", " ": "space"}
 _OUTSIDE = re.compile(f"[^{re.escape(ALPHABET)}]|\\s")
 
@@ -27,8 +28,7 @@ def shakespeare(data_dir: str | None = None) -> Dataset:
 
     A role is a name in one play, its text everything that it says, white space and characters outside the alphabet being one
     space. The first 80 % of the text (by time) are for training, the rest is held out; no window reaches from one into the other.
-    Roles whose held-out part has no window of 80 characters and a next one, which are those with less than about 405 characters in all,
-    are left out.
+    Roles of less than 401 characters, whose last fifth holds no window of 80 characters and a next one, are left out.
 
     Differs from LEAF: a window starts every 20th character instead of every one (4 million windows of 80 ids would take 2.5
     GB), and the plays are the package's, whose editions and role names are others, so there are other roles than LEAF's 1,129.
@@ -43,14 +43,12 @@ def shakespeare(data_dir: str | None = None) -> Dataset:
     for _, said in plays(data_dir):
         for text in said.values():
             ids = encoded(text)
-            cut = int(len(ids) * TRAIN_SHARE)
-            if len(ids) - cut > WINDOW:
+            if len(ids) >= SHORTEST:
+                cut = int(len(ids) * TRAIN_SHARE)
                 pieces[0].append(ids[:cut])
                 pieces[1].append(ids[cut:])
     if not pieces[0]:
-        raise DataError(
-            f"{data_dir or 'shakespeare'}: no speaking role with {5 * WINDOW + 5} characters, expected plays of {SOURCE}"
-        )
+        raise DataError(f"{data_dir or 'shakespeare'}: no speaking role with {SHORTEST} characters, expected plays of {SOURCE}")
     (train, train_owner), (test, test_owner) = windows(pieces[0]), windows(pieces[1])
     return Dataset(
         name="shakespeare",

@@ -73,7 +73,9 @@ class Clients:
         task, method, client = self.task, job.method, job.planned.client
         training = task.training.at(job.round)
         shapes = method.shapes(task.architecture, job.tier)
-        arrived = decode(job.payload, shapes | task.objective.control_shapes(self._parameters(method, job.tier)), f"client {client}")
+        arrived = decode(
+            job.payload, shapes | task.objective.control_shapes(self._parameters(method, job.tier)), f"client {client}"
+        )
         received = {name: tensor for name, tensor in arrived.items() if name in shapes}
         personal, memory = self._kept(job)
         rng = generator(task.seed, job.round, client, "train")

@@ -105,7 +105,8 @@ def train(
 ) -> Trained:
     """Train ``module`` in place on samples ``x`` (n, …) with labels ``y`` (n,) int64.
 
-    ``rng`` shuffles; ``draws`` gives each step's :attr:`Batch.draw`. The first step, a largest one, is metered. Its batch is part of what is metered, as it is of what a device holds.
+    ``rng`` shuffles; ``draws`` gives each step's :attr:`Batch.draw`. The first step, a largest one, is metered. Its batch is part of what
+    is metered, as it is of what a device holds.
     """
     module.train()
     samples, steps, total = len(y), 0, 0.0

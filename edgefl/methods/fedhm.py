@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 from torch import Tensor, nn
 
-from edgefl.errors import ConfigError
-from edgefl.factor.layers import LowRank, composed_weight, factor_weights, frobenius_sq, low_rank, parameters_of_rank
+from edgefl.errors import ConfigError, nearest
+from edgefl.factor.layers import LowRank, composed_weight, factor_weights, frobenius_sq
 from edgefl.factor.svd import Factors, factorize, unroll
 from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, masked_cross_entropy
-from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
+from edgefl.methods.ranks import Ranks, full_rank, hybrid_ranks, rank_candidates, ranked, spectral_ranks
+from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method
-
-Ranks = dict[str, int]
 
 
 class FedHMConfig(MethodConfig):
@@ -29,11 +28,20 @@ class FedHMConfig(MethodConfig):
         frobenius_decay: λ of λ/2·‖UVᵀ‖²_F, in place of weight decay on factorized layers.
         temperature: τ of the aggregation weights; None takes the paper's: 5 for dynamic tiers, ∞ (equal weights) for fixed ones.
         dynamic_tiers: whether clients change tier between rounds; set from the run's tier assignment.
+        allocate: ``uniform``, one γ for every layer, as in the paper; ``spectral``, a rank per layer: the least truncation error of the
+            global weights with no more MACs, weights and activations than the uniform ranks take, planned anew from the second round on.
+        error: whether a layer's truncation error counts relative to its own weights, or as it is.
+        plan_every: rounds that a spectral plan is kept for.
+        ranks: tier's label → layer → rank, for a plan of one's own; a spectral run keeps its present plan here.
     """
 
     frobenius_decay: float = Field(1e-4, ge=0, allow_inf_nan=False)
     temperature: float | None = Field(None, gt=0)
     dynamic_tiers: bool = False
+    allocate: Literal["uniform", "spectral"] = "uniform"
+    error: Literal["relative", "absolute"] = "relative"
+    plan_every: int = Field(5, ge=1)
+    ranks: dict[str, dict[str, Annotated[int, Field(ge=1)]]] = Field({})
 
 
 @method("fedhm")
@@ -44,6 +52,9 @@ class FedHM(Method):
     residual block; ResNet-34: layers 1 and 2; Tables 5 and 6). The server multiplies every update back to full shape (Eq. 1) and
     averages with α_p = softmax(γ_p/τ) (Eq. 2). One decomposition per layer and round serves every tier: the smaller ranks are leading
     columns of the largest.
+
+    Beyond the paper: ``allocate = "spectral"`` gives every layer a rank of its own, so that tiers keep more of the weights at the same
+    cost (see :func:`edgefl.methods.ranks.spectral_ranks`).
 
     Differs from the paper: r = ⌊γ·n⌋ with n output channels (at most the full rank), as its parameter counts require, where its text
     says γ times the full rank; a layer whose factors would hold as many weights as the dense one stays dense.
@@ -70,11 +81,38 @@ class FedHM(Method):
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the hybrid network: dense where the paper keeps it so, two small layers elsewhere."""
         network = architecture.build()
-        return ranked(network, hybrid_ranks(network, tier.ratio))
+        return ranked(network, self._ranks(network, tier))
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Raise :class:`ConfigError` for ranks of one's own that name another tier, another layer, or more than its full rank."""
+        candidates = rank_candidates(architecture.skeleton())
+        for label, ranks in self.config.ranks.items():
+            if label not in (known := [tier.label for tier in tiers]):
+                raise ConfigError(f"method_options.ranks: {label!r} is no tier of this run; it has {', '.join(known)}")
+            for name, rank in ranks.items():
+                if name not in candidates:
+                    raise ConfigError(
+                        f"method_options.ranks.{label}: {name!r} is no layer to factorize;{nearest(name, candidates)}"
+                    )
+                if rank > (full := full_rank(candidates[name])):
+                    raise ConfigError(f"method_options.ranks.{label}.{name}: rank {rank} is over the full rank {full}")
+
+    def _ranks(self, network: nn.Module, tier: Tier) -> Ranks:
+        """Return the ranks of the tier's factorized layers: the plan's, or ⌊γ·n⌋."""
+        return self.config.ranks.get(tier.label) or hybrid_ranks(network, tier.ratio)
+
+    def advance(self, state: GlobalState, round_: int) -> tuple[FedHM, GlobalState]:
+        """Return the method with a new rank plan, in the rounds in which one is due; the first round's weights have no structure yet."""
+        if self.config.allocate != "spectral" or round_ < 2 or (round_ - 2) % self.config.plan_every:
+            return self, state
+        values = {name: self._factors(state, name).values for name in rank_candidates(state.architecture.skeleton())}
+        small = [tier for tier in state.tiers if tier.ratio < 1]
+        plans = {t.label: spectral_ranks(state.architecture, t.ratio, values, self.config.error == "relative") for t in small}
+        return FedHM(self.config.model_copy(update={"ranks": plans})), state
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return dense tensors where the tier has them and spectral factors elsewhere."""
-        ranks = _ranks(state, tier)
+        ranks = self._state_ranks(state, tier)
         tensors: dict[str, Tensor] = {}
         places: dict[str, Place] = {}
         for name, tensor in state.tensors.items():
@@ -93,8 +131,15 @@ class FedHM(Method):
 
     def _factors(self, state: GlobalState, layer: str) -> Factors:
         """Return the layer's decomposition at the largest rank that any tier needs, computed once per state."""
-        largest = max(ranks[layer] for tier in state.tiers if layer in (ranks := _ranks(state, tier)))
-        return state.once(f"svd {layer}", lambda: factorize(unroll(state.tensors[f"{layer}.weight"]), largest))
+        weight = unroll(state.tensors[f"{layer}.weight"])
+        if self.config.allocate == "spectral":  # the next plan may ask for any rank
+            return state.once(f"svd {layer}", lambda: factorize(weight, min(weight.shape)))
+        largest = max(ranks[layer] for tier in state.tiers if layer in (ranks := self._state_ranks(state, tier)))
+        return state.once(f"svd {layer}", lambda: factorize(weight, largest))
+
+    def _state_ranks(self, state: GlobalState, tier: Tier) -> Ranks:
+        uniform = state.once(f"ranks {tier.label}", lambda: hybrid_ranks(state.architecture.skeleton(), tier.ratio))
+        return self.config.ranks.get(tier.label) or uniform
 
     def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
         """Return masked cross-entropy + λ/2 Σ ‖UVᵀ‖²_F over the factorized layers (section 2.2, Frobenius decay)."""
@@ -116,7 +161,7 @@ class FedHM(Method):
         total = WeightedSum(state.tensors)
         for update in checked(updates, lambda update: shapes[update.tier]):
             weight = math.exp(update.tier.ratio / tau)
-            ranks = _ranks(state, update.tier)
+            ranks = self._state_ranks(state, update.tier)
             for name in state.tensors:
                 layer, _, kind = name.rpartition(".")
                 if layer not in ranks:
@@ -129,60 +174,5 @@ class FedHM(Method):
         return state.replace(total.mean(state.tensors))
 
 
-def rank_candidates(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
-    """Return the layers that may be factorized, by name: not the stem, the classifier, 1×1 and grouped convolutions, ``hybrid_dense``.
-
-    Raises:
-        ConfigError: no layer of the network can be factorized.
-    """
-    keep = stem_and_classifier(network)
-    dense: tuple[str, ...] = getattr(network, "hybrid_dense", ())
-    candidates = {
-        name: layer
-        for name, layer in weighted_layers(network)
-        if name not in keep and not any(name == d or name.startswith(d + ".") for d in dense) and _factorizable(layer)
-    }
-    if not candidates:
-        raise ConfigError("FedHM finds no layer to factorize: all are the stem, 1x1 convolutions, grouped, or the classifier")
-    return candidates
-
-
-def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
-    """Return layer → rank for the layers that are factorized at rank ratio ``ratio``; empty at 1.
-
-    Raises:
-        ConfigError: no layer of the network can be factorized.
-    """
-    if ratio >= 1:
-        return {}
-    candidates = rank_candidates(network)
-    ranks = {name: _rank(layer, ratio) for name, layer in candidates.items()}
-    return {n: rank for n, rank in ranks.items() if parameters_of_rank(candidates[n], rank) < candidates[n].weight.numel()}
-
-
-def ranked(network: nn.Module, ranks: Ranks) -> nn.Module:
-    """Return ``network`` with low-rank layers in the place of those that ``ranks`` names."""
-    for name, rank in ranks.items():
-        replace_layer(network, name, low_rank(network.get_submodule(name), rank))  # type: ignore[arg-type]
-    return network
-
-
-def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
-    """Return ⌊γ·n⌋; n is taken no larger than the rows of the unrolled weight, above which a rank adds nothing."""
-    rows = layer.in_channels * layer.kernel_size[0] if isinstance(layer, nn.Conv2d) else layer.in_features
-    return max(1, math.floor(ratio * min(layer.weight.shape[0], rows) + 1e-9))
-
-
-def _factorizable(layer: nn.Conv2d | nn.Linear) -> bool:
-    if isinstance(layer, nn.Linear):
-        return True
-    plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return plain and layer.groups == 1 and layer.kernel_size != (1, 1)
-
-
 def _low_rank_layers(module: nn.Module) -> list[LowRank]:
     return [layer for layer in module.modules() if isinstance(layer, LowRank)]
-
-
-def _ranks(state: GlobalState, tier: Tier) -> Ranks:
-    return state.once(f"ranks {tier.label}", lambda: hybrid_ranks(state.architecture.skeleton(), tier.ratio))

@@ -39,7 +39,9 @@ class ClientStore:
             content = path.read_bytes()
         except OSError as error:
             reason = error.strerror or str(error)
-            raise CheckpointError(f"{path}: what client {client} kept cannot be read ({reason}); restore it or start anew") from None
+            raise CheckpointError(
+                f"{path}: what client {client} kept cannot be read ({reason}); restore it or start anew"
+            ) from None
         if sha256(content)[:16] != digest:
             raise CheckpointError(f"{path}: what client {client} kept is damaged or cut; restore it or start a new run")
         return content

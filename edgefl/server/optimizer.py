@@ -81,3 +81,7 @@ class ServerOptimizer:
         else:
             second = second - (1 - self.beta2) * square * torch.sign(second - square)
         return first / (second.sqrt() + self.tau), first, second
+
+
+AVERAGE = ServerOptimizer()
+"""FedAvg: the aggregate itself."""

@@ -13,7 +13,6 @@ from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.local.train import Training
 from edgefl.records import Cost, Shortfall, Tier, Timing
 
-
 Evaluated = Callable[[int], int]
 
 

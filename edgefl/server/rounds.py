@@ -19,7 +19,7 @@ from edgefl.records import Outcome, RoundRecord, Submodel, Tier, Update
 from edgefl.rng import generator
 from edgefl.server.clients import ClientStore
 from edgefl.server.control import Control
-from edgefl.server.optimizer import ServerOptimizer
+from edgefl.server.optimizer import AVERAGE, ServerOptimizer
 from edgefl.server.plan import Plan
 from edgefl.wire import decode, encode
 
@@ -34,7 +34,7 @@ class Schedule:
     tier_shares: tuple[float, ...] | None = None
     codec: str = "fp32"
     objective: Objective = PLAIN
-    optimizer: ServerOptimizer = ServerOptimizer()
+    optimizer: ServerOptimizer = AVERAGE
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,52 @@
+"""Server optimizers against NumPy (Reddi et al. 2021, Algorithm 2; Hsu et al. 2019), three rounds with mixed signs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from edgefl.server.optimizer import ServerOptimizer
+
+ROUNDS = [np.array([0.5, -1.0, 0.0]), np.array([-2.0, 0.25, 1.0]), np.array([0.1, 0.1, -0.3])]
+
+
+def by_hand(name, lr, beta1=0.9, beta2=0.99, tau=1e-3):
+    w, m, v = np.array([1.0, -1.0, 0.5]), np.zeros(3), np.zeros(3)
+    for delta in ROUNDS:
+        if name == "avg":
+            w = w + lr * delta
+        elif name == "avgm":
+            m = beta1 * m + delta
+            w = w + lr * m
+        else:
+            m = beta1 * m + (1 - beta1) * delta
+            square = delta * delta
+            v = beta2 * v + (1 - beta2) * square if name == "adam" else v - (1 - beta2) * square * np.sign(v - square)
+            w = w + lr * m / (np.sqrt(v) + tau)
+    return w
+
+
+@pytest.mark.parametrize(("name", "lr"), [("avg", 1.0), ("avg", 0.5), ("avgm", 0.7), ("adam", 0.01), ("yogi", 0.02)])
+def test_three_rounds(name, lr):
+    optimizer, tensors, slots = ServerOptimizer(name, lr), {"w": torch.tensor([1.0, -1.0, 0.5])}, {}
+    for delta in ROUNDS:
+        aggregated = {"w": tensors["w"] + torch.from_numpy(delta).float()}
+        tensors, slots = optimizer.step(tensors, aggregated, slots)
+    np.testing.assert_allclose(tensors["w"].numpy(), by_hand(name, lr), rtol=1e-4, atol=1e-5)
+
+
+def test_plain_averaging_gives_the_aggregate_itself_to_the_bit():
+    aggregated = {"w": torch.rand(5)}
+    tensors, slots = ServerOptimizer("avg").step({"w": torch.rand(5)}, aggregated, {})
+    assert tensors["w"] is aggregated["w"]
+    assert not slots
+
+
+def test_the_memory_of_single_clients_is_no_weight():
+    old = {"w": torch.zeros(2), "client/3/u": torch.zeros(2)}
+    new = {"w": torch.ones(2), "client/3/u": torch.ones(2), "client/4/u": torch.ones(2)}
+    tensors, _ = ServerOptimizer.of("adam", None).step(old, new, {})
+    assert torch.equal(tensors["client/3/u"], torch.ones(2))
+    assert torch.equal(tensors["client/4/u"], torch.ones(2))
+    assert not torch.equal(tensors["w"], torch.ones(2))
