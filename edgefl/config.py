@@ -24,7 +24,8 @@ class RunConfig(BaseModel):
     method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``, ``server_lr`` on
     ``server_optimizer`` (1, for adam and yogi 0.01). ``tiers`` "auto" are the largest that fit each class of the fleet.
     ``tier_shares`` are the shares of clients at each tier where it is drawn; None draws all alike.
-    ``objective_strength`` is μ of ``prox`` and α of ``dyn``; ``data_share`` of its training samples is what each client has.
+    ``objective_strength`` is μ of ``prox`` and α of ``dyn``; ``data_share`` of its training samples is what each client has,
+    ``eval_samples`` held-out samples, drawn by ``seed``, are what models are evaluated on; None takes all.
 
     Raises:
         ConfigError: names each wrong key, its value and what is expected.
@@ -69,6 +70,7 @@ class RunConfig(BaseModel):
     tier_assignment: Literal["auto", "uniform", "dynamic"] = "auto"
     tier_shares: tuple[float, ...] | None = None
     eval_every: int = Field(1, ge=1)
+    eval_samples: int | None = Field(None, ge=1)
     engine: Literal["inline", "pool"] | None = None
     workers: int = Field(1, ge=1)
     seed: int = Field(0, ge=0)

@@ -66,7 +66,7 @@ def accuracies(trained: Trained, round_: int) -> dict[str, float]:
     if of_clients(session):
         return _client_means(trained, round_)
     whole = method.global_tier(trained.state)
-    test = session.data.test
+    test = session.test
     found = {
         tier: evaluate.accuracy(trained.module(tier), test, evaluate.BATCH_SIZE)
         for tier in dict.fromkeys((whole, *session.tiers))
@@ -88,7 +88,7 @@ def _client_means(trained: Trained, round_: int) -> dict[str, float]:
     everyone = [value for values in by_tier.values() for value in values]
     means = {"global": sum(everyone) / len(everyone)}
     for tier in session.tiers:
-        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), session.data.test, evaluate.BATCH_SIZE)]
+        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), session.test, evaluate.BATCH_SIZE)]
         means[tier.label] = sum(own) / len(own)
     return means
 
@@ -108,7 +108,7 @@ def representatives(trained: Trained) -> dict[Tier, tuple[nn.Module, Split]]:
     found: dict[Tier, tuple[nn.Module, Split]] = {}
     for tier in session.tiers:
         client = _first_of(trained, tier) if of_clients(session) else None
-        test = session.data.test if client is None else session.clients.shards.test(client)
+        test = session.test if client is None else session.clients.shards.test(client)
         found[tier] = trained.module(tier, client), test
     return found
 

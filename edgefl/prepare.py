@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -76,6 +77,15 @@ class Session:
     def tier_of(self, client: int, round_: int) -> Tier | None:
         """Return the tier that ``client`` is given in a round."""
         return self.plan.tier_of(self.config.tier_assignment, self.config.tier_shares, client, round_)
+
+    @cached_property
+    def test(self) -> Split:
+        """The held-out samples that models are evaluated on."""
+        test, count = self.data.test, self.config.eval_samples
+        if count is None or count >= len(test):
+            return test
+        chosen = np.sort(generator(self.config.seed, "held out").permutation(len(test))[:count])
+        return Split(test.x[chosen], test.y[chosen])
 
     def first_state(self) -> GlobalState:
         """Return the state before the first round."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from edgefl.records import RoundRecord
 from edgefl.report import html
 from edgefl.report.summary import class_rows, tier_rows, totals
 from edgefl.runfolder import RunFolder
+from edgefl.server.clients import ClientStore
 from edgefl.server.rounds import Standing, play_round
 
 OnRound = Callable[[RoundRecord], None]
@@ -91,34 +92,42 @@ def simulate(
         return _finish(_play(session, folder, resume, on_round, say), folder, say)
 
 
-def _play(session: Session, folder: RunFolder, resume: bool, on_round: OnRound | None, say: Notify) -> Trained:
-    """Play the rounds that are left, with a record and a checkpoint after each; return what came out."""
-    restored = folder.restore() if resume else None
-    if restored is None:
-        standing, store, first = Standing(session.first_state()), folder.client_store(), 1
-    else:
-        for warning in restored.warnings:
-            say(warning)
-        session, standing = resumed(session, restored.checkpoint, str(folder.path / "checkpoints"))
-        store, first = folder.client_store(restored.checkpoint.clients), restored.checkpoint.round + 1
-    folder.keep_rounds(first - 1)
+def play(
+    session: Session, store: ClientStore, standing: Standing | None = None, first: int = 1
+) -> Iterator[tuple[Session, Standing, RoundRecord]]:
+    """Play rounds ``first`` to the last; yield after each the session of its phase, what the server has, and the record."""
     config = session.config
+    standing = standing or Standing(session.first_state())
     with open_engine(str(config.engine), config.workers, session.clients) as engine:
         for number in range(first, config.rounds + 1):
             method, state = session.method.advance(standing.state, number)
             if method != session.method:
                 session = session.at(method)
-            standing = replace(standing, state=state)
             parts = (session.plan, session.schedule, session.shard_sizes, engine, store)
-            standing, record = play_round(method, standing, *parts, number)
+            standing, record = play_round(method, replace(standing, state=state), *parts, number)
             if number % config.eval_every == 0 or number == config.rounds:
                 started = time.perf_counter()
                 accuracy = accuracies(Trained(session, standing.state, store), number)
                 record = replace(record, accuracy=accuracy, host_s=record.host_s + time.perf_counter() - started)
-            folder.add_round(record)
-            folder.save(checkpoint_of(session, standing, store, number), store)
-            if on_round is not None:
-                on_round(record)
+            yield session, standing, record
+
+
+def _play(session: Session, folder: RunFolder, resume: bool, on_round: OnRound | None, say: Notify) -> Trained:
+    """Play the rounds that are left, with a record and a checkpoint after each; return what came out."""
+    restored = folder.restore() if resume else None
+    standing, store, first = Standing(session.first_state()), folder.client_store(), 1
+    if restored is not None:
+        for warning in restored.warnings:
+            say(warning)
+        session, standing = resumed(session, restored.checkpoint, str(folder.path / "checkpoints"))
+        store, first = folder.client_store(restored.checkpoint.clients), restored.checkpoint.round + 1
+    folder.keep_rounds(first - 1)
+    for phase, after, record in play(session, store, standing, first):
+        session, standing = phase, after
+        folder.add_round(record)
+        folder.save(checkpoint_of(session, standing, store, record.round), store)
+        if on_round is not None:
+            on_round(record)
     return Trained(session, standing.state, store)
 
 
