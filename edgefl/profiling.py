@@ -51,7 +51,8 @@ def profile(
 
     Nothing is computed and no large tensor is allocated: one training step and one inference are traced with fake tensors.
     ``macs_forward`` and ``macs_backward_*`` are per sample, ``macs_compose`` per forward and backward pass, ``macs_train_step`` the whole
-    step at ``batch_size``. ``layers`` has a row per layer, ``tensors`` one for everything that travels.
+    step at ``batch_size``. ``*_inference`` is about the network that a device runs, which some methods make of the one that is trained.
+    ``layers`` has a row per layer, ``tensors`` one for everything that travels.
 
     Args:
         network: a reference network's name, ``"package.module:factory"``, an ``.onnx`` file, a module, or a factory.
@@ -151,20 +152,20 @@ def method_and_tiers(
     methods.check(method)
     ratios = tuple(tiers or methods.load(method).default_tiers)
     check_tiers(method, ratios)
-    return create(method, method_options), ratios
+    return create(method, method_options, tiers=ratios), ratios
 
 
 def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str) -> dict[str, Any]:
     """Return what travels, tensor by tensor: the codec's bytes, with the header apart, and four bytes a parameter beside them."""
-    shapes = method.shapes(architecture, tier)
-    down, up = tensor_bytes(shapes), tensor_bytes(shapes, codec)
+    shapes, sent = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
+    down, up = tensor_bytes(shapes), tensor_bytes(sent, codec)
     tensors = [
-        {"name": name, "shape": list(shape), "download_bytes": down[name], "upload_bytes": up[name]}
-        for name, shape in shapes.items()
+        {"name": name, "shape": list(shape), "download_bytes": down.get(name, 0), "upload_bytes": up.get(name, 0)}
+        for name, shape in (shapes | sent).items()
     ]
     return {
         "header_bytes": header_bytes(shapes),
-        "upload_header_bytes": header_bytes(shapes, codec),
+        "upload_header_bytes": header_bytes(sent, codec),
         "formula_bytes": sum(down.values()),
         "tensors": tensors,
     }
@@ -200,13 +201,13 @@ def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Trai
     used = use(cost, timing, budget)
     shares = {name: need / have for name, (need, have) in used.items()}
     limiting = "uncounted_ops" if cost.uncounted_ops else max(shares, key=lambda name: shares[name])
-    sample_s = inference_s(device, cost.macs_forward)
+    sample_s = inference_s(device, cost.macs_inference)
     columns: dict[str, Any] = {
         "device": device.name,
         "device_title": device.title,
         "samples": samples,
         "inference_seconds": sample_s,
-        "inference_joules": energy_j(device, cost.macs_forward, sample_s),
+        "inference_joules": energy_j(device, cost.macs_inference, sample_s),
     }
     for name, macs in (("train_step", cost.macs_train_step), ("epoch", epoch_macs)):
         seconds = throttled_s(device, macs / device.training_macs_per_s)

@@ -108,6 +108,16 @@ class LayerCost:
 
 
 @dataclass(frozen=True)
+class Deployed:
+    """The network that a device runs, as far as it may differ from the one that is trained: ``macs`` are per sample."""
+
+    params: int
+    macs: int
+    parameter_bytes: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True)
 class Cost:
     """What one tier costs at one batch size. Integers; multiply-accumulates are MACs, never "FLOPs".
 
@@ -118,6 +128,9 @@ class Cost:
     parts, because not all of them peak at the same moment; ``peak_*_bytes`` says what is alive then. A step trains ``batch_size``
     samples, ``micro_batch`` at a time. ``macs_drawn`` is set where every step trains one of several networks (FjORD): the mean MACs of a
     sample's forward and backward pass over them.
+
+    Everything is about the network that is trained but for ``*_inference``, which is about the one that a device runs: ``deployed``,
+    None where it is the same. Factors are composed then, and what only training holds, such as an objective's tensors, is gone.
     """
 
     batch_size: int
@@ -147,6 +160,7 @@ class Cost:
     peak_layer_training: str = ""
     peak_layer_inference: str = ""
     macs_drawn: int | None = None
+    deployed: Deployed | None = None
 
     @property
     def macs_backward(self) -> int:
@@ -165,9 +179,25 @@ class Cost:
         return trained + evaluated * self.macs_forward
 
     @property
+    def params_inference(self) -> int:
+        """Parameters of the network that a device runs."""
+        return self.params if self.deployed is None else self.deployed.params
+
+    @property
+    def macs_inference(self) -> int:
+        """MACs of one sample through the network that a device runs."""
+        return self.macs_forward if self.deployed is None else self.deployed.macs
+
+    @property
+    def weights_bytes_inference(self) -> int:
+        """Bytes of parameters and buffers of the network that a device runs."""
+        held = self if self.deployed is None else self.deployed
+        return held.parameter_bytes + held.buffer_bytes
+
+    @property
     def inference_memory_bytes(self) -> int:
         """What inference holds at its peak: parameters, buffers and activations."""
-        return self.parameter_bytes + self.buffer_bytes + self.peak_activation_bytes_inference
+        return self.weights_bytes_inference + self.peak_activation_bytes_inference
 
 
 @dataclass(frozen=True)

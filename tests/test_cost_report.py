@@ -66,7 +66,10 @@ def tier_row(tier: float, layers: list[dict[str, Any]] | None = None, **more: An
         "optimizer": "momentum",
         "codec": "fp32",
         **total,
+        "params_inference": total["params"],
+        "macs_inference": total["macs_forward"],
         "macs_backward": back,
+        "macs_drawn": None,
         "macs_train_step": 32 * (total["macs_forward"] + back) + 4 * total["macs_compose"],
         "peak_activation_bytes_inference": 6144,
         "peak_activation_bytes_training": saved + temporary,
@@ -74,6 +77,7 @@ def tier_row(tier: float, layers: list[dict[str, Any]] | None = None, **more: An
         "gradient_bytes": weights,
         "optimizer_bytes": weights,
         "training_memory_bytes": 3 * weights + 16 + saved + temporary,
+        "weights_bytes_inference": weights + 16,
         "inference_memory_bytes": weights + 16 + 6144,
         "peak_gradient_bytes": weights,
         "peak_saved_bytes": saved,
@@ -282,6 +286,39 @@ def test_bars_are_the_figures_of_the_rows() -> None:
     assert sum(compute) == rows[1]["macs_train_step"]
     traffic = {trace["name"]: sum(trace["x"]) for trace in figures["layers-2-traffic"]["data"] if trace["type"] == "bar"}
     assert traffic == {"down": sum(t["download_bytes"] for t in rows[2]["tensors"]), "up": rows[2]["params"]}
+
+
+def test_a_step_that_trains_one_of_several_networks_is_their_mean_and_says_so() -> None:
+    whole = tier_row(1)
+    row = whole | {"macs_drawn": 9000, "macs_train_step": 32 * 9000 + 4 * whole["macs_compose"]}
+    figures = figures_of(cost_page([row, tier_row(0.5)]))
+    bars = {trace["name"]: trace["x"] for trace in figures["tiers-compute"]["data"] if trace["type"] == "bar"}
+    assert [sum(parts) for parts in zip(*bars.values(), strict=True)] == [
+        row["macs_train_step"],
+        tier_row(0.5)["macs_train_step"],
+    ]
+    assert bars["forward and gradients, mean of the networks drawn"] == [32 * 9000, 0]
+    page = " ".join(Page(cost_page([row]).replace(get_plotlyjs(), "")).text.split())
+    terminal = " ".join(printed(cost_table([row], "table"), 100).split())
+    for text in (page, terminal):
+        assert "one of several networks, drawn: its MACs are their mean, all else is the tier's own network's" in text
+    # The layers are those of the tier's own network, and so is the step that they share.
+    assert "1 of 4 layers holds half of the 968 k MACs of a step of the tier's own network" in page
+    assert "the share is that of a training step of the tier's own network" in page
+    assert "share of a step of the tier's own network" in " ".join(printed(layer_table(row, "table"), 100).split())
+    for text in (
+        Page(cost_page([whole])).text,
+        printed(cost_table([whole], "table"), 100),
+        printed(layer_table(whole, "table"), 100),
+    ):
+        assert "own network" not in text
+
+
+def test_an_inference_is_that_of_the_network_that_a_device_runs() -> None:
+    row = tier_row(1) | {"macs_inference": 7_000_000, "weights_bytes_inference": 5_000_000}
+    text = printed(cost_table([row], "table"), 100)
+    assert "7.00 M" in text
+    assert "5.00 MB" in text
 
 
 def test_hostile_names_are_escaped_everywhere() -> None:

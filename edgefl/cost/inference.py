@@ -7,12 +7,14 @@ reads.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from edgefl.cost.macs import aten
 
@@ -100,3 +102,15 @@ def runtime_peak(
             alive.discard(number)
             live -= sizes[number]
     return peak, layer
+
+
+@contextlib.contextmanager
+def spelled_out() -> Iterator[None]:
+    """Trace attention and transformer blocks as products and a softmax, as an exported graph has them."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
-from edgefl.cost.memory import MemorySplit
+from edgefl.cost.memory import MemorySplit, bytes_of
 from edgefl.cost.trace import Layer, Operation, StepTrace, Subject, Tracer
 from edgefl.errors import ConfigError
-from edgefl.records import Cost, LayerCost
+from edgefl.records import Cost, Deployed, LayerCost
+
+_APART = 2  # samples between two traces: one would split unevenly in a step that trains on halves of its batch
 
 
 @dataclass(frozen=True)
 class _Share:
-    """The work of one operation: what grows with the batch, per sample, and what does not, per pass or step."""
+    """The work of one operation, ``_APART`` times: what grows with the batch, per sample, and what does not, per pass or step."""
 
-    per_sample: int
+    grown: int
     fixed: int
 
 
@@ -29,8 +31,8 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
         payload_bytes: serialised bytes down and up.
         micro_batch: samples of a forward and backward pass; gradients of ``batch_size`` are accumulated before an update.
 
-    MACs that grow with the batch are per sample; the rest, work on the weights alone, is ``macs_compose``. Two traces that differ by one
-    sample tell them apart, operation by operation; in a backward pass, a product whose result has a row for every sample is a gradient
+    MACs that grow with the batch are per sample; the rest, work on the weights alone, is ``macs_compose``. Two traces that differ by two
+    samples tell them apart, operation by operation; in a backward pass, a product whose result has a row for every sample is a gradient
     with respect to an input, one that sums over the samples is a gradient with respect to a weight.
     """
     size = min(micro_batch or batch_size, batch_size)
@@ -43,12 +45,13 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
     for one, more in [*zip(first, second, strict=True), *zip(update, update, strict=True)]:
         row = layers.setdefault(one.layer, dict.fromkeys(_KEYS, 0))
         for key, share in _shares(one, more, at):
-            row[key] += share.per_sample
+            row[key] += share.grown
             if share.fixed < 0:
                 uncounted.add(f"{one.name} (grows faster than the batch)")
             else:
                 fixed = "elementwise_ops_step" if key.startswith("elementwise") else "macs_compose"
                 row[fixed] += share.fixed
+    layers = {name: {key: -(-count // _APART) for key, count in row.items()} for name, row in layers.items()}
     inference = tracer.inference(batch_size)
     split = step.memory.split
     rows = _rows(step.layers, layers, split)
@@ -74,6 +77,7 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
         peak_temporary_bytes=split.temporaries,
         peak_layer_training=split.layer,
         peak_layer_inference=inference.layer,
+        deployed=_deployed(tracer, inference.macs, batch_size, total["macs_forward"]),
     )
 
 
@@ -83,18 +87,27 @@ _KEYS = (
 )  # fmt: skip
 
 
+def _deployed(tracer: Tracer, macs: int, batch_size: int, macs_forward: int) -> Deployed:
+    """Return the network of an inference; ``macs`` are those of ``batch_size`` samples, ``macs_forward`` of one sample in training."""
+    if macs != batch_size * macs_forward:  # it is another network, or training does more: what grows with the batch counts
+        macs_forward = tracer.inference(batch_size + 1).macs - macs
+    parameters = list(tracer.deployed.parameters())
+    params = sum(parameter.numel() for parameter in parameters)
+    return Deployed(params, macs_forward, bytes_of(parameters), bytes_of(tracer.deployed.buffers()))
+
+
 def _pair(tracer: Tracer, step: StepTrace, size: int) -> tuple[list[Operation], list[Operation], int]:
-    """Return the operations of two passes that differ by one sample, and the smaller batch; a batch of one may be a case of its own."""
+    """Return the operations of two passes that differ by two samples, and the smaller batch; a batch of one may be a case of its own."""
     own = [operation for operation in step.operations if operation.phase != "update"]
     for operations in (tracer.quick_operations, tracer.operations):
-        larger = operations(size + 1)
+        larger = operations(size + _APART)
         if _names(own) == _names(larger):
             return own, larger, size
-    largest = tracer.operations(size + 2)
+    largest = tracer.operations(size + 2 * _APART)
     if _names(larger) != _names(largest):
-        sizes = f"{size}, {size + 1} and {size + 2}"
+        sizes = f"{size}, {size + _APART} and {size + 2 * _APART}"
         raise ConfigError(f"the network does other operations at batches of {sizes}: costs per sample cannot be told")
-    return larger, largest, size + 1
+    return larger, largest, size + _APART
 
 
 def _names(operations: Sequence[Operation]) -> list[str]:
@@ -102,10 +115,10 @@ def _names(operations: Sequence[Operation]) -> list[str]:
 
 
 def _shares(one: Operation, more: Operation, size: int) -> list[tuple[str, _Share]]:
-    """Return where the work of an operation belongs; ``more`` is the same operation with one sample more than ``size``."""
+    """Return where the work of an operation belongs; ``more`` is the same operation with two samples more than ``size``."""
 
     def share(a: int, b: int) -> _Share:
-        return _Share(b - a, a - size * (b - a))
+        return _Share(b - a, _APART * a - size * (b - a))
 
     found: list[tuple[str, _Share]] = []
     if one.elementwise:

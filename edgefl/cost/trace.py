@@ -6,14 +6,14 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes
+from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes, spelled_out
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import work_of
 from edgefl.cost.memory import LivenessMeter, StepMemory, Watcher, bytes_of, held_by, step_memory, tensors_in
@@ -36,6 +36,7 @@ class Subject:
         loss: the client's objective, the method's regularisers included.
         optimizer: makes the optimizer that a client steps with.
         infer: runs the network on a batch.
+        deployed: makes the network that an inference runs; None: the one that is trained.
     """
 
     build: Build
@@ -43,6 +44,7 @@ class Subject:
     loss: Loss
     optimizer: MakeOptimizer
     infer: Infer = lambda module, batch: module(batch.x)
+    deployed: Build | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,11 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class InferenceTrace:
-    """What an inference holds besides the weights: in bytes, at its peak, and the layer that runs then."""
+    """What an inference holds besides the weights: in bytes, at its peak, and the layer that runs then; the MACs of its whole batch."""
 
     peak_bytes: int
     layer: str
+    macs: int
     uncounted_ops: frozenset[str]
 
 
@@ -107,7 +110,9 @@ class _Recorder:
             values = sum(tensor.numel() for tensor in tensors_in(out))
             name, layer = str(operation.overloadpacket), self._tracker.current()
             counts = (work.macs, work.macs_input, work.macs_weight, work.elementwise)
-            self.operations.append(Operation(name, layer, self.phase, *counts, values))
+            # A loss may itself hold gradients, of which it is a function.
+            inner = self.phase == "forward" and torch._C._current_autograd_node() is not None
+            self.operations.append(Operation(name, layer, "backward" if inner else self.phase, *counts, values))
 
 
 class Tracer:
@@ -126,6 +131,14 @@ class Tracer:
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         with self._fake:
             self._network = subject.build()
+
+    @cached_property
+    def deployed(self) -> nn.Module:
+        """The network of an inference: the trained one, unless there is another."""
+        if self._subject.deployed is None:
+            return self._network
+        with self._fake:
+            return self._subject.deployed()
 
     def step(self, batch_size: int, passes: int = 1) -> StepTrace:
         """Run ``passes`` forward and backward passes of ``batch_size`` samples and one update.
@@ -184,27 +197,31 @@ class Tracer:
         (value * 0.5 if self._accumulates else value).backward()
 
     def inference(self, batch_size: int) -> InferenceTrace:
-        """Return the peak bytes of activations of an inference, its input and output included, and operations in no table."""
-        module = self._network.eval()
+        """Return the peak bytes of activations of an inference, its input and output included, its MACs, and operations in no table."""
+        module = self.deployed.eval()
         tracker = LayerTracker(module)
         steps: list[Step] = []
+        macs: list[int] = []
         uncounted: set[str] = set()
 
         def observe(operation: Any, args: tuple[Any, ...], out: Any) -> None:
-            if work_of(operation, args, out) is None:
+            if (work := work_of(operation, args, out)) is None:
                 uncounted.add(str(operation.overloadpacket))
+            else:
+                macs.append(work.macs)
             reads, writes = (tuple(_numbers(meter, of)) for of in (args, out))
             if reads or writes:
                 scratch = scratch_bytes(operation, args, out)
                 steps.append(Step(reads, writes, may_overwrite(operation), tracker.current(), scratch))
 
-        with self._fake, quiet(), torch.no_grad(), _spelled_out(), tracker, LivenessMeter((), observe, tracker.current) as meter:
+        with self._fake, quiet(), torch.no_grad(), spelled_out(), tracker, LivenessMeter((), observe, tracker.current) as meter:
             batch = self._subject.batch(batch_size)
             inputs = set(_numbers(meter, batch.x))
             steps.clear()  # making the batch is not part of it
+            macs.clear()
             results = set(_numbers(meter, self._subject.infer(module, batch)))
         peak, layer = runtime_peak(steps, meter.sizes, inputs, results)
-        return InferenceTrace(peak, layer, frozenset(uncounted))
+        return InferenceTrace(peak, layer, sum(macs), frozenset(uncounted))
 
 
 def _layers(network: nn.Module) -> tuple[Layer, ...]:
@@ -232,15 +249,3 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
-
-
-@contextlib.contextmanager
-def _spelled_out() -> Iterator[None]:
-    """Trace attention and transformer blocks as products and a softmax, as an exported graph has them."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)

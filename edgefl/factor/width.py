@@ -4,18 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from edgefl.records import Place
 
+Shape = tuple[int, ...]
 
-def leading(name: str, shape: tuple[int, ...]) -> Place:
+
+def leading(name: str, shape: Shape, wide: Shape = (), blocks: int = 1) -> Place:
     """Return the place of a narrow tensor: the first ``shape[d]`` entries of dimension d, for every d (HeteroFL, section 3.1).
+
+    Where a tensor is ``blocks`` tensors of equal size, one below the other, as the gates of an LSTM are, it is the first rows of each:
+    the leading rows of all would be whole gates of the wide network, and none of others.
+
+    Args:
+        name: the tensor, here and in the wide network.
+        shape: of the narrow tensor.
+        wide: of the wide one; needed where there are several blocks.
+        blocks: number of blocks along the first dimension.
 
     >>> leading("fc.weight", (10, 16)).index
     (slice(0, 10, None), slice(0, 16, None))
+    >>> leading("lstm.bias_hh_l0", (4,), (12,), blocks=4).index
+    (tensor([0, 3, 6, 9]),)
     """
-    return Place(name, tuple(slice(0, size) for size in shape))
+    slices = tuple(slice(0, size) for size in shape)
+    if blocks == 1 or shape[:1] == wide[:1]:
+        return Place(name, slices)
+    starts, rows = torch.arange(blocks) * (wide[0] // blocks), torch.arange(shape[0] // blocks)
+    return Place(name, ((starts[:, None] + rows).flatten(), *slices[1:]))
+
+
+def nested(narrow: Mapping[str, Shape], wide: Mapping[str, Shape], stacked: Mapping[str, int]) -> dict[str, Place]:
+    """Return the place of every tensor of a narrow network in the wide one; ``stacked``: :func:`stacked_in`."""
+    return {name: leading(name, shape, wide[name], stacked.get(name, 1)) for name, shape in narrow.items()}
+
+
+def stacked_in(network: nn.Module) -> dict[str, int]:
+    """Return the tensors of ``network`` that are several of equal size, one below the other, and how many.
+
+    Those are the gates of recurrent layers: rows 0 to H − 1 of an LSTM's weights belong to the input gate, the next H to the forget
+    gate, and so on.
+
+    >>> stacked_in(nn.LSTM(2, 3))
+    {'weight_ih_l0': 4, 'weight_hh_l0': 4, 'bias_ih_l0': 4, 'bias_hh_l0': 4}
+    """
+    found: dict[str, int] = {}
+    for path, layer in network.named_modules():
+        if isinstance(layer, nn.RNNBase):
+            for name, parameter in layer.named_parameters():
+                if name.startswith(("weight_ih", "weight_hh", "bias_ih", "bias_hh")):
+                    found[f"{path}.{name}".lstrip(".")] = parameter.shape[0] // layer.hidden_size
+    return {name: blocks for name, blocks in found.items() if blocks > 1}
 
 
 def cut(tensors: Mapping[str, Tensor], places: Mapping[str, Place]) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from edgefl.records import BudgetName, Cost, Shortfall, Tier, Timing
 
 @dataclass(frozen=True)
 class Budget:
-    """What one client may use in one round; None is no limit. ``macs_forward`` is per sample, ``macs_train_step`` per step."""
+    """What one client may use in one round; None is no limit. ``macs_forward`` is of one sample's inference, ``macs_train_step`` of a step."""
 
     memory_bytes: float | None = None
     deadline_s: float | None = None
@@ -49,7 +49,7 @@ def use(cost: Cost, timing: Timing, budget: Budget) -> dict[BudgetName, tuple[fl
     """Return need and have of every budget that has a limit."""
     needs: dict[BudgetName, tuple[float, float | None]] = {
         "memory_bytes": (cost.training_memory_bytes, budget.memory_bytes),
-        "macs_forward": (cost.macs_forward, budget.macs_forward),
+        "macs_forward": (cost.macs_inference, budget.macs_forward),
         "macs_train_step": (cost.macs_train_step, budget.macs_train_step),
         "deadline_s": (timing.total_s, budget.deadline_s),
         "download_bytes": (cost.download_bytes, budget.download_bytes),

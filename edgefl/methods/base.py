@@ -88,6 +88,10 @@ class Method(abc.ABC):
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the client's network with arbitrary weights, on whatever device is current (``meta`` for shapes only)."""
 
+    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the network that a device runs, with arbitrary weights: the trained one unless :meth:`deploy` makes another of it."""
+        return self.network(architecture, tier)
+
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError`, naming layer and numbers, where this method cannot train this network at these tiers."""
         for tier in tiers:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgefl.factor.width import cut, leading
+from edgefl.factor.width import cut, nested, stacked_in
 from edgefl.methods.base import GlobalState, Method, WeightedSum, checked, masked_cross_entropy
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Place, Submodel, Tier, Update
@@ -46,7 +46,8 @@ class HeteroFL(Method):
         """Return copies of the leading slices."""
 
         def derive() -> dict[str, Place]:
-            return {name: leading(name, shape) for name, shape in self.shapes(state.architecture, tier).items()}
+            wide = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
+            return nested(self.shapes(state.architecture, tier), wide, stacked_in(state.architecture.skeleton()))
 
         places = state.once(f"places {tier.label}", derive)
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)

@@ -22,7 +22,7 @@ class Architecture:
 
     Attributes:
         model: a registered name.
-        input_shape: one sample's shape, ``(channels, height, width)``.
+        input_shape: one sample's shape, ``(channels, height, width)``, or ``(length,)`` of a text.
         classes: number of labels.
         norm: a policy of :mod:`edgefl.models.norm`; ``None`` takes the model's own.
 
@@ -53,8 +53,15 @@ class Architecture:
         return network
 
     def samples(self, count: int) -> Any:
-        """Return an uninitialised batch of ``count`` samples, (count, …) float32."""
+        """Return a batch of ``count`` samples, (count, …): uninitialised float32, or token ids, all 0, where the network takes those."""
+        if self.vocabulary:
+            return torch.zeros(count, *self.input_shape, dtype=torch.int64)
         return torch.empty(count, *self.input_shape)
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids the network knows: it takes int64 ids below that; 0 for networks that take float32."""
+        return int(models.facts(self.model).get("vocabulary", 0))
 
     def __str__(self) -> str:
         """Return a sample's shape as it is written."""
@@ -103,10 +110,20 @@ def image_shape(model: str, input_shape: tuple[int, ...], least: int) -> tuple[i
     return input_shape
 
 
+def window(model: str, input_shape: tuple[int, ...], norm: str) -> None:
+    """Check that ``input_shape`` is one length of at least one token, and that ``norm`` is ``none``: recurrent networks have no other."""
+    if len(input_shape) != 1:
+        shape = "x".join(map(str, input_shape))
+        raise ConfigError(f"model {model} takes a sequence of token ids, one length such as 80, got {shape}")
+    if norm != "none":
+        raise ConfigError(f"norm: model {model} has no feature maps to normalise, expected 'none', got {norm!r}")
+
+
 def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv2d | nn.Linear]]:
     """Yield the network's convolutions and linear layers by name, in the order of definition.
 
     Left out is what a layer of torch's own takes the weights of without calling it: the projections of ``nn.MultiheadAttention``.
+    Recurrent layers are no linear layers: methods that factorize them look for ``nn.RNNBase``.
     """
     attention = tuple(f"{name}." for name, layer in network.named_modules() if isinstance(layer, nn.MultiheadAttention))
     for name, layer in network.named_modules():

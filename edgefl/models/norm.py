@@ -7,6 +7,7 @@ Federated clients see few samples of few classes, so what a network does with st
 ``static``     Static BatchNorm (HeteroFL, section 3): batch statistics while training, none kept; for evaluation they are
                computed once, from queries to the clients (:func:`calibrate`), and never travel during training.
 ``batch``      The batch's own statistics in training and in inference (PriSM): nothing is kept or shared.
+``layer``      LayerNorm: each token's channels in a transformer, and in a feature map all of a sample's values.
 ``none``       No normalisation.
 ============== ======================================================================================================
 """
@@ -20,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-POLICIES = ("group", "static", "batch", "none")
+POLICIES = ("group", "layer", "static", "batch", "none")
 CHANNELS_PER_GROUP = 8
 
 
@@ -32,6 +33,8 @@ def norm2d(policy: str, channels: int) -> nn.Module:
     """
     if policy == "group":
         return nn.GroupNorm(groups_of(channels), channels)
+    if policy == "layer":
+        return nn.GroupNorm(1, channels)
     if policy == "none":
         return nn.Identity()
     return BatchStatisticsNorm(channels) if policy == "batch" else StaticBatchNorm(channels)

@@ -31,6 +31,11 @@ def tier_colour(summary: Json, tier: float) -> str:
     return f"var(--tier-{tiers.index(tier) % TIER_COLOURS})" if tier in tiers else "var(--soft)"
 
 
+def of_clients(summary: Json) -> bool:
+    """Whether accuracies are means over clients, each with its own model or labels; runs of older versions do not say."""
+    return summary.get("accuracy_of") == "clients"
+
+
 def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
     """Return accuracy over rounds, over bytes sent and over the simulated clock."""
     evaluated, sent_bytes, total_bytes = [], [], 0
@@ -39,7 +44,7 @@ def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
         if record["accuracy"]:
             evaluated.append(record)
             sent_bytes.append(total_bytes)
-    unit, unit_s = _clock_unit(max((record["clock_s"] for record in evaluated), default=0.0))
+    unit, unit_s = clock_unit(max((record["clock_s"] for record in evaluated), default=0.0))
     axes: tuple[tuple[str, str, str, list[float], Json], ...] = (
         ("rounds", "Accuracy over rounds", "round", [record["round"] for record in evaluated], {}),
         (
@@ -60,7 +65,7 @@ def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
     if not evaluated:
         sentence = "No round was evaluated, so there is no accuracy to draw."
         return tuple(Chart(f"accuracy-{key}", title, sentence, None) for key, title, *_ in axes)
-    sentences = (_accuracy_by_tier(evaluated), *_close_to_best(evaluated, sent_bytes))
+    sentences = (_accuracy_by_tier(summary, evaluated), *_close_to_best(summary, evaluated, sent_bytes))
     return tuple(
         Chart(
             f"accuracy-{key}",
@@ -156,7 +161,8 @@ def _accuracy_figure(summary: Json, evaluated: Sequence[Json], x: Sequence[float
         marker = {"symbol": _SYMBOLS[i % len(_SYMBOLS)], "size": 7}
         traces.append(_line(f"tier {label}", x, y, marked, tier_colour(summary, tier), marker=marker))
     y = [record["accuracy"].get("global") for record in evaluated]
-    traces.append(_line("global", x, y, "lines", "var(--ink)", dash="dot"))
+    name = "mean of clients" if of_clients(summary) else "global"
+    traces.append(_line(name, x, y, "lines", "var(--ink)", dash="dot"))
     return figure_of(traces, layout_of(340, xaxis, {"title": "accuracy", "tickformat": ".0%"}))
 
 
@@ -275,26 +281,35 @@ def _class_tier(item: Json) -> str:
     return "no tier" if item["tier"] is None else f"tier {tier_label(item['tier'])}"
 
 
-def _clock_unit(longest_s: float) -> tuple[str, float]:
+def clock_unit(longest_s: float) -> tuple[str, float]:
+    """Return the unit for an axis that goes to ``longest_s``, and its seconds.
+
+    >>> clock_unit(100), clock_unit(7200)
+    (('s', 1.0), ('min', 60.0))
+    """
     return ("s", 1.0) if longest_s < 180 else ("min", 60.0) if longest_s < 3 * 3600 else ("h", 3600.0)
 
 
-def _accuracy_by_tier(evaluated: Sequence[Json]) -> str:
+def _accuracy_by_tier(summary: Json, evaluated: Sequence[Json]) -> str:
     accuracy = dict(evaluated[-1]["accuracy"])
-    whole = accuracy.pop("global", None)
-    sentence = f"After round {evaluated[-1]['round']} the global model is right on {human_percent(whole)} of held-out samples"
+    whole, when = human_percent(accuracy.pop("global", None)), f"After round {evaluated[-1]['round']}"
+    if of_clients(summary):
+        sentence = f"{when} clients are right on {whole} of held-out samples of their own, in the mean"
+    else:
+        sentence = f"{when} the global model is right on {whole} of held-out samples"
     if not accuracy:
         return f"{sentence}."
     label, worst = min(accuracy.items(), key=lambda pair: float(pair[1]))
     return f"{sentence}, the weakest tier ({label}) on {human_percent(worst)}."
 
 
-def _close_to_best(evaluated: Sequence[Json], sent_bytes: Sequence[int]) -> tuple[str, str]:
+def _close_to_best(summary: Json, evaluated: Sequence[Json], sent_bytes: Sequence[int]) -> tuple[str, str]:
     """Return what it took, in bytes and in simulated time, to come within one point of the best global accuracy."""
     reached = [record["accuracy"].get("global") or 0.0 for record in evaluated]
     first = next(i for i, value in enumerate(reached) if value >= max(reached) - 0.01)
     record = evaluated[first]
-    claim = f"The global model came within one point of its best ({human_percent(max(reached))}) after"
+    who = "The clients' mean" if of_clients(summary) else "The global model"
+    claim = f"{who} came within one point of its best ({human_percent(max(reached))}) after"
     return (
         f"{claim} {human_bytes(sent_bytes[first])}, of {human_bytes(sent_bytes[-1])} sent in all.",
         f"{claim} {human_seconds(record['clock_s'])} of simulated time, in round {record['round']}.",

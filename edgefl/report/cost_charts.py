@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from edgefl.report.cost_columns import weights_bytes
+from edgefl.report.cost_columns import draws, weights_bytes
 from edgefl.report.cost_layers import OTHER, costliest, layer_rows, macs_of_step
 from edgefl.report.plot import Chart, Figure, compared, figure_of, layout_of
 from edgefl.report.tables import Row, tier_label
@@ -49,13 +49,18 @@ class Measure:
 
 def _macs(key: str) -> Callable[[Row], int]:
     """Return the MACs of a step, of a layer or of a whole tier: the row brings the counts and the batch."""
-    return lambda row: macs_of_step(row, row)[key]
+    return lambda row: 0 if draws(row) and key != "macs_compose" else macs_of_step(row, row)[key]
+
+
+def _macs_drawn(row: Row) -> int:
+    return int(row["batch_size"] * row["macs_drawn"]) if draws(row) else 0
 
 
 _COMPUTE = (
     Part("forward", "var(--part-0)", _macs("macs_forward")),
     Part("gradients of inputs", "var(--part-1)", _macs("macs_backward_input")),
     Part("gradients of weights", "var(--part-2)", _macs("macs_backward_weight")),
+    Part("forward and gradients, mean of the networks drawn", "var(--part-3)", _macs_drawn),
     Part("composition", "var(--tier-1)", _macs("macs_compose")),
 )
 _TRAFFIC = (_key("down", "part-1", "download_bytes"), _key("up", "part-3", "upload_bytes"))
@@ -103,7 +108,8 @@ def layer_charts(row: Row, key: str) -> tuple[Chart, ...]:
     """
     sizes = {name: row[name] for name in ("batch_size", "micro_batch")}
     layers = [{**layer, **sizes} for layer in layer_rows(row)]
-    return tuple(_layer_chart(measure, layers, f"{key}-{measure.key}", sizes) for measure in _OF_LAYERS)
+    measures = [replace(m, noun=f"{m.noun} of the tier's own network") if draws(row) else m for m in _OF_LAYERS[:1]]
+    return tuple(_layer_chart(measure, layers, f"{key}-{measure.key}", sizes) for measure in (*measures, *_OF_LAYERS[1:]))
 
 
 def _layer_chart(measure: Measure, layers: Sequence[Row], key: str, sizes: Mapping[str, int]) -> Chart:

@@ -8,13 +8,13 @@ from edgefl.report.tables import TIER, Column, Row, budget_name, under
 from edgefl.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 COST_COLUMNS = (
-    "tier", "method", "model", "batch_size", "micro_batch", "optimizer", "codec", "params",
-    "macs_forward", "macs_backward_input", "macs_backward_weight", "macs_backward", "macs_compose", "macs_train_step",
-    "elementwise_ops", "elementwise_ops_backward", "elementwise_ops_step",
+    "tier", "method", "model", "batch_size", "micro_batch", "optimizer", "codec", "params", "params_inference",
+    "macs_forward", "macs_backward_input", "macs_backward_weight", "macs_backward", "macs_compose", "macs_drawn", "macs_train_step",
+    "macs_inference", "elementwise_ops", "elementwise_ops_backward", "elementwise_ops_step",
     "peak_activation_bytes_inference", "peak_activation_bytes_training", "parameter_bytes", "buffer_bytes", "gradient_bytes",
-    "optimizer_bytes", "training_memory_bytes", "inference_memory_bytes", "peak_gradient_bytes", "peak_saved_bytes",
-    "peak_temporary_bytes", "peak_layer_training", "peak_layer_inference", "download_bytes", "upload_bytes", "header_bytes",
-    "formula_bytes", "uncounted_ops",
+    "optimizer_bytes", "training_memory_bytes", "weights_bytes_inference", "inference_memory_bytes", "peak_gradient_bytes",
+    "peak_saved_bytes", "peak_temporary_bytes", "peak_layer_training", "peak_layer_inference", "download_bytes", "upload_bytes",
+    "header_bytes", "formula_bytes", "uncounted_ops",
 )  # fmt: skip
 DEVICE_COLUMNS = (
     "device", "device_title", "inference_seconds", "inference_joules", "train_step_seconds", "train_step_joules",
@@ -26,6 +26,11 @@ def weights_bytes(row: Row) -> int | None:
     """Return the bytes of parameters and buffers, which a network holds throughout; None where they are not known."""
     known: int | None = row.get("parameter_bytes")
     return None if known is None else known + int(row.get("buffer_bytes", 0))
+
+
+def draws(row: Row) -> bool:
+    """Whether every step trains one of several networks: the MACs of a step are then the mean over them."""
+    return row.get("macs_drawn") is not None
 
 
 def _device(row: Row) -> str:
@@ -60,13 +65,14 @@ COMPUTE = (
     *under("MACs/pass", human_count, macs_compose="composing"),
     *under("element-wise", human_count, elementwise_ops="forward", elementwise_ops_backward="backward"),
     *under("element-wise", human_count, elementwise_ops_step="per step"),
+    *under("inference", human_count, macs_inference="MACs"),
 )
 MEMORY = (
     Column("training", "weights", lambda row: human_bytes(weights_bytes(row))),
     *under("training", human_bytes, peak_gradient_bytes="gradients", optimizer_bytes="optimizer", peak_saved_bytes="saved"),
     *under("training", human_bytes, peak_temporary_bytes="temp."),
     _text("training", "peak in", "peak_layer_training"),
-    *under("inference", human_bytes, peak_activation_bytes_inference="activations"),
+    *under("inference", human_bytes, weights_bytes_inference="weights", peak_activation_bytes_inference="activations"),
     _text("inference", "peak in", "peak_layer_inference"),
 )
 ON_DEVICE = (

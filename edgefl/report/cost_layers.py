@@ -37,7 +37,8 @@ def layer_rows(row: Row) -> list[dict[str, Any]]:
     """Return a tier's layers in the network's order, each with its step, its share of it and the bytes that travel.
 
     Every layer gains ``macs_train_step``, ``macs_share`` (of all layers, 0 where nothing multiplies), ``download_bytes`` and
-    ``upload_bytes``. A tensor belongs to the layer whose name is the longest prefix of its own, or else to the network as a whole.
+    ``upload_bytes``; where a step trains one of several networks, these are the layers of the tier's own. A tensor belongs to the layer
+    whose name is the longest prefix of its own, or else to the network as a whole.
     """
     layers = [{**layer, "macs_train_step": sum(macs_of_step(row, layer).values())} for layer in row["layers"]]
     total = sum(layer["macs_train_step"] for layer in layers)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edgefl import __version__
 from edgefl.errors import InputError
 from edgefl.report.cost_charts import MOST_LAYERS, layer_charts, tier_charts
-from edgefl.report.cost_columns import COMPUTE, LAYERS, MEMORY, ON_DEVICE, SENT, SUMMARY
+from edgefl.report.cost_columns import COMPUTE, LAYERS, MEMORY, ON_DEVICE, SENT, SUMMARY, draws
 from edgefl.report.cost_layers import layer_rows
 from edgefl.report.cost_tables import about, per_device, per_tier
 from edgefl.report.page import render_page
@@ -24,6 +24,7 @@ class TierLayers:
     label: str
     charts: tuple[Chart, ...]
     table: PlainTable
+    draws: bool
 
 
 def cost_page(rows: Sequence[Row]) -> str:
@@ -61,7 +62,8 @@ def cost_page(rows: Sequence[Row]) -> str:
 
 
 def _layers(row: Row, key: str) -> TierLayers:
-    return TierLayers(tier_label(row["tier"]), layer_charts(row, key), PlainTable.of((*LAYERS, *SENT), layer_rows(row)))
+    table = PlainTable.of((*LAYERS, *SENT), layer_rows(row))
+    return TierLayers(tier_label(row["tier"]), layer_charts(row, key), table, draws(row))
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

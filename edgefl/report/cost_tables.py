@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgefl.errors import UnknownNameError
-from edgefl.report.cost_columns import COMPUTE, COST_COLUMNS, DEVICE_COLUMNS, LAYERS, MEMORY, ON_DEVICE, SUMMARY
+from edgefl.report.cost_columns import COMPUTE, COST_COLUMNS, DEVICE_COLUMNS, LAYERS, MEMORY, ON_DEVICE, SUMMARY, draws
 from edgefl.report.cost_layers import LAYER_COLUMNS, costliest, layer_rows
 from edgefl.report.tables import TIER, Column, Row, bare_table, stacked, tier_label, uncounted
 
@@ -104,6 +104,10 @@ def about(rows: Sequence[Row]) -> list[tuple[str, str]]:
         if values:
             shown = ("none, the network as it is" if key == "method" and value is None else str(value) for value in values)
             pairs.append((name, ", ".join(shown)))
+    if any(map(draws, rows)):
+        pairs.append(
+            ("a step trains", "one of several networks, drawn: its MACs are their mean, all else is the tier's own network's")
+        )
     return pairs
 
 
@@ -125,6 +129,7 @@ def _cost_rich(rows: Sequence[Row]) -> Group:
 
 def _layer_rich(row: Row, layers: Sequence[Row]) -> Group:
     title = f"Layers of tier {tier_label(row['tier'])}: MACs per sample, those of composition per pass, and their share of a step"
+    title += " of the tier's own network" if draws(row) else ""
     return Group(_titled(title, LAYERS, layers), *_warning([row]))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from edgefl.files import write_bytes
 from edgefl.report import charts
+from edgefl.report.observed import observed_charts
 from edgefl.report.page import render_page
 from edgefl.report.schema import Refusal, read_rounds, read_summary
 from edgefl.report.tables import BUDGETS, need_have, tier_label, tier_table
@@ -51,6 +52,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         "cost": charts.cost_charts(summary),
         "budgets": (charts.budget_chart(summary),),
         "outcomes": charts.outcome_charts(summary, rounds),
+        "observed": observed_charts(rounds),
     }
     return render_page(
         "template.html.j2",
@@ -64,6 +66,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         classes=_classes(summary),
         refusals=_refusals(summary, rounds),
         memory=_memory(summary),
+        of_clients=charts.of_clients(summary),
     )
 
 
@@ -74,6 +77,7 @@ def _largest_first(summary: Json) -> list[Json]:
 def _about(summary: Json) -> list[tuple[str, str]]:
     """Return what was run, as pairs of a name and its value."""
     keys = (
+        "method",
         "fleet",
         "partition",
         "clients",
@@ -85,18 +89,28 @@ def _about(summary: Json) -> list[tuple[str, str]]:
         "seed",
     )
     pairs = [(key.replace("_", " "), str(summary[key])) for key in keys]
+    pairs += [(key.replace("_", " "), str(summary.get(key, usual))) for key, usual in _ADDED.items()]
+    whose = "the mean over clients, each on its own" if charts.of_clients(summary) else "the global model"
     return [
         *pairs,
+        ("labels", "each client's own" if summary.get("permute_labels") else "the same for all"),
+        ("accuracy of", whose),
         ("round deadline", "none" if summary["deadline_s"] is None else human_seconds(summary["deadline_s"])),
     ]
+
+
+_ADDED = {"objective": "none", "server_optimizer": "avg", "codec": "fp32"}
+"""Keys that runs of older versions do not have, and what those were."""
 
 
 def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
     """Return the key numbers: heading, figure, and what it stands for."""
     turns = [client for record in rounds for client in record["clients"]]
     down, up = summary["download_bytes"], summary["upload_bytes"]
+    accuracy = human_percent(summary["global_accuracy"])
+    shown = ("Clients' accuracy", accuracy, "in the mean, each on its own held-out samples")
     return [
-        ("Global accuracy", human_percent(summary["global_accuracy"]), "of held-out samples"),
+        shown if charts.of_clients(summary) else ("Global accuracy", accuracy, "of held-out samples"),
         ("Simulated time", human_seconds(summary["simulated_s"]), "on the fleet's own clock"),
         ("Bytes sent", human_bytes(down + up), f"{human_bytes(down)} down, {human_bytes(up)} up"),
         ("Energy", human_joules(summary["energy_j"]), "on all devices"),

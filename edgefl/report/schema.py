@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
@@ -110,6 +110,13 @@ class Summary(Record):
     energy_j: Number
     global_accuracy: Number | None
     deadline_s: Number | None
+    # Runs of older versions have none of these, and are what the defaults say.
+    accuracy_of: Literal["global", "clients"] = "global"
+    objective: str = "none"
+    server_optimizer: str = "avg"
+    codec: str = "fp32"
+    permute_labels: bool = False
+    macs: Whole | None = None
     tiers: list[TierRow]
     classes: list[ClassRow]
 
@@ -120,6 +127,7 @@ class ClientLine(Record):
     client: Whole
     device: str
     status: str
+    tier: Number | None = None
     refusal: list[Refusal]
 
 
@@ -132,6 +140,9 @@ class RoundLine(Record):
     upload_bytes: Whole
     accuracy: dict[str, Number]
     clients: list[ClientLine]
+    macs: Whole | None = None
+    energy_j: Number | None = None
+    observed: dict[str, Any] = {}
 
 
 def read_summary(path: Path) -> dict[str, Any]:

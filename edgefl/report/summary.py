@@ -12,11 +12,12 @@ from edgefl.records import Cost, Tier
 from edgefl.server.plan import ClassPlan, Plan
 
 COST_KEYS = (
-    "params", "macs_forward", "macs_backward_input", "macs_backward_weight", "macs_backward", "macs_compose", "macs_train_step",
-    "elementwise_ops", "elementwise_ops_backward", "elementwise_ops_step",
+    "params", "params_inference",
+    "macs_forward", "macs_backward_input", "macs_backward_weight", "macs_backward", "macs_compose", "macs_drawn", "macs_train_step",
+    "macs_inference", "elementwise_ops", "elementwise_ops_backward", "elementwise_ops_step",
     "peak_activation_bytes_inference", "peak_activation_bytes_training", "parameter_bytes", "buffer_bytes", "gradient_bytes",
-    "optimizer_bytes", "training_memory_bytes", "inference_memory_bytes", "peak_gradient_bytes", "peak_saved_bytes",
-    "peak_temporary_bytes", "peak_layer_training", "peak_layer_inference", "download_bytes", "upload_bytes",
+    "optimizer_bytes", "training_memory_bytes", "weights_bytes_inference", "inference_memory_bytes", "peak_gradient_bytes",
+    "peak_saved_bytes", "peak_temporary_bytes", "peak_layer_training", "peak_layer_inference", "download_bytes", "upload_bytes",
 )  # fmt: skip
 
 

@@ -187,9 +187,14 @@ def to_plain(summary: Row) -> str:
         summary: the content of a run's ``summary.json``.
     """
     rows = _largest_first(summary)
-    lines = ["; ".join(_plain_group(group, columns, row) for group, columns in grouped(_COMPACT)) for row in rows]
+    lines = plain_lines(_COMPACT, rows)
     warning = uncounted(rows)
     return "\n".join([*lines, warning] if warning else lines)
+
+
+def plain_lines(columns: Sequence[Column], rows: Iterable[Row]) -> list[str]:
+    """Return a line per row, the columns' groups one after the other."""
+    return ["; ".join(_plain_group(group, members, row) for group, members in grouped(columns)) for row in rows]
 
 
 def _largest_first(summary: Row) -> list[Row]:
@@ -208,10 +213,14 @@ def bare_table(gap: int, leading: int = 0) -> Table:
     return table
 
 
-def stacked(columns: Sequence[Column], rows: Sequence[Row], gap: int) -> Table:
-    """Return a table with one column per group, whose members stand one above the other; every cell is literal text."""
+def stacked(columns: Sequence[Column], rows: Sequence[Row], gap: int, caption: str | None = None) -> Table:
+    """Return a table with one column per group, whose members stand one above the other; every cell is literal text.
+
+    Below it stands ``caption``; None warns of operations that were not counted.
+    """
     table = bare_table(gap, leading=1)
-    table.caption = Text(uncounted(rows)) if uncounted(rows) else None
+    below = uncounted(rows) if caption is None else caption
+    table.caption = Text(below) if below else None
     groups = grouped(columns)
     for group, members in groups:
         head = Text("\n".join([group, *(column.head for column in members if column.head)]))

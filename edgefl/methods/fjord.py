@@ -1,0 +1,144 @@
+"""FjORD: a tier is a width, and in every step a client trains one of the widths up to its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edgefl.factor.width import cut, nested, stacked_in
+from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, cross_entropy
+from edgefl.models.base import Architecture
+from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.registry import method
+
+
+class FjORDConfig(MethodConfig):
+    """Options of FjORD.
+
+    Attributes:
+        distill: whether narrower widths learn from the client's own width (self-distillation) instead of the labels.
+        tiers: the run's widths, from which a client draws; set from the run.
+    """
+
+    distill: bool = False
+    tiers: tuple[float, ...] = (1.0, 0.5, 0.25)
+
+
+@dataclass(frozen=True)
+class Nested:
+    """The narrower networks inside a client's network: ordered dropout keeps the leading channels of every layer."""
+
+    architecture: Architecture
+    widths: tuple[float, ...]
+    _skeletons: dict[float, nn.Module] = field(default_factory=dict, repr=False)
+
+    def drawn(self, draw: float | None) -> float:
+        """Return the width of a step; None, while costs are counted, takes the client's own.
+
+        >>> nested = Nested(Architecture("mlp", (4,), 2), (0.25, 0.5, 1.0))
+        >>> nested.drawn(0.0), nested.drawn(0.34), nested.drawn(0.99), nested.drawn(None)
+        (0.25, 0.5, 1.0, 1.0)
+        """
+        last = len(self.widths) - 1
+        return self.widths[last if draw is None else min(int(draw * len(self.widths)), last)]
+
+    def forward(self, module: nn.Module, width: float, x: Any) -> Tensor:
+        """Return the logits of the sub-network of ``width``: computed with slices of the weights of ``module``, of that size only."""
+        if width == self.widths[-1]:
+            return module(x)
+        if width not in self._skeletons:
+            self._skeletons[width] = self.architecture.skeleton(width)
+        skeleton = self._skeletons[width].train(module.training)
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        narrow = {name: tuple(t.shape) for name, t in (*skeleton.named_parameters(), *skeleton.named_buffers())}
+        wide = {name: tuple(tensor.shape) for name, tensor in held.items()}
+        slices = {name: held[name][place.index] for name, place in nested(narrow, wide, stacked_in(skeleton)).items()}
+        return torch.func.functional_call(skeleton, slices, (x,))
+
+
+@method("fjord")
+class FjORD(Method):
+    """Ordered dropout: in each step a client draws a width uniformly from the tiers up to its own and trains those leading channels.
+
+    Drawn and trained is a network of physically that size: slices of the client's weights, so a step costs what its width costs. Every
+    entry is averaged over the clients that hold it, by samples; entries that nobody holds keep their value. Normalisation is the model's
+    at each width; its scales and shifts are leading slices too, and statistics never outlive a batch or sample.
+
+    With ``distill`` a step trains the client's own width on the labels, and the drawn one, where narrower, on
+    KL(softmax of the own width's logits, held fixed ‖ its own softmax), at temperature 1 and with nothing of the labels, the paper's
+    α = T = 1; costs are then those of the own width and the widest below it in every step.
+
+    Differs from the paper: it keeps BatchNorm statistics and scales of each width apart, here the model's normalisation policy has no
+    statistics to keep and widths share slices of one set of scales. Weight decay and momentum act on the entries outside of a drawn
+    width as well, as in any step whose gradient there is zero.
+    """
+
+    config: FjORDConfig
+
+    config_class: ClassVar[type[MethodConfig]] = FjORDConfig
+    title: ClassVar[str] = "FjORD"
+    paper: ClassVar[str] = "Horváth et al., NeurIPS 2021"
+    tier_meaning: ClassVar[str] = "width p: the share of leading channels of every hidden layer that a client holds at most"
+    travels: ClassVar[str] = "the leading slice of every weight at the client's own width, both ways"
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the network of width p, which knows the narrower ones inside it."""
+        network = architecture.build(tier.ratio)
+        network.nested = Nested(architecture, self._widths(tier))  # type: ignore[assignment]
+        return network
+
+    def _widths(self, tier: Tier) -> tuple[float, ...]:
+        return tuple(sorted({ratio for ratio in self.config.tiers if ratio < tier.ratio} | {tier.ratio}))
+
+    def step_tiers(self, tier: Tier) -> tuple[Tier, ...]:
+        """Return the tiers up to the client's own; with distillation every step trains the own width."""
+        return (tier,) if self.config.distill else tuple(map(Tier, reversed(self._widths(tier))))
+
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return copies of the leading slices."""
+
+        def derive() -> dict[str, Place]:
+            wide = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
+            return nested(self.shapes(state.architecture, tier), wide, stacked_in(state.architecture.skeleton()))
+
+        places = state.once(f"places {tier.label}", derive)
+        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
+
+    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+        """Return the cross-entropy of the drawn width, or with distillation that of the own width and what the drawn one learns of it."""
+        nested: Nested = module.nested  # type: ignore[assignment]
+        width = nested.drawn(batch.draw)
+        if not self.config.distill:
+            return cross_entropy(nested.forward(module, width, batch.x), batch)
+        teacher = module(batch.x)
+        loss = cross_entropy(teacher, batch)
+        if batch.draw is None:  # the most expensive choice: the widest of the narrower networks
+            width = nested.widths[-2:][0]
+        if width == nested.widths[-1]:
+            return loss
+        student = F.log_softmax(nested.forward(module, width, batch.x), 1)
+        return loss + F.kl_div(student, F.log_softmax(teacher.detach(), 1), reduction="batchmean", log_target=True)
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Average every entry over the clients that hold it, by samples."""
+        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
+        total = WeightedSum(state.tensors)
+        for update in checked(updates, lambda update: shapes[update.tier]):
+            for name, tensor in update.tensors.items():
+                total.add(name, tensor, float(update.samples), update.places[name].index)
+        return state.replace(total.mean(state.tensors))
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the plain network of width p."""
+        network = state.architecture.build(tier.ratio)
+        network.load_state_dict(self.submodel(state, tier, np.random.default_rng(0), client).tensors)
+        return network.eval()

@@ -1,0 +1,228 @@
+"""FLANC: a tier is a width, and the weights of every width are combinations of one basis that all clients train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from edgefl.errors import ConfigError, nearest
+from edgefl.factor.basis import BasisRule, BasisSize, check_divisor, check_size, first_basis, first_coefficients
+from edgefl.factor.basis_layers import Composed, basis_name, coefficients_name, composed_layers, dense_state
+from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, cross_entropy
+from edgefl.models.base import Architecture, Unfilled, replace_layer, stem_and_classifier, weighted_layers
+from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.registry import method
+from edgefl.rng import torch_seeded
+
+Shapes = dict[str, dict[str, list[tuple[int, ...]]]]
+
+
+class FLANCConfig(MethodConfig):
+    """Options of FLANC.
+
+    Attributes:
+        orthogonality: λ of λ·Σ‖V·Vᵀ − I‖² (Eq. 3).
+        share: how much of the smallest width's channels R₁ may take (:class:`edgefl.factor.basis.BasisRule`).
+        bases: R₂ is this times √(k₁k₂)·R₁.
+        basis_channels: R₁ of single layers, by name, instead of the rule's ("conv2", or "rnn.weight_hh_l0" in recurrent layers).
+        basis_count: R₂ of single layers, likewise.
+        tiers: the run's widths, which R₁ has to divide the channels of; set from the run.
+    """
+
+    orthogonality: float = Field(1e-3, ge=0, allow_inf_nan=False)
+    share: float = Field(0.5, gt=0, le=1)
+    bases: float = Field(2 / 3, gt=0, allow_inf_nan=False)
+    basis_channels: Mapping[str, PositiveInt] = Field(default_factory=dict)
+    basis_count: Mapping[str, PositiveInt] = Field(default_factory=dict)
+    tiers: tuple[float, ...] = (1.0, 0.5, 0.25)
+
+
+@method("flanc")
+class FLANC(Method):
+    """W_p = V·U_p: a basis V per layer, shared by all widths, and coefficients U_p that belong to width p (Eq. 1 and 2).
+
+    Composed are all convolutions, linear layers and the matrices of recurrent layers, the classifier too: its input scales with p, its
+    outputs are the classes at every width, so all tiers share its basis and each has its own coefficients and biases. Clients minimise
+    cross-entropy + λ Σ‖V·Vᵀ − I‖² (Eq. 3). The server averages V over all clients and U_p over those of tier p, by samples (Eq. 4); a tier
+    that nobody trained keeps its coefficients. What is not composed (biases, normalisation, embeddings) is the tier's own as U_p is: the
+    channels of different widths are different combinations, so channel 3 of one has nothing to do with channel 3 of another.
+
+    R₁ and R₂ follow from one rule (:class:`edgefl.factor.basis.BasisRule`), which stays within every communication count of Table 1. The
+    bases start orthonormal, and the coefficients so that composed weights have He's variance 2/(k²S) (the classifier and recurrent
+    matrices, which no rectifier follows: 1/(k²S)). A device runs the plain network of width p, composed once.
+
+    Differs from the paper: it chooses R₁ and R₂ "depending on architecture and tasks" without printing them, here a rule does; its text
+    does not say which channels form a fragment, here R₁ consecutive ones; the authors redraw tiers until none is empty, here an empty
+    one stays as it is.
+    """
+
+    config: FLANCConfig
+
+    config_class: ClassVar[type[MethodConfig]] = FLANCConfig
+    title: ClassVar[str] = "FLANC"
+    paper: ClassVar[str] = "Mei et al., NeurIPS 2022"
+    tier_meaning: ClassVar[str] = (
+        "width p: the share of channels of every hidden layer, composed from a basis that all widths share"
+    )
+    travels: ClassVar[str] = "the shared bases, and the tier's own coefficients, norms and biases, both ways"
+
+    def sizes(self, architecture: Architecture, tier: Tier) -> dict[str, dict[str, BasisSize]]:
+        """Return layer → weight → R₁ and R₂; ``tier`` counts among the run's widths, so that costs of any width can be asked for.
+
+        Raises:
+            ConfigError: an R₁ or R₂ that the options ask for cannot be; the message has the layer and the numbers.
+        """
+        stem = stem_and_classifier(architecture.skeleton())[0]
+        rule = BasisRule(self.config.share, self.config.bases)
+        found: dict[str, dict[str, BasisSize]] = {}
+        for layer, of in _shapes(architecture, (*self.config.tiers, tier.ratio)).items():
+            found[layer] = {weight: self._size(rule, _key(layer, weight), at, layer == stem) for weight, at in of.items()}
+        return found
+
+    def _size(self, rule: BasisRule, name: str, shapes: list[tuple[int, ...]], whole: bool) -> BasisSize:
+        size = rule.size(shapes, whole)
+        if channels := self.config.basis_channels.get(name):
+            size = BasisSize(channels, rule.count(channels, math.prod(shapes[0][2:])))
+        size = BasisSize(size.channels, self.config.basis_count.get(name, size.count))
+        check_size(name, size, shapes)
+        return size
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Refuse widths whose channels have no common divisor, and R₁ or R₂ that cannot be."""
+        shapes = {_key(n, w): at for n, of in _shapes(architecture, _ratios(tiers)).items() for w, at in of.items()}
+        for option in ("basis_channels", "basis_count"):
+            for name in getattr(self.config, option):
+                if name not in shapes:
+                    hint = nearest(name, shapes)
+                    raise ConfigError(f"method_options.{option}: there is no layer {name!r};{hint} known: {', '.join(shapes)}")
+        for name, at in shapes.items():
+            if name not in self.config.basis_channels:
+                check_divisor(name, at)
+        for tier in tiers:
+            self.sizes(architecture, tier)
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the network of width p with composed layers; every forward pass multiplies V and U_p."""
+        network, skeleton = architecture.build(tier.ratio), architecture.skeleton(tier.ratio)
+        for name, sizes in self.sizes(architecture, tier).items():
+            replace_layer(network, name, Composed(network.get_submodule(name), skeleton.get_submodule(name), sizes))
+        return network
+
+    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the plain network of width p."""
+        return architecture.build(tier.ratio)
+
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        """Return orthonormal bases, and coefficients and everything else of each tier."""
+        tensors: dict[str, Tensor] = {}
+        with torch_seeded(rng):
+            for tier in tiers:
+                network = self.network(architecture, tier)
+                places = _places(network, tier)
+                _fill(network, stem_and_classifier(architecture.skeleton())[1])
+                for name, tensor in network.state_dict().items():
+                    if tensor.is_floating_point():
+                        tensors.setdefault(places[name].target, tensor.detach().clone())
+        return GlobalState(architecture, tiers, tensors)
+
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return copies of the bases and of the tier's own tensors."""
+        places = self._placed(state, tier)
+        tensors = {name: state.tensors[place.target].clone() for name, place in places.items()}
+        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+
+    def _placed(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
+        def derive() -> dict[str, Place]:
+            with torch.device("meta"), Unfilled():
+                return _places(self.network(state.architecture, tier), tier)
+
+        return state.once(f"places {tier.label}", derive)
+
+    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+        """Return cross-entropy + λ Σ‖V·Vᵀ − I‖² over all bases (Eq. 3)."""
+        loss = cross_entropy(module(batch.x), batch)
+        if self.config.orthogonality:
+            for layer in composed_layers(module).values():
+                loss = loss + self.config.orthogonality * layer.penalty()
+        return loss
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Average bases over all updates and the rest over those of its tier, by samples (Eq. 4)."""
+        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
+        total = WeightedSum(state.tensors)
+        for update in checked(updates, lambda update: shapes[update.tier]):
+            places = self._placed(state, update.tier)
+            for name, tensor in update.tensors.items():
+                total.add(places[name].target, tensor, float(update.samples))
+        return state.replace(total.mean(state.tensors))
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the plain network of width p with its weights composed once."""
+        submodel = self.submodel(state, tier, np.random.default_rng(0), client)
+        composed = submodel.build()
+        composed.load_state_dict(submodel.tensors)
+        network = state.architecture.build(tier.ratio)
+        network.load_state_dict(dense_state(composed))
+        return network.eval()
+
+    def global_tier(self, state: GlobalState) -> Tier:
+        """Return the widest tier: the server holds no other network."""
+        return max(state.tiers)
+
+
+def _ratios(tiers: Iterable[Tier]) -> tuple[float, ...]:
+    return tuple(tier.ratio for tier in tiers)
+
+
+def _key(layer: str, weight: str) -> str:
+    """Return how options and messages name a weight: by its layer, where that has no other."""
+    return layer if weight == "weight" else f"{layer}.{weight}"
+
+
+def _shapes(architecture: Architecture, widths: tuple[float, ...]) -> Shapes:
+    """Return layer → weight → its shapes at ``widths``, for every weight that is composed."""
+    try:
+        return _shapes_of(architecture, widths)
+    except TypeError:  # a network of the user's own need not be hashable
+        return _shapes_of.__wrapped__(architecture, widths)
+
+
+@lru_cache(maxsize=32)
+def _shapes_of(architecture: Architecture, widths: tuple[float, ...]) -> Shapes:
+    found: Shapes = {}
+    for width in sorted(set(widths)):
+        network = architecture.skeleton(width)
+        plain = {name for name, _ in weighted_layers(network)}
+        for name, layer in network.named_modules():
+            if name in plain or isinstance(layer, nn.RNNBase):
+                for weight, parameter in layer.named_parameters():
+                    if weight.startswith("weight"):
+                        found.setdefault(name, {}).setdefault(weight, []).append(tuple(parameter.shape))
+    return found
+
+
+def _places(network: nn.Module, tier: Tier) -> dict[str, Place]:
+    """Return where every tensor lives: a basis under its own name, everything else under that and the tier's label."""
+    shared = {f"{name}.{basis_name(w)}" for name, layer in composed_layers(network).items() for w in layer.sizes}
+    names = [name for name, tensor in network.state_dict().items() if tensor.is_floating_point()]
+    return {name: Place(name if name in shared else f"{name}@{tier.label}", (slice(None),)) for name in names}
+
+
+def _fill(network: nn.Module, classifier: str) -> None:
+    """Draw the first bases and coefficients."""
+    with torch.no_grad():
+        for name, layer in composed_layers(network).items():
+            for weight, size in layer.sizes.items():
+                basis, coefficients = getattr(layer, basis_name(weight)), getattr(layer, coefficients_name(weight))
+                basis.copy_(first_basis(tuple(basis.shape)))
+                gain = 1.0 if name == classifier or weight != "weight" else 2.0
+                coefficients.copy_(first_coefficients(tuple(coefficients.shape), size.channels, gain))

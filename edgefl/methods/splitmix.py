@@ -1,0 +1,138 @@
+"""Split-Mix: narrow base networks that are trained apart; a tier is how many of them a client trains and a device runs together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, cross_entropy
+from edgefl.models.base import Architecture
+from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.registry import method
+from edgefl.rng import torch_seeded
+
+
+class SplitMixConfig(MethodConfig):
+    """Options of Split-Mix.
+
+    Attributes:
+        base: width of a base network; None takes the run's smallest tier.
+        tiers: the run's tiers; set from the run.
+    """
+
+    base: float | None = Field(None, gt=0, le=1)
+    tiers: tuple[float, ...] = (1.0, 0.5, 0.25)
+
+
+class Ensemble(nn.Module):
+    """Networks of one architecture, ``base0`` onwards, whose logits are averaged."""
+
+    def __init__(self, bases: Iterable[nn.Module]) -> None:
+        super().__init__()
+        for number, base in enumerate(bases):
+            self.add_module(f"base{number}", base)
+
+    def forward(self, x: Any) -> Tensor:
+        """Return the mean of the bases' logits (batch, classes)."""
+        logits = [base(x) for base in self.children()]
+        total = logits[0]
+        for more in logits[1:]:
+            total = total + more
+        return total / len(logits) if len(logits) > 1 else total
+
+
+@method("splitmix")
+class SplitMix(Method):
+    """K = round(1/b) base networks of width b; a client of tier p trains ⌊p/b⌋ of them, each on its own loss (Hong et al., section 3).
+
+    Which bases a client gets is drawn for each client and round: a start, all equally likely, and the ones that follow it cyclically,
+    so that every base is trained by the same share of clients on average. Each base is averaged over those who trained it, by samples; one
+    that nobody trained stays as it is. The model of tier p is the first ⌊p/b⌋ bases together: the mean of their logits, one graph.
+    A tier that is no multiple of b is that of the multiple below it, and every tier has at least one base and at most K.
+
+    The bases share no weight, so the sum of their losses has the gradients of training them one after another; costs are those of
+    training them side by side, whose peak memory holds the activations of all.
+
+    Differs from the paper: its server deals bases from one deck to a round's clients in turn; here each client draws alone, so that
+    what it trains does not depend on whom the server serves before it. Bases have no layer-wise rescaling: each is initialised as the
+    narrow network that it is. Mixing in adversarially trained normalisation (its section 4) is left out.
+    """
+
+    config: SplitMixConfig
+
+    config_class: ClassVar[type[MethodConfig]] = SplitMixConfig
+    title: ClassVar[str] = "Split-Mix"
+    paper: ClassVar[str] = "Hong et al., ICLR 2022"
+    tier_meaning: ClassVar[str] = "total width p: as many base networks as add up to it"
+    travels: ClassVar[str] = "as many base networks as the tier holds, drawn for each client and round, both ways"
+    per_client: ClassVar[bool] = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "dyn": "a client trains other base networks every round: its memory of gradients would be of other weights",
+        "scaffold": "a client trains other base networks every round: its control variate would be of other weights",
+    }
+
+    @property
+    def base(self) -> Tier:
+        """The width of a base network."""
+        return Tier(self.config.base or min(self.config.tiers))
+
+    @property
+    def bases(self) -> int:
+        """K: how many base networks there are.
+
+        >>> [SplitMix(SplitMixConfig(base=b)).bases for b in (1.0, 0.5, 0.3, 0.125)]
+        [1, 2, 3, 8]
+        """
+        return max(1, round(1 / self.base.ratio))
+
+    def held(self, tier: Tier) -> int:
+        """Return how many base networks a client of ``tier`` holds.
+
+        >>> [SplitMix(SplitMixConfig(base=0.25)).held(Tier(p)) for p in (1.0, 0.7, 0.5, 0.25, 0.1)]
+        [4, 2, 2, 1, 1]
+        """
+        return min(self.bases, max(1, math.floor(tier.ratio / self.base.ratio + 1e-9)))
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the ensemble that a client of ``tier`` trains."""
+        return Ensemble(architecture.build(self.base.ratio) for _ in range(self.held(tier)))
+
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        """Return K base networks, each with initial weights of its own."""
+        with torch_seeded(rng):
+            network = self.network(architecture, Tier(1.0))
+        return GlobalState(architecture, tiers, {k: v.detach().clone() for k, v in network.state_dict().items()})
+
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return the bases that ``client`` trains; for nobody in particular, the first ones."""
+        start = 0 if client is None else int(rng.integers(self.bases))
+        # In ascending order, so that who holds all bases has each under its own name.
+        numbers = sorted((start + slot) % self.bases for slot in range(self.held(tier)))
+        places = {}
+        for name in self.shapes(state.architecture, tier):
+            slot, _, rest = name.partition(".")
+            number = numbers[int(slot.removeprefix("base"))]
+            places[name] = Place(f"base{number}.{rest}", (slice(None),))
+        tensors = {name: state.tensors[place.target].clone() for name, place in places.items()}
+        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+
+    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+        """Return the sum of the bases' cross-entropies: each has the gradients that it would have alone."""
+        losses = [cross_entropy(base(batch.x), batch) for base in module.children()]
+        return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Average each base over the clients that trained it, by samples."""
+        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
+        total = WeightedSum(state.tensors)
+        for update in checked(updates, lambda update: shapes[update.tier]):
+            for name, tensor in update.tensors.items():
+                total.add(update.places[name].target, tensor, float(update.samples))
+        return state.replace(total.mean(state.tensors))

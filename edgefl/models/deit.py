@@ -1,0 +1,105 @@
+"""DeiT-tiny for 32×32 images: a vision transformer of plain linear layers (Touvron et al. 2021; PriSM, Table 6)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edgefl.errors import ConfigError
+from edgefl.models.base import image_shape, scaled
+from edgefl.registry import model
+
+PATCH = 4
+HEADS = 3
+HEAD_SIZE = 64
+BLOCKS = 12
+EXPANSION = 4
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention, a linear layer each for queries, keys, values and the output.
+
+    Width scales the size of a head, not the number of heads: there are three only, and a quarter of three heads is none. Channel c belongs
+    to head c mod ``heads``, so that the leading channels of a layer are the leading ones of every head, and a slice of this
+    network is a narrow network.
+    """
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(channels, channels)
+        self.key = nn.Linear(channels, channels)
+        self.value = nn.Linear(channels, channels)
+        self.project = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map tokens (batch, length, channels) to the same shape."""
+        query, key, value = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        return self.project(mixed.permute(0, 2, 3, 1).flatten(2))
+
+    def _split(self, x: Tensor) -> Tensor:
+        """Return (batch, heads, length, channels of a head)."""
+        return x.unflatten(2, (-1, self.heads)).permute(0, 3, 1, 2)
+
+
+class Block(nn.Module):
+    """Attention and a perceptron of four times the channels, each behind a LayerNorm and with a shortcut."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(channels, eps=1e-6)
+        self.attention = Attention(channels, heads)
+        self.norm2 = nn.LayerNorm(channels, eps=1e-6)
+        self.expand = nn.Linear(channels, EXPANSION * channels)
+        self.contract = nn.Linear(EXPANSION * channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map tokens (batch, length, channels) to the same shape."""
+        x = x + self.attention(self.norm1(x))
+        return x + self.contract(F.gelu(self.expand(self.norm2(x))))
+
+
+class DeiT(nn.Module):
+    """Patches of 4×4 pixels and a class token, positions that are learnt, ``BLOCKS`` blocks, and a linear classifier."""
+
+    def __init__(self, input_shape: tuple[int, int, int], classes: int, width: float) -> None:
+        super().__init__()
+        channels, height, width_px = input_shape
+        size = HEADS * scaled(HEAD_SIZE, width)
+        self.patches = nn.Conv2d(channels, size, PATCH, PATCH)
+        self.token = nn.Parameter(torch.empty(1, 1, size))
+        self.positions = nn.Parameter(torch.empty(1, 1 + (height // PATCH) * (width_px // PATCH), size))
+        self.blocks = nn.Sequential(*(Block(size, HEADS) for _ in range(BLOCKS)))
+        self.norm = nn.LayerNorm(size, eps=1e-6)
+        self.fc = nn.Linear(size, classes)
+        for parameter in (self.token, self.positions, *(m.weight for m in self.modules() if isinstance(m, nn.Linear))):
+            nn.init.normal_(parameter, std=0.02)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (batch, channels, h, w) to logits (batch, classes)."""
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.positions
+        return self.fc(self.norm(self.blocks(x))[:, 0])
+
+
+@model("deit-tiny", usual_input=(3, 32, 32))
+def deit_tiny(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "layer") -> nn.Module:
+    """DeiT-tiny: 192 channels, 12 blocks, 3 heads; 5,362,762 parameters for 3×32×32 and 10 classes (PriSM, Table 6).
+
+    As in DeiT: LayerNorm before each half of a block, GELU, weights that start from a normal distribution of deviation 0.02, a class
+    token. Differs from it: no token and no teacher for distillation, no stochastic depth (PriSM names neither).
+
+    Raises:
+        ConfigError: sides that are no multiple of a patch's, or another norm policy than ``layer``.
+    """
+    shape = image_shape("deit-tiny", input_shape, PATCH)
+    if shape[1] % PATCH or shape[2] % PATCH:
+        raise ConfigError(f"model deit-tiny takes images that divide into patches of {PATCH}x{PATCH}, got {shape[1]}x{shape[2]}")
+    if norm != "layer":
+        raise ConfigError(f"norm: model deit-tiny normalises by layer, token by token, expected 'layer', got {norm!r}")
+    return DeiT(shape, classes, width)
