@@ -52,6 +52,7 @@ def build_bundle(
         model=session.architecture.model,
         dataset=data.name,
         input_shape=data.input_shape,
+        input_dtype="int64" if data.vocabulary else "float32",
         classes=data.classes,
         class_names=data.class_names,
         preprocessing=data.preprocessing,
@@ -64,9 +65,9 @@ def build_bundle(
 
 def _deploy(session: Session, tier: Tier, module: nn.Module, test: Split, say: Callable[[str], None]) -> Deployed:
     rng = generator(session.config.seed, "reference", tier.label)
-    files = build_tier(module, session.data.input_shape, tier.label, rng)
+    files = build_tier(module, session.data.input_shape, tier.label, rng, session.data.vocabulary)
     cost, device = session.plan.costs[tier], session.plan.home_of(tier).device
-    costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and key != "params"}
+    costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and not key.startswith("params")}
     accuracy, inference_bytes = _run_on_device(session, tier, files.contents[f"{tier.label}/forward.onnx"], test, say)
     entry = TierEntry(
         tier=tier.number,
@@ -76,7 +77,7 @@ def _deploy(session: Session, tier: Tier, module: nn.Module, test: Split, say: C
         opset=files.opset,
         forward=f"{tier.label}/forward.onnx",
         reference=f"{tier.label}/reference.safetensors",
-        params=cost.params,
+        params=cost.params_inference,
         batch_size=cost.batch_size,
         costs=costs,
         uncounted_ops=cost.uncounted_ops,

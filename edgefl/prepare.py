@@ -111,7 +111,7 @@ def prepare(config: RunConfig) -> Session:
     training = training_of(config)
     clients = Clients(_task(config, architecture, training), data)
     if config.tiers == "auto":
-        config = config.model_copy(update={"tiers": auto_tiers(config, fleet, architecture, training, max(clients.shards.sizes))})
+        config = config.model_copy(update={"tiers": _chosen_tiers(config, fleet, architecture, training, clients)})
     ratios = tuple(ratio for ratio in config.tiers or () if isinstance(ratio, float))
     tiers = tuple(map(Tier, ratios))
     method = create(config.method, config.method_options, dynamic_tiers=config.tier_assignment == "dynamic", tiers=ratios)
@@ -120,6 +120,15 @@ def prepare(config: RunConfig) -> Session:
     plan = _plan(method, config, fleet, architecture, training, tiers, clients.shards.sizes)
     plan.require_someone()
     return Session(config, fleet, data, architecture, method, tiers, clients, plan)
+
+
+def _chosen_tiers(
+    config: RunConfig, fleet: Fleet, architecture: Architecture, training: Training, clients: Clients
+) -> tuple[float, ...]:
+    method, objective = create(config.method, config.method_options), objective_of(config)
+    trace = cache(lambda ratio: tier_cost(method, architecture, Tier(ratio), training, config.codec, objective))
+    full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, config.codec)
+    return auto_tiers(method, fleet, trace, training, max(clients.shards.sizes), full)
 
 
 def check_axes(method: Method, config: RunConfig) -> None:
@@ -155,16 +164,19 @@ def _plan(
 
 
 def auto_tiers(
-    config: RunConfig, fleet: Fleet, architecture: Architecture, training: Training, samples: int
+    method: Method,
+    fleet: Fleet,
+    trace: Callable[[float], Cost],
+    training: Training,
+    samples: int,
+    full: Cost | None = None,
 ) -> tuple[float, ...]:
     """Return the largest ratio that fits each class of the fleet with ``samples`` local samples, each once, largest first.
 
-    A method that trains one size only gets the largest that fits every class that can take part at all.
+    A method that trains one size only gets the largest that fits every class that can take part at all. ``full`` is the cost of the full
+    model, which deadlines may be multiples of; None takes that of ratio 1.
     """
-    method = create(config.method, config.method_options)
-    objective = objective_of(config)
-    trace = cache(lambda ratio: tier_cost(method, architecture, Tier(ratio), training, config.codec, objective))
-    fastest_s = fastest_round_s(fleet, tier_cost(create("fedavg"), architecture, Tier(1.0), training), training, samples)
+    fastest_s = fastest_round_s(fleet, full or trace(1.0), training, samples)
     ratios = set()
     for fleet_class in fleet.classes:
         budget = budget_of(fleet_class, fleet.budget, fastest_s)
@@ -240,7 +252,10 @@ def tier_cost(
         if drawn == (tier,):
             return cost
         others = [
-            network_cost(partial(method.network, architecture, one), architecture, method, training, sizes) for one in drawn
+            cost
+            if one == tier
+            else network_cost(partial(method.network, architecture, one), architecture, method, training, sizes)
+            for one in drawn
         ]
         macs = sum(other.macs_forward + other.macs_backward for other in others)
         return replace(cost, macs_drawn=-(-macs // len(others)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,19 +15,23 @@ from edgefl import RunConfig
 from edgefl.engine import open_engine
 from edgefl.errors import BudgetError, CheckpointError, StorageError, WireError
 from edgefl.files import write_bytes
+from edgefl.outcome import resumed
 from edgefl.prepare import prepare
 from edgefl.records import Tier
 from edgefl.server.checkpoint import Checkpoint, restore, save
-from edgefl.server.rounds import Schedule, play_round
+from edgefl.server.clients import ClientStore
+from edgefl.server.rounds import Schedule, Standing, play_round
 from edgefl.wire import decode, encode, payload_bytes
 
 SMALL = {"clients": 6, "per_round": 6, "local_epochs": 1, "rounds": 1}
 
 
 def play(session, state, round_=1):
+    store = ClientStore(Path("not", "written"))
     with open_engine("inline", 1, session.clients) as engine:
-        parts = (session.method, state, session.plan, session.schedule, session.shard_sizes, engine)
-        return play_round(*parts, round_, 0.0)
+        parts = (session.plan, session.schedule, session.shard_sizes, engine, store)
+        standing, record = play_round(session.method, Standing(state), *parts, round_)
+    return standing.state, record
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +125,11 @@ def test_cut_payloads_are_refused(cut):
 
 
 def test_checkpoints_keep_the_last_three_and_restore_the_newest(tmp_path):
-    shapes = {"w": (2,)}
-    assert restore(tmp_path, shapes) is None
+    assert restore(tmp_path) is None
     for round_ in range(1, 6):
         save(tmp_path, Checkpoint(round_, 0.1 * round_, {"w": torch.full((2,), float(round_))}))
     assert len(list(tmp_path.iterdir())) == 3
-    restored = restore(tmp_path, shapes)
+    restored = restore(tmp_path)
     assert restored.warnings == ()
     assert restored.checkpoint.round == 5
     assert restored.checkpoint.clock_s == 0.1 * 5
@@ -136,15 +140,25 @@ def test_checkpoints_keep_the_last_three_and_restore_the_newest(tmp_path):
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
     paths = [save(tmp_path, Checkpoint(r, 0.0, {"w": torch.full((2,), float(r))})) for r in (1, 2)]
     paths[1].write_bytes(damage(paths[1].read_bytes()))
-    restored = restore(tmp_path, {"w": (2,)})
+    restored = restore(tmp_path)
     assert restored.checkpoint.round == 1
     assert "round-000002" in restored.warnings[0]
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    save(tmp_path, Checkpoint(1, 0.0, {"w": torch.zeros(3)}))
-    with pytest.raises(CheckpointError, match="its tensors are of another model"):
-        restore(tmp_path, {"w": (2,)})
+def test_a_checkpoint_carries_all_that_a_run_needs_and_equal_states_make_equal_files(tmp_path):
+    tensors, server = {"b": torch.ones(2), "a": torch.zeros(1)}, {"optimizer:m/a": torch.tensor([0.5])}
+    checkpoint = Checkpoint(3, 1.5, tensors, server, {"phase": "lowrank", "tiers": [0.5]}, {41: "ab", 7: "cd"})
+    path = save(tmp_path, checkpoint)
+    assert all(checkpoint.to_bytes() == path.read_bytes() for _ in range(20))
+    read = Checkpoint.of_file(path)
+    assert (read.round, read.clock_s, read.options, read.clients) == (3, 1.5, checkpoint.options, checkpoint.clients)
+    assert {name: tensor.tolist() for name, tensor in read.tensors.items()} == {"a": [0.0], "b": [1.0, 1.0]}
+    assert {name: tensor.tolist() for name, tensor in read.server.items()} == {"optimizer:m/a": [0.5]}
+
+
+def test_a_checkpoint_of_another_model_is_refused(session):
+    with pytest.raises(CheckpointError, match="here: its tensors are of another model"):
+        resumed(session, Checkpoint(1, 0.0, {"w": torch.zeros(3)}), "here")
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from edgefl.files import sha256, write_bytes
 KEPT = 3
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
 _SERVER = "server/"
+_ABOUT = "edgefl"
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,11 @@ class Checkpoint:
 
     def to_bytes(self) -> bytes:
         """Return the content of its file."""
-        about = {"round": str(self.round), "clock_s": repr(self.clock_s), "options": json.dumps(self.options)}
-        about["clients"] = json.dumps({str(client): version for client, version in self.clients.items()})
+        about = {"round": self.round, "clock_s": self.clock_s, "options": self.options, "clients": self.clients}
         tensors = {**self.tensors, **{_SERVER + name: tensor for name, tensor in self.server.items()}}
-        return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=about)
+        # One entry: safetensors writes several in another order each time, and equal states would have unequal files.
+        metadata = {_ABOUT: json.dumps(about, sort_keys=True)}
+        return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=metadata)
 
     @classmethod
     def of_file(cls, path: Path) -> Checkpoint:
@@ -60,8 +62,8 @@ class Checkpoint:
         try:
             tensors = safetensors.torch.load(path.read_bytes())
             about = _about(path)
-            clients = {int(client): str(version) for client, version in json.loads(about["clients"]).items()}
-            options = dict(json.loads(about["options"]))
+            clients = {int(client): str(version) for client, version in about["clients"].items()}
+            options = dict(about["options"])
             round_, clock_s = int(about["round"]), float(about["clock_s"])
         except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{path}: not a checkpoint ({error})") from None
@@ -118,16 +120,15 @@ def client_versions(folder: Path) -> Iterator[Mapping[int, str]]:
     """Yield, for every checkpoint in ``folder``, the versions of what clients keep that belong to it."""
     for path in _newest_first(folder):
         try:
-            versions = json.loads(_about(path)["clients"])
+            versions = dict(_about(path)["clients"])
         except (SafetensorError, KeyError, TypeError, ValueError):  # a damaged one is nothing that a run can go back to
             continue
         yield {int(client): version for client, version in versions.items()}
 
 
-def _about(path: Path) -> Mapping[str, str]:
+def _about(path: Path) -> dict[str, Any]:
     with safe_open(path, framework="pt") as file:
-        about: Mapping[str, str] = json.loads(json.dumps(file.metadata()))
-    return about
+        return dict(json.loads(file.metadata()[_ABOUT]))
 
 
 def _newest_first(folder: Path) -> list[Path]:

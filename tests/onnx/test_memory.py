@@ -61,7 +61,7 @@ def graph_of(model: str, method: str, ratio: float) -> bytes:
     key = tuple(create(method).shapes(described(model), Tier(ratio)).items())
     if key not in _LARGE_GRAPHS:
         # Weights as they are built: neither bytes nor MACs depend on them, and decomposing them takes seconds.
-        network = create(method).network(described(model), Tier(ratio)).eval()
+        network = create(method).deployed(described(model), Tier(ratio)).eval()
         _LARGE_GRAPHS[key] = forward_graph(network, described(model).input_shape)
     return _LARGE_GRAPHS[key]
 
@@ -102,7 +102,7 @@ def test_predicted_activations_are_what_onnxruntime_had_in_use(model, method, ra
 def test_a_second_counter_on_the_exported_graph_finds_the_same_macs(model, method, ratio, batch_size):
     counted = count_macs(onnx.load_model_from_string(graph_of(model, method, ratio)), batch_size)
     assert counted.uncounted_ops == ()
-    assert counted.total == batch_size * cost_of(model, method, ratio, 1).macs_forward
+    assert counted.total == batch_size * cost_of(model, method, ratio, 1).macs_inference
 
 
 class Attention(nn.Module):

@@ -1,0 +1,145 @@
+"""FedPara: a weight as the Hadamard product of two low-rank ones (Hyeon-Woo et al., ICLR 2022).
+
+A matrix is W = (X₁Y₁ᵀ) ⊙ (X₂Y₂ᵀ), of rank up to R² from 2R(n + m) numbers (Proposition 1); a convolution's weight is
+W = (T₁ ×₁ X₁ ×₂ Y₁) ⊙ (T₂ ×₁ X₂ ×₂ Y₂), from 2R(n + m + R·k₁k₂) (Proposition 3). Here n is the number of outputs and m of inputs: X is
+(n, R), Y is (m, R), T is (R, R, k₁, k₂). Kernels of one position are matrices: a T would add numbers and no rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+def positions(shape: Shape) -> int:
+    """Return k₁k₂ of a weight (n, m, k₁, k₂); 1 for a matrix (n, m)."""
+    return math.prod(shape[2:])
+
+
+def parameters_of_rank(shape: Shape, rank: int) -> int:
+    """Return how many numbers the factors of a weight of ``shape`` hold: 2R(n + m), and 2R² for each position but a single one.
+
+    >>> parameters_of_rank((256, 256), 16), parameters_of_rank((256, 256, 3, 3), 16)  # Table 1: 16 K, 21 K
+    (16384, 20992)
+    """
+    n, m, q = shape[0], shape[1], positions(shape)
+    return 2 * rank * (n + m + (rank * q if q > 1 else 0))
+
+
+def rank_range(shape: Shape) -> tuple[int, int]:
+    """Return r_min, from which W can have full rank (Corollary 1), and r_max, up to which the factors hold no more than W.
+
+    r_min = min(⌈√n⌉, ⌈√m⌉); r_max is 0 where no rank is small enough.
+
+    >>> rank_range((100, 100)), rank_range((512, 512, 3, 3))
+    ((10, 25), (23, 309))
+    """
+    n, m, q = shape[0], shape[1], positions(shape)
+    least = min(math.isqrt(n - 1), math.isqrt(m - 1)) + 1 if min(n, m) > 1 else 1
+    # 2R(n + m + Rq) ≤ nmq: the root of the quadratic, then to the exact integer.
+    most = math.floor((math.sqrt((n + m) ** 2 + 2.0 * n * m * q * q) - (n + m)) / (2 * q)) if q > 1 else n * m // (2 * (n + m))
+    while parameters_of_rank(shape, most) > n * m * q:
+        most -= 1
+    while parameters_of_rank(shape, most + 1) <= n * m * q:
+        most += 1
+    return least, most
+
+
+def rank_of(shape: Shape, gamma: float) -> int:
+    """Return R = round((1 − γ)·r_min + γ·r_max) (section 3.1), or 0 where r_max < r_min: such a layer is cheaper dense.
+
+    >>> rank_of((512, 512, 3, 3), 0.1), rank_of((64, 3, 3, 3), 0.0), rank_of((4, 4), 0.5)
+    (52, 2, 0)
+    """
+    least, most = rank_range(shape)
+    return round((1 - gamma) * least + gamma * most) if most >= least else 0
+
+
+def factor_shapes(shape: Shape, rank: int) -> dict[str, Shape]:
+    """Return the shapes of one inner weight's factors: x (n, R), y (m, R) and, for a kernel of several positions, t (R, R, k₁, k₂)."""
+    shapes: dict[str, Shape] = {"x": (shape[0], rank), "y": (shape[1], rank)}
+    return {**shapes, "t": (rank, rank, *shape[2:])} if positions(shape) > 1 else shapes
+
+
+def inner_weight(x: Tensor, y: Tensor, t: Tensor | None = None) -> Tensor:
+    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂): R²·m·k₁k₂ + n·m·R·k₁k₂ multiplications, two matrix products.
+
+    Y comes first: the product with X, where nearly all of the work is, then writes the weight in its own layout. The other order saves
+    at most R/m of it where m > n, and pays a transposed copy of the whole weight. What is copied here has R·m·k₁k₂ entries.
+    """
+    if t is None:
+        return x @ y.T
+    rank, q = x.shape[1], positions(tuple(t.shape))
+    half = t.reshape(rank, rank, q).transpose(1, 2) @ y.T  # (R, q, R) · (R, m), one product over all R·q rows
+    return (x @ half.transpose(1, 2).reshape(rank, -1)).view(x.shape[0], y.shape[0], *t.shape[2:])
+
+
+def he_variance(shape: Shape) -> float:
+    """Return 2/(max(n, m)·k₁k₂): He initialisation by the fan-out, or by the fan-in where that is larger.
+
+    The paper starts from He's (section 5) and has convolutions that widen. By the fan-out alone a layer that narrows, such as a
+    classifier of 10 outputs on 1024 inputs, would begin with outputs √(m/n) times too large, and diverge.
+    """
+    return 2 / (max(shape[:2]) * positions(shape))
+
+
+def factor_stds(shape: Shape, ranks: tuple[int, int], variance: float) -> dict[str, float]:
+    """Return the standard deviations of the entries of x (n, R₁), y (m, R₂) and t (R₁, R₂, k₁, k₂) for a product of ``variance``.
+
+    With independent entries, T ×₁ X ×₂ Y has the variance R₁R₂·σ_x²σ_y²σ_t², and X Yᵀ has R·σ_x²σ_y². Of all such choices this one has
+    columns of equal norm in X, Y and T's unfoldings, as U√Σ and √ΣVᵀ have: a step on the factors then moves the product least. With
+    entries of equal size a classifier of 10 outputs on 1024 inputs would move five times as far.
+
+    >>> stds = factor_stds((10, 1000), (4, 4), 0.002)
+    >>> round(4 * stds["x"] ** 2 * stds["y"] ** 2, 9), round(10 * stds["x"] ** 2 / (1000 * stds["y"] ** 2), 9)
+    (0.002, 1.0)
+    """
+    (n, m), q, rank = shape[:2], positions(shape), math.sqrt(ranks[0] * ranks[1])
+    norm_sq = (variance * n * m * q / rank) ** (1 / 3 if q > 1 else 1 / 2)
+    return {"x": math.sqrt(norm_sq / n), "y": math.sqrt(norm_sq / m), "t": math.sqrt(norm_sq / (rank * q))}
+
+
+def draw(shape: Shape, std: float) -> Tensor:
+    """Return a factor with normal entries, scaled so that their root mean square is ``std`` itself and not only expected to be.
+
+    The factor of a single input channel at rank 1 is one number: by chance near 0, it would begin with a layer that is nearly 0.
+    """
+    entries = torch.nn.init.normal_(torch.empty(shape))
+    return entries * (std / entries.square().mean().sqrt())
+
+
+def inner_variances(shape: Shape, plus_one: bool = False) -> tuple[float, float]:
+    """Return variances of the two inner weights whose product has :func:`he_variance`.
+
+    The entries are independent with mean 0, so W₁ ⊙ W₂ has the product of the variances: each inner weight takes the square root.
+    W₁ ⊙ (W₂ + 1) has v₁(1 + v₂): W₂ keeps the square root.
+
+    >>> v1, v2 = inner_variances((256, 64), plus_one=True)
+    >>> round(v1 * (1 + v2) * 128, 9)
+    1.0
+    """
+    target = he_variance(shape)
+    second = math.sqrt(target)
+    return (target / (1 + second) if plus_one else second), second
+
+
+def jacobian_gap(
+    compose: Callable[[Sequence[Tensor]], Tensor], factors: Sequence[Tensor], gradient: Tensor, step: float
+) -> Tensor:
+    """Return ‖W′ − (W − ηJ_W)‖₂: how far one step on the factors misses the step on the weight itself (Eq. 6 to 9).
+
+    Args:
+        compose: factors → W, differentiable.
+        factors: the trained tensors of one weight.
+        gradient: J_W = ∂L/∂W, of W's shape, taken as a constant: the term has no derivative through the loss's own second one.
+        step: η.
+    """
+    weight = compose(factors)
+    slopes = torch.autograd.grad((weight * gradient).sum(), factors, create_graph=True)
+    moved = compose([factor - step * slope for factor, slope in zip(factors, slopes, strict=True)])
+    return torch.linalg.vector_norm(moved - weight + step * gradient)

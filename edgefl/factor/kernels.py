@@ -1,0 +1,165 @@
+"""Principal kernels: a weight as a sum of rank-one kernels, of which clients train a drawn few (PriSM, Niu et al., section 3).
+
+A weight of n outputs is unrolled to W̄ (n × m·k₁k₂) = Σ σᵢ uᵢ vᵢᵀ (Eq. 1); √σᵢ is merged into both factors (section 3.2.2). A
+client gets r kernels, of each the entries of uᵢ for its own output channels and those of vᵢ for its own input channels. The
+decomposition itself is :func:`edgefl.factor.svd.factorize`, whose ``left`` has the columns √σᵢuᵢ and whose ``right`` has the
+rows √σᵢvᵢᵀ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgefl.errors import ConfigError
+from edgefl.factor.svd import Factors, factorize
+
+Sampling = Literal["power", "uniform", "softmax"]
+
+
+def kernels_of(shape: tuple[int, ...]) -> int:
+    """Return how many principal kernels a weight (n, m, …) has: min(n, m·k₁k₂).
+
+    >>> kernels_of((64, 64, 3, 3)), kernels_of((64, 3, 3, 3))
+    (64, 27)
+    """
+    return min(shape[0], math.prod(shape[1:]))
+
+
+def kept_kernels(name: str, keep: float, kernels: int) -> int:
+    """Return r = ⌈c·N⌉ for a keep ratio c (section 4.2); exact decimals are not pushed up by binary rounding.
+
+    Raises:
+        ConfigError: the layer would have no kernel, or more than there are.
+
+    >>> kept_kernels("conv", 0.2, 64), kept_kernels("conv", 0.3, 10)
+    (13, 3)
+    """
+    count = math.ceil(keep * kernels - 1e-9) if math.isfinite(keep) else -1
+    if not 1 <= count <= kernels:
+        raise ConfigError(
+            f"layer {name}: keep ratio {keep:g} of {kernels} principal kernels is {count} of them; expected a ratio above 0 and up to 1"
+        )
+    return count
+
+
+def importance(values: Tensor, sampling: Sampling, kappa: float) -> Tensor:
+    """Return the probabilities pᵢ of a first draw, float64 (N,).
+
+    ``power``: σᵢ^κ / Σσⱼ^κ (Eq. 2). ``uniform`` and ``softmax`` (of the singular values) are those of the ablation (section
+    4.5). A layer whose singular values are all 0 has no important kernel: uniform.
+
+    >>> importance(torch.tensor([2.0, 1.0, 0.0]), "power", 2.0).tolist()
+    [0.8, 0.2, 0.0]
+    """
+    sigma = values.double()
+    if sampling == "softmax":
+        return torch.softmax(sigma, 0)
+    if sampling == "uniform" or not bool(sigma.max() > 0):
+        return torch.full_like(sigma, 1 / len(sigma))
+    # Relative to the largest, or a power of small values would be 0 for all.
+    weights = (sigma / sigma.max()) ** kappa
+    return weights / weights.sum()
+
+
+def draw(name: str, probabilities: Tensor, count: int, rng: np.random.Generator) -> Tensor:
+    """Return ``count`` different kernels, ascending, int64: one after the other with p of those that are left (section 3.2.1).
+
+    The ``count`` smallest of Eᵢ/pᵢ with exponential Eᵢ are such a draw (Efraimidis and Spirakis 2006): one pass whatever the
+    count. A kernel with p = 0 comes only after all others.
+
+    Raises:
+        ConfigError: more kernels are asked for than there are, or none.
+    """
+    total = len(probabilities)
+    if not 1 <= count <= total:
+        raise ConfigError(f"layer {name}: {count} kernels were to be drawn of {total}; expected 1 to {total}")
+    if count == total:
+        return torch.arange(total)
+    waits = rng.exponential(size=total)
+    with np.errstate(divide="ignore"):
+        keys = waits / probabilities.numpy()
+    first = np.lexsort((waits, keys))[:count]
+    return torch.from_numpy(np.sort(first))
+
+
+def effective_rank(values: Tensor) -> float:
+    """Return 2^H with the entropy H of σ/Σσ in bits: how many kernels it takes to approximate the layer (section 4.4.1).
+
+    >>> effective_rank(torch.tensor([1.0, 1.0, 1.0, 1.0])), effective_rank(torch.tensor([3.0, 0.0]))
+    (4.0, 1.0)
+    """
+    sigma = values.double()
+    shares = sigma[sigma > 0] / sigma.sum()
+    return float(2 ** -(shares * shares.log2()).sum()) if len(shares) else 0.0
+
+
+@dataclass(frozen=True)
+class KernelLayer:
+    """The principal kernels of one matrix, and which part of them one tier holds.
+
+    A layer has one matrix; a recurrent one has one per gate, stacked along the rows of its weight.
+
+    Attributes:
+        target: the dense weight's name in the global state.
+        key: the matrix's name in records: that of its weight, with the gate's number where there are several.
+        shape: the matrix's own shape (n, m, …): of one gate, where there are several.
+        block: which of the stacked matrices this is.
+        u, v: what the factors are called in the client's network.
+        rows, columns: the output and input channels that the client has, int64.
+        count: r.
+    """
+
+    target: str
+    key: str
+    shape: tuple[int, ...]
+    block: int
+    u: str
+    v: str
+    rows: Tensor
+    columns: Tensor
+    count: int
+
+    @property
+    def span(self) -> slice:
+        """The rows of the dense weight that are this matrix."""
+        return slice(self.block * self.shape[0], (self.block + 1) * self.shape[0])
+
+    def decompose(self, weight: Tensor) -> Factors:
+        """Return all N kernels of the dense weight's matrix: √σᵢuᵢ, (n, N), and √σᵢvᵢᵀ, (N, m·k₁k₂), float32."""
+        return factorize(weight[self.span].flatten(1), kernels_of(self.shape))
+
+    def right(self, factors: Factors) -> Tensor:
+        """Return √σᵢvᵢ of all kernels in the form of the weight, (N, m, …): a view."""
+        return factors.right.view(-1, *self.shape[1:])
+
+    def of_left(self, kernels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the index of this tier's part of ``left`` (n, N): its rows of ``kernels``, the subset uᵢ(1:r) of section 3.2.1."""
+        return self.rows[:, None], kernels
+
+    def of_right(self, kernels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the index of this tier's part of :meth:`right`: the input channels that its layer before puts out."""
+        return kernels[:, None], self.columns
+
+    def cut(self, factors: Factors, kernels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return copies: u (rows, r) and v (r, columns, …)."""
+        return factors.left[self.of_left(kernels)], self.right(factors)[self.of_right(kernels)]
+
+    def composed(self, factors: Factors, kernels: Tensor) -> Tensor:
+        """Return Σ σᵢuᵢvᵢᵀ over ``kernels`` at this tier's channels, (rows, columns, …)."""
+        u, v = self.cut(factors, kernels)
+        return (u @ v.flatten(1)).view(len(self.rows), *v.shape[1:])
+
+
+def all_of(index: slice | Tensor, size: int) -> Tensor:
+    """Return the positions that an index into a dimension of ``size`` means, int64.
+
+    >>> all_of(slice(0, 2), 5).tolist()
+    [0, 1]
+    """
+    return torch.arange(size)[index]

@@ -1,0 +1,195 @@
+"""Clustered-FL: clients whose updates point away from each other are parted, and each cluster trains a model of its own."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from edgefl.factor.rank1 import cosines
+from edgefl.factor.width import leading
+from edgefl.methods.base import GlobalState, MethodConfig, checked
+from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.memory import PREFIX, misfit, remembered
+from edgefl.records import Submodel, Tier, Update
+from edgefl.registry import method
+
+ASSIGNED = "cluster"
+_CLUSTER = re.compile(r"cluster([1-9]\d*)\.(.+)")
+
+
+class ClusteredFLConfig(MethodConfig):
+    """Options of Clustered-FL; the defaults are those of the authors' experiment.
+
+    Attributes:
+        eps1: ε₁: a cluster may split when the norm of its weighted mean update is below it: its model is near a stationary point.
+        eps2: ε₂: … and when the largest norm of a client's update is above it: clients are not near theirs.
+        least: participants that a cluster must have in the round to split.
+    """
+
+    eps1: float = Field(0.4, ge=0)
+    eps2: float = Field(1.6, ge=0)
+    least: int = Field(3, ge=2)
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One client's part in a round: its update Δ as one vector (values,), float32, and its samples."""
+
+    client: int
+    delta: Tensor
+    samples: int
+
+
+@method("clustered-fl")
+class ClusteredFL(FedAvg):
+    """FedAvg within clusters; a cluster splits in two where one model cannot serve all (Sattler et al. 2020, Algorithms 1 and 3).
+
+    All clients begin in one cluster. Δ_i = θ_i − θ are the updates of the round's participants of a cluster. When ‖Σ n_i Δ_i / Σ n_i‖ < ε₁
+    and max ‖Δ_i‖ > ε₂, they are parted into the two groups whose largest cosine similarity across, of any pair of updates, is smallest.
+    Each group's model becomes θ plus its own mean update. The group of more participants (of the smallest client's number, when equal)
+    keeps the cluster's number; clients of the cluster that the round did not see stay with it, and may be parted from it later.
+    Clients that nothing is known of belong to cluster 0, which is also what is deployed without a client.
+
+    The state holds cluster 0 under the network's own names, further ones as ``cluster<i>.<name>``, and the cluster of every client that
+    took part. Updates are flattened as they arrive and held until all are there, because the split depends on every pair: the server
+    needs the memory of as many models as clients take part in a round.
+
+    Differs from the paper: clients may be absent from a round, which it does not treat; a split is not checked against the bound on
+    cross-cluster similarity (its γ), for which the clients' gradient noise would have to be known.
+    """
+
+    config: ClusteredFLConfig
+
+    config_class: ClassVar[type[MethodConfig]] = ClusteredFLConfig
+    title: ClassVar[str] = "Clustered-FL"
+    paper: ClassVar[str] = "Sattler et al., Clustered Federated Learning, IEEE TNNLS 2020"
+    travels: ClassVar[str] = "every weight of the client's cluster, both ways"
+    per_client: ClassVar[bool] = True
+    personalised: ClassVar[bool] = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "avgm": "a split replaces the model that momentum was gathered for by two others",
+        "adam": "a split replaces the model that Adam's moments were gathered for by two others",
+        "yogi": "a split replaces the model that Yogi's moments were gathered for by two others",
+        "dyn": "FedDyn corrects one common model; clusters have one each, and a split changes whose it is",
+        "scaffold": "SCAFFOLD's control variate is the mean gradient of one common model; clusters have one each",
+    }
+
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return the model of the client's cluster."""
+        cluster = _cluster_of(state.tensors, client)
+        tensors, places = {}, {}
+        for name in _names(state.tensors):
+            target = _target(cluster, name)
+            tensors[name] = state.tensors[target].clone()
+            places[name] = leading(target, tuple(tensors[name].shape))
+        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Average every cluster's updates by sample counts, and split the clusters that ask for it."""
+        names = _names(state.tensors)
+        shapes = {name: tuple(state.tensors[name].shape) for name in names}
+        clusters: dict[int, list[_Member]] = {}
+        for update in checked(updates, lambda _: shapes):
+            cluster = _cluster_of(state.tensors, update.client)
+            moved = [(update.tensors[name] - state.tensors[_target(cluster, name)]).flatten() for name in names]
+            clusters.setdefault(cluster, []).append(_Member(update.client, torch.cat(moved), update.samples))
+        tensors = dict(state.tensors)
+        free = 1 + max([0, *(int(match[1]) for match in map(_CLUSTER.fullmatch, state.tensors) if match)])
+        for cluster in sorted(clusters):
+            members = sorted(clusters[cluster], key=lambda member: member.client)
+            groups = self._groups(members)
+            for number, group in zip((cluster, free), groups, strict=False):
+                base = {name: state.tensors[_target(cluster, name)] for name in names}
+                tensors |= {_target(number, name): tensor for name, tensor in _moved(base, _mean(group)).items()}
+                tensors |= {remembered(member.client, ASSIGNED): torch.tensor(float(number)) for member in group}
+            free += len(groups) - 1
+        return state.replace(tensors)
+
+    def _groups(self, members: Sequence[_Member]) -> list[list[_Member]]:
+        """Return the participants of a cluster in one group, or in two where the cluster splits; the one that keeps the number first."""
+        largest = max(_norm(member.delta) for member in members)
+        if len(members) < self.config.least or _norm(_mean(members)) >= self.config.eps1 or largest <= self.config.eps2:
+            return [list(members)]
+        parted = bipartition(cosines(torch.stack([member.delta for member in members])))
+        groups = [[members[i] for i in part] for part in parted]
+        return sorted(groups, key=lambda group: (-len(group), group[0].client))
+
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+        """Return how many clients that took part before are in each cluster."""
+        clusters = [int(tensor) for name, tensor in state.tensors.items() if name.startswith(PREFIX)]
+        return {"clusters": [clusters.count(cluster) for cluster in range(max(clusters) + 1)]} if clusters else {}
+
+    def fits(self, first: GlobalState, tensors: Mapping[str, Tensor]) -> str:
+        """Check every cluster's model, without gaps in their numbers, and every client's cluster."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in first.tensors.items()}
+        count = len({match[1] for match in map(_CLUSTER.fullmatch, tensors) if match})
+        every = {_target(cluster, name): shape for cluster in range(count + 1) for name, shape in shapes.items()}
+        if problem := misfit(every, {ASSIGNED: ()}, tensors):
+            return problem
+        strangers = {int(t) for name, t in tensors.items() if name.startswith(PREFIX)} - set(range(count + 1))
+        return f"it has clients in cluster {min(strangers)}, which is none of its {count + 1}" if strangers else ""
+
+
+def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
+    """Part the positions of ``similarity`` (n, n) in two so that the largest similarity across is as small as it can be.
+
+    Sattler et al., Eq. 18. Whatever pair is most alike has to stay together unless it is the last two groups that it joins: joining
+    groups by their most similar pair until two are left is optimal.
+
+    >>> bipartition(torch.tensor([[1.0, -0.5, 0.9], [-0.5, 1.0, 0.1], [0.9, 0.1, 1.0]]))
+    ([0, 2], [1])
+    """
+    count = len(similarity)
+    group = list(range(count))
+    pairs = sorted((-float(similarity[i, j]), i, j) for i in range(count) for j in range(i + 1, count))
+    for _, i, j in pairs:
+        if len(set(group)) == 2:
+            break
+        joined, left = sorted((group[i], group[j]))
+        group = [joined if g == left else g for g in group]
+    one = [i for i in range(count) if group[i] == group[0]]
+    return one, [i for i in range(count) if group[i] != group[0]]
+
+
+def _names(tensors: Iterable[str]) -> list[str]:
+    """Return the network's own names."""
+    return [name for name in tensors if not name.startswith(PREFIX) and not _CLUSTER.fullmatch(name)]
+
+
+def _target(cluster: int, name: str) -> str:
+    return f"cluster{cluster}.{name}" if cluster else name
+
+
+def _cluster_of(tensors: Mapping[str, Tensor], client: int | None) -> int:
+    assigned = None if client is None else tensors.get(remembered(client, ASSIGNED))
+    return 0 if assigned is None else int(assigned)
+
+
+def _mean(members: Sequence[_Member]) -> Tensor:
+    """Return Σ n_i Δ_i / Σ n_i (values,) in float64."""
+    total = torch.zeros(members[0].delta.shape, dtype=torch.float64)
+    for member in members:
+        total += member.samples * member.delta.double()
+    return total / sum(member.samples for member in members)
+
+
+def _moved(base: Mapping[str, Tensor], delta: Tensor) -> dict[str, Tensor]:
+    """Return ``base`` plus the parts of ``delta`` (values,), in the old dtypes."""
+    parts = delta.split([tensor.numel() for tensor in base.values()])
+    return {
+        name: (tensor.double() + part.view(tensor.shape)).to(tensor.dtype)
+        for (name, tensor), part in zip(base.items(), parts, strict=True)
+    }
+
+
+def _norm(vector: Tensor) -> float:
+    return math.sqrt(float(vector.double().square().sum()))

@@ -1,0 +1,264 @@
+"""Factorized-FL: rank-1 weights with a sparse correction, averaged for each client over the clients that resemble it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from edgefl.errors import ConfigError
+from edgefl.factor.rank1 import cosines, matching_weights
+from edgefl.factor.rank1_layers import RankOne, RankOneConv2d, RankOneLinear, fill, pruned_weight, rank_one
+from edgefl.factor.width import leading
+from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, cross_entropy
+from edgefl.methods.memory import clients_in, misfit, remembered
+from edgefl.models.base import Architecture, Unfilled, replace_layer, weighted_layers
+from edgefl.records import Batch, Submodel, Tier, Update
+from edgefl.registry import method
+from edgefl.rng import torch_seeded
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+class FactorizedFLConfig(MethodConfig):
+    """Options of Factorized-FL.
+
+    Attributes:
+        sparsity: λ of λ·‖μ‖₁ (Eq. 6), and the magnitude below which an entry of μ is pruned. The paper takes 5e-4 to 1e-3.
+        threshold: τ: clients whose cosine similarity is below it are left out (Eq. 4). The paper takes 0 to 0.75.
+        scale: ε of softmax(ε·σ) (Eq. 5). The paper takes 1 to 20.
+        personal_classifier: whether the last layer never leaves the client, as where labels are permuted or tasks differ.
+    """
+
+    sparsity: float = Field(5e-4, ge=0, allow_inf_nan=False)
+    threshold: float = Field(0.5, ge=-1, le=1)
+    scale: float = Field(10.0, ge=0, allow_inf_nan=False)
+    personal_classifier: bool = True
+
+
+@method("factorized-fl")
+class FactorizedFL(Method):
+    """W = π(u vᵀ ⊕ μ) in every convolution and linear layer, trained as u, v and μ with λ‖μ‖₁ (Eq. 2, 3 and 6); μ begins at zero.
+
+    A client sends the u of its layers and v of the second-last layer. The server stores what each client sent last; client k then
+    receives u_k = Σ_i softmax(ε·σ)_i u_i over the clients whose σ_i, the cosine of that v with k's own, is at least τ; its own σ is 1
+    (Eq. 4 and 5, Algorithm 1). v, μ, biases and normalisation stay on the client. A client that never took part receives the mean of
+    the last round (weighted by samples), at first the initial u, which everyone begins with. Deployed networks are dense, with the
+    entries of μ below λ pruned; without a client it is the network of nobody in particular: the mean of what was sent last in the
+    first values of all else. The server's memory grows with the number of clients that took part.
+
+    1×1 convolutions are factorized as the linear layers that they are on every pixel: by Eq. 3 their u would be one number.
+    Convolutions that pad with anything but zeros, and layers that are neither convolutions nor linear, stay dense, on the client.
+
+    A step moves W by (1 + ‖u‖² + ‖v‖²)·η, about ten times what it moves a dense weight: take a rate below the dense network's.
+
+    Differs from the paper: Eq. 5 has the sum over u_i outside of the weights, which as printed gives every client a multiple of the
+    plain sum; here each u_i has its own weight. The sum runs over all clients that ever took part, not only those drawn for this
+    round. The paper does not print its first values: see :func:`edgefl.factor.rank1.first_factors`.
+    """
+
+    config: FactorizedFLConfig
+
+    config_class: ClassVar[type[MethodConfig]] = FactorizedFLConfig
+    title: ClassVar[str] = "Factorized-FL"
+    paper: ClassVar[str] = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning, NeurIPS 2022"
+    tier_meaning: ClassVar[str] = "one tier only: the width of the network that everyone factorizes"
+    travels: ClassVar[str] = "down: u of every layer, averaged for each client; up: u, and v of the second-last layer"
+    stays: ClassVar[str] = "v and μ of every layer, biases, normalisation, and the classifier (personal_classifier)"
+    default_tiers: ClassVar[tuple[float, ...]] = (1.0,)
+    per_client: ClassVar[bool] = True
+    personalised: ClassVar[bool] = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "avgm": "every client receives an average of its own: there is no one server step that momentum could follow",
+        "adam": "every client receives an average of its own: there is no one server step that Adam could scale",
+        "yogi": "every client receives an average of its own: there is no one server step that Yogi could scale",
+        "dyn": "FedDyn pulls all clients to one stationary point; here every client has an average of its own",
+        "scaffold": "SCAFFOLD turns every client's gradient towards the mean one; here every client has an average of its own",
+    }
+
+    contract_exceptions: ClassVar[Mapping[str, str]] = {
+        "entries that nobody covered keep their value": "a client sends v of the second-last layer, which it was not sent: no place of "
+        "what it received says so",
+    }
+
+    # What there is.
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Require someone to compare with, and a layer before the classifier whose v is compared."""
+        if clients < 2:
+            raise ConfigError(f"one client alone for similarity matching: clients is {clients}; Factorized-FL takes 2 or more")
+        for tier in tiers:
+            _second_last(_skeleton(architecture, tier))
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the network of rank-1 layers."""
+        return _factorized(architecture.build(tier.ratio), False)
+
+    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the plain dense network."""
+        return architecture.build(tier.ratio)
+
+    def personal(self, network: nn.Module) -> frozenset[str]:
+        """Return all but what comes down."""
+        return frozenset(network.state_dict()) - self._down(network)
+
+    def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
+        """Return the shapes of every u that travels and of the second-last layer's v."""
+        network = _skeleton(architecture, tier)
+        up = self._up(network)
+        return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if name in up}
+
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        """Return the first values of the whole network: personal tensors too, for what nobody has trained yet."""
+        return GlobalState(architecture, tiers, _first(architecture, tiers[0], rng))
+
+    def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
+        """Return the personal part of the network that :meth:`init` made."""
+        names = self.personal(_skeleton(architecture, tier))
+        return {name: tensor for name, tensor in _first(architecture, tier, rng).items() if name in names}
+
+    def _down(self, network: nn.Module) -> frozenset[str]:
+        return frozenset(f"{layer}.u" for layer in _shared(network, self.config.personal_classifier))
+
+    def _up(self, network: nn.Module) -> frozenset[str]:
+        return self._down(network) | {f"{_second_last(network)}.v"}
+
+    # The server's half.
+
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return the client's own average, or the global mean for one that never took part and for nobody in particular."""
+        names = state.once("down", lambda: self.shapes(state.architecture, tier))
+        weights = self._weights(state, client)
+        tensors = {name: _mixed(state, name, weights) if weights else state.tensors[name].clone() for name in names}
+        places = {name: leading(name, shape) for name, shape in names.items()}
+        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+
+    def _weights(self, state: GlobalState, client: int | None) -> dict[int, float]:
+        """Return client → weight of its u in the average for ``client``, without zeros; empty where ``client`` never took part."""
+        members = state.once("members", lambda: clients_in(state.tensors))
+        if client not in members:
+            return {}
+        key = f"{_second_last(state.once('skeleton', lambda: _skeleton(state.architecture, state.tiers[0])))}.v"
+        rows = partial(torch.stack, [state.tensors[remembered(member, key)].flatten() for member in members])
+        similarity = state.once("similarity", lambda: cosines(rows()))
+        own = members.index(client)
+        weights = matching_weights(similarity[own], own, self.config.threshold, self.config.scale)
+        return {member: float(weight) for member, weight in zip(members, weights, strict=True) if weight > 0}
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Remember what each client sent, and keep the mean of the round for those that nothing is known of."""
+        shapes = self.upload_shapes(state.architecture, state.tiers[0])
+        tensors = dict(state.tensors)
+        total = WeightedSum({name: state.tensors[name] for name in shapes})
+        for update in checked(updates, lambda _: shapes):
+            for name, tensor in update.tensors.items():
+                total.add(name, tensor, float(update.samples))
+                tensors[remembered(update.client, name)] = tensor.clone()
+        return state.replace({**tensors, **total.mean({name: state.tensors[name] for name in shapes})})
+
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+        """Return how many clients took part before, and how many of them, itself included, an average is made of, in the mean."""
+        members = clients_in(state.tensors)
+        matched = [len(self._weights(state, member)) for member in members]
+        return {"known_clients": len(members), "matched_clients": sum(matched) / len(matched)} if members else {}
+
+    def fits(self, first: GlobalState, tensors: Mapping[str, Tensor]) -> str:
+        """Check the whole network's tensors, and what is remembered of each client."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in first.tensors.items()}
+        return misfit(shapes, self.upload_shapes(first.architecture, first.tiers[0]), tensors)
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the dense network of u vᵀ ⊕ μ, with μ pruned."""
+        received = self.submodel(state, tier, np.random.default_rng(0), client).tensors
+        plain = {name: tensor for name, tensor in state.tensors.items() if "/" not in name}
+        tensors = {**plain, **received, **(personal or {})}
+        with Unfilled():
+            network = state.architecture.build(tier.ratio)
+        layers = rank_one_layers(state.once("skeleton", lambda: _skeleton(state.architecture, state.tiers[0])))
+        for name in layers:
+            u, v, mu = (tensors.pop(f"{name}.{part}") for part in ("u", "v", "mu"))
+            tensors[f"{name}.weight"] = pruned_weight(u, v, mu, self.config.sparsity)
+        network.load_state_dict(tensors)
+        return network.eval()
+
+    def global_tier(self, state: GlobalState) -> Tier:
+        """Return the run's only width."""
+        return state.tiers[0]
+
+    # The client's half.
+
+    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+        """Return cross-entropy + λ·Σ‖μ‖₁ over all layers (Eq. 6)."""
+        loss = cross_entropy(module(batch.x), batch)
+        if self.config.sparsity:
+            for layer in rank_one_layers(module).values():
+                loss = loss + self.config.sparsity * layer.mu.abs().sum()
+        return loss
+
+    def upload(self, module: nn.Module) -> dict[str, Tensor]:
+        """Return every u that travels and the second-last layer's v."""
+        up = self._up(module)
+        return {name: tensor.detach() for name, tensor in module.state_dict().items() if name in up}
+
+
+def _factorized(network: nn.Module, filled: bool) -> nn.Module:
+    """Replace the layers of ``network`` that can be factorized; ``filled``: with factors made of their weights, or else with zeros."""
+    for name, dense in list(weighted_layers(network)):
+        if isinstance(dense, nn.Conv2d) and dense.padding_mode != "zeros":
+            continue
+        layer = rank_one(dense)
+        if filled:
+            fill(layer, dense.weight)
+        replace_layer(network, name, layer)
+    return network
+
+
+def _first(architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
+    with torch_seeded(rng):
+        network = _factorized(architecture.build(tier.ratio), True)
+    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+
+
+def _skeleton(architecture: Architecture, tier: Tier) -> nn.Module:
+    return _factorized(architecture.skeleton(tier.ratio), False)
+
+
+def rank_one_layers(network: nn.Module) -> dict[str, RankOne]:
+    """Return the rank-1 layers by name, in the order of definition."""
+    return {name: layer for name, layer in network.named_modules() if isinstance(layer, (RankOneConv2d, RankOneLinear))}
+
+
+def _second_last(network: nn.Module) -> str:
+    """Return the name of the layer before the classifier.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    names = list(rank_one_layers(network))
+    if len(names) < 2:
+        raise ConfigError(
+            f"Factorized-FL compares clients by v of the layer before the classifier; the network has {len(names)} layers that can be "
+            f"factorized ({', '.join(names) or 'none'}), 2 or more are needed"
+        )
+    return names[-2]
+
+
+def _shared(network: nn.Module, personal_classifier: bool) -> list[str]:
+    """Return the rank-1 layers that take part in the exchange."""
+    names = list(rank_one_layers(network))
+    return names[:-1] if personal_classifier else names
+
+
+def _mixed(state: GlobalState, name: str, weights: Mapping[int, float]) -> Tensor:
+    """Return Σ weight · what each client sent last under ``name``, summed in float64."""
+    total = torch.zeros(state.tensors[name].shape, dtype=torch.float64)
+    for client, weight in weights.items():
+        total += weight * state.tensors[remembered(client, name)].double()
+    return total.float()

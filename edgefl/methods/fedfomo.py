@@ -1,0 +1,257 @@
+"""FedFOMO: a client downloads other clients' models and moves towards those that do better on its own data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from edgefl.errors import ConfigError
+from edgefl.factor.width import leading
+from edgefl.methods.base import GlobalState, MethodConfig, WeightedSum, checked, cross_entropy, travelling_shapes
+from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.memory import PREFIX, clients_in, memory_of, misfit, remembered
+from edgefl.models.base import Architecture
+from edgefl.models.norm import needs_statistics
+from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.registry import method
+from edgefl.rng import torch_seeded
+
+CHUNK = 32
+"""Samples that go through a model at once while it is judged."""
+AFFINITY, ROUNDS = "affinity", "rounds"
+Shapes = dict[str, tuple[int, ...]]
+
+
+class FedFOMOConfig(MethodConfig):
+    """Options of FedFOMO.
+
+    Attributes:
+        models: M, how many other clients' models a client downloads.
+        validation: share of a client's samples that the models are judged on.
+        epsilon: ε, the chance of a download chosen at random, in a client's first round.
+        epsilon_decay: how much ε falls with every round that the client took part in, down to 0.
+    """
+
+    models: int = Field(3, ge=1)
+    validation: float = Field(0.2, gt=0, le=1)
+    epsilon: float = Field(0.3, ge=0, le=1)
+    epsilon_decay: float = Field(0.05, ge=0, le=1)
+
+
+@method("fedfomo")
+class FedFOMO(FedAvg):
+    """θ ← θ + Σ_n w_n (θ_n − θ), w_n ∝ max((L(θ) − L(θ_n)) / ‖θ_n − θ‖, 0), Σ w_n = 1, then training (Zhang et al. 2021, Eq. 3 to 5).
+
+    θ is the client's own model, θ_n one of M others, L the mean cross-entropy on a part of its samples. The server keeps every client's
+    last model and, for every client, the sum of the unclipped weights that it reported of each other one: its affinity. It sends the M
+    models of the largest affinity, ties in random order, or with probability ε any M. While fewer than M others have taken part, the
+    slots left over hold the mean model of the last round, at first the initial one: payloads have one size, and a slot like this is
+    weighed as any other. A client stores its own model, which begins as the server's first. Without a client, the mean model is what
+    is deployed. The server's memory grows with the number of clients that took part: a model and a row of affinities of each.
+
+    Differs from the paper: the samples that models are judged on are trained on too, as the local loop trains on all of a shard; a
+    model whose loss or distance is no finite number, or that equals θ, has weight 0; ε falls with the client's own rounds.
+    """
+
+    config: FedFOMOConfig
+
+    config_class: ClassVar[type[MethodConfig]] = FedFOMOConfig
+    title: ClassVar[str] = "FedFOMO"
+    paper: ClassVar[str] = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
+    travels: ClassVar[str] = "down: M other clients' models; up: the client's model and its weight for each of them"
+    stays: ClassVar[str] = "nothing that is not sent too: the client keeps its own model"
+    per_client: ClassVar[bool] = True
+    personalised: ClassVar[bool] = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "avgm": "the server sends clients' models as they are and averages none: there is no step that momentum could follow",
+        "adam": "the server sends clients' models as they are and averages none: there is no step that Adam could scale",
+        "yogi": "the server sends clients' models as they are and averages none: there is no step that Yogi could scale",
+        "dyn": "FedDyn pulls all clients to one stationary point of a common model; here there is none",
+        "scaffold": "SCAFFOLD turns every client's gradient towards a common model's; here there is none",
+    }
+
+    contract_exceptions: ClassVar[Mapping[str, str]] = {
+        "entries that nobody covered keep their value": "a client is sent other clients' models and sends its own, which becomes the "
+        "mean model: the places of what it received are other tensors",
+    }
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Require another client."""
+        if clients < 2:
+            raise ConfigError(f"one client alone has no other models to download: clients is {clients}; FedFOMO takes 2 or more")
+        super().check(architecture, tiers, clients)
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the dense network, with room for the weights that the client will report."""
+        network = super().network(architecture, tier)
+        network.register_buffer(AFFINITY, torch.zeros(self.config.models), persistent=False)
+        return network
+
+    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the network without what only training holds."""
+        return architecture.build(tier.ratio)
+
+    def shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
+        """Return the shapes of M models, ``model<i>.<name>``."""
+        model = travelling_shapes(architecture.skeleton(tier.ratio))
+        return {f"model{slot}.{name}": shape for slot in range(self.config.models) for name, shape in model.items()}
+
+    def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
+        """Return the shapes of one model, and of the weights of the M models that it was made with."""
+        return {**travelling_shapes(architecture.skeleton(tier.ratio)), AFFINITY: (self.config.models,)}
+
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        """Return the model that every client begins with."""
+        return GlobalState(architecture, tiers, self.first_personal(architecture, tiers[0], rng))
+
+    def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
+        """Return the client's own model before it first trains: the server's first."""
+        with torch_seeded(rng):
+            network = architecture.build(tier.ratio)
+        return {name: tensor.detach().clone() for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
+
+    # The server's half.
+
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return the models of M other clients; slots for which there is nobody hold the mean model."""
+        chosen = self._choose(state, client, rng)
+        mean = [name for name in state.tensors if not name.startswith(PREFIX)]
+        tensors, places = {}, {}
+        for slot in range(self.config.models):
+            for name in mean:
+                target = remembered(chosen[slot], name) if slot < len(chosen) else name
+                tensors[f"model{slot}.{name}"] = state.tensors[target].clone()
+                places[f"model{slot}.{name}"] = leading(target, tuple(state.tensors[target].shape))
+        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+
+    def _choose(self, state: GlobalState, client: int | None, rng: np.random.Generator) -> list[int]:
+        """Return whose models ``client`` is sent, at most M: those of the largest affinity, or with probability ε any."""
+        others = [other for other in state.once("members", lambda: clients_in(state.tensors)) if other != client]
+        order = [others[i] for i in rng.permutation(len(others))]
+        explores = float(rng.random())
+        own = memory_of(state.tensors, client) if client is not None else {}
+        rounds = float(own[ROUNDS]) if own else 0.0
+        if own and explores >= self.config.epsilon - self.config.epsilon_decay * rounds:
+            affinity = own[AFFINITY].tolist()
+            # Sorting is stable: equals stay in random order. Whom it never met stands between helpful and harmful models.
+            order.sort(key=lambda other: -affinity[other] if other < len(affinity) else 0.0)
+        return order[: self.config.models]
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Remember every client's model and add what it reported to its affinities; the mean serves those who have no other."""
+        shapes = self.upload_shapes(state.architecture, state.tiers[0])
+        tensors = dict(state.tensors)
+        first = {name: state.tensors[name] for name in shapes if name != AFFINITY}
+        total = WeightedSum(first)
+        for update in checked(updates, lambda _: shapes):
+            for name in first:
+                total.add(name, update.tensors[name], float(update.samples))
+                tensors[remembered(update.client, name)] = update.tensors[name].clone()
+            before = memory_of(state.tensors, update.client)
+            tensors[remembered(update.client, AFFINITY)] = _added(before.get(AFFINITY, torch.zeros(0)), update)
+            tensors[remembered(update.client, ROUNDS)] = before.get(ROUNDS, torch.zeros(())) + 1
+        return state.replace({**tensors, **total.mean(first)})
+
+    def fits(self, first: GlobalState, tensors: Mapping[str, Tensor]) -> str:
+        """Check the mean model, and every client's model and affinities."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in first.tensors.items()}
+        return misfit(shapes, {**shapes, AFFINITY: None, ROUNDS: ()}, tensors)
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the client's own model: as it keeps it, or else as the server remembers it, or else the mean model."""
+        network = state.architecture.build(tier.ratio)
+        own = memory_of(state.tensors, client) if client is not None else {}
+        mean = {name: tensor for name, tensor in state.tensors.items() if not name.startswith(PREFIX)}
+        network.load_state_dict(personal or {name: own.get(name, tensor) for name, tensor in mean.items()})
+        return network.eval()
+
+    # The client's half.
+
+    def receive(
+        self,
+        module: nn.Module,
+        received: Mapping[str, Tensor],
+        personal: Mapping[str, Tensor],
+        batches: tuple[Tensor, Tensor],
+    ) -> None:
+        """Move the client's own model towards those of the received ones that do better on its validation samples."""
+        x, y = _validation(*batches, self._judged(len(batches[1])))
+        others = [_slot(received, slot) for slot in range(self.config.models)]
+        own_loss = _loss(module, personal, x, y)
+        raw = torch.tensor([_weight(own_loss - _loss(module, other, x, y), other, personal) for other in others])
+        module.get_buffer(AFFINITY).copy_(raw)
+        positive = raw.double().clamp_min(0.0)
+        shares = (positive / positive.sum()).tolist() if float(positive.sum()) > 0 else [0.0] * len(others)
+        moved = {name: tensor.double() for name, tensor in personal.items()}
+        for share, other in zip(shares, others, strict=True):
+            for name, tensor in other.items() if share else ():
+                moved[name] += share * (tensor.double() - personal[name].double())
+        module.load_state_dict({name: tensor.float() for name, tensor in moved.items()})
+
+    def evaluated(self, samples: int) -> int:
+        """Return the forward passes over validation samples: of its own model and of M others."""
+        return (self.config.models + 1) * self._judged(samples)
+
+    def _judged(self, samples: int) -> int:
+        return max(1, math.ceil(self.config.validation * samples - 1e-9))
+
+    def upload(self, module: nn.Module) -> dict[str, Tensor]:
+        """Return the client's model and the weights that it gave to those that it received."""
+        return {**self.keep(module, {}), AFFINITY: module.get_buffer(AFFINITY).detach()}
+
+    def keep(self, module: nn.Module, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the client's model."""
+        state = module.state_dict()
+        return {name: tensor.detach().clone() for name, tensor in state.items() if tensor.is_floating_point()}
+
+
+def _added(before: Tensor, update: Update) -> Tensor:
+    """Return a client's affinities (clients,) with those added that it reported; whose models it had is in the update's places."""
+    sources: dict[int, Place] = {}
+    for name, place in update.places.items():
+        sources.setdefault(int(name.removeprefix("model").split(".", 1)[0]), place)
+    senders = {slot: clients_in([place.target])[0] for slot, place in sources.items() if place.target.startswith(PREFIX)}
+    after = torch.zeros(max([len(before) - 1, *senders.values()]) + 1)
+    after[: len(before)] = before
+    for slot, sender in senders.items():
+        after[sender] += update.tensors[AFFINITY][slot]
+    return after
+
+
+def _slot(received: Mapping[str, Tensor], slot: int) -> dict[str, Tensor]:
+    prefix = f"model{slot}."
+    return {name.removeprefix(prefix): tensor for name, tensor in received.items() if name.startswith(prefix)}
+
+
+def _validation(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return ``count`` samples spread evenly over the shard, which may be sorted."""
+    index = torch.arange(count) * len(y) // count
+    return x[index], y[index]
+
+
+@torch.no_grad()
+def _loss(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> float:
+    """Return the mean cross-entropy of the model ``tensors`` on ``x`` (n, …), ``y`` (n,), as it will be used.
+
+    Static BatchNorm has no statistics on a client: there, the batch's are taken, as in training.
+    """
+    module.load_state_dict(tensors)
+    module.train(needs_statistics(module))
+    parts = torch.arange(len(y)).split(CHUNK)
+    return sum(float(cross_entropy(module(x[part]), Batch(x[part], y[part]))) * len(part) for part in parts) / len(y)
+
+
+def _weight(gain: float, other: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> float:
+    """Return (L(θ) − L(θ_n)) / ‖θ_n − θ‖, or 0 where that is no finite number."""
+    squares = (float((other[name].double() - tensor.double()).square().sum()) for name, tensor in own.items())
+    distance = math.sqrt(sum(squares))
+    return gain / distance if distance > 0 and math.isfinite(gain) and math.isfinite(distance) else 0.0

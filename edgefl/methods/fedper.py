@@ -1,0 +1,97 @@
+"""FedPer: the last layers stay on their clients, all others are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor, nn
+
+from edgefl.errors import ConfigError
+from edgefl.factor.width import cut, leading
+from edgefl.methods.base import GlobalState, MethodConfig, WeightedSum, checked
+from edgefl.methods.fedavg import FedAvg
+from edgefl.models.base import Architecture, weighted_layers
+from edgefl.records import Submodel, Tier, Update
+from edgefl.registry import method
+
+
+class PartlyPersonal(FedAvg):
+    """FedAvg of what travels, while :meth:`personal` tensors stay on their clients.
+
+    The server's state has the personal tensors too, as they first were: with them a network of nobody in particular can be deployed.
+    """
+
+    personalised: ClassVar[bool] = True
+
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return a copy of every tensor that travels."""
+        places = state.once("places", lambda: {n: leading(n, s) for n, s in self.shapes(state.architecture, tier).items()})
+        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Average what travels by sample counts."""
+        shapes = self.shapes(state.architecture, state.tiers[0])
+        shared = {name: state.tensors[name] for name in shapes}
+        total = WeightedSum(shared)
+        for update in checked(updates, lambda _: shapes):
+            for name, tensor in update.tensors.items():
+                total.add(name, tensor, float(update.samples))
+        return state.replace({**state.tensors, **total.mean(shared)})
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return a client's network: what is shared, and what it keeps (None: the first personal tensors)."""
+        network = self.network(state.architecture, tier)
+        network.load_state_dict({**state.tensors, **(personal or {})})
+        return network.eval()
+
+
+class FedPerConfig(MethodConfig):
+    """Options of FedPer.
+
+    Attributes:
+        layers: how many of the last convolutions and linear layers are personal.
+    """
+
+    layers: int = Field(1, ge=1)
+
+
+@method("fedper")
+class FedPer(PartlyPersonal):
+    """Base layers are averaged by sample counts; the last ``layers`` layers are each client's own (Algorithms 1 and 2).
+
+    What is defined after the first personal layer, such as the normalisation between two of them, is personal too. All clients begin
+    with the same personal layers.
+
+    Differs from the paper: its clients draw their personal layers themselves; here these come with the application, the same for all.
+    """
+
+    config: FedPerConfig
+
+    config_class: ClassVar[type[MethodConfig]] = FedPerConfig
+    title: ClassVar[str] = "FedPer"
+    paper: ClassVar[str] = "Arivazhagan et al., Federated Learning with Personalization Layers, 2019"
+    tier_meaning: ClassVar[str] = "one tier only: the width of the network that everyone trains"
+    travels: ClassVar[str] = "every weight before the personal layers, both ways"
+    stays: ClassVar[str] = "the last layers: the classifier, or as many as the option layers says"
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Raise :class:`ConfigError` where no layer would be left to average."""
+        found = [name for name, _ in weighted_layers(architecture.skeleton(tiers[0].ratio))]
+        if self.config.layers >= len(found):
+            raise ConfigError(
+                f"method_options.layers: {self.config.layers} personal layers leave none to average, {architecture.model} has "
+                f"{len(found)}: {', '.join(found)}; give at most {len(found) - 1}"
+            )
+
+    def personal(self, network: nn.Module) -> frozenset[str]:
+        """Return the tensors from the first personal layer on, in the order of definition."""
+        layers = [name for name, _ in weighted_layers(network)]
+        first = layers[-min(self.config.layers, len(layers))]
+        names = list(network.state_dict())
+        return frozenset(names[next(i for i, name in enumerate(names) if name.startswith(f"{first}.")) :])

@@ -1,0 +1,68 @@
+"""OrthDrop: every client of a tier trains the same first kernels; PriSM's rival in the orthogonal space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgefl.factor.kernels import KernelLayer
+from edgefl.methods.base import GlobalState, MethodConfig, WeightedSum, checked
+from edgefl.methods.prism import KernelConfig, PriSM
+from edgefl.records import Tier, Update
+from edgefl.registry import method
+
+
+@method("orthdrop")
+class OrthDrop(PriSM):
+    """The r = ⌈c·N⌉ kernels of largest σ, always, with all output channels: Conv_V from m to r, Conv_U from r to n (PriSM, section 4).
+
+    As in FedHM the server averages the clients' products, so that kernels below every client's rank are given up; every client
+    has the same weight. c = 1 is the dense network.
+
+    Differs from the paper: it says "such as in FedHM", which unrolls a weight to (m·k) × (n·k); here it is PriSM's n × m·k², as
+    the costs of Table 1 require.
+    """
+
+    config_class: ClassVar[type[MethodConfig]] = KernelConfig
+    title: ClassVar[str] = "OrthDrop"
+    paper: ClassVar[str] = "Niu et al., TMLR 2023, section 4 (Baselines)"
+    tier_meaning: ClassVar[str] = "keep ratio c: the share of principal kernels that a client trains; 1 is dense"
+    travels: ClassVar[str] = "both factors of the first kernels and the dense rest, both ways"
+    per_client: ClassVar[bool] = False
+    refuses: ClassVar[Mapping[str, str]] = {
+        "dyn": "a client's factors are a new decomposition every round: its memory of gradients would be of other coordinates",
+        "scaffold": "a client's factors are a new decomposition every round: control variates would be of other coordinates",
+    }
+    contract_exceptions: ClassVar[Mapping[str, str]] = {
+        "unchanged clients leave the state unchanged": "a tier below 1 sends back its first kernels only, and their sum takes the "
+        "place of the full weights: what the truncation cut off is gone",
+    }
+
+    def width(self, tier: Tier) -> float:
+        """Return 1: all channels."""
+        return 1.0
+
+    def factorized(self, tier: Tier) -> bool:
+        """Return whether the tier is below 1."""
+        return tier.ratio < 1
+
+    def chosen(self, layer: KernelLayer, values: Tensor, tier: Tier, rng: np.random.Generator) -> Tensor:
+        """Return the first r kernels."""
+        return torch.arange(layer.count)
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Multiply every update back to full shape and average."""
+        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
+        total = WeightedSum(state.tensors)
+        for update in checked(updates, lambda update: shapes[update.tier]):
+            rest = dict(update.tensors)
+            for layer in self._kernel_layers(state, update.tier):
+                u, v = rest.pop(layer.u).flatten(1), rest.pop(layer.v)
+                total.add(layer.target, torch.tensordot(u, v, 1), 1.0, (layer.span,))
+            for name, tensor in rest.items():
+                total.add(update.places[name].target, tensor, 1.0, update.places[name].index)
+        return state.replace(total.mean(state.tensors))

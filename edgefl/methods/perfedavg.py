@@ -1,0 +1,81 @@
+"""Per-FedAvg: a common starting point from which one step on a client's own data makes the client's model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from edgefl.methods.base import MethodConfig, cross_entropy
+from edgefl.methods.fedavg import FedAvg
+from edgefl.records import Batch
+from edgefl.registry import method
+
+CHUNK = 32
+"""Samples that go through the network at once while a model is adapted."""
+
+
+class PerFedAvgConfig(MethodConfig):
+    """Options of Per-FedAvg.
+
+    Attributes:
+        alpha: α, the rate of the inner step. The outer rate β is the run's ``lr``.
+        adapt_steps: inner steps of a client before it uses the model that it was given.
+    """
+
+    alpha: float = Field(0.01, gt=0, allow_inf_nan=False)
+    adapt_steps: int = Field(1, ge=0)
+
+
+@method("per-fedavg")
+class PerFedAvg(FedAvg):
+    """First-order MAML in the clients, FedAvg on the server (Fallah et al. 2020, Algorithm 1 without its Hessian term).
+
+    Each step splits its batch in halves D and D': w̃ = w − α∇f(w, D), and w ← w − β∇f(w̃, D'), the gradient being taken at w̃ and used at
+    w. The halves of an odd batch share its middle sample, and a batch of one is both. What is deployed to a client takes
+    ``adapt_steps`` steps of rate α over all of its samples first; these are work of using the model, not of the round, and are not in
+    the round's costs.
+
+    Differs from the paper: only the first-order variant; clients are averaged by their samples, as FedAvg does, where Algorithm 1
+    takes the plain mean.
+    """
+
+    config: PerFedAvgConfig
+
+    config_class: ClassVar[type[MethodConfig]] = PerFedAvgConfig
+    title: ClassVar[str] = "Per-FedAvg (first order)"
+    paper: ClassVar[str] = "Fallah et al., Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020, Algorithm 1"
+    personalised: ClassVar[bool] = True
+
+    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+        """Return f(w − α∇f(w, D), D'), whose gradient is the first-order one: ∇f(w, D) counts as a constant."""
+        half = (len(batch.y) + 1) // 2
+        first, second = (Batch(batch.x[part], batch.y[part], batch.present) for part in (slice(half), slice(-half, None)))
+        parameters = dict(module.named_parameters())
+        inner = cross_entropy(module(first.x), first)
+        # A parameter that this network's forward pass leaves out has no gradient, and does not move.
+        gradients = torch.autograd.grad(inner, list(parameters.values()), allow_unused=True)
+        moved = zip(parameters.items(), gradients, strict=True)
+        adapted = {name: w if g is None else w - self.config.alpha * g for (name, w), g in moved}
+        return cross_entropy(functional_call(module, adapted, (second.x,)), second)
+
+    def adapt(self, module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+        """Return a copy of ``module`` after ``adapt_steps`` steps of rate α on the mean loss of all samples ``x`` (n, …), ``y`` (n,)."""
+        adapted = copy.deepcopy(module).train()
+        parameters = list(adapted.parameters())
+        for _ in range(self.config.adapt_steps):
+            adapted.zero_grad()
+            for part in torch.arange(len(y)).split(CHUNK):
+                loss = cross_entropy(adapted(x[part]), Batch(x[part], y[part])) * (len(part) / len(y))
+                loss.backward()
+            with torch.no_grad():
+                for parameter in parameters:
+                    if parameter.grad is not None:
+                        parameter.sub_(self.config.alpha * parameter.grad)
+        adapted.zero_grad()
+        return adapted.eval()

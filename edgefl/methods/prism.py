@@ -1,0 +1,257 @@
+"""PriSM: a tier is a keep ratio, and every client trains its own draw of the principal kernels, at the first channels only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from edgefl.errors import ConfigError
+from edgefl.factor.kernel_layers import kernel_layer, kernel_modules, kernel_parameters
+from edgefl.factor.kernels import (
+    KernelLayer,
+    Sampling,
+    draw,
+    effective_rank,
+    importance,
+)
+from edgefl.factor.layers import LowRank, frobenius_sq
+from edgefl.factor.svd import Factors
+from edgefl.factor.width import cut, nested, stacked_in
+from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, cross_entropy
+from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
+from edgefl.models.base import Architecture, replace_layer
+from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.registry import method
+
+
+class KernelConfig(MethodConfig):
+    """Options of methods that train principal kernels.
+
+    Attributes:
+        frobenius_decay: λ of λ/2·‖Σ u′v′ᵀ‖²_F (Eq. 6), in place of weight decay on the factors; Table 10's weight decay.
+    """
+
+    frobenius_decay: float = Field(2e-4, ge=0, allow_inf_nan=False)
+
+
+class PriSMConfig(KernelConfig):
+    """Options of PriSM.
+
+    Attributes:
+        sampling: how a kernel's chance follows from its singular value: "power" is the method (Eq. 2), the others its ablation.
+        kappa: κ of σ^κ; None takes the paper's: 4 for keep ratios up to 0.2, 2.5 above (Table 10).
+    """
+
+    sampling: Sampling = "power"
+    kappa: float | None = Field(None, ge=0, allow_inf_nan=False)
+
+
+@method("prism")
+class PriSM(Method):
+    """W̄ = Σ σᵢuᵢvᵢᵀ, of whose N kernels a client gets r = ⌈c·N⌉, drawn without replacement with pᵢ ∝ σᵢ^κ afresh every round (Eq. 2).
+
+    A layer is Conv_V, k×k from its input channels to the r kernels, then Conv_U, 1×1 to the first ⌈c·n⌉ outputs; the next layer
+    has those as inputs, so that the client's network has the shapes of a network of width c. Linear layers are the case k = 1,
+    a recurrent layer has kernels for every gate of its own (Remark 3.1). The server averages every uᵢ and vᵢ over the clients
+    that trained kernel i (1/Cᵢ), puts back what none of them had of it (ûᵢ, and vᵢ's other input channels), and adds the
+    kernels up (Eq. 5); those that nobody drew stay as they were. The next round decomposes the sum anew (orthogonal space
+    refresh). c = 1 trains all kernels at all channels.
+
+    What a layer is made of besides: convolutions of 1×1, the stem, the classifier, grouped convolutions, embeddings, biases and
+    the trainable parameters of normalisation layers are leading slices, averaged entry by entry over the clients that have them
+    (the paper shares no *statistics*: choose ``norm = "batch"`` for its activation normalisation, which has none to share).
+
+    A deployed tier is the plain network of width c whose weights are the sums of the first r kernels, largest σ first; tier 1
+    is the server's dense model. Where no client has all channels, those beyond the largest tier's are in that model with what
+    they began with, moved only through the vᵢ that they share with others.
+
+    Differs from the paper: N = min(n, m·k²) where it takes W̄ to be tall, so that r = ⌈c·n⌉ only there; with several tiers the
+    entries of uᵢ and vᵢ are averaged over those of the Cᵢ clients that have them. Its κ for LSTMs is 2, which must be set.
+    """
+
+    config: KernelConfig
+
+    config_class: ClassVar[type[MethodConfig]] = PriSMConfig
+    title: ClassVar[str] = "PriSM"
+    paper: ClassVar[str] = "Niu et al., TMLR 2023, Overcoming Resource Constraints in Federated Learning"
+    tier_meaning: ClassVar[str] = "keep ratio c: the share of principal kernels that a client is given, and of channels"
+    travels: ClassVar[str] = (
+        "both factors of the drawn kernels at the first channels, and leading slices of the dense rest, both ways"
+    )
+    default_tiers: ClassVar[tuple[float, ...]] = (1.0, 0.4, 0.2)
+    per_client: ClassVar[bool] = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "dyn": "a client draws other kernels of a new decomposition every round: its memory of gradients would be of other coordinates",
+        "scaffold": "a client draws other kernels of a new decomposition every round: control variates would be of other coordinates",
+    }
+
+    # Where a subclass differs: how wide a tier is, and which kernels it gets.
+
+    def width(self, tier: Tier) -> float:
+        """Return the share of channels that a client of ``tier`` has."""
+        return tier.ratio
+
+    def factorized(self, tier: Tier) -> bool:
+        """Return whether a client of ``tier`` trains kernels, rather than the dense layers that are their sums."""
+        return True
+
+    def chosen(self, layer: KernelLayer, values: Tensor, tier: Tier, rng: np.random.Generator) -> Tensor:
+        """Return the kernels that one client is given of a layer with singular values ``values``, int64, ascending."""
+        config = cast(PriSMConfig, self.config)
+        kappa = (4.0 if tier.ratio <= 0.2 else 2.5) if config.kappa is None else config.kappa
+        return draw(layer.key, importance(values, config.sampling, kappa), layer.count, rng)
+
+    # What there is.
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Refuse networks without a layer of kernels, and keep ratios that leave one without any or ask for more than there are."""
+        if not gates_of(architecture.skeleton()):
+            raise ConfigError(
+                f"{self.title} finds no layer with principal kernels: all are the stem, 1x1, grouped, or the classifier"
+            )
+        super().check(architecture, tiers, clients)
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the network of width c with kernel layers."""
+        counts = kernel_counts(architecture, tier) if self.factorized(tier) else {}
+        network = architecture.build(self.width(tier))
+        for name, of in counts.items():
+            replace_layer(network, name, kernel_layer(network.get_submodule(name), of))
+        return network
+
+    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the plain network of the tier's width."""
+        return architecture.build(self.width(tier))
+
+    def _kernel_layers(self, state: GlobalState, tier: Tier) -> tuple[KernelLayer, ...]:
+        """Return the tier's matrices of kernels, in the order of the network."""
+
+        def derive() -> tuple[KernelLayer, ...]:
+            places, gates = self._dense_places(state, tier), gates_of(state.architecture.skeleton())
+            return tuple(
+                layer
+                for name, of in kernel_counts(state.architecture, tier).items()
+                for weight, counts in of.items()
+                for layer in matrices(name, weight, counts, gates[name][weight], places[f"{name}.{weight}"], state)
+            )
+
+        return state.once(f"kernels {tier.label}", derive) if self.factorized(tier) else ()
+
+    def _dense_places(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
+        """Return where the tensors of the plain network of the tier's width lie."""
+
+        def derive() -> dict[str, Place]:
+            narrow = {n: tuple(t.shape) for n, t in state.architecture.skeleton(self.width(tier)).state_dict().items()}
+            wide = {n: tuple(t.shape) for n, t in state.tensors.items()}
+            return nested(narrow, wide, stacked_in(state.architecture.skeleton()))
+
+        return state.once(f"places {tier.label}", derive)
+
+    def _factors(self, state: GlobalState, layer: KernelLayer) -> Factors:
+        """Return all kernels of a layer, decomposed once per state: the orthogonal space refresh."""
+        return state.once(f"svd {layer.key}", lambda: layer.decompose(state.tensors[layer.target]))
+
+    # The server's half.
+
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return a fresh draw of kernels at the first channels, and leading slices of the rest.
+
+        The place of a factor is the dense weight and its kernels' numbers, as a column: they number components, not rows of the
+        weight.
+        """
+        shapes = state.once(f"shapes {tier.label}", lambda: self.shapes(state.architecture, tier))
+        factors: dict[str, tuple[Tensor, Place]] = {}
+        for layer in self._kernel_layers(state, tier):
+            decomposed = self._factors(state, layer)
+            kernels = self.chosen(layer, decomposed.values, tier, rng)
+            place = Place(layer.target, (kernels[:, None],))
+            for name, factor in zip((layer.u, layer.v), layer.cut(decomposed, kernels), strict=True):
+                factors[name] = factor.reshape(shapes[name]).contiguous(), place
+        dense = self._dense_places(state, tier)
+        places = {name: factors[name][1] if name in factors else dense[dense_name(name, dense)] for name in shapes}
+        rest = cut(state.tensors, {name: place for name, place in places.items() if name not in factors})
+        tensors = {name: factors[name][0] if name in factors else rest[name] for name in shapes}
+        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Average kernel by kernel over the clients that trained it, and the dense rest entry by entry; then add the kernels up (Eq. 5).
+
+        The sum over all kernels is taken as W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over those that were trained: the same, without the rounding
+        of others.
+        """
+        layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
+        decomposed = {key: self._factors(state, layer) for key, layer in layers.items()}
+        kernels = {f"{key} u": factors.left for key, factors in decomposed.items()}
+        kernels |= {f"{key} v": layers[key].right(factors) for key, factors in decomposed.items()}
+        trained = {key: torch.zeros(factors.left.shape[1], dtype=torch.bool) for key, factors in decomposed.items()}
+        targets = {layer.target for layer in layers.values()}
+        dense = {name: tensor for name, tensor in state.tensors.items() if name not in targets}
+        total = WeightedSum({**dense, **kernels})
+        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
+        for update in checked(updates, lambda update: shapes[update.tier]):
+            rest = dict(update.tensors)
+            for layer in self._kernel_layers(state, update.tier):
+                drawn = update.places[layer.u].index[0].flatten()  # type: ignore[union-attr]
+                total.add(f"{layer.key} u", rest.pop(layer.u).flatten(1), 1.0, layer.of_left(drawn))
+                total.add(f"{layer.key} v", rest.pop(layer.v), 1.0, layer.of_right(drawn))
+                trained[layer.key][drawn] = True
+            for name, tensor in rest.items():
+                total.add(update.places[name].target, tensor, 1.0, update.places[name].index)
+        means = total.mean({**dense, **{name: factor.double() for name, factor in kernels.items()}})
+        tensors = {name: means[name] if name in dense else tensor.clone() for name, tensor in state.tensors.items()}
+        for key, layer in layers.items():
+            of = trained[key]
+            before = decomposed[key].left[:, of].double() @ decomposed[key].right[of].double()
+            after = means[f"{key} u"][:, of] @ means[f"{key} v"][of].flatten(1)
+            part = tensors[layer.target][layer.span]
+            part.copy_(part.double() + (after - before).view(layer.shape))
+        return state.replace(tensors)
+
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+        """Return each layer's effective rank (section 4.4.1) and how many clients were given each of its kernels (Figure 9)."""
+        found: dict[str, Any] = {}
+        layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
+        for key, layer in layers.items():
+            values = self._factors(state, layer).values
+            draws = torch.zeros(len(values), dtype=torch.int64)
+            for submodel in sent:
+                if layer.u in submodel.places:
+                    draws[submodel.places[layer.u].index[0].flatten()] += 1  # type: ignore[union-attr]
+            found[key] = {"effective_rank": round(effective_rank(values), 3), "draws": draws.tolist()}
+        return {"kernels": found}
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the plain network of the tier's width with the sums of its first r kernels; at 1 the server's own weights."""
+        network = self.deployed(state.architecture, tier)
+        tensors = cut(state.tensors, self._dense_places(state, tier))
+        if tier.ratio < 1:
+            parts: dict[str, list[Tensor]] = {}
+            for layer in self._kernel_layers(state, tier):
+                first = torch.arange(layer.count)
+                parts.setdefault(layer.target, []).append(layer.composed(self._factors(state, layer), first))
+            tensors |= {name: torch.cat(of) for name, of in parts.items()}
+        network.load_state_dict(tensors)
+        return network.eval()
+
+    # The client's half.
+
+    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+        """Return cross-entropy + λ/2 Σ ‖Σ u′v′ᵀ‖²_F over the layers (Eq. 6)."""
+        loss = cross_entropy(module(batch.x), batch)
+        if self.config.frobenius_decay:
+            for layer in kernel_modules(module):
+                loss = loss + self.config.frobenius_decay / 2 * frobenius_sq(cast(LowRank, layer))
+        return loss
+
+    def decayed(self, module: nn.Module) -> list[nn.Parameter]:
+        """Return every parameter but the factors, which Eq. 6 acts on."""
+        factors = kernel_parameters(module)
+        return [p for p in module.parameters() if p not in factors]

@@ -1,0 +1,94 @@
+"""Pufferfish: a few rounds of the dense network, then low-rank layers that begin as its decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from edgefl.factor.layers import factor_weights
+from edgefl.factor.svd import factorize, unroll
+from edgefl.methods.base import GlobalState, Method, MethodConfig
+from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.ranks import hybrid_ranks, ranked
+from edgefl.models.base import Architecture
+from edgefl.records import Tier
+from edgefl.registry import method
+
+_SWITCH = "after the warm-up the factors take the weights' place: "
+
+
+class PufferfishConfig(MethodConfig):
+    """Options of Pufferfish.
+
+    Attributes:
+        warmup_rounds: rounds that train the dense network first; 0: the factors of the initial weights are trained from the start.
+        phase: where the run is: "dense" in the warm-up, "lowrank" after it. A run sets it.
+    """
+
+    warmup_rounds: int = Field(3, ge=0)
+    phase: Literal["dense", "lowrank"] = "dense"
+
+
+@method("pufferfish")
+class Pufferfish(FedAvg):
+    """Vanilla warm-up: FedAvg of the dense network; then each layer W ≈ (U√Σ)(√ΣVᵀ) of rank ⌊γ·n⌋, and FedAvg of the factors.
+
+    A hybrid network: the stem, 1×1 convolutions, the classifier, and what the network names in ``hybrid_dense`` stay dense throughout.
+
+    Differs from the paper: a convolution is decomposed into k×1 and 1×k convolutions, as FedHM has it, where Pufferfish has k×k to r
+    channels and 1×1; the paper trains on one cluster, FedPara (appendix D.2) is who takes it to federated clients.
+    """
+
+    config: PufferfishConfig
+
+    config_class: ClassVar[type[MethodConfig]] = PufferfishConfig
+    title: ClassVar[str] = "Pufferfish"
+    paper: ClassVar[str] = "Wang et al., MLSys 2021, as in FedPara, appendix D.2"
+    tier_meaning: ClassVar[str] = "one tier only: the rank ratio γ of the factorized layers after the warm-up; 1 is dense"
+    travels: ClassVar[str] = (
+        "every weight in the warm-up, then two factors of each factorized layer and the dense rest, both ways"
+    )
+    default_tiers: ClassVar[tuple[float, ...]] = (0.25,)
+    refuses: ClassVar[Mapping[str, str]] = {
+        "dyn": _SWITCH + "a client's memory of gradients would be of other coordinates",
+        "scaffold": _SWITCH + "control variates would be of other coordinates",
+        "avgm": _SWITCH + "the server's momentum would be of other coordinates",
+        "adam": _SWITCH + "the server's moments would be of other coordinates",
+        "yogi": _SWITCH + "the server's moments would be of other coordinates",
+    }
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Raise :class:`ConfigError` where no layer can be factorized."""
+        hybrid_ranks(architecture.skeleton(), tiers[0].ratio)
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the dense network or, after the warm-up, the hybrid one."""
+        network = architecture.build()
+        return network if self.config.phase == "dense" else ranked(network, hybrid_ranks(network, tier.ratio))
+
+    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+        """After the warm-up, decompose every layer that the hybrid network has low rank."""
+        if self.config.phase == "lowrank" or round_ <= self.config.warmup_rounds:
+            return self, state
+        ranks = hybrid_ranks(state.architecture.skeleton(), state.tiers[0].ratio)
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in state.tensors.items():
+            layer, _, kind = name.rpartition(".")
+            if layer not in ranks:
+                tensors[name] = tensor
+            elif kind == "bias":
+                tensors[f"{layer}.v.bias"] = tensor
+            else:
+                left, right = factorize(unroll(tensor), ranks[layer]).leading(ranks[layer])
+                u, v = factor_weights(left, right, tuple(tensor.shape))
+                tensors |= {f"{layer}.u.weight": u, f"{layer}.v.weight": v}
+        after = type(self)(self.config.model_copy(update={"phase": "lowrank"}))
+        names = after.shapes(state.architecture, state.tiers[0])  # in the order of the hybrid network, as on the wire
+        return after, state.replace({name: tensors[name] for name in (*names, *tensors)})
+
+    def global_tier(self, state: GlobalState) -> Tier:
+        """Return 1 in the warm-up, where the server's network is dense; then the only tier."""
+        return Tier(1.0) if self.config.phase == "dense" else state.tiers[0]

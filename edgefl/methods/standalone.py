@@ -1,0 +1,89 @@
+"""Stand-alone training: every client has a network of its own, and nothing travels."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor, nn
+
+from edgefl.methods.base import GlobalState, Method, checked
+from edgefl.models.base import Architecture
+from edgefl.records import Submodel, Tier, Update
+from edgefl.registry import method
+
+_NO_WEIGHTS = "nothing travels in stand-alone training: "
+
+
+@method("standalone")
+class StandAlone(Method):
+    """Every client trains the widest dense network that fits it on its own samples, round after round; the server learns nothing.
+
+    The rival that any federation must beat. All clients of a tier begin with the same weights, which the server's state keeps, one
+    set for every tier: what is deployed for a client that has never trained.
+    """
+
+    title: ClassVar[str] = "Stand-alone"
+    paper: ClassVar[str] = "no federation; the rival in personalised federated learning, as in FedPara, Figure 5"
+    tier_meaning: ClassVar[str] = "width of the client's own network"
+    travels: ClassVar[str] = "nothing"
+    stays: ClassVar[str] = "the whole network"
+    personalised: ClassVar[bool] = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "prox": _NO_WEIGHTS + "no weights arrive that a client could be pulled to",
+        "dyn": _NO_WEIGHTS + "no weights arrive that a client could be pulled to",
+        "scaffold": _NO_WEIGHTS + "there is no common direction to correct a client's gradient towards",
+        "avgm": _NO_WEIGHTS + "the server has no step to take",
+        "adam": _NO_WEIGHTS + "the server has no step to take",
+        "yogi": _NO_WEIGHTS + "the server has no step to take",
+        "fp16": _NO_WEIGHTS + "there is nothing to compress",
+        "int8": _NO_WEIGHTS + "there is nothing to compress",
+        "sparse": _NO_WEIGHTS + "there is nothing to compress",
+        "dynamic": "a client's network has the width of its tier and lives on the client alone: with another tier it would be lost",
+    }
+    contract_exceptions: ClassVar[Mapping[str, str]] = {
+        "one full-tier client alone wins outright": "nothing travels: the server learns nothing from a client, alone or not",
+    }
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the dense network at the tier's width."""
+        return architecture.build(tier.ratio)
+
+    def personal(self, network: nn.Module) -> frozenset[str]:
+        """Return every name."""
+        return frozenset(network.state_dict())
+
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        """Return what the clients of every tier begin with, as ``<tier>/<name>``."""
+        tensors: dict[str, Tensor] = {}
+        for tier in tiers:
+            first = self.first_personal(architecture, tier, copy.deepcopy(rng))  # as on the clients: each from the stream's start
+            tensors |= {f"{tier.label}/{name}": tensor for name, tensor in first.items()}
+        return GlobalState(architecture, tiers, tensors)
+
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        """Return a network and no tensors for it."""
+        return Submodel(tier, {}, partial(self.network, state.architecture, tier), {})
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Check that nothing but sample counts arrived, and return the same state."""
+        for _ in checked(updates, lambda _: {}):
+            pass
+        return state
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return a client's own network; None: what it began with."""
+        network = self.network(state.architecture, tier)
+        prefix = f"{tier.label}/"
+        first = {name.removeprefix(prefix): t for name, t in state.tensors.items() if name.startswith(prefix)}
+        network.load_state_dict(personal or first)
+        return network.eval()
+
+    def global_tier(self, state: GlobalState) -> Tier:
+        """Return the widest: no network is everyone's."""
+        return state.tiers[0]

@@ -1,0 +1,99 @@
+"""NumPy only: one round of PriSM (section 3.2), on the network of small_conv_by_hand.py (four channels at width 1).
+
+Layer conv2 has four principal kernels; the stem and the classifier are dense. Client A (c = 0.5, 3 samples) has two channels and kernels 0
+and 2, client B (c = 0.25, 5 samples) one channel and kernel 0: kernels 1 and 3 are nobody's. Both take one step on cross-entropy and Eq. 6.
+"""
+
+import numpy as np
+from small_conv_by_hand import cross_entropy, data, dense, descend
+
+LR = 0.3
+DECAY = 0.2
+CHANNELS = {0.5: 2, 0.25: 1}
+CLIENTS = {"A": (0.5, 3, 0.4), "B": (0.25, 5, 2.0)}  # keep ratio, samples, start of the data
+DRAWS = {"A": (0, 2), "B": (0,)}
+
+
+def start():
+    """Return the server's weights; conv2's are no plain wave, whose unrolled matrix would have rank 2."""
+    return {**dense(4, 0.2), "conv2.weight": 0.6 * np.sin(0.7 * np.arange(64.0) ** 2 + 0.3).reshape(4, 4, 2, 2)}
+
+
+def kernels(state):
+    """Return u (kernel → 4 outputs) and v (kernel → 4 × 2 × 2 inputs) of conv2, the root of each singular value in both."""
+    left, sigma, right = np.linalg.svd(state["conv2.weight"].reshape(4, 16), full_matrices=False)
+    u = {i: np.sqrt(sigma[i]) * left[:, i] for i in range(4)}
+    v = {i: (np.sqrt(sigma[i]) * right[i]).reshape(4, 2, 2) for i in range(4)}
+    return u, v
+
+
+def product(held):
+    """Return the sum of the kernels in ``held``, as the weight of a convolution."""
+    total = 0
+    for i in {name[1:] for name in held if name[0] == "u"}:
+        total = total + np.einsum("n,mab->nmab", held[f"u{i}"], held[f"v{i}"])
+    return total
+
+
+def loss(held, x, y):
+    """Return what a client minimises."""
+    plain = {name: tensor for name, tensor in held.items() if name[0] not in "uv"}
+    weight = product(held)
+    return cross_entropy({**plain, "conv2.weight": weight}, x, y) + DECAY / 2 * np.sum(weight**2)
+
+
+def download(state, client):
+    """Return what ``client`` receives: its kernels at the first channels, and leading slices."""
+    c = CHANNELS[CLIENTS[client][0]]
+    u, v = kernels(state)
+    held = {f"u{i}": u[i][:c] for i in DRAWS[client]} | {f"v{i}": v[i][:c] for i in DRAWS[client]}
+    held["conv1.weight"] = state["conv1.weight"][:c]
+    held["conv2.bias"] = state["conv2.bias"][:c]
+    held["fc.weight"] = state["fc.weight"][:, : 4 * c]
+    held["fc.bias"] = state["fc.bias"]
+    return held
+
+
+def local(state, client):
+    """Return what ``client`` sends."""
+    _, samples, begin = CLIENTS[client]
+    x, y = data(samples, begin)
+    return descend(lambda held: loss(held, x, y), download(state, client), LR)
+
+
+def mean_over(before, parts):
+    """Return ``before`` with each entry that some of ``parts`` (leading slices of it) have replaced by their plain mean."""
+    after = before.copy()
+    for index in np.ndindex(before.shape):
+        values = [part[index] for part in parts if all(i < size for i, size in zip(index, part.shape, strict=True))]
+        if values:
+            after[index] = sum(values) / len(values)
+    return after
+
+
+def round_of(state, clients):
+    """Return the server's weights after a round of ``clients`` (Eq. 5)."""
+    sent = {client: local(state, client) for client in clients}
+    u, v = kernels(state)
+    weight = np.zeros((4, 4, 2, 2))
+    for i in range(4):
+        of = [client for client in clients if i in DRAWS[client]]
+        whole_u = mean_over(u[i], [sent[client][f"u{i}"] for client in of])
+        whole_v = mean_over(v[i], [sent[client][f"v{i}"] for client in of])
+        weight += np.einsum("n,mab->nmab", whole_u, whole_v)
+    rest = ("conv1.weight", "conv2.bias", "fc.weight", "fc.bias")
+    return {"conv2.weight": weight} | {n: mean_over(state[n], [tensors[n] for tensors in sent.values()]) for n in rest}
+
+
+def deployed(state, keep):
+    """Return the plain network of a keep ratio: its first kernels at its first channels."""
+    c = CHANNELS[keep]
+    u, v = kernels(state)
+    first = {f"u{i}": u[i][:c] for i in range(c)} | {f"v{i}": v[i][:c] for i in range(c)}
+    return {
+        "conv1.weight": state["conv1.weight"][:c],
+        "conv2.weight": product(first),
+        "conv2.bias": state["conv2.bias"][:c],
+        "fc.weight": state["fc.weight"][:, : 4 * c],
+        "fc.bias": state["fc.bias"],
+    }

@@ -1,0 +1,34 @@
+"""A round of OrthDrop against the derivation in orthdrop_by_hand.py."""
+
+import numpy as np
+import orthdrop_by_hand as hand
+import pytest
+from small_conv import assert_tensors, state_of, trained
+
+from edgefl.methods.base import create
+from edgefl.records import Tier
+
+TIERS = (Tier(1.0), Tier(0.5))
+METHOD = create("orthdrop", {"frobenius_decay": hand.DECAY})
+
+
+@pytest.mark.parametrize("clients", ["AB", "BA", "A", "B"])
+def test_a_round_averages_the_products(clients):
+    before = hand.start()
+    state = state_of(METHOD, TIERS, before)
+    updates = []
+    for number, name in enumerate(clients):
+        keep, samples, begin = hand.CLIENTS[name]
+        updates.append(trained(METHOD, state, number, Tier(keep), begin, samples, hand.LR))
+    expected = hand.round_of(before, clients)
+    assert_tensors(METHOD.aggregate(state, updates).tensors, expected)
+    assert all(not np.allclose(expected[name], before[name], atol=1e-3) for name in before), "the derivation must move everything"
+    if clients == "B":
+        assert np.linalg.matrix_rank(expected["conv2.weight"].reshape(4, 16)) == 2, "the kernels that nobody has are given up"
+
+
+def test_a_deployed_tier_is_the_plain_network_of_the_first_kernels():
+    state = state_of(METHOD, TIERS, hand.start())
+    plain = hand.multiplied(hand.download(hand.start(), "B"))
+    assert_tensors(METHOD.deploy(state, Tier(0.5)).state_dict(), plain)
+    assert_tensors(METHOD.deploy(state, METHOD.global_tier(state)).state_dict(), hand.start())
