@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgefl.comparing import Comparison as Comparison
+    from edgefl.comparing import compare as compare
     from edgefl.config import RunConfig as RunConfig
     from edgefl.fleet.budget import Budget as Budget
     from edgefl.planning import plan as plan
@@ -25,6 +27,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Budget": "edgefl.fleet.budget",
+    "Comparison": "edgefl.comparing",
+    "compare": "edgefl.comparing",
     "RunConfig": "edgefl.config",
     "plan": "edgefl.planning",
     "RunResult": "edgefl.run",
@@ -34,7 +38,9 @@ _HOMES = {
     "verify": "edgefl.run",
 }
 
-__all__ = ["Budget", "RunConfig", "RunResult", "__version__", "export", "plan", "profile", "simulate", "verify"]
+__all__ = [
+    "Budget", "Comparison", "RunConfig", "RunResult", "__version__", "compare", "export", "plan", "profile", "simulate", "verify",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

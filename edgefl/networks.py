@@ -24,14 +24,16 @@ Sample = tuple[int, ...] | str | Tensor | InputSpec
 GivenInputs = Sample | Sequence[str] | Sequence[Tensor] | Mapping[str, Sample] | None
 
 
-def architecture_of(network: Network, inputs: GivenInputs = None, classes: int = 10, norm: str | None = None) -> Architecture:
+def architecture_of(
+    network: Network, inputs: GivenInputs = None, classes: int | None = None, norm: str | None = None
+) -> Architecture:
     """Return the architecture of ``network``, which can be built any number of times, also under fake tensors.
 
     Args:
         network: a reference network's name, ``package.module:factory``, a path that ends in ``.onnx``, a module, or a factory.
         inputs: a sample's shape, ``(3, 32, 32)`` or ``"3x32x32"``; several as name → shape, or as texts ``"ids=int64:80"``; or example
             tensors, whose first dimension is the batch. An ONNX file knows its own, a reference network the shape that it is made for.
-        classes: number of labels, for reference networks.
+        classes: number of labels, for reference networks; None takes what the network is usually for, 10 where nothing is said.
         norm: normalisation policy, for reference networks.
 
     Raises:
@@ -48,11 +50,19 @@ def architecture_of(network: Network, inputs: GivenInputs = None, classes: int =
         if ":" in network:
             return _custom(network, factory_of(network), None, inputs, norm)
         models.check(network)
-        specs = _specs(inputs, None) or {"": InputSpec(models.facts(network)["usual_input"])}
-        if list(specs) != [""] or specs[""].dtype is not torch.float32:
-            raise ConfigError(f"input: {network} takes one input of float32, such as 3x32x32")
-        return Architecture(network, specs[""].shape, classes, norm)
+        return _reference(network, _specs(inputs, None), classes, norm)
     return _custom(getattr(network, "__name__", type(network).__name__), network, None, inputs, norm)
+
+
+def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None, norm: str | None) -> Architecture:
+    """Return a reference network's architecture; a shape without a type is of the network's own, token ids included."""
+    facts = models.facts(network)
+    usual, dtype = facts["usual_input"], torch.int64 if facts.get("vocabulary") else torch.float32
+    specs = given or {"": InputSpec(usual, dtype)}
+    if list(specs) != [""] or specs[""].dtype not in (torch.float32, dtype):
+        kind = "int64 token ids" if facts.get("vocabulary") else "float32"
+        raise ConfigError(f"input: {network} takes one input of {kind}, such as {InputSpec(usual)}")
+    return Architecture(network, specs[""].shape, facts.get("usual_classes", 10) if classes is None else classes, norm)
 
 
 def batch_in(inputs: GivenInputs) -> int | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -10,7 +13,10 @@ from click.testing import CliRunner
 
 from edgefl.cli.console import show
 from edgefl.cli.main import group, main
+from edgefl.cli.methods import AXES, facts_of
+from edgefl.config import RunConfig
 from edgefl.errors import AggregationError, BudgetError, ConfigError
+from edgefl.registry import methods
 
 
 @pytest.mark.parametrize(
@@ -50,3 +56,166 @@ def test_a_reader_that_leaves_is_no_failure(monkeypatch):
     monkeypatch.setattr("rich.console.Console.print", leave)
     with pytest.raises(BrokenPipeError):
         show("a table")
+
+
+def invoked(*arguments: str) -> Any:
+    return CliRunner().invoke(group, list(arguments), terminal_width=200, max_content_width=200)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
+    """The configurations that ``simulate`` was called with, instead of runs."""
+    seen: list[RunConfig] = []
+
+    def simulate(config: RunConfig, *_: Any, **__: Any) -> None:
+        seen.append(config)
+        raise ConfigError("seen")
+
+    monkeypatch.setattr("edgefl.run.simulate", simulate)
+    return seen
+
+
+VALUES: dict[str, tuple[str, Any]] = {
+    "permute_labels": ("", True),
+    "tiers": ("1,0.5", (1.0, 0.5)),
+    "tier_shares": ("0.25,0.75", (0.25, 0.75)),
+    "tier_assignment": ("uniform", "uniform"),
+    "data_share": ("0.5", 0.5),
+    "momentum": ("0.5", 0.5),
+    "weight_decay": ("0", 0.0),
+    "server_lr": ("0.1", 0.1),
+    "objective_strength": ("0.3", 0.3),
+    "lr": ("0.2", 0.2),
+    "objective": ("prox", "prox"),
+    "server_optimizer": ("yogi", "yogi"),
+    "lr_schedule": ("cosine", "cosine"),
+    "optimizer": ("sgd", "sgd"),
+    "codec": ("fp16", "fp16"),
+    "engine": ("pool", "pool"),
+}
+TEXTS = {"profile", "method", "model", "norm", "dataset", "data_dir", "partition"}
+
+
+def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> None:
+    given = {
+        key: VALUES.get(key, ("x", "x") if key in TEXTS else ("3", 3))
+        for key in RunConfig.model_fields
+        if key != "method_options"
+    }
+    flags = [f"--{key.replace('_', '-')}" + (f"={text}" if text else "") for key, (text, _) in given.items()]
+    invoked("simulate", *flags, "--method-option", "a=1")
+    (config,) = asked
+    assert config.model_dump() == {**{key: value for key, (_, value) in given.items()}, "method_options": {"a": 1}}
+
+
+@pytest.mark.parametrize("key", RunConfig.model_fields)
+def test_help_shows_the_default_of_every_key(key: str) -> None:
+    default = RunConfig.model_fields[key].default
+    command = group.get_command(None, "simulate")  # type: ignore[arg-type]
+    (option,) = [p for p in command.params if p.name == key]  # type: ignore[union-attr]
+    shown = str(option.help).rpartition("[")[2]  # type: ignore[attr-defined]
+    if default is not None and key != "method_options":
+        assert shown == ("no]" if default is False else f"{default:g}]" if isinstance(default, float) else f"{default}]")
+
+
+def test_help_groups_the_flags_in_the_order_of_a_run() -> None:
+    text = invoked("simulate", "--help").output
+    headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [
+        "What is trained, and for whom", "Who holds which data", "Rounds and chance", "Tiers", "Training on a client",
+        "The server, and what travels", "This computer", "This command",
+    ]  # fmt: skip
+    assert "a+b" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("k=0.5", 0.5), ("k=true", True), ("k=word", "word"), ('k="two words"', "two words"), ("k=[1, 2]", [1, 2]), ("k = 3", 3),
+        ("k={a.b = 1}", {"a": {"b": 1}}), ("k=inf", float("inf")),
+    ],
+)  # fmt: skip
+def test_an_option_of_a_method_is_a_toml_value_or_a_word(text: str, value: object, asked: list[RunConfig]) -> None:
+    invoked("simulate", "--method-option", text)
+    assert asked[0].method_options == {"k": value}
+
+
+@pytest.mark.parametrize("text", ["k", "=1", "k=", "k=two words", "k=[1", "k=1\nother = 2"])
+def test_anything_else_is_a_usage_error(text: str) -> None:
+    result = invoked("simulate", "--method-option", text)
+    assert result.exit_code == 2
+    assert "is not of the form KEY=VALUE" in result.output or "is not a TOML value" in result.output
+
+
+def test_options_of_a_method_go_over_those_of_the_file(asked: list[RunConfig], tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("permute_labels = true\n[method_options]\na = 1\nb = 2\n")
+    invoked(
+        "simulate",
+        "--config",
+        str(tmp_path / "run.toml"),
+        "--method-option",
+        "b=3",
+        "--method-option",
+        "c=4",
+        "--no-permute-labels",
+    )
+    assert asked[0].method_options == {"a": 1, "b": 3, "c": 4}
+    assert asked[0].permute_labels is False
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--objective", "proxy"], "objective: expected 'none', 'prox', 'dyn' or 'scaffold', got 'proxy'"),
+        (["--server-optimizer", "sgd"], "server_optimizer: expected 'avg', 'avgm', 'adam' or 'yogi'"),
+        (["--data-share", "1.5"], "data_share: expected less than or equal to 1, got 1.5"),
+        (["--tier-shares", "0.5,0.5"], "tier_shares: with tier_assignment auto the devices decide"),
+        (["--tier-shares", "a"], "'a' is not a list of numbers such as 0.5,0.3,0.2"),
+        (["--objective", "scaffold"], "give optimizer sgd and weight_decay 0"),
+        (["--momentum", "1"], "momentum: expected less than 1"),
+        (["--lr-schedule", "linear"], "lr_schedule: expected 'constant' or 'cosine'"),
+    ],
+)
+def test_wrong_values_are_said_in_the_words_of_the_configuration(flags: list[str], message: str) -> None:
+    result = invoked("simulate", *flags)
+    assert message in f"{result.output}{result.exception}"
+
+
+def test_methods_lists_every_method_with_what_travels_and_what_combines() -> None:
+    rows = json.loads(invoked("methods", "--json").output)
+    assert [row["name"] for row in rows] == methods.names()
+    for row in rows:
+        assert all(row[key] for key in ("title", "paper", "travels", "tier_meaning", "default_tiers"))
+        assert row["combines"].keys() == AXES.keys()
+        assert not {value for values in row["combines"].values() for value in values} & row["refuses"].keys()
+        assert all(option["about"] for option in row["options"]), f"an option of {row['name']} is not in its class's Attributes"
+    plain = invoked("methods").output.splitlines()
+    assert [line.partition(":")[0] for line in plain] == methods.names()
+    fedhm = plain[methods.names().index("fedhm")]
+    assert "travels: two factors of each factorized layer" in fedhm
+    assert fedhm.endswith("not with: dyn, scaffold")
+
+
+def test_a_method_is_shown_with_its_options_and_the_reasons_of_what_it_refuses() -> None:
+    text = " ".join(invoked("methods", "fedhm").output.split())
+    assert "not with dyn a client's factors are a fresh decomposition every round" in text
+    assert "frobenius_decay float 0.0001 λ of λ/2·‖UVᵀ‖²_F" in text
+    assert "``" not in text
+    facts = facts_of("fedhm")
+    assert json.loads(invoked("methods", "fedhm", "--json").output) == json.loads(json.dumps(facts))
+    assert facts["combines"]["objective"] == ["prox"]
+    assert "one tier only" in invoked("methods", "fedavg").output
+    assert "did you mean 'fedhm'" in str(invoked("methods", "fedhn").exception)
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_the_table_of_methods_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pages import printed
+
+    from edgefl.cli.methods import methods_table
+
+    table = methods_table([facts_of("fedhm"), facts_of("fedavg")], columns)
+    text = printed(table, columns)
+    assert max(map(len, text.splitlines())) <= columns
+    assert "…" not in text
+    assert ("Yao et al." in text) == (columns == 140)

@@ -168,5 +168,5 @@ def test_wrong_options_are_named(name, options, error, message):
 
 
 def test_a_network_without_a_layer_to_factorize_is_refused():
-    with pytest.raises(ConfigError, match="FedHM finds no layer to factorize"):
+    with pytest.raises(ConfigError, match="no layer can be factorized"):
         hybrid_ranks(torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4, 2)), 0.5)

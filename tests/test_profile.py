@@ -458,7 +458,7 @@ BAD = [
     ("Net --input 4 --codec int9", "unknown codec 'int9'; did you mean 'int8'?"),
     ("Net --input 4 --norm group", "own_networks:Net has its own normalisation; leave the key out"),
     ("Image --input 3x16x16 --method heterofl", "Image has one width, and this method makes narrower networks"),
-    ("Net --input 4 --method fedhm", "FedHM finds no layer to factorize"),
+    ("Net --input 4 --method fedhm", "no layer can be factorized"),
 ]
 
 

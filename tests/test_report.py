@@ -16,6 +16,8 @@ from plotly.offline import get_plotlyjs
 from edgefl.errors import InputError
 from edgefl.records import Outcome, RoundRecord, Shortfall, Tier, Timing
 from edgefl.report import charts, html
+from edgefl.report.observed import observed_charts
+from edgefl.report.schema import read_summary
 from edgefl.report.tables import tier_table, to_plain, to_rich
 
 CLASSES = (
@@ -432,3 +434,97 @@ def test_a_tier_that_no_class_takes_has_dashes() -> None:
     assert "device –;" in line
     assert "a round time –, energy –; budget used –" in line
     assert html.render(summary, make_rounds())
+
+
+ADDED = {
+    "objective": "prox",
+    "server_optimizer": "adam",
+    "codec": "int8",
+    "permute_labels": True,
+    "macs": 9,
+    "accuracy_of": "clients",
+}
+
+
+def test_summaries_of_older_and_of_this_version_are_both_read(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    assert read_summary(run / "summary.json") == make_summary()
+    (run / "summary.json").write_text(json.dumps(make_summary() | ADDED))
+    assert read_summary(run / "summary.json") == make_summary() | ADDED
+    assert html.write(run).exists()
+    (run / "summary.json").write_text(json.dumps(make_summary() | {"accuracy_of": "nobody"}))
+    with pytest.raises(InputError, match=r"summary\.json: accuracy_of: expected 'global' or 'clients', got 'nobody'"):
+        html.write(run)
+
+
+def test_the_page_says_how_clients_and_server_optimize_and_what_travels() -> None:
+    about = dict(html._about(make_summary() | ADDED))
+    assert {about[key] for key in ("method", "objective", "server optimizer", "codec")} == {"fedhm", "prox", "adam", "int8"}
+    assert (about["labels"], about["accuracy of"]) == ("each client's own", "the mean over clients, each on its own")
+    # A run of an older version had no choice.
+    about = dict(html._about(make_summary()))
+    assert {about[key] for key in ("objective", "server optimizer", "codec")} == {"none", "avg", "fp32"}
+    assert about["accuracy of"] == "the global model"
+
+
+def test_accuracies_of_clients_are_never_called_the_global_model_s() -> None:
+    rendered = html.render(make_summary() | ADDED, make_rounds())
+    text = Page(rendered).text
+    assert "in the mean, each on its own held-out samples" in text
+    assert "clients are right on" in text
+    assert "The clients' mean came within one point of its best" in text
+    assert "global model is right" not in text
+    assert [trace["name"] for trace in figures_of(rendered)["accuracy-rounds"]["data"]][-1] == "mean of clients"
+
+
+def observing(*observed: Any) -> list[dict[str, Any]]:
+    return [{**record, "observed": of} for record, of in zip(make_rounds(len(observed)), observed, strict=True)]
+
+
+def test_what_a_method_says_of_its_layers_is_drawn() -> None:
+    layers = {"conv1": {"effective_rank": 3.5, "draws": [2, 1]}, "conv2": {"effective_rank": 6.25, "draws": [2, 0, 1]}}
+    later = {"conv1": {"effective_rank": 3.0, "draws": [1, 1]}, "conv2": {"effective_rank": 5.5, "draws": [2, 1, 0]}}
+    rounds = observing({"kernels": layers}, {"kernels": later})
+    rank, draws = observed_charts(rounds)
+    assert (rank.title, rank.takeaway) == ("Effective rank per layer", "In round 2: conv1 3, conv2 5.5.")
+    assert rank.figure is not None
+    assert [(t["name"], t["x"], t["y"]) for t in rank.figure["data"]] == [
+        ("conv1", [1, 2], [3.5, 3.0]),
+        ("conv2", [1, 2], [6.25, 5.5]),
+    ]
+    assert draws.figure is not None
+    assert draws.figure["data"][0]["z"] == [[3, 2, None], [4, 1, 1]]
+    assert "the largest is kernel 0 of conv2, 4; its smallest is 1" in draws.takeaway
+    rendered = html.render(make_summary(), rounds)
+    assert [text for level, text in Page(rendered).headings if level == 2] == [
+        *SECTIONS[:2],
+        "What fedhm says of its rounds",
+        *SECTIONS[2:],
+    ]
+    assert all(go.Figure(figure).data for figure in figures_of(rendered).values())
+
+
+def test_numbers_and_lists_are_lines_and_many_layers_a_map() -> None:
+    number, clusters = observed_charts(observing({"matched": 2.5, "clusters": [3]}, {"matched": 3, "clusters": [2, 1]}))
+    assert number.figure is not None
+    assert number.figure["data"][0]["y"] == [2.5, 3.0]
+    assert clusters.takeaway == "In round 2: 0 2, 1 1."
+    (ranks,) = observed_charts(observing({"rank": {f"layer{n}": n for n in range(12)}}))
+    assert ranks.figure is not None
+    assert ranks.figure["data"][0]["type"] == "heatmap"
+    assert ranks.takeaway.endswith("and 8 more.")
+
+
+@pytest.mark.parametrize(
+    "observed", [{}, {"note": "words"}, {"flag": True}, {"mixed": {"a": [1], "b": 2}}, {"deep": {"a": {"b": {"c": 1}}}}]
+)
+def test_what_has_no_known_form_is_left_out_without_harm(observed: dict[str, Any]) -> None:
+    assert html.render(make_summary(), observing(observed, observed))
+
+
+def test_names_in_observations_are_escaped() -> None:
+    evil = "<script>alert(1)</script>"
+    for observed in ({evil: 1}, {"rank": {evil: 1}}, {"draws": {evil: [1]}}, {"kernels": {evil: {evil: 1}}}):
+        rendered = html.render(make_summary(), observing(observed))
+        assert "<script>alert" not in rendered.replace(get_plotlyjs(), "")
+        assert "<script" not in json.dumps(figures_of(rendered))

@@ -13,23 +13,35 @@ F = TypeVar("F", bound=Callable[..., Any])
 _COUNT = click.IntRange(1)
 
 
-class Tiers(click.ParamType[tuple[float, ...] | str]):
+class Numbers(click.ParamType[tuple[float, ...] | str]):
+    """Comma-separated numbers; ``such_as`` is the example that a message gives."""
+
+    name = "X,X,…"
+
+    def __init__(self, such_as: str) -> None:
+        self.such_as = such_as
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...] | str:
+        """Return the numbers; their range and order are checked with the rest of the configuration."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(float(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of numbers such as {self.such_as}", param, ctx)
+
+
+class Tiers(Numbers):
     """Comma-separated ratios, ``1,0.5,0.25``; where ``auto`` is meant, also that word."""
 
     def __init__(self, auto: bool = False) -> None:
+        super().__init__("1,0.5,0.25")
         self.auto = auto
         self.name = "R,R,…|auto" if auto else "R,R,…"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...] | str:
-        """Return the ratios; their range and order are checked with the rest of the configuration."""
-        if isinstance(value, tuple):
-            return value
-        if str(value) == "auto" and self.auto:
-            return "auto"
-        try:
-            return tuple(float(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of numbers such as 1,0.5,0.25", param, ctx)
+        """Return the ratios, or the word."""
+        return "auto" if self.auto and value == "auto" else super().convert(value, param, ctx)
 
 
 class Amount(click.ParamType[float]):

@@ -15,10 +15,11 @@ from edgefl.units import human_percent, human_seconds
 
 
 class Progress:
-    """Shows rounds as they end; ``quiet`` leaves only messages that need saying."""
+    """Shows rounds as they end, of ``runs`` runs one after the other; ``quiet`` leaves only messages that need saying."""
 
-    def __init__(self, rounds: int, *, quiet: bool) -> None:
+    def __init__(self, rounds: int, *, quiet: bool, runs: int = 1) -> None:
         self._rounds = rounds
+        self._total = rounds * runs
         self._quiet = quiet
         self._bar: RichProgress | None = None
         if sys.stderr.isatty() and not quiet:
@@ -34,21 +35,25 @@ class Progress:
     def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
-            self._task = self._bar.add_task("preparing", total=self._rounds)
+            self._task = self._bar.add_task("preparing", total=self._total)
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, record: RoundRecord) -> None:
-        """Show one round: accuracy of the global model and of the tiers, and the simulated clock."""
+    def show(self, record: RoundRecord, run: str = "", before: int = 0) -> None:
+        """Show one round: accuracy of the global model and of the tiers, and the simulated clock.
+
+        ``run`` names the run where there are several, ``before`` counts the runs before it.
+        """
         trained = sum(o.status == "trained" for o in record.outcomes)
         line = f"{_accuracies(record)}  clock {human_seconds(record.clock_s)}  trained {trained}/{len(record.outcomes)}"
+        name = f"{run}: " if run else ""
         if self._bar is not None:
-            self._bar.update(self._task, completed=record.round, description=line)
+            self._bar.update(self._task, completed=before * self._rounds + record.round, description=f"{name}{line}")
         elif not self._quiet:
-            click.echo(f"round {record.round}/{self._rounds}  {line}", err=True)
+            click.echo(f"{name}round {record.round}/{self._rounds}  {line}", err=True)
 
     def say(self, message: str) -> None:
         """Show a message that needs saying."""

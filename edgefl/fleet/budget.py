@@ -10,7 +10,7 @@ from edgefl.records import BudgetName, Cost, Shortfall, Tier, Timing
 
 @dataclass(frozen=True)
 class Budget:
-    """What one client may use in one round; None is no limit. ``macs_forward`` is of one sample's inference, ``macs_train_step`` of a step."""
+    """What one client may use in one round; None is no limit. ``macs_forward`` is of one inference, ``macs_train_step`` of a step."""
 
     memory_bytes: float | None = None
     deadline_s: float | None = None

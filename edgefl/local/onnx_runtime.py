@@ -74,7 +74,7 @@ class _Arena:
 
 
 def predict(model: bytes | Path, x: np.ndarray, *, batch_size: int, threads: int = 1) -> np.ndarray:
-    """Return the outputs of a graph for samples ``x`` (n, …) float32, ``batch_size`` at a time.
+    """Return the outputs of a graph for samples ``x`` (n, …), of the type that it takes, ``batch_size`` at a time.
 
     Raises:
         EdgeflError: onnxruntime does not take the graph or the samples, or there is nothing to run.

@@ -56,6 +56,9 @@ class FedFOMO(FedAvg):
     weighed as any other. A client stores its own model, which begins as the server's first. Without a client, the mean model is what
     is deployed. The server's memory grows with the number of clients that took part: a model and a row of affinities of each.
 
+    Half the width by default: M models come down beside the one that a client trains, and at full width they alone take a phone past a
+    deadline that is set for one.
+
     Differs from the paper: the samples that models are judged on are trained on too, as the local loop trains on all of a shard; a
     model whose loss or distance is no finite number, or that equals θ, has weight 0; ε falls with the client's own rounds.
     """
@@ -67,6 +70,7 @@ class FedFOMO(FedAvg):
     paper: ClassVar[str] = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
     travels: ClassVar[str] = "down: M other clients' models; up: the client's model and its weight for each of them"
     stays: ClassVar[str] = "nothing that is not sent too: the client keeps its own model"
+    default_tiers: ClassVar[tuple[float, ...]] = (0.5,)
     per_client: ClassVar[bool] = True
     personalised: ClassVar[bool] = True
     refuses: ClassVar[Mapping[str, str]] = {

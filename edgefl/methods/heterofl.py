@@ -26,7 +26,8 @@ class HeteroFL(Method):
 
     Differs from the paper: a deployed tier keeps the scaler, folded into its weights, because the paper deploys the full width only,
     where p = 1. The scaler stands behind every layer but the classifier; before a normalisation layer, where the paper has all
-    of its scalers, the two cancel but for ε.
+    of its scalers, the two cancel but for ε. Recurrent layers and embeddings have none: inside a recurrence it would act at every step.
+    Of recurrent weights every gate is sliced on its own.
     """
 
     title: ClassVar[str] = "HeteroFL"

@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgefl.factor.kernels import KernelLayer
-from edgefl.methods.base import GlobalState, MethodConfig, WeightedSum, checked
+from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked
 from edgefl.methods.prism import KernelConfig, PriSM
+from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
 from edgefl.registry import method
 
@@ -49,6 +50,16 @@ class OrthDrop(PriSM):
     def factorized(self, tier: Tier) -> bool:
         """Return whether the tier is below 1."""
         return tier.ratio < 1
+
+    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the network as it trains: its kernels are what makes it small."""
+        return self.network(architecture, tier)
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the network of the first kernels."""
+        return Method.deploy(self, state, tier, personal, client)
 
     def chosen(self, layer: KernelLayer, values: Tensor, tier: Tier, rng: np.random.Generator) -> Tensor:
         """Return the first r kernels."""

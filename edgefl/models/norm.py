@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-POLICIES = ("group", "layer", "static", "batch", "none")
+POLICIES = ("group", "static", "batch", "none", "layer")
 CHANNELS_PER_GROUP = 8
 
 

@@ -92,6 +92,7 @@ class Manifest(Record):
     model: str
     dataset: str
     input_shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
+    input_dtype: Literal["float32", "int64"] = "float32"
     classes: int = Field(ge=1)
     class_names: tuple[str, ...]
     preprocessing: dict[str, Any]
@@ -119,14 +120,19 @@ class TierFiles:
     parity_max_abs_error: float
 
 
-def build_tier(module: nn.Module, input_shape: tuple[int, ...], label: str, rng: np.random.Generator) -> TierFiles:
+def build_tier(
+    module: nn.Module, input_shape: tuple[int, ...], label: str, rng: np.random.Generator, vocabulary: int = 0
+) -> TierFiles:
     """Export ``module`` and store reference inputs, drawn from ``rng``, with the outputs that torch computes for them.
+
+    Inputs are float32 from a normal distribution, or, where there is a ``vocabulary``, int64 ids below it.
 
     Raises:
         BundleError: onnxruntime's outputs differ from torch's by more than 1e-4.
     """
-    graph = forward_graph(module, input_shape)
-    x = rng.standard_normal((REFERENCE_SAMPLES, *input_shape)).astype(np.float32)
+    graph = forward_graph(module, input_shape, "int64" if vocabulary else "float32")
+    shape = (REFERENCE_SAMPLES, *input_shape)
+    x = rng.integers(vocabulary, size=shape) if vocabulary else rng.standard_normal(shape).astype(np.float32)
     with torch.no_grad():
         logits = module(torch.from_numpy(x)).numpy()
     error = float(np.abs(predict(graph, x, batch_size=REFERENCE_SAMPLES) - logits).max())

@@ -24,11 +24,16 @@ OPSET = 20
 From 21 on GroupNormalization stays one operator, which onnxruntime expands into some 30: 10 % slower, and twice the memory.
 """
 
+ELEMENT_TYPES = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}
+"""What inputs may be, and what a graph calls it."""
+
 _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
 
 
-def forward_graph(module: nn.Module, input_shape: tuple[int, ...]) -> bytes:
-    """Return the inference graph of ``module``: input ``x`` (batch, …) float32, output ``logits`` (batch, classes), a free batch.
+def forward_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str = "float32") -> bytes:
+    """Return the inference graph of ``module``: input ``x`` (batch, …), output ``logits`` (batch, classes) float32, a free batch.
+
+    ``x`` is of ``input_dtype``: float32, or int64 where the network takes token ids.
 
     Weights are inside; source locations, and with them paths of this computer, are not. The same module gives the same bytes.
 
@@ -43,22 +48,22 @@ def forward_graph(module: nn.Module, input_shape: tuple[int, ...]) -> bytes:
     name = type(module).__name__
     if training := [type(part).__name__ for part in module.modules() if part.training]:
         raise EdgeflError(f"{name}: {training[0]} is in training mode; a network is exported for evaluation: call eval() first")
-    model = _exported(module, input_shape)
+    model = _exported(module, input_shape, input_dtype)
     _strip(model)
     model = fixed_reshapes(model)
     try:
-        _ensure(model, input_shape)
+        _ensure(model, input_shape, input_dtype)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EdgeflError) as error:
         raise EdgeflError(f"{name} does not export to a graph that a bundle can hold: {error}") from error
     return model.SerializeToString(deterministic=True)
 
 
-def _exported(module: nn.Module, input_shape: tuple[int, ...]) -> onnx.ModelProto:
+def _exported(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str) -> onnx.ModelProto:
     with quiet():
         try:
             program = torch.onnx.export(
                 module,
-                (torch.zeros(2, *input_shape),),
+                (torch.zeros(2, *input_shape, dtype=getattr(torch, input_dtype)),),
                 dynamo=True,
                 input_names=["x"],
                 output_names=["logits"],
@@ -93,13 +98,14 @@ def _strip(model: onnx.ModelProto) -> None:
         record.ClearField("metadata_props")
 
 
-def _ensure(model: onnx.ModelProto, input_shape: tuple[int, ...]) -> None:
+def _ensure(model: onnx.ModelProto, input_shape: tuple[int, ...], input_dtype: str) -> None:
     if model.functions or any(opset.domain for opset in model.opset_import):
         raise EdgeflError("it uses operators outside ai.onnx")
     found = [(v.name, v.type.tensor_type.elem_type, dims_of(v)) for v in (*model.graph.input, *model.graph.output)]
-    wanted = ("x", onnx.TensorProto.FLOAT, ("batch", *input_shape))
+    wanted = ("x", ELEMENT_TYPES[input_dtype], ("batch", *input_shape))
     if len(found) != 2 or found[0] != wanted or found[1][:2] != ("logits", onnx.TensorProto.FLOAT):
-        raise EdgeflError(f"it has {', '.join(f'{n} {d}' for n, _, d in found)}, expected x {wanted[2]} and logits, both float32")
+        types = "both float32" if input_dtype == "float32" else f"{input_dtype} and float32"
+        raise EdgeflError(f"it has {', '.join(f'{n} {d}' for n, _, d in found)}, expected x {wanted[2]} and logits, {types}")
     dims = found[1][2]
     if len(dims) != 2 or dims[0] != "batch" or not isinstance(dims[1], int):
         raise EdgeflError(f"its output is {dims}, expected (batch, classes)")

@@ -17,6 +17,7 @@ from edgefl.errors import BundleError, EdgeflError
 from edgefl.files import sha256
 from edgefl.local.onnx_runtime import predict
 from edgefl.onnxio.bundle import MANIFEST, MAX_ABS_ERROR, Manifest, TierEntry, read
+from edgefl.onnxio.export import ELEMENT_TYPES
 from edgefl.onnxio.graphs import dims_of, graphs_in
 
 
@@ -126,13 +127,18 @@ def _reference(folder: Path, manifest: Manifest, entry: TierEntry) -> tuple[np.n
     x, logits = tensors["x"], tensors["logits"]
     samples = len(x) if x.ndim else 0
     shapes = ((samples, *manifest.input_shape), (samples, manifest.classes))
-    sound = all(tensor.dtype == np.float32 and np.isfinite(tensor).all() for tensor in (x, logits))
+    types = (x.dtype.name, logits.dtype.name) == (manifest.input_dtype, "float32")
+    sound = types and bool(np.isfinite(x).all() and np.isfinite(logits).all())
     if (x.shape, logits.shape) != shapes or not samples or not sound:
         raise BundleError(
             f"{entry.reference}: {x.dtype} x {x.shape} and {logits.dtype} logits {logits.shape}, "
-            f"expected finite float32 {shapes[0]} and {shapes[1]}"
+            f"expected finite {_types(manifest)} {shapes[0]} and {shapes[1]}"
         )
     return x, logits
+
+
+def _types(manifest: Manifest) -> str:
+    return "float32" if manifest.input_dtype == "float32" else f"{manifest.input_dtype} and float32"
 
 
 def _check_graph(content: bytes, manifest: Manifest, entry: TierEntry) -> None:
@@ -158,15 +164,15 @@ def _check_graph(content: bytes, manifest: Manifest, entry: TierEntry) -> None:
 
 
 def _check_ends(graph: onnx.GraphProto, manifest: Manifest, entry: TierEntry) -> None:
-    """Hold inputs and outputs to x (batch, …) and logits (batch, classes), float32, with a free batch."""
+    """Hold inputs and outputs to x (batch, …), of the manifest's type, and logits (batch, classes) float32, with a free batch."""
     inputs, outputs = ([(v.name, dims_of(v)[1:]) for v in values] for values in (graph.input, graph.output))
     if inputs != [("x", manifest.input_shape)]:
         raise BundleError(f"{entry.forward}: inputs {inputs}, expected x of {manifest.input_shape}")
     if outputs != [("logits", (manifest.classes,))]:
         raise BundleError(f"{entry.forward}: outputs {outputs}, expected logits of {(manifest.classes,)}")
-    for value in (graph.input[0], graph.output[0]):
-        if not isinstance(dims_of(value)[0], str) or value.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
-            raise BundleError(f"{entry.forward}: {value.name} is {dims_of(value)}, expected float32 with a free batch")
+    for value, dtype in ((graph.input[0], manifest.input_dtype), (graph.output[0], "float32")):
+        if not isinstance(dims_of(value)[0], str) or value.type.tensor_type.elem_type != ELEMENT_TYPES[dtype]:
+            raise BundleError(f"{entry.forward}: {value.name} is {dims_of(value)}, expected {dtype} with a free batch")
 
 
 def _tensors(graphs: list[onnx.GraphProto]) -> Iterator[onnx.TensorProto]:

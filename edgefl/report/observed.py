@@ -131,7 +131,7 @@ def _heat_map(names: Sequence[str], x: Sequence[int], rows: Sequence[Sequence[fl
     trace = {"type": "heatmap", "x": x, "y": names, "z": rows, "colorscale": _SCALE, "colorbar": bar}
     trace["hovertemplate"] = f"%{{y}}, {label} %{{x}}: %{{z:.4~g}}<extra></extra>"
     yaxis = {"type": "category", "autorange": "reversed", "showgrid": False, "ticklabelstandoff": 6}
-    layout = layout_of(max(160, 90 + 22 * len(names)), {"title": label, "showgrid": False}, yaxis)
+    layout = layout_of(max(240, 90 + 22 * len(names)), {"title": label, "showgrid": False}, yaxis)
     figure = figure_of([trace], layout)
     figure["data"][0]["hovertemplate"] = trace["hovertemplate"]  # its <extra> is markup of ours
     return figure

@@ -1,0 +1,154 @@
+"""The command ``compare``: several methods on the same clients, data and devices, and one report of what each took."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edgefl.cli.run_options import WHAT, MethodOption, config_option, given_flags, run_options
+from edgefl.cli.sections import SectionedCommand, option
+from edgefl.registry import methods as known_methods
+
+if TYPE_CHECKING:
+    from edgefl.comparing import Comparison
+    from edgefl.config import RunConfig
+
+_FILE = "comparison.toml"
+
+
+class Seeds(click.ParamType[tuple[int, ...]]):
+    """Comma-separated whole numbers."""
+
+    name = "N,N,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of whole numbers such as 0,1,2", param, ctx)
+
+
+@click.command(cls=SectionedCommand)
+@option(
+    "--methods",
+    metavar="NAME[@R],…",
+    section=WHAT,
+    help=f"Two or more of {', '.join(known_methods.names())}; NAME@R holds one to the single tier R.",
+)
+@run_options(leave_out=("method", "seed"))
+@option(
+    "--method-option",
+    "method_options",
+    multiple=True,
+    type=MethodOption(),
+    metavar="NAME.KEY=VALUE",
+    section=WHAT,
+    help="An option of one method; may repeat. 'edgefl methods NAME' lists them.",
+)
+@option("--seeds", type=Seeds(), help="A run of every method each. [0]")
+@config_option
+@option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of the report and of all runs.")
+@option("--resume", is_flag=True, help="Continue the comparison in --out: keep complete runs, go on with the others.")
+@option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, alone on standard output.")
+def command(
+    methods: str | None,
+    seeds: tuple[int, ...] | None,
+    config_file: Path | None,
+    out: Path,
+    resume: bool,
+    as_json: bool,
+    method_options: tuple[tuple[str, Any], ...],
+    **flags: Any,
+) -> None:
+    """Run several methods on identical clients, draws and tiers, and write one report of what each took.
+
+    \b
+    edgefl compare --methods fedhm,heterofl,fedavg --profile phone --out runs/three
+    edgefl compare --methods fedhm,fedavg@0.5 --seeds 0,1,2 --method-option fedhm.frobenius_decay=0.001 --out runs/two
+    edgefl compare --out runs/two --resume
+
+    Methods that exist at one size only train the largest of the tiers that every class of devices fits. A run that no device fits is a
+    row with its reason; exits with status 3 when none can be played.
+    """
+    from edgefl.config import RunConfig
+
+    given, options = given_flags(flags), _by_method(method_options)
+    continued = resume and (out / _FILE).exists()
+    config = RunConfig.of(given) if continued else RunConfig.load(config_file, given)
+    if not continued and methods is None:
+        raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
+    names = tuple(methods.split(",")) if methods is not None else ()
+    # Torch takes seconds to import: what can be refused without it has been by now.
+    from edgefl.comparing import compare
+
+    if continued:
+        config, names, seeds, options = _continued(out / _FILE, config_file, given, names, seeds, options)
+    from edgefl.cli.progress import Progress
+
+    runs = len(names) * len(seeds or (0,))
+    with Progress(config.rounds, quiet=as_json, runs=runs) as progress:
+        found = compare(
+            names,
+            config,
+            out,
+            seeds=seeds,
+            options=options,
+            resume=resume,
+            on_round=lambda part, record: progress.show(record, part.name, part.number),
+            notify=progress.say,
+        )
+    if as_json:
+        click.echo(json.dumps(found.summary, indent=2))
+    else:
+        _print_result(found)
+
+
+def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
+    """Return method → options, from ``NAME.KEY`` and value."""
+    options: dict[str, dict[str, Any]] = {}
+    for key, value in given:
+        method, dot, name = key.partition(".")
+        if not dot:
+            raise click.UsageError(f"--method-option: {key!r} names no method; several are compared: give NAME.{key}=VALUE")
+        options.setdefault(method, {})[name] = value
+    return options
+
+
+def _continued(
+    path: Path,
+    config_file: Path | None,
+    given: dict[str, Any],
+    names: tuple[str, ...],
+    seeds: tuple[int, ...] | None,
+    options: dict[str, dict[str, Any]],
+) -> tuple[RunConfig, tuple[str, ...], tuple[int, ...], dict[str, dict[str, Any]]]:
+    """Return what the comparison in the folder was of; methods, seeds and keys that are given go before, and may add runs."""
+    from edgefl.errors import ConfigError
+    from edgefl.files import read_toml
+    from edgefl.lineup import Asked
+
+    before = Asked.of_file(path, {**(read_toml(config_file, ConfigError) if config_file else {}), **given})
+    stored = {method: dict(of) for method, of in before.options.items()}
+    merged = {method: stored.get(method, {}) | options.get(method, {}) for method in stored | options}
+    return before.config, names or before.methods, seeds or before.seeds, merged
+
+
+def _print_result(found: Comparison) -> None:
+    from rich.console import Console
+
+    from edgefl.report.compare_table import to_plain, to_rich
+
+    summary = dict(found.summary)
+    if sys.stdout.isatty():
+        console = Console()
+        console.print(to_rich(summary, width=console.width))
+    else:
+        click.echo(to_plain(summary))
+    click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")

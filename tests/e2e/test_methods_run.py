@@ -1,0 +1,79 @@
+"""Every method of the registry: a run through all rooms, and one that is stopped after its first round and goes on to the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pages import Page
+
+from edgefl import RunConfig, simulate, verify
+from edgefl.methods.base import create
+from edgefl.records import RoundRecord
+from edgefl.registry import methods
+from edgefl.server.checkpoint import Checkpoint
+
+SMALL = {
+    "profile": "phone", "rounds": 2, "clients": 6, "per_round": 3, "local_epochs": 1, "data_share": 0.25, "model": "mlp", "eval_every": 2,
+    "seed": 1,
+}  # fmt: skip
+
+
+OTHERWISE: dict[str, dict[str, object]] = {
+    "fedfomo": {
+        "profile": "lab"
+    },  # it downloads other clients' models, which over a phone's link misses so small a run's deadline
+}
+
+
+class StopError(Exception):
+    pass
+
+
+def config_of(name: str) -> RunConfig:
+    method = methods.load(name)
+    # Two tiers are enough to be of several sizes, and every tier is exported.
+    tiers = {} if len(method.default_tiers) == 1 else {"tiers": method.default_tiers[:2]}
+    return RunConfig.of({**SMALL, **tiers, **OTHERWISE.get(name, {}), "method": name})
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "host_s"} for line in lines]
+
+
+def stopped_after(config: RunConfig, folder: Path, round_: int) -> Path:
+    def stop(record: RoundRecord) -> None:
+        if record.round == round_:
+            raise StopError
+
+    with pytest.raises(StopError):
+        simulate(config, folder, on_round=stop)
+    return folder
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_a_stopped_run_goes_on_to_the_same_bits_and_comes_to_its_end(name: str, tmp_path: Path) -> None:
+    config = config_of(name)
+    # Both rounds without a stop; the bundle and the report are made once, by the run that goes on.
+    whole = stopped_after(config, tmp_path / "whole", 2)
+    result = simulate(config, stopped_after(config, tmp_path / "stopped", 1), resume=True)
+
+    lines = lines_of(result.folder)
+    assert lines == lines_of(whole)
+    (last,) = (whole / "checkpoints").glob("round-000002-*")
+    kept, model = Checkpoint.of_file(last), Checkpoint.of_file(result.folder / "model.safetensors")
+    assert (kept.round, kept.clock_s, kept.options, kept.clients) == (model.round, model.clock_s, model.options, model.clients)
+    assert kept.tensors.keys() == model.tensors.keys()
+    assert all(torch.equal(tensor, model.tensors[key]) for key, tensor in kept.tensors.items())
+
+    outcomes = [client["status"] for line in lines for client in line["clients"]]
+    assert "trained" in outcomes
+    assert "diverged" not in outcomes
+    assert 0 <= result.global_accuracy <= 1
+    assert result.summary["accuracy_of"] == ("clients" if create(name).personalised else "global")
+    assert list(verify(result.folder / "bundle").max_abs_errors) == [f"{row['tier']:g}" for row in result.tiers]
+    assert name in Page((result.folder / "report.html").read_text(encoding="utf-8")).headings[0][1]

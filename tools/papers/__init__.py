@@ -1,0 +1,1 @@
+"""What the five papers report, run again with edgefl: a module per table, with its runs and how it is rendered from their figures."""

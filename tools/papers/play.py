@@ -1,0 +1,80 @@
+"""Play one run without a run folder, and say what came out: accuracies, costs of a client's round, totals."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgefl.config import RunConfig
+from edgefl.outcome import Trained, of_clients
+from edgefl.prepare import Session, one_thread, prepare
+from edgefl.records import RoundRecord, Tier
+from edgefl.run import play
+from edgefl.server import evaluate
+from edgefl.server.clients import ClientStore
+
+
+def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
+    """Return the figures of a run, JSON-able and the same on every machine.
+
+    ``accuracy`` maps "global" and every tier's label to a share in [0, 1], ``local_accuracy`` is the mean over clients (None unless
+    asked for); ``tiers`` has what one client's round costs, at a mean number of samples; ``total`` is summed over all rounds;
+    ``samples`` is the mean number per client.
+
+    Raises:
+        InputError: the settings are wrong.
+        RuntimeError: a client was refused or diverged: its figures would not be those of the protocol.
+    """
+    with one_thread(), tempfile.TemporaryDirectory() as folder:
+        session = prepare(RunConfig.of(settings))
+        store = ClientStore(Path(folder))
+        records: list[RoundRecord] = []
+        for phase, standing, record in play(session, store):
+            _check(record)
+            records.append(record)
+            session, state = phase, standing.state
+        trained = Trained(session, state, store)
+        accuracy = dict(records[-1].accuracy)
+        return {
+            "accuracy": accuracy,
+            "local_accuracy": _local(trained, accuracy) if local else None,
+            "samples": session.plan.mean_shard,
+            "evaluated": len(session.test),
+            "tiers": {tier.label: _costs(session, tier) for tier in session.tiers},
+            "total": {key: sum(r.to_json()[key] for r in records) for key in ("download_bytes", "upload_bytes", "macs")},
+        }
+
+
+def _check(record: RoundRecord) -> None:
+    for outcome in record.outcomes:
+        if outcome.status != "trained":
+            why = "; ".join(map(str, outcome.refusal)) or "its loss is not finite"
+            raise RuntimeError(f"round {record.round}, client {outcome.client}: {outcome.status}: {why}")
+
+
+def _local(trained: Trained, accuracy: Mapping[str, float]) -> float:
+    """Return the mean over clients: each evaluates the model that it uses, on held-out samples drawn as its own are."""
+    session = trained.session
+    if of_clients(session):
+        return accuracy["global"]
+    module = trained.module(session.method.global_tier(trained.state))
+    tests = map(session.clients.shards.test, range(session.config.clients))
+    shares = [evaluate.accuracy(module, test, evaluate.BATCH_SIZE) for test in tests]
+    return sum(shares) / len(shares)
+
+
+def _costs(session: Session, tier: Tier) -> dict[str, int]:
+    """Return what one client of ``tier`` needs: parameters, bytes of a round, MACs of a round and of a sample, activations."""
+    plan = session.plan
+    cost = plan.costs[tier]
+    return {
+        "params": cost.params,
+        "download_bytes": cost.download_bytes,
+        "upload_bytes": cost.upload_bytes,
+        "macs_round": plan.macs(tier, plan.mean_shard),
+        "macs_forward": cost.macs_forward,
+        "macs_inference": cost.macs_inference,
+        "peak_activation_bytes_training": cost.peak_activation_bytes_training,
+    }

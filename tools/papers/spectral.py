@@ -1,0 +1,69 @@
+"""FedHM with a rank per layer, planned from the spectra while it trains, against its uniform ratio at equal MACs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from counters.markdown import table
+
+from papers.runs import PROFILE, Run, Scale, seeded
+from papers.show import Entry, Figures, protocol, size
+
+TITLE = "A rank for every layer (FedHM, beyond the paper)"
+SEEDS: dict[Scale, tuple[int, ...]] = {"full": (0, 1, 2), "quick": (0, 1, 2), "smoke": (0,)}
+RATIOS = (0.5, 0.25, 0.125)
+ROWS: dict[str, dict[str, Any]] = {"uniform": {}, "spectral": {"allocate": "spectral"}}
+SCALE: dict[Scale, dict[str, Any]] = {
+    "full": {"model": "resnet18", "dataset": "fashion-mnist", "clients": 100, "data_share": 0.2, "rounds": 100, "batch_size": 32},
+    "quick": {"model": "resnet9", "norm": "group", "dataset": "digits", "clients": 20, "rounds": 15, "batch_size": 20},
+    "smoke": {
+        "model": "resnet9",
+        "norm": "group",
+        "dataset": "digits",
+        "clients": 20,
+        "rounds": 2,
+        "batch_size": 20,
+        "data_share": 0.1,
+    },
+}
+"""A network of many layers: with two to share the budget among, as in the other tables' CNN, both plans are the same."""
+
+
+def runs(scale: Scale) -> list[Run]:
+    """Return every run, each once per seed: one has clients of all three ratios."""
+    common = {
+        **SCALE[scale],
+        "profile": PROFILE,
+        "method": "fedhm",
+        "per_round": 10,
+        "local_epochs": 1,
+        "partition": "iid",
+        "tiers": RATIOS,
+        "tier_assignment": "uniform",
+        "optimizer": "momentum",
+        "lr": 0.05,
+        "lr_schedule": "cosine",
+        "eval_every": SCALE[scale]["rounds"],
+    }
+    return seeded([Run(row, "IID", {**common, "method_options": own}) for row, own in ROWS.items()], SEEDS[scale])
+
+
+def render(entries: Sequence[Entry], scale: Scale) -> str:
+    """Return per ratio what both plans cost and how good their tiers are."""
+    found = Figures(entries)
+    lines = []
+    for tier in (f"{ratio:g}" for ratio in RATIOS):
+        cells = [size(found.cost(row, "IID", tier, key)) for key in ("macs_forward", "params") for row in ROWS]
+        cells += [size(found.bytes_of_round(row, "IID", tier), "B") for row in ROWS]
+        lines.append([tier, *cells, *(found.accuracy(row, "IID", tier) for row in ROWS)])
+    kinds = ("forward MACs", "parameters", "bytes of a client's round", "accuracy")
+    titles = ["γ", *(f"{kind}, {row}" for kind in kinds for row in ROWS)]
+    return "\n\n".join(
+        [
+            protocol(entries, scale)
+            + " Clients keep their tier; all three train one model. The spectral plan is made anew every five "
+            "rounds from the second on, within the uniform ratio's MACs, parameters and activations; its costs are those of the last plan.",
+            table(titles, lines),
+        ]
+    )
