@@ -79,7 +79,7 @@ class Planned:
 def plan(
     network: Network,
     inputs: GivenInputs = None,
-    classes: int = 10,
+    classes: int | None = None,
     *,
     method: str = "fedhm",
     method_options: Mapping[str, Any] | None = None,
@@ -102,7 +102,7 @@ def plan(
     Args:
         network: as :func:`edgefl.profile` takes it, and so are ``inputs``, ``classes`` and ``norm``.
         inputs: a sample's shape, or several.
-        classes: number of labels, for reference networks.
+        classes: number of labels, for reference networks; None takes the usual one.
         method: makes the sub-models; ranks per layer need one that factorizes by ranks (fedhm).
         method_options: the method's own options.
         device: a device's name or file: its memory is a budget, and its rates turn MACs and bytes into seconds and joules.

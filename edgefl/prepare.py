@@ -108,6 +108,7 @@ def prepare(config: RunConfig) -> Session:
     data = load(config.dataset, config.data_dir)
     config = resolve(config, data)
     architecture = Architecture(str(config.model), data.input_shape, data.classes, config.norm)
+    _check_inputs(data, architecture)
     training = training_of(config)
     clients = Clients(_task(config, architecture, training), data)
     if config.tiers == "auto":
@@ -120,6 +121,17 @@ def prepare(config: RunConfig) -> Session:
     plan = _plan(method, config, fleet, architecture, training, tiers, clients.shards.sizes)
     plan.require_someone()
     return Session(config, fleet, data, architecture, method, tiers, clients, plan)
+
+
+def _check_inputs(data: Dataset, architecture: Architecture) -> None:
+    """Raise :class:`ConfigError` where the data are images and the network reads text, or the other way round."""
+    kinds = {True: "token ids", False: "images"}
+    if bool(data.vocabulary) != bool(architecture.vocabulary):
+        takes, has = kinds[bool(architecture.vocabulary)], kinds[bool(data.vocabulary)]
+        raise ConfigError(f"model: {architecture.model} takes {takes}, and {data.name} has {has}; choose another model or dataset")
+    if data.vocabulary > architecture.vocabulary:
+        known = architecture.vocabulary
+        raise ConfigError(f"model: {architecture.model} knows {known} token ids, {data.name} has {data.vocabulary}")
 
 
 def _chosen_tiers(

@@ -32,7 +32,7 @@ DEFAULT_SAMPLES = 500
 def profile(
     network: Network,
     inputs: GivenInputs = None,
-    classes: int = 10,
+    classes: int | None = None,
     *,
     method: str | None = None,
     method_options: Mapping[str, Any] | None = None,
@@ -57,7 +57,7 @@ def profile(
     Args:
         network: a reference network's name, ``"package.module:factory"``, an ``.onnx`` file, a module, or a factory.
         inputs: a sample's shape, or name → shape, or example tensors (their batch is then the default ``batch_size``).
-        classes: number of labels, for reference networks.
+        classes: number of labels, for reference networks; None takes the usual one.
         method: makes the sub-models; None takes the network as it is.
         method_options: the method's own options.
         tiers: ratios, largest first; None takes the method's own.

@@ -73,9 +73,17 @@ def test_widths_round_up_but_not_for_binary_rounding(channels, width, expected):
 SIZES = {
     "cnn-digits": ((1, 8, 8), 10, 66_154),
     "cnn-fashion": ((1, 28, 28), 10, 285_186),
+    "cnn-femnist": ((1, 28, 28), 10, 54_602),
+    "deit-tiny": ((3, 32, 32), 10, 5_362_762),
+    "lstm-imdb": ((500,), 2, 920_642),
+    "lstm-shakespeare": ((80,), 80, 819_920),
     "mlp": ((1, 28, 28), 10, 203_530),
     "resnet18": ((3, 32, 32), 10, 11_173_962),
     "resnet34": ((3, 32, 32), 100, 21_328_292),
+    "resnet9": ((3, 32, 32), 10, 2_571_338),
+    "rnn-shakespeare": ((80,), 80, 742_864),
+    "vgg11": ((3, 32, 32), 10, 9_228_362),
+    "vgg16": ((3, 32, 32), 10, 15_253_578),
 }
 
 
@@ -85,7 +93,7 @@ def test_every_model_has_its_size_and_runs_at_every_width(name):
     architecture = Architecture(name, shape, classes)
     assert sum(p.numel() for p in architecture.skeleton().parameters()) == params
     for width in (1.0, 0.5, 0.1):
-        assert architecture.build(width)(torch.zeros(2, *shape)).shape == (2, classes)
+        assert architecture.build(width)(architecture.samples(2)).shape == (2, classes)
 
 
 def test_flanc_table_1_p_width_sizes_of_the_fashion_cnn():
@@ -105,7 +113,7 @@ def test_stem_and_classifier_are_told_apart():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cnn-digits", (1, 8, 8), 10, "grop"), "norm: got 'grop', expected one of group, static, batch, none"),
+        (("cnn-digits", (1, 8, 8), 10, "grop"), "norm: got 'grop', expected one of group, layer, static, batch, none"),
         (("mlp", (1, 8, 8), 10, "group"), "model mlp has no feature maps"),
         (("resnet18", (3, 4, 4), 10), "sides of at least 8, got 3x4x4"),
         (("resnet18", (3072,), 10), "takes channels x height x width"),

@@ -66,7 +66,7 @@ def network_options(command: F) -> F:
     """Add NETWORK and what says what it is and takes: ``network``, ``model``, ``inputs``, ``classes``; see :func:`one_network`."""
     own = "[a reference network's own]"
     for option in (
-        click.option("--classes", type=_COUNT, default=10, show_default=True, metavar="N", help="Number of labels."),
+        click.option("--classes", type=_COUNT, metavar="N", help="Number of labels. [the network's own, mostly 10]"),
         click.option(
             "--input",
             "inputs",

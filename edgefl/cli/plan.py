@@ -45,7 +45,7 @@ def command(
     network: str | None,
     model: str | None,
     inputs: tuple[str, ...],
-    classes: int,
+    classes: int | None,
     method: str,
     device: str | None,
     memory: float | None,

@@ -29,7 +29,7 @@ def command(
     network: str | None,
     model: str | None,
     inputs: tuple[str, ...],
-    classes: int,
+    classes: int | None,
     method: str | None,
     tiers: tuple[float, ...] | None,
     batch_size: int,

@@ -82,8 +82,9 @@ class FedPer(PartlyPersonal):
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError` where no layer would be left to average."""
-        found = [name for name, _ in weighted_layers(architecture.skeleton(tiers[0].ratio))]
-        if self.config.layers >= len(found):
+        network = architecture.skeleton(tiers[0].ratio)
+        found = [name for name, _ in weighted_layers(network)]
+        if self.config.layers > len(found) or self.personal(network) >= network.state_dict().keys():
             raise ConfigError(
                 f"method_options.layers: {self.config.layers} personal layers leave none to average, {architecture.model} has "
                 f"{len(found)}: {', '.join(found)}; give at most {len(found) - 1}"

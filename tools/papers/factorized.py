@@ -14,7 +14,7 @@ TITLE = "Labels in an order of one's own (Factorized-FL, Table 1)"
 SEEDS: dict[Scale, tuple[int, ...]] = {"full": (0, 1, 2), "quick": (0, 1, 2), "smoke": (0,)}
 HOME = {"method_options": {"layers": 1}, "method": "fedper"}
 ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "Stand-alone": ({"method": "standalone"}, {"method": "standalone"}),
+    "Stand-alone": ({"method": "standalone", "tiers": (1.0,)}, {"method": "standalone", "tiers": (1.0,)}),
     "FedAvg": ({"method": "fedavg"}, HOME),
     "FedProx": ({"method": "fedavg", "objective": "prox"}, {**HOME, "objective": "prox"}),
     "Clustered-FL": ({"method": "clustered-fl"}, {"method": "clustered-fl"}),
@@ -41,7 +41,7 @@ PAPER = {
 """Row → standard IID, permuted IID, traffic (CIFAR-10, ResNet-9)."""
 SCALE = {
     "full": {"dataset": "fashion-mnist", "model": "cnn-fashion", "rounds": 50, "local_epochs": 5, "batch_size": 256},
-    "quick": {"dataset": "digits", "model": "cnn-digits", "rounds": 15, "local_epochs": 2, "batch_size": 16},
+    "quick": {"dataset": "digits", "model": "cnn-digits", "rounds": 7, "local_epochs": 2, "batch_size": 16},
     "smoke": {"dataset": "digits", "model": "cnn-digits", "rounds": 1, "local_epochs": 1, "batch_size": 16, "data_share": 0.1},
 }
 PARTITIONS: dict[Scale, dict[str, str]] = {

@@ -27,7 +27,7 @@ PAPER = {
 }
 SCALE = {
     "full": {"rounds": 200, "local_epochs": 5, "batch_size": 10},
-    "quick": {"rounds": 30, "local_epochs": 1, "batch_size": 20, "data_share": 0.1, "eval_samples": 1500},
+    "quick": {"rounds": 20, "local_epochs": 1, "batch_size": 10, "data_share": 0.1, "eval_samples": 1000},
     "smoke": {"rounds": 1, "local_epochs": 1, "batch_size": 5, "data_share": 0.005, "eval_samples": 50},
 }
 
@@ -48,7 +48,7 @@ def runs(scale: Scale) -> list[Run]:
         "per_round": 10,
         "tier_assignment": "dynamic",
         "optimizer": "momentum",
-        "lr": 0.05,
+        "lr": 0.01,
         "lr_schedule": "cosine",
         "eval_every": SCALE[scale]["rounds"],
     }
