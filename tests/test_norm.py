@@ -113,7 +113,7 @@ def test_stem_and_classifier_are_told_apart():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("cnn-digits", (1, 8, 8), 10, "grop"), "norm: got 'grop', expected one of group, layer, static, batch, none"),
+        (("cnn-digits", (1, 8, 8), 10, "grop"), "norm: got 'grop', expected one of group, static, batch, none, layer"),
         (("mlp", (1, 8, 8), 10, "group"), "model mlp has no feature maps"),
         (("resnet18", (3, 4, 4), 10), "sides of at least 8, got 3x4x4"),
         (("resnet18", (3072,), 10), "takes channels x height x width"),

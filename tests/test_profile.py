@@ -480,7 +480,7 @@ def test_bad_input_is_one_line(arguments, message, here, cli):
         ("own_exits:f", "importing own_exits raised SystemExit: usage: own_exits DATA"),
         ("own_networks:", "'own_networks:' is not of the form package.module:factory"),
         (":factory", "':factory' is not of the form package.module:factory"),
-        ("resnet19", "unknown model 'resnet19'; did you mean 'resnet18'?"),
+        ("resnet188", "unknown model 'resnet188'; did you mean 'resnet18'?"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_one_line(path, message, here, cli):
