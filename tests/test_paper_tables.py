@@ -90,11 +90,8 @@ def test_a_table_is_rendered_from_its_file_alone(tool, name):
     assert "Reduced scale (`--quick`)" in text
     assert "seeds 0, 1, 2; edgefl 9.9.9" in text
     assert "51.0 ± 1.0" in text  # 50, 51 and 52 %
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert all("| – |" not in line for line in lines if "±" in line or "MB" in line or "M |" in line) or name in (
-        "fedpara",
-        "factorized",
-    )
+    if name not in ("fedpara", "factorized"):  # what the paper does not report is a dash there
+        assert not re.search(r"^\|.*–", text, re.MULTILINE), "every cell has a figure"
     for block in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
         assert len({line.count("|") for line in block.strip().splitlines()}) == 1, "every line has the titles' columns"
 

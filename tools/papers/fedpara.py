@@ -17,7 +17,7 @@ from papers.show import Entry, Figures, protocol, size
 TITLE = "Low-rank Hadamard products (FedPara, Table 2 and Figures 3 and 5)"
 SEEDS: dict[Scale, tuple[int, ...]] = {"full": (0, 1, 2), "quick": (0, 1, 2), "smoke": (0,)}
 GAMMA = 0.1
-ROWS = {
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "FedPara": ("82.88", {"method": "fedpara", "tiers": (GAMMA,)}),
     "low rank (Tucker-2), equal parameters": ("77.62", {"method": "lowrank", "tiers": (GAMMA,), "method_options": {"match": "fedpara"}}),
     "FedAvg, equal bytes": ("", {"method": "fedavg"}),
@@ -26,18 +26,18 @@ ROWS = {
 """Row → the paper's figure (VGG16, CIFAR-10, IID, 200 rounds; Tables 2 and 9) and what is its own."""
 PERSONAL: dict[str, str] = {"pFedPara": "pfedpara", "FedPer": "fedper", "FedAvg": "fedavg", "Stand-alone": "standalone"}
 TIERS = {"pfedpara": 0.5, "fedper": 1.0, "fedavg": 1.0, "standalone": 1.0}
-SHARED_SCALE = {
+SHARED_SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"rounds": 200, "local_epochs": 2, "batch_size": 64, "per_round": 16},
     "quick": {"rounds": 20, "local_epochs": 1, "batch_size": 10, "per_round": 10, "data_share": 0.1, "eval_samples": 1000},
     "smoke": {"rounds": 2, "local_epochs": 1, "batch_size": 5, "per_round": 2, "data_share": 0.005, "eval_samples": 50},
 }
 PERSONAL_COLUMNS = ("2 classes", "20 % of the samples")
-PERSONAL_SCALE = {
+PERSONAL_SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"rounds": 100, "local_epochs": 5, "batch_size": 10},
     "quick": {"rounds": 10, "local_epochs": 2, "batch_size": 20, "eval_samples": 1000},
     "smoke": {"rounds": 1, "local_epochs": 1, "batch_size": 5, "eval_samples": 50},
 }
-ENOUGH = {"full": 1.0, "quick": 0.03, "smoke": 0.002}
+ENOUGH: dict[Scale, float] = {"full": 1.0, "quick": 0.03, "smoke": 0.002}
 """Share of Fashion-MNIST that the clients of a personal run hold together; the scarce setting has a fifth of it."""
 
 
@@ -54,7 +54,7 @@ def _shared_runs(scale: Scale) -> list[Run]:
         "model": "cnn-fashion",
         "clients": 100,
         "optimizer": "momentum",
-        "lr": 0.01,
+        "lr": 0.005,
         "lr_schedule": "cosine",
     }
     found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from counters.markdown import table
 
@@ -25,7 +26,7 @@ PAPER = {
     ("FjORD", "3 classes a client"): (83.7, 85.5, 83.1, 81.6),
     ("FLANC", "3 classes a client"): (86.8, 86.0, 85.7, 82.0),
 }
-SCALE = {
+SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"rounds": 200, "local_epochs": 5, "batch_size": 10},
     "quick": {"rounds": 20, "local_epochs": 1, "batch_size": 10, "data_share": 0.1, "eval_samples": 1000},
     "smoke": {"rounds": 1, "local_epochs": 1, "batch_size": 5, "data_share": 0.005, "eval_samples": 50},
@@ -48,7 +49,7 @@ def runs(scale: Scale) -> list[Run]:
         "per_round": 10,
         "tier_assignment": "dynamic",
         "optimizer": "momentum",
-        "lr": 0.01,
+        "lr": 0.005,
         "lr_schedule": "cosine",
         "eval_every": SCALE[scale]["rounds"],
     }

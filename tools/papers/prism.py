@@ -26,7 +26,7 @@ PARTITIONS: dict[Scale, dict[str, str]] = {
     "quick": {"IID": "iid"},
     "smoke": {"IID": "iid"},
 }
-SCALE = {
+SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"rounds": 200, "local_epochs": 2, "batch_size": 32, "per_round": 20, "data_share": 0.5},
     "quick": {"rounds": 16, "local_epochs": 1, "batch_size": 10, "per_round": 10, "data_share": 0.1, "eval_samples": 1000},
     "smoke": {"rounds": 1, "local_epochs": 1, "batch_size": 5, "per_round": 2, "data_share": 0.005, "eval_samples": 50},
@@ -43,7 +43,7 @@ def runs(scale: Scale) -> list[Run]:
         "clients": 100,
         "tier_assignment": "uniform",
         "optimizer": "momentum",
-        "lr": 0.01,
+        "lr": 0.005,
         "lr_schedule": "cosine",
         "weight_decay": 2e-4,
         "eval_every": SCALE[scale]["rounds"],

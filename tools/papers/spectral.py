@@ -16,10 +16,9 @@ RATIOS = (0.5, 0.25, 0.125)
 ROWS: dict[str, dict[str, Any]] = {"uniform": {}, "spectral": {"allocate": "spectral"}}
 SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"model": "resnet18", "dataset": "fashion-mnist", "clients": 100, "data_share": 0.2, "rounds": 100, "batch_size": 32},
-    "quick": {"model": "resnet9", "norm": "group", "dataset": "digits", "clients": 20, "rounds": 15, "batch_size": 20},
+    "quick": {"model": "resnet9", "dataset": "digits", "clients": 20, "rounds": 10, "batch_size": 20},
     "smoke": {
         "model": "resnet9",
-        "norm": "group",
         "dataset": "digits",
         "clients": 20,
         "rounds": 2,
