@@ -95,7 +95,9 @@ def test_predicted_activations_are_what_onnxruntime_had_in_use(model, method, ra
         sizes = [4 * batch_size * width for width in values]
         assert predicted == sum(sizes)
         predicted = sum(-(-size // ARENA) * ARENA for size in sizes)
-    assert measured == predicted
+    # The logits of every base network of an ensemble are alive at once, each of them rounded up to what the arena hands out.
+    rounding = ARENA * round(ratio / min(RATIOS)) if method == "splitmix" else 0
+    assert 0 <= measured - predicted <= rounding
 
 
 @pytest.mark.parametrize(("model", "method", "ratio", "batch_size"), batched())

@@ -54,7 +54,8 @@ def _shared_runs(scale: Scale) -> list[Run]:
         "model": "cnn-fashion",
         "clients": 100,
         "optimizer": "momentum",
-        "lr": 0.005,
+        "norm": "batch",
+        "lr": 0.02,
         "lr_schedule": "cosine",
     }
     found = []

@@ -49,7 +49,8 @@ def runs(scale: Scale) -> list[Run]:
         "per_round": 10,
         "tier_assignment": "dynamic",
         "optimizer": "momentum",
-        "lr": 0.005,
+        "norm": "batch",
+        "lr": 0.02,
         "lr_schedule": "cosine",
         "eval_every": SCALE[scale]["rounds"],
     }

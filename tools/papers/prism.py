@@ -43,7 +43,8 @@ def runs(scale: Scale) -> list[Run]:
         "clients": 100,
         "tier_assignment": "uniform",
         "optimizer": "momentum",
-        "lr": 0.005,
+        "norm": "batch",
+        "lr": 0.02,
         "lr_schedule": "cosine",
         "weight_decay": 2e-4,
         "eval_every": SCALE[scale]["rounds"],
@@ -74,14 +75,16 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
         params, macs, activations = (found.cost(row, columns[0], tier, key) for key in keys)
         both = found.bytes_of_round(row, columns[0], tier)
         costs = [size(params), size(both, "B"), size(macs), size(activations, "B")]
-        lines.append([row, *costs, *(found.accuracy(row, column) for column in columns)])
-    titles = ["", "parameters", "bytes of a client's round", "MACs of it", "peak activations", *columns]
+        accuracies = [found.accuracy(row, column, of) for column in columns for of in (tier, "global")]
+        lines.append([row, *costs, *accuracies])
+    titles = ["", "parameters", "bytes of a client's round", "MACs of it", "peak activations"]
+    titles += [f"{column}, {of}" for column in columns for of in ("the clients' size", "the server's model")]
     ablation = [[name, *(found.accuracy(row, c) for c in columns), paper] for name, (row, paper) in SAMPLING.items()]
     return "\n\n".join(
         [
             protocol(entries, scale)
-            + " All clients have the same keep ratio. Evaluated is the server's model: dense for PriSM and "
-            "OrthDrop, for OrigDrop the narrow network, which is all it has trained.",
+            + " All clients have the same keep ratio. The server's model is dense for PriSM and OrthDrop, for OrigDrop the narrow "
+            "network, which is all it has trained.",
             table(titles, lines),
             "How kernels are drawn, at keep ratio 0.2 (κ = 4):",
             table(["", *columns, "paper, ResNet-18 on CIFAR-10, IID"], ablation),
