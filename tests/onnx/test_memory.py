@@ -17,7 +17,7 @@ from edgefl.onnxio.macs import count_macs
 from edgefl.prepare import tier_cost
 from edgefl.profiling import training_for
 from edgefl.records import Tier
-from edgefl.registry import methods, models
+from edgefl.registry import methods
 from edgefl.rng import generator
 
 SHAPES = {"resnet18": (3, 32, 32), "resnet34": (3, 32, 32), "cnn-fashion": (1, 28, 28)}
@@ -95,9 +95,10 @@ def test_predicted_activations_are_what_onnxruntime_had_in_use(model, method, ra
         sizes = [4 * batch_size * width for width in values]
         assert predicted == sum(sizes)
         predicted = sum(-(-size // ARENA) * ARENA for size in sizes)
-    # The logits of every base network of an ensemble are alive at once, each of them rounded up to what the arena hands out.
-    rounding = ARENA * round(ratio / min(RATIOS)) if method == "splitmix" else 0
-    assert 0 <= measured - predicted <= rounding
+    # The networks of an ensemble run one after the other, and the arena hands the chunks that one has freed to the next as they are,
+    # where they are less than twice as large as what is asked for.
+    reused = 0.15 * predicted if method == "splitmix" else 0
+    assert 0 <= measured - predicted <= reused
 
 
 @pytest.mark.parametrize(("model", "method", "ratio", "batch_size"), batched())
