@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from edgefl.costing import network_cost, tier_cost
 from edgefl.errors import BudgetError, ConfigError, UnknownNameError, WireError
 from edgefl.fleet.budget import Budget, use
 from edgefl.fleet.clock import round_timing
@@ -27,7 +28,7 @@ from edgefl.models.base import Architecture
 from edgefl.networks import GivenInputs, Network, architecture_of
 from edgefl.planner.spectral import Spectral, Uses, Work, energies, share_kept, spectral
 from edgefl.planner.uniform import STEPS, largest_ratio
-from edgefl.prepare import network_cost, one_thread, tier_cost
+from edgefl.prepare import one_thread
 from edgefl.profiling import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods

@@ -5,35 +5,31 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 
 import numpy as np
 import torch
-from torch import nn
 
 from edgefl.config import RunConfig
-from edgefl.cost.explain import reason
-from edgefl.cost.table import cost_of
-from edgefl.cost.trace import Subject
+from edgefl.costing import tier_cost, training_of
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset, Split
-from edgefl.errors import ConfigError, EdgeflError
+from edgefl.errors import ConfigError
 from edgefl.fleet.budget import Budget, budget_of, shortfalls
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
-from edgefl.local.client import Clients, Task, loss_of, shared_parameters, trained_shapes
-from edgefl.local.objective import PLAIN, Objective
-from edgefl.local.train import Training, optimizer_of
+from edgefl.local.client import Clients, Task
+from edgefl.local.objective import Objective
+from edgefl.local.train import Training
 from edgefl.methods.base import GlobalState, Method, check_tiers, create
-from edgefl.models.base import Architecture, Unfilled
+from edgefl.models.base import Architecture
 from edgefl.planner.uniform import STEPS, largest_ratio
-from edgefl.records import Batch, Cost, Tier
+from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
 from edgefl.server.optimizer import ServerOptimizer
 from edgefl.server.plan import Plan, fastest_round_s, make_plan, timing_of
 from edgefl.server.rounds import Schedule
-from edgefl.wire import payload_bytes
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,9 @@ def _check_inputs(data: Dataset, architecture: Architecture) -> None:
     kinds = {True: "token ids", False: "images"}
     if bool(data.vocabulary) != bool(architecture.vocabulary):
         takes, has = kinds[bool(architecture.vocabulary)], kinds[bool(data.vocabulary)]
-        raise ConfigError(f"model: {architecture.model} takes {takes}, and {data.name} has {has}; choose another model or dataset")
+        raise ConfigError(
+            f"model: {architecture.model} takes {takes}, and {data.name} has {has}; choose another model or dataset"
+        )
     if data.vocabulary > architecture.vocabulary:
         known = architecture.vocabulary
         raise ConfigError(f"model: {architecture.model} knows {known} token ids, {data.name} has {data.vocabulary}")
@@ -223,96 +221,9 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
     )
 
 
-def training_of(config: RunConfig) -> Training:
-    """Return how clients train under ``config``."""
-    keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch")
-    cosine = config.rounds if config.lr_schedule == "cosine" else None
-    return Training(epochs=config.local_epochs or 1, cosine_rounds=cosine, **{key: getattr(config, key) for key in keys})
-
-
 def objective_of(config: RunConfig) -> Objective:
     """Return the objective of ``config``."""
     return Objective(config.objective, config.objective_strength)
-
-
-def tier_cost(
-    method: Method,
-    architecture: Architecture,
-    tier: Tier,
-    training: Training,
-    codec: str = "fp32",
-    objective: Objective = PLAIN,
-) -> Cost:
-    """Return the cost of one tier's training step and inference at the batch size of ``training``.
-
-    Where a step trains one of several networks, ``macs_drawn`` is the mean over them; everything else is the tier's own network's.
-    An inference is that of :meth:`edgefl.methods.base.Method.deployed`.
-
-    Raises:
-        ConfigError: the network does not take this input, or what it computes depends on values.
-    """
-    try:
-        trained = trained_shapes(method, architecture, tier)
-        down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
-        control = objective.control_shapes(trained)
-        sizes = payload_bytes(down | control), payload_bytes(up | control, codec)
-        # Another network is traced where there is one.
-        deployed = None if type(method).deployed is Method.deployed else partial(method.deployed, architecture, tier)
-        network = partial(method.network, architecture, tier)
-        cost = network_cost(network, architecture, method, training, sizes, objective, deployed)
-        drawn = method.step_tiers(tier)
-        if drawn == (tier,):
-            return cost
-        others = [
-            cost
-            if one == tier
-            else network_cost(partial(method.network, architecture, one), architecture, method, training, sizes)
-            for one in drawn
-        ]
-        macs = sum(other.macs_forward + other.macs_backward for other in others)
-        return replace(cost, macs_drawn=-(-macs // len(others)))
-    except EdgeflError:
-        raise
-    except Exception as error:  # tracing runs the network's own code, which may raise anything
-        raise ConfigError(f"model {architecture.model} does not take input {architecture}: {reason(error)}") from error
-
-
-def network_cost(
-    build: Callable[[], nn.Module],
-    architecture: Architecture,
-    method: Method,
-    training: Training,
-    sizes: tuple[int, int],
-    objective: Objective = PLAIN,
-    deployed: Callable[[], nn.Module] | None = None,
-) -> Cost:
-    """Return the cost of a network that ``method`` trains under ``objective``, and that sends ``sizes`` bytes down and up.
-
-    ``deployed`` builds what a device runs, where it is another network. What the objective attaches is held while training only.
-    """
-
-    def batch(samples: int) -> Batch:
-        present = torch.ones(architecture.classes, dtype=torch.bool) if architecture.classes else None
-        return Batch(architecture.samples(samples), torch.zeros(samples, dtype=torch.int64), present)
-
-    def unfilled(make: Callable[[], nn.Module]) -> nn.Module:
-        with Unfilled():
-            return make()
-
-    def trained() -> nn.Module:
-        network = unfilled(build)
-        objective.attach(network, shared_parameters(method, network), {}, {})
-        return network
-
-    plain = build if deployed is None and objective.name != "none" else deployed
-    subject = Subject(
-        build=trained,
-        batch=batch,
-        loss=loss_of(method, objective, {}),
-        optimizer=lambda module: optimizer_of(method, module, training),
-        deployed=None if plain is None else partial(unfilled, plain),
-    )
-    return cost_of(subject, training.batch_size, sizes, training.micro_batch)
 
 
 def _task(config: RunConfig, architecture: Architecture, training: Training) -> Task:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from edgefl.codecs import CODECS
 from edgefl.config import RunConfig, check_ratios
+from edgefl.costing import tier_cost, training_of
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, budget_of, use
 from edgefl.fleet.clock import energy_j, inference_s, round_timing, throttled_s
@@ -17,7 +18,7 @@ from edgefl.local.train import OptimizerName, Training
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture
 from edgefl.networks import GivenInputs, Network, architecture_of, batch_in
-from edgefl.prepare import one_thread, tier_cost, training_of
+from edgefl.prepare import one_thread
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods
 from edgefl.report.summary import cost_row

@@ -21,10 +21,10 @@ from edgefl.server.clients import ClientStore
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What is in it: ``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``clients/`` (what they keep), ``model.safetensors``,
-    ``bundle/``, ``report.html``, ``summary.json``.
+    """The files of one run, by their names.
 
-    The summary is written last: a folder with one holds a finished run.
+    ``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``clients/`` (what they keep), ``model.safetensors``, ``bundle/``,
+    ``report.html``, ``summary.json``. The summary is written last: a folder with one holds a finished run.
     """
 
     path: Path

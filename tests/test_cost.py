@@ -12,10 +12,10 @@ from edgefl.cost.macs import COUNTED, ELEMENTWISE, IGNORED
 from edgefl.cost.memory import LivenessMeter
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject, Tracer
+from edgefl.costing import tier_cost
 from edgefl.local.train import Training, optimizer_of, train
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.prepare import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods
 

@@ -9,10 +9,10 @@ from torch import nn
 from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject, Tracer
+from edgefl.costing import tier_cost, training_of
 from edgefl.fleet.budget import Budget, use
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.prepare import tier_cost, training_of
 from edgefl.profiling import profile
 from edgefl.records import Batch, Deployed, Tier, Timing
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from edgefl.costing import tier_cost
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard import factor_shapes, inner_weight, jacobian_gap, parameters_of_rank, rank_of, rank_range
 from edgefl.factor.hadamard_layers import ComposedRecurrent, HadamardWeight, composed
@@ -20,7 +21,6 @@ from edgefl.local.train import Training
 from edgefl.methods.base import create
 from edgefl.methods.fedpara import candidates, hadamard_weights
 from edgefl.models.base import Architecture
-from edgefl.prepare import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator, torch_seeded
 

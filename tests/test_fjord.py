@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from edgefl.config import RunConfig
+from edgefl.costing import tier_cost, training_of
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.prepare import tier_cost, training_of
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator
 

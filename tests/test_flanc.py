@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from edgefl.config import RunConfig
+from edgefl.costing import tier_cost, training_of
 from edgefl.errors import ConfigError
 from edgefl.factor.basis import BasisRule, compose, first_basis, first_coefficients, orthogonality
 from edgefl.factor.basis_layers import composed_layers
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, scaled
-from edgefl.prepare import tier_cost, training_of
 from edgefl.records import Batch, Tier, Update
 from edgefl.rng import generator, torch_seeded
 

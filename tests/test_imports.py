@@ -35,7 +35,21 @@ ALLOWED: dict[str, set[str]] = {
     "onnxio": {"errors", "files", "local"},
     "report": {"codecs", "wire", "config", "errors", "files", "records", "units", "fleet", "server", ""},
 }
-TOP = {"run", "prepare", "outcome", "networks", "profiling", "planning", "lineup", "comparing", "deploy", "runfolder", "cli", ""}
+TOP = {
+    "run",
+    "prepare",
+    "costing",
+    "outcome",
+    "networks",
+    "profiling",
+    "planning",
+    "lineup",
+    "comparing",
+    "deploy",
+    "runfolder",
+    "cli",
+    "",
+}
 
 
 def room_of(path: Path) -> str:

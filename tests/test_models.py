@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from edgefl.config import RunConfig
+from edgefl.costing import tier_cost, training_of
 from edgefl.errors import ConfigError
 from edgefl.factor.width import cut, leading, nested, stacked_in
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.deit import Attention
-from edgefl.prepare import tier_cost, training_of
 from edgefl.records import Tier, Update
 from edgefl.registry import models
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from edgefl.config import RunConfig
+from edgefl.costing import tier_cost, training_of
 from edgefl.local.objective import Objective
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.prepare import one_thread, prepare, tier_cost, training_of
+from edgefl.prepare import one_thread, prepare
 from edgefl.records import Cost, Outcome, Tier
 from edgefl.run import play
 from edgefl.server.clients import ClientStore

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from edgefl.costing import tier_cost, training_of
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.prepare import tier_cost, training_of
 from edgefl.records import Tier
 from edgefl.wire import payload_bytes
 

@@ -6,12 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.costing import tier_cost
 from edgefl.errors import ConfigError
 from edgefl.local.train import Training
 from edgefl.methods.base import create
 from edgefl.methods.clustered import bipartition
 from edgefl.models.base import Architecture
-from edgefl.prepare import tier_cost
 from edgefl.records import Batch, Tier, Update
 from edgefl.rng import generator
 from edgefl.wire import payload_bytes

@@ -16,6 +16,7 @@ from torch import nn
 
 from edgefl import RunConfig, profile, simulate
 from edgefl.cli.main import main
+from edgefl.costing import network_cost, tier_cost
 from edgefl.errors import BudgetError, ConfigError, InputError, UnknownNameError, WireError
 from edgefl.fleet.budget import Budget, shortfalls
 from edgefl.fleet.clock import round_timing
@@ -26,7 +27,7 @@ from edgefl.models.base import Architecture
 from edgefl.networks import architecture_of
 from edgefl.planner.uniform import STEPS
 from edgefl.planning import plan
-from edgefl.prepare import auto_tiers, network_cost, tier_cost
+from edgefl.prepare import auto_tiers
 from edgefl.profiling import training_for
 from edgefl.records import Tier
 from edgefl.rng import torch_seeded

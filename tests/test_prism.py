@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from edgefl.costing import tier_cost
 from edgefl.errors import ConfigError
 from edgefl.factor.kernel_layers import KernelConv2d, KernelLinear, kernel_layer, kernel_modules
 from edgefl.factor.kernels import KernelLayer, draw, effective_rank, importance, kept_kernels, kernels_of
@@ -21,7 +22,6 @@ from edgefl.factor.svd import factorize
 from edgefl.local.train import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, scaled
-from edgefl.prepare import tier_cost
 from edgefl.records import Batch, Tier, Update
 from edgefl.rng import generator
 

@@ -17,13 +17,13 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from edgefl import profile
 from edgefl.cli.main import main
+from edgefl.costing import tier_cost
 from edgefl.errors import ConfigError, InputError
 from edgefl.local.train import Training, optimizer_of, train
 from edgefl.methods.base import create
 from edgefl.networks import architecture_of
 from edgefl.onnxio.batch import free_batch
 from edgefl.onnxio.torch_module import load_onnx, module_of
-from edgefl.prepare import tier_cost
 from edgefl.records import Tier
 
 CLASSES = 5

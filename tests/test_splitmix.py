@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from edgefl.config import RunConfig
+from edgefl.costing import tier_cost, training_of
 from edgefl.methods.base import create
 from edgefl.methods.splitmix import Ensemble
 from edgefl.models.base import Architecture
 from edgefl.onnxio.bundle import build_tier
-from edgefl.prepare import tier_cost, training_of
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator
 

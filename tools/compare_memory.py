@@ -17,12 +17,12 @@ import torch
 from counters.markdown import arguments, percent, publish, table
 from torch import Tensor, nn
 
+from edgefl.costing import tier_cost
 from edgefl.local.onnx_runtime import predict_capped
 from edgefl.local.train import Training, optimizer_of, train
 from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture
 from edgefl.onnxio.export import forward_graph
-from edgefl.prepare import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.registry import models
 from edgefl.rng import generator

@@ -15,6 +15,7 @@ from counters.markdown import arguments, publish
 from torch import Tensor, nn
 
 from edgefl.config import RunConfig
+from edgefl.costing import tier_cost, training_of
 from edgefl.data.sources import Dataset
 from edgefl.factor.layers import factor_weights
 from edgefl.factor.svd import factorize, unroll
@@ -24,7 +25,6 @@ from edgefl.methods.ranks import ranked
 from edgefl.models.base import Architecture
 from edgefl.models.norm import calibrate
 from edgefl.planning import Planned, plan
-from edgefl.prepare import tier_cost, training_of
 from edgefl.records import Tier
 from edgefl.registry import datasets
 from edgefl.rng import generator, torch_seeded

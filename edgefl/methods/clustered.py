@@ -16,7 +16,8 @@ from torch import Tensor
 
 from edgefl.factor.rank1 import cosines
 from edgefl.factor.width import leading
-from edgefl.methods.base import GlobalState, MethodConfig, checked
+from edgefl.methods.averaging import checked
+from edgefl.methods.base import GlobalState, MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.memory import PREFIX, misfit, remembered
 from edgefl.records import Submodel, Tier, Update

@@ -15,7 +15,8 @@ from edgefl.errors import ConfigError
 from edgefl.factor.rank1 import cosines, matching_weights
 from edgefl.factor.rank1_layers import RankOne, RankOneConv2d, RankOneLinear, fill, pruned_weight, rank_one
 from edgefl.factor.width import leading
-from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, cross_entropy
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
 from edgefl.methods.memory import clients_in, misfit, remembered
 from edgefl.models.base import Architecture, Unfilled, replace_layer, weighted_layers
 from edgefl.records import Batch, Submodel, Tier, Update

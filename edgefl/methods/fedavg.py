@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from edgefl.factor.width import cut, leading
-from edgefl.methods.base import GlobalState, Method, WeightedSum, checked
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.base import GlobalState, Method
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.width import leading
-from edgefl.methods.base import GlobalState, MethodConfig, WeightedSum, checked, cross_entropy, travelling_shapes
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.base import GlobalState, MethodConfig, cross_entropy, travelling_shapes
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.memory import PREFIX, clients_in, memory_of, misfit, remembered
 from edgefl.models.base import Architecture

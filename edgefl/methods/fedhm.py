@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.layers import LowRank, composed_weight, factor_weights, frobenius_sq
 from edgefl.factor.svd import Factors, factorize, unroll
-from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, masked_cross_entropy
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.base import GlobalState, Method, MethodConfig, masked_cross_entropy
 from edgefl.methods.ranks import Ranks, full_rank, hybrid_ranks, rank_candidates, ranked, spectral_ranks
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update

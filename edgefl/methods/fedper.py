@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.width import cut, leading
-from edgefl.methods.base import GlobalState, MethodConfig, WeightedSum, checked
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.base import GlobalState, MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.models.base import Architecture, weighted_layers
 from edgefl.records import Submodel, Tier, Update

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.factor.width import cut, nested, stacked_in
-from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, cross_entropy
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.factor.width import cut, nested, stacked_in
-from edgefl.methods.base import GlobalState, Method, WeightedSum, checked, masked_cross_entropy
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.base import GlobalState, Method, masked_cross_entropy
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method

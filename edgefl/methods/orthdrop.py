@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.factor.kernels import KernelLayer
-from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.base import GlobalState, Method, MethodConfig
 from edgefl.methods.prism import KernelConfig, PriSM
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update

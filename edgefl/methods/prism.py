@@ -23,7 +23,8 @@ from edgefl.factor.kernels import (
 from edgefl.factor.layers import LowRank, frobenius_sq
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut, nested, stacked_in
-from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, cross_entropy
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Batch, Place, Submodel, Tier, Update

@@ -12,7 +12,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from edgefl.methods.base import GlobalState, Method, MethodConfig, WeightedSum, checked, cross_entropy
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method

@@ -10,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from edgefl.methods.base import GlobalState, Method, checked
+from edgefl.methods.averaging import checked
+from edgefl.methods.base import GlobalState, Method
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method

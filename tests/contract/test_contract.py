@@ -15,6 +15,7 @@ import onnx
 import pytest
 import torch
 
+from edgefl.costing import tier_cost
 from edgefl.errors import AggregationError
 from edgefl.local.client import loss_of
 from edgefl.local.objective import PLAIN
@@ -23,7 +24,6 @@ from edgefl.methods.base import GlobalState, Method, create
 from edgefl.models.base import Architecture
 from edgefl.onnxio.bundle import TierFiles, build_tier
 from edgefl.onnxio.macs import count_macs
-from edgefl.prepare import tier_cost
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import methods
 from edgefl.rng import generator

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import edgefl
+from edgefl.costing import tier_cost
 from edgefl.local.onnx_runtime import predict_capped
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.onnxio.export import forward_graph
 from edgefl.onnxio.macs import count_macs
-from edgefl.prepare import tier_cost
 from edgefl.profiling import training_for
 from edgefl.records import Tier
 from edgefl.registry import methods

@@ -9,12 +9,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgefl import RunConfig
+from edgefl.costing import tier_cost, training_of
 from edgefl.errors import InputError
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.onnxio.export import forward_graph
 from edgefl.onnxio.macs import COUNTED, IGNORED, count_macs
-from edgefl.prepare import tier_cost, training_of
 from edgefl.records import Tier
 
 
