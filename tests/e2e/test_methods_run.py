@@ -22,11 +22,8 @@ SMALL = {
 }  # fmt: skip
 
 
-OTHERWISE: dict[str, dict[str, object]] = {
-    "fedfomo": {
-        "profile": "lab"
-    },  # it downloads other clients' models, which over a phone's link misses so small a run's deadline
-}
+# It downloads other clients' models, which over a phone's link misses so small a run's deadline.
+OTHERWISE: dict[str, dict[str, object]] = {"fedfomo": {"profile": "lab"}}
 
 
 class StopError(Exception):
@@ -77,3 +74,39 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_comes_to_its_end(name: str, 
     assert result.summary["accuracy_of"] == ("clients" if create(name).personalised else "global")
     assert list(verify(result.folder / "bundle").max_abs_errors) == [f"{row['tier']:g}" for row in result.tiers]
     assert name in Page((result.folder / "report.html").read_text(encoding="utf-8")).headings[0][1]
+
+
+AXES: dict[str, dict[str, Any]] = {
+    "what FedDyn remembers": {"method": "fedavg", "objective": "dyn"},
+    "control variates": {"method": "heterofl", "objective": "scaffold", "optimizer": "sgd", "weight_decay": 0, "tiers": (1.0, 0.5)},
+    "server momentum": {"method": "fedhm", "server_optimizer": "avgm", "tiers": (1.0, 0.5)},
+    "server Yogi": {"method": "heterofl", "server_optimizer": "yogi", "tiers": (1.0, 0.5)},
+    "ranks planned anew": {"method": "fedhm", "tiers": (1.0, 0.5), "method_options": {"allocate": "spectral", "plan_every": 2}},
+    "a phase after the warm-up": {"method": "pufferfish", "method_options": {"warmup_rounds": 1}},
+    "permuted labels and a falling rate": {"method": "pfedpara", "permute_labels": True, "lr_schedule": "cosine"},
+    "sampled widths": {"method": "fjord", "tier_assignment": "dynamic", "tiers": (1.0, 0.5), "tier_shares": (0.3, 0.7)},
+}
+
+
+@pytest.mark.parametrize("what", AXES)
+def test_a_run_stopped_in_any_state_goes_on_to_the_same_bits(what: str, tmp_path: Path) -> None:
+    values = {**SMALL, "rounds": 3, "profile": "lab", "model": "cnn-digits", "data_share": 0.1, "eval_every": 3, **AXES[what]}
+    config = RunConfig.of(values)
+    whole = stopped_after(config, tmp_path / "whole", 3)
+    (last,) = (whole / "checkpoints").glob("round-000003-*")
+    for stop in (1, 2):
+        folder = stopped_after(config, tmp_path / f"stopped-{stop}", stop)
+
+        def leave(record: RoundRecord) -> None:
+            if record.round == 3:
+                raise StopError
+
+        with pytest.raises(StopError):
+            simulate(config, folder, resume=True, on_round=leave)
+        assert lines_of(folder) == lines_of(whole)
+        (again,) = (folder / "checkpoints").glob("round-000003-*")
+        # The file's name ends in its content's hash: memory of clients and server included, to the last bit.
+        assert again.name == last.name
+    kept = Checkpoint.of_file(last)
+    assert bool(kept.clients) == (values["method"] == "pfedpara" or values.get("objective") in ("dyn", "scaffold"))
+    assert bool(kept.server) == ("objective" in values or "server_optimizer" in values)
