@@ -130,3 +130,13 @@ def test_counters_stay_in_the_state_and_off_the_wire(name):
     after = method.aggregate(state, [Update(0, tier, sent, {}, 2)])
     assert all(np.array_equal(after.tensors[n], state.tensors[n]) for n in state.tensors)
     method.deploy(after, tier)
+
+
+@pytest.mark.parametrize(("model", "layer"), [("cnn-digits", "fc.weight"), ("mlp", "fc.weight.x1")])
+def test_pfedpara_leaves_the_whole_classifier_at_home_where_asked(model, layer):
+    architecture, method = Architecture(model, (1, 8, 8), 10), create("pfedpara", {"personal_classifier": True})
+    network = method.network(architecture, Tier(0.5))
+    kept = method.personal(network)
+    assert {layer, "fc.bias"} <= kept
+    assert not [name for name in method.shapes(architecture, Tier(0.5)) if name.startswith("fc.")]
+    assert not {layer, "fc.bias"} & create("pfedpara").personal(network)

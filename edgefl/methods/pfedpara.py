@@ -21,9 +21,11 @@ class PFedParaConfig(MethodConfig):
 
     Attributes:
         classifier: whether the classifier is factorized too; None: where the network has no convolutions.
+        personal_classifier: whether the whole classifier stays on its client, as it must where clients name the labels differently.
     """
 
     classifier: bool | None = None
+    personal_classifier: bool = False
 
 
 @method("pfedpara")
@@ -46,7 +48,7 @@ class PFedPara(PartlyPersonal):
     paper: ClassVar[str] = "Hyeon-Woo et al., ICLR 2022, section 2.3, Algorithm 2"
     tier_meaning: ClassVar[str] = "one tier only: γ, where every layer's rank lies between full-rank capacity and dense size"
     travels: ClassVar[str] = "the factors of the first inner weight of each layer, biases and normalisation, both ways"
-    stays: ClassVar[str] = "the factors of the second inner weight of each layer"
+    stays: ClassVar[str] = "the factors of the second inner weight of each layer; the classifier too, with personal_classifier"
     default_tiers: ClassVar[tuple[float, ...]] = (0.5,)
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
@@ -64,9 +66,15 @@ class PFedPara(PartlyPersonal):
         return architecture.build()
 
     def personal(self, network: nn.Module) -> frozenset[str]:
-        """Return the names of the second inner weights' factors."""
+        """Return the names of the second inner weights' factors, and of the classifier where it is personal."""
         weights = composed_weights(network, HadamardWeight)
-        return frozenset(f"{name}.{key}" for name, w in weights.items() for key, _ in w.named_parameters() if key.endswith("2"))
+        factors = {f"{name}.{key}" for name, w in weights.items() for key, _ in w.named_parameters() if key.endswith("2")}
+        if not self.config.personal_classifier:
+            return frozenset(factors)
+        names = list(network.state_dict())
+        layers = [name for name, _ in weighted_layers(network)] + [name.rpartition(".")[0] for name in weights]
+        classifier = next(layer for layer in layers if names[-1].startswith(f"{layer}."))
+        return frozenset(factors | {name for name in names if name.startswith(f"{classifier}.")})
 
     def deploy(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
