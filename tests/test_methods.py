@@ -170,3 +170,15 @@ def test_wrong_options_are_named(name, options, error, message):
 def test_a_network_without_a_layer_to_factorize_is_refused():
     with pytest.raises(ConfigError, match="no layer can be factorized"):
         hybrid_ranks(torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4, 2)), 0.5)
+
+
+@pytest.mark.parametrize("name", ["heterofl", "fedhm"])
+def test_labels_that_a_client_has_none_of_are_masked_unless_told_otherwise(name):
+    present = torch.tensor([True, False, True, False])
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 1, 8, 8))).float()
+    batch = Batch(x, torch.tensor([0, 2, 2, 0, 0, 2]), present)
+    masked, plain = create(name), create(name, {"mask_labels": False})
+    network = ARCHITECTURE.build()
+    logits = network(x)
+    assert masked.local_loss(network, batch, {}) == masked_cross_entropy(logits, batch)
+    assert plain.local_loss(network, batch, {}) == torch.nn.functional.cross_entropy(logits, batch.y)

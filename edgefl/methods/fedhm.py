@@ -15,7 +15,7 @@ from edgefl.errors import ConfigError, nearest
 from edgefl.factor.layers import LowRank, composed_weight, factor_weights, frobenius_sq
 from edgefl.factor.svd import Factors, factorize, unroll
 from edgefl.methods.averaging import WeightedSum, checked
-from edgefl.methods.base import GlobalState, Method, MethodConfig, masked_cross_entropy
+from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy, masked_cross_entropy
 from edgefl.methods.ranks import Ranks, full_rank, hybrid_ranks, rank_candidates, ranked, spectral_ranks
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update
@@ -29,6 +29,7 @@ class FedHMConfig(MethodConfig):
         frobenius_decay: λ of λ/2·‖UVᵀ‖²_F, in place of weight decay on factorized layers.
         temperature: τ of the aggregation weights; None takes the paper's: 5 for dynamic tiers, ∞ (equal weights) for fixed ones.
         dynamic_tiers: whether clients change tier between rounds; set from the run's tier assignment.
+        mask_labels: whether a client's loss leaves out labels that it has no samples of, as in HeteroFL.
         allocate: ``uniform``, one γ for every layer, as in the paper; ``spectral``, a rank per layer: the least truncation error of the
             global weights with no more MACs, weights and activations than the uniform ranks take, planned anew from the second round on.
         error: whether a layer's truncation error counts relative to its own weights, or as it is.
@@ -39,6 +40,7 @@ class FedHMConfig(MethodConfig):
     frobenius_decay: float = Field(1e-4, ge=0, allow_inf_nan=False)
     temperature: float | None = Field(None, gt=0)
     dynamic_tiers: bool = False
+    mask_labels: bool = True
     allocate: Literal["uniform", "spectral"] = "uniform"
     error: Literal["relative", "absolute"] = "relative"
     plan_every: int = Field(5, ge=1)
@@ -143,8 +145,8 @@ class FedHM(Method):
         return self.config.ranks.get(tier.label) or uniform
 
     def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
-        """Return masked cross-entropy + λ/2 Σ ‖UVᵀ‖²_F over the factorized layers (section 2.2, Frobenius decay)."""
-        loss = masked_cross_entropy(module(batch.x), batch)
+        """Return (masked) cross-entropy + λ/2 Σ ‖UVᵀ‖²_F over the factorized layers (section 2.2, Frobenius decay)."""
+        loss = (masked_cross_entropy if self.config.mask_labels else cross_entropy)(module(batch.x), batch)
         if self.config.frobenius_decay:
             for layer in _low_rank_layers(module):
                 loss = loss + self.config.frobenius_decay / 2 * frobenius_sq(layer)

@@ -12,10 +12,21 @@ from torch import Tensor, nn
 
 from edgefl.factor.width import cut, nested, stacked_in
 from edgefl.methods.averaging import WeightedSum, checked
-from edgefl.methods.base import GlobalState, Method, masked_cross_entropy
+from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy, masked_cross_entropy
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method
+
+
+class HeteroFLConfig(MethodConfig):
+    """Options of HeteroFL.
+
+    Attributes:
+        mask_labels: whether a client's loss leaves out labels that it has no samples of (section 4). Where clients have few labels, a
+            global model of few rounds is far better without.
+    """
+
+    mask_labels: bool = True
 
 
 @method("heterofl")
@@ -31,6 +42,9 @@ class HeteroFL(Method):
     Of recurrent weights every gate is sliced on its own.
     """
 
+    config: HeteroFLConfig
+
+    config_class: ClassVar[type[MethodConfig]] = HeteroFLConfig
     title: ClassVar[str] = "HeteroFL"
     paper: ClassVar[str] = "Diao et al., ICLR 2021"
     tier_meaning: ClassVar[str] = "width p: the share of channels of every hidden layer"
@@ -55,8 +69,8 @@ class HeteroFL(Method):
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
     def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
-        """Return cross-entropy over the labels that the client has."""
-        return masked_cross_entropy(module(batch.x), batch)
+        """Return cross-entropy, over the labels that the client has unless ``mask_labels`` is off."""
+        return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(module(batch.x), batch)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Average every entry over the clients that hold it, each client with the same weight."""
