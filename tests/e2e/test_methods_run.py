@@ -78,7 +78,13 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_comes_to_its_end(name: str, 
 
 AXES: dict[str, dict[str, Any]] = {
     "what FedDyn remembers": {"method": "fedavg", "objective": "dyn"},
-    "control variates": {"method": "heterofl", "objective": "scaffold", "optimizer": "sgd", "weight_decay": 0, "tiers": (1.0, 0.5)},
+    "control variates": {
+        "method": "heterofl",
+        "objective": "scaffold",
+        "optimizer": "sgd",
+        "weight_decay": 0,
+        "tiers": (1.0, 0.5),
+    },
     "server momentum": {"method": "fedhm", "server_optimizer": "avgm", "tiers": (1.0, 0.5)},
     "server Yogi": {"method": "heterofl", "server_optimizer": "yogi", "tiers": (1.0, 0.5)},
     "ranks planned anew": {"method": "fedhm", "tiers": (1.0, 0.5), "method_options": {"allocate": "spectral", "plan_every": 2}},

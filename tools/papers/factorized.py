@@ -41,7 +41,7 @@ PAPER = {
 """Row → standard IID, permuted IID, traffic (CIFAR-10, ResNet-9)."""
 SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"dataset": "fashion-mnist", "model": "cnn-fashion", "rounds": 50, "local_epochs": 5, "batch_size": 256},
-    "quick": {"dataset": "digits", "model": "cnn-digits", "rounds": 10, "local_epochs": 2, "batch_size": 16},
+    "quick": {"dataset": "digits", "model": "cnn-digits", "rounds": 8, "local_epochs": 2, "batch_size": 16},
     "smoke": {"dataset": "digits", "model": "cnn-digits", "rounds": 1, "local_epochs": 1, "batch_size": 16, "data_share": 0.1},
 }
 PARTITIONS: dict[Scale, dict[str, str]] = {

@@ -34,7 +34,7 @@ SHARED_SCALE: dict[Scale, dict[str, Any]] = {
 PERSONAL_COLUMNS = ("2 classes", "20 % of the samples")
 PERSONAL_SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"rounds": 100, "local_epochs": 5, "batch_size": 10},
-    "quick": {"rounds": 25, "local_epochs": 2, "batch_size": 20, "eval_samples": 1000},
+    "quick": {"rounds": 20, "local_epochs": 2, "batch_size": 20, "eval_samples": 1000},
     "smoke": {"rounds": 1, "local_epochs": 1, "batch_size": 5, "eval_samples": 50},
 }
 ENOUGH: dict[Scale, float] = {"full": 1.0, "quick": 0.03, "smoke": 0.002}
