@@ -271,7 +271,7 @@ def test_a_full_disk_is_one_message_and_keeps_what_was_there(tmp_path):
 BAD_INPUT = [
     (["--profile", "phnoe"], "unknown profile 'phnoe'; did you mean 'phone'"),
     (["--method", "fedhn"], "unknown method 'fedhn'; did you mean 'fedhm'"),
-    (["--model", "resnet188"], "unknown model 'resnet19'; did you mean 'resnet18'"),
+    (["--model", "resnet188"], "unknown model 'resnet188'; did you mean 'resnet18'"),
     (["--dataset", "digit"], "unknown dataset 'digit'; did you mean 'digits'"),
     (["--rounds", "0"], "rounds: expected greater than or equal to 1, got 0"),
     (["--clients", "-3"], "clients: expected greater than or equal to 1, got -3"),
