@@ -73,11 +73,10 @@ class Clients:
         task, method, client = self.task, job.method, job.planned.client
         training = task.training.at(job.round)
         shapes = method.shapes(task.architecture, job.tier)
-        arrived = decode(
-            job.payload, shapes | task.objective.control_shapes(self._parameters(method, job.tier)), f"client {client}"
-        )
+        parameters = trained_shapes(method, task.architecture, job.tier) if task.objective.remembers else {}
+        arrived = decode(job.payload, shapes | task.objective.control_shapes(parameters), f"client {client}")
         received = {name: tensor for name, tensor in arrived.items() if name in shapes}
-        personal, memory = self._kept(job)
+        personal, memory = self._kept(job, parameters)
         rng = generator(task.seed, job.round, client, "train")
         with torch_seeded(rng):
             with Unfilled():
@@ -104,14 +103,11 @@ class Clients:
         done = replace(done, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload)
         return replace(done, kept=encode(keep)) if keep else done
 
-    def _parameters(self, method: Method, tier: Tier) -> Shapes:
-        return trained_shapes(method, self.task.architecture, tier)
-
-    def _kept(self, job: Job) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _kept(self, job: Job, parameters: Shapes) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the personal tensors and the objective's memory of the client: as it left them, or the first ones."""
         task, method = self.task, job.method
         personal = first_personal(method, task.architecture, job.tier, task.seed)
-        memory = task.objective.first_memory(self._parameters(method, job.tier) if task.objective.remembers else {})
+        memory = task.objective.first_memory(parameters)
         if job.kept is None:
             return personal, memory
         expected = {name: tuple(tensor.shape) for name, tensor in {**personal, **memory}.items()}

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
+from edgefl.factor.width import nested, stacked_in
 from edgefl.models.base import Architecture, Unfilled
-from edgefl.records import Batch, Submodel, Tier, Update
+from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import methods
 from edgefl.rng import torch_seeded
 
@@ -41,6 +42,15 @@ class GlobalState:
             self._derived[key] = derive()
         value: T = self._derived[key]
         return value
+
+    def slices(self, tier: Tier, shapes: Callable[[Architecture, Tier], Mapping[str, tuple[int, ...]]]) -> dict[str, Place]:
+        """Return where the tensors of a narrow network lie in this state, worked out once; ``shapes`` gives the network's of a tier."""
+
+        def derive() -> dict[str, Place]:
+            wide = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+            return nested(shapes(self.architecture, tier), wide, stacked_in(self.architecture.skeleton()))
+
+        return self.once(f"places {tier.label}", derive)
 
     def replace(self, tensors: Mapping[str, Tensor]) -> GlobalState:
         """Return a state of the same shape with other tensors."""

@@ -43,18 +43,19 @@ class FedAvg(Method):
         return GlobalState(architecture, tiers, {k: v.detach().clone() for k, v in network.state_dict().items()})
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return a copy of every tensor."""
-        places = {name: leading(name, tuple(tensor.shape)) for name, tensor in state.tensors.items()}
+        """Return a copy of every tensor that travels."""
+        places = state.once("places", lambda: {n: leading(n, s) for n, s in self.shapes(state.architecture, tier).items()})
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average the updates by sample counts."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
-        total = WeightedSum(state.tensors)
+        """Average what travels by sample counts."""
+        shapes = self.shapes(state.architecture, state.tiers[0])
+        shared = {name: state.tensors[name] for name in shapes}
+        total = WeightedSum(shared)
         for update in checked(updates, lambda _: shapes):
             for name, tensor in update.tensors.items():
                 total.add(name, tensor, float(update.samples))
-        return state.replace(total.mean(state.tensors))
+        return state.replace({**state.tensors, **total.mean(shared)})
 
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the run's only width."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
 from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.width import cut, leading
-from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import GlobalState, MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.models.base import Architecture, weighted_layers
-from edgefl.records import Submodel, Tier, Update
+from edgefl.records import Tier
 from edgefl.registry import method
 
 
@@ -27,21 +23,6 @@ class PartlyPersonal(FedAvg):
     """
 
     personalised: ClassVar[bool] = True
-
-    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return a copy of every tensor that travels."""
-        places = state.once("places", lambda: {n: leading(n, s) for n, s in self.shapes(state.architecture, tier).items()})
-        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
-
-    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average what travels by sample counts."""
-        shapes = self.shapes(state.architecture, state.tiers[0])
-        shared = {name: state.tensors[name] for name in shapes}
-        total = WeightedSum(shared)
-        for update in checked(updates, lambda _: shapes):
-            for name, tensor in update.tensors.items():
-                total.add(name, tensor, float(update.samples))
-        return state.replace({**state.tensors, **total.mean(shared)})
 
     def deploy(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None

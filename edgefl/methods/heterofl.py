@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgefl.factor.width import cut, nested, stacked_in
+from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy, masked_cross_entropy
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
-from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method
 
 
@@ -60,12 +60,7 @@ class HeteroFL(Method):
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return copies of the leading slices."""
-
-        def derive() -> dict[str, Place]:
-            wide = {name: tuple(tensor.shape) for name, tensor in state.tensors.items()}
-            return nested(self.shapes(state.architecture, tier), wide, stacked_in(state.architecture.skeleton()))
-
-        places = state.once(f"places {tier.label}", derive)
+        places = state.slices(tier, self.shapes)
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
     def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:

@@ -22,7 +22,7 @@ from edgefl.factor.kernels import (
 )
 from edgefl.factor.layers import LowRank, frobenius_sq
 from edgefl.factor.svd import Factors
-from edgefl.factor.width import cut, nested, stacked_in
+from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
@@ -147,12 +147,10 @@ class PriSM(Method):
     def _dense_places(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
         """Return where the tensors of the plain network of the tier's width lie."""
 
-        def derive() -> dict[str, Place]:
-            narrow = {n: tuple(t.shape) for n, t in state.architecture.skeleton(self.width(tier)).state_dict().items()}
-            wide = {n: tuple(t.shape) for n, t in state.tensors.items()}
-            return nested(narrow, wide, stacked_in(state.architecture.skeleton()))
+        def narrow(architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
+            return {n: tuple(t.shape) for n, t in architecture.skeleton(self.width(tier)).state_dict().items()}
 
-        return state.once(f"places {tier.label}", derive)
+        return state.slices(tier, narrow)
 
     def _factors(self, state: GlobalState, layer: KernelLayer) -> Factors:
         """Return all kernels of a layer, decomposed once per state: the orthogonal space refresh."""

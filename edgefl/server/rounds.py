@@ -23,6 +23,8 @@ from edgefl.server.optimizer import AVERAGE, ServerOptimizer
 from edgefl.server.plan import Plan
 from edgefl.wire import decode, encode
 
+Shapes = Mapping[str, tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -55,11 +57,14 @@ class Outbox:
     schedule: Schedule
     control: Control
     round: int
-    parameters: dict[Tier, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
+    parameters: dict[Tier, Shapes] = field(default_factory=dict)
+    answers: dict[Tier, Shapes] = field(default_factory=dict)
     _made: dict[Tier, tuple[Submodel, bytes]] = field(default_factory=dict)
 
     def send(self, client: int, tier: Tier) -> tuple[Submodel, bytes]:
-        """Return the sub-model for ``client`` and its payload."""
+        """Return the sub-model for ``client`` and its payload; what it is to answer is the same for all clients of its tier."""
+        if tier not in self.answers:
+            self.answers[tier] = self.method.upload_shapes(self.state.architecture, tier)
         if self.schedule.objective.remembers and tier not in self.parameters:
             self.parameters[tier] = trained_shapes(self.method, self.state.architecture, tier)
         if self.method.per_client:
@@ -116,9 +121,10 @@ def play_round(
             if outcome.kept:
                 store.put(outcome.client, outcome.kept)
             names = outbox.parameters.get(submodel.tier, {})
-            shapes = method.upload_shapes(state.architecture, submodel.tier)
             extra = schedule.objective.control_shapes(names)
-            tensors = decode(outcome.payload, shapes | extra, f"client {outcome.client}", schedule.codec)
+            tensors = decode(
+                outcome.payload, {**outbox.answers[submodel.tier], **extra}, f"client {outcome.client}", schedule.codec
+            )
             control.add(submodel, names, tensors, state)
             tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
             yield Update(outcome.client, submodel.tier, tensors, submodel.places, outcome.samples)
