@@ -24,6 +24,11 @@ class RunConfig(BaseModel):
     method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``, ``server_lr`` on
     ``server_optimizer`` (1, for adam and yogi 0.01). ``tiers`` "auto" are the largest that fit each class of the fleet.
     ``tier_shares`` are the shares of clients at each tier where it is drawn; None draws all alike.
+    ``conditions`` "fleet" are those of the fleet's profile (links that vary, sessions that are lost), "ideal" are none; of
+    ``over_selection`` None takes the conditions' own, of ``deadline_s`` the fleet's. ``availability`` is "always", "daily" or the path of
+    a trace, in which a client is eligible while all of ``eligible_when`` hold. Asynchronous rounds end with every ``buffer`` updates
+    (half of ``per_round`` by default, and then those are the clients at work at once); an update s steps old counts 1/(1 + s)^p,
+    p = ``staleness_power``. ``on_shortfall`` is what is tried, in order, where a tier does not fit a device.
     ``objective_strength`` is μ of ``prox`` and α of ``dyn``; ``data_share`` of its training samples is what each client has,
     ``eval_samples`` held-out samples, drawn by ``seed``, are what models are evaluated on; None takes all.
 
@@ -69,6 +74,19 @@ class RunConfig(BaseModel):
     codec: Literal["fp32", "fp16", "int8", "sparse"] = "fp32"
     tier_assignment: Literal["auto", "uniform", "dynamic"] = "auto"
     tier_shares: tuple[float, ...] | None = None
+    conditions: Literal["fleet", "ideal"] = "fleet"
+    over_selection: float | None = Field(None, ge=1, le=10)
+    deadline_s: float | None = Field(None, gt=0)
+    availability: str = "always"
+    eligible_when: tuple[Literal["idle", "charging", "unmetered"], ...] = ("idle", "charging", "unmetered")
+    start_hour: float = Field(0.0, ge=0, lt=24)
+    dynamic_devices: bool = False
+    mode: Literal["sync", "async"] = "sync"
+    buffer: int | None = Field(None, ge=1)
+    staleness_power: float = Field(0.5, ge=0)
+    enforce: Literal["plan", "meter", "hard"] = "meter"
+    on_shortfall: tuple[Literal["micro-batch", "tier", "refuse", "send"], ...] = ("micro-batch", "tier")
+    cpu_limit_s: float = Field(600.0, gt=0)
     eval_every: int = Field(1, ge=1)
     eval_samples: int | None = Field(None, ge=1)
     engine: Literal["inline", "pool"] | None = None
@@ -99,6 +117,7 @@ class RunConfig(BaseModel):
                 "these change from round to round"
             )
         _check_shares(self)
+        _check_fleet(self)
         return self
 
     @model_validator(mode="wrap")
@@ -130,6 +149,24 @@ class RunConfig(BaseModel):
     def to_toml(self) -> str:
         """Return the TOML form, without the keys that are None."""
         return tomlkit.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
+
+
+def _check_fleet(config: RunConfig) -> None:
+    steps = config.on_shortfall
+    if not steps or len(set(steps)) != len(steps) or {"send", "refuse"} & set(steps[:-1]):
+        raise ValueError(f"on_shortfall: expected each step once, and refuse or send last, got {', '.join(steps) or 'none'}")
+    if "send" in steps and config.enforce == "plan":
+        raise ValueError(
+            "on_shortfall: send leaves it to the device to find out, which enforce plan never does; give meter or hard"
+        )
+    if not config.eligible_when or len(set(config.eligible_when)) != len(config.eligible_when):
+        raise ValueError("eligible_when: expected some of idle, charging, unmetered, each once")
+    if config.buffer is not None and config.mode == "sync":
+        raise ValueError("buffer: only asynchronous rounds have one; give mode async")
+    if config.mode == "async" and config.objective in ("dyn", "scaffold"):
+        raise ValueError(
+            f"mode: {config.objective} corrects gradients by what the server had when a round began; async has no rounds"
+        )
 
 
 def _check_shares(config: RunConfig) -> None:

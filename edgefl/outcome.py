@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -15,11 +18,13 @@ from edgefl.local.objective import MEMORY
 from edgefl.methods.base import GlobalState, create
 from edgefl.prepare import Session
 from edgefl.records import Tier
-from edgefl.rng import generator
+from edgefl.rng import shuffled
 from edgefl.server import evaluate
+from edgefl.server.buffered import blob_of
 from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.clients import ClientStore
-from edgefl.server.rounds import Standing
+from edgefl.server.sessions import Asked
+from edgefl.server.standing import FleetMemory, Flight, Standing
 from edgefl.wire import stored_tensors
 
 EVALUATED_CLIENTS = 100
@@ -95,8 +100,8 @@ def _client_means(trained: Trained, round_: int) -> dict[str, float]:
 
 def _evaluated(session: Session) -> list[int]:
     clients = session.config.clients
-    order = generator(session.config.seed, "evaluated clients").permutation(clients)
-    return sorted(int(client) for client in order[:EVALUATED_CLIENTS])
+    first = np.arange(min(clients, EVALUATED_CLIENTS))
+    return sorted(shuffled(session.config.seed, clients, first, "evaluated clients").tolist())
 
 
 def representatives(trained: Trained) -> dict[Tier, tuple[nn.Module, Split]]:
@@ -116,13 +121,14 @@ def representatives(trained: Trained) -> dict[Tier, tuple[nn.Module, Split]]:
 def _first_of(trained: Trained, tier: Tier) -> int | None:
     session = trained.session
     of_tier = [c for c in _evaluated(session) if session.tier_of(c, session.config.rounds) == tier]
-    return next((c for c in of_tier if c in trained.store.index), of_tier[0] if of_tier else None)
+    return next((c for c in of_tier if c in trained.store), of_tier[0] if of_tier else None)
 
 
 def checkpoint_of(session: Session, standing: Standing, store: ClientStore, round_: int) -> Checkpoint:
-    """Return what must be stored after a round so that the run can go on from there."""
+    """Return what must be stored after a round so that the run can go on from there; what clients kept in it is on the disk then."""
     options = session.method.config.model_dump(mode="json")
-    return Checkpoint(round_, standing.clock_s, standing.state.tensors, standing.memory, options, dict(store.index))
+    parts = standing.clock_s, standing.state.tensors, standing.memory, options, store.commit(round_), standing.fleet.to_json()
+    return Checkpoint(round_, *parts)
 
 
 def resumed(session: Session, checkpoint: Checkpoint, source: str) -> tuple[Session, Standing]:
@@ -138,3 +144,19 @@ def resumed(session: Session, checkpoint: Checkpoint, source: str) -> tuple[Sess
     if problem := method.fits(first, checkpoint.tensors):
         raise CheckpointError(f"{source}: {problem}; it cannot be taken up with this configuration")
     return session, Standing(first.replace(checkpoint.tensors), checkpoint.server, checkpoint.clock_s)
+
+
+def fleet_of(session: Session, checkpoint: Checkpoint, store: ClientStore) -> FleetMemory:
+    """Return what the fleet remembered at a checkpoint, sessions that were not over included: with what they had been sent.
+
+    Raises:
+        CheckpointError: what a client had been sent is missing or damaged.
+    """
+
+    def flight(values: Mapping[str, Any]) -> Flight:
+        client, turn, start_s = int(values["client"]), int(values["turn"]), float(values["start_s"])
+        (expected,) = session.sessions.expected(Asked(np.array([client]), turn, start_s), {})
+        found = Flight(client, turn, int(values["step"]), start_s, expected)
+        return replace(found, payload=store.blob(blob_of(found, session.method.per_client)))
+
+    return FleetMemory.of_json(checkpoint.fleet, flight)

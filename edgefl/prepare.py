@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,22 +15,32 @@ from edgefl.config import RunConfig
 from edgefl.costing import tier_cost, training_of
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset, Split
+from edgefl.engine import Engine
 from edgefl.errors import ConfigError
 from edgefl.fleet.budget import Budget, budget_of, shortfalls
+from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.load import load_fleet
+from edgefl.fleet.population import Population
 from edgefl.fleet.profile import DeviceProfile, Fleet
+from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.local.client import Clients, Task
 from edgefl.local.objective import Objective
 from edgefl.local.train import Training
 from edgefl.methods.base import GlobalState, Method, check_tiers, create
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, Unfilled
+from edgefl.models.norm import splits_batches
 from edgefl.planner.uniform import STEPS, largest_ratio
-from edgefl.records import Cost, Tier
+from edgefl.records import Cost, RoundRecord, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
+from edgefl.server.buffered import Buffer, play_step
+from edgefl.server.clients import ClientStore
 from edgefl.server.optimizer import ServerOptimizer
-from edgefl.server.plan import Plan, fastest_round_s, make_plan, timing_of
-from edgefl.server.rounds import Schedule
+from edgefl.server.outbox import Rules
+from edgefl.server.plan import Plan, Planning, fastest_round_s, make_plan, timing_of
+from edgefl.server.rounds import play_round
+from edgefl.server.sessions import Sessions
+from edgefl.server.standing import Standing
 
 
 @dataclass(frozen=True)
@@ -44,30 +55,34 @@ class Session:
     tiers: tuple[Tier, ...]
     clients: Clients
     plan: Plan
+    conditions: Conditions = field(default_factory=Conditions)
+
+    def play(
+        self, method: Method, standing: Standing, engine: Engine | None, store: ClientStore, number: int
+    ) -> tuple[Standing, RoundRecord]:
+        """Play round ``number``, or what stands for one; without an ``engine`` nobody trains, and all else is simulated."""
+        per_round, buffer = self.config.per_round, self.config.buffer
+        assert per_round is not None  # resolved
+        if buffer is None:
+            return play_round(method, standing, self.sessions, self.rules, per_round, engine, store, number)
+        waiting = Buffer(buffer, per_round, self.config.staleness_power)
+        return play_step(method, standing, self.sessions, self.rules, waiting, engine, store, number)
 
     @property
-    def schedule(self) -> Schedule:
-        """Who takes part in a round, and under which rules."""
-        config = self.config
-        assert config.per_round is not None  # resolved
-        return Schedule(
-            seed=config.seed,
-            per_round=config.per_round,
-            tier_assignment=config.tier_assignment,
-            tier_shares=config.tier_shares,
-            codec=config.codec,
-            objective=self.clients.task.objective,
-            optimizer=ServerOptimizer.of(config.server_optimizer, config.server_lr),
-        )
+    def rules(self) -> Rules:
+        """How updates are made and put together."""
+        optimizer = ServerOptimizer.of(self.config.server_optimizer, self.config.server_lr)
+        return Rules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer)
 
-    @property
-    def shard_sizes(self) -> list[int]:
-        """Samples of every client."""
-        return self.clients.shards.sizes
+    @cached_property
+    def sessions(self) -> Sessions:
+        """What is to be expected of clients."""
+        config, shards = self.config, self.clients.shards
+        return Sessions(self.plan, self.conditions, config.seed, shards.size, config.tier_assignment, config.tier_shares)
 
     def at(self, method: Method) -> Session:
         """Return this run under ``method``, a later phase of its own: with that phase's costs and what fits the fleet then."""
-        plan = _plan(method, self.config, self.fleet, self.architecture, self.plan.training, self.tiers, self.shard_sizes)
+        plan = _plan(method, self.config, self.fleet, self.architecture, self.tiers, self.clients, self.conditions)
         return replace(self, method=method, plan=plan)
 
     def tier_of(self, client: int, round_: int) -> Tier | None:
@@ -92,15 +107,16 @@ class Session:
         return map(self.clients.shards.train, range(self.config.clients))
 
 
-def prepare(config: RunConfig) -> Session:
-    """Resolve ``config`` and work out the plan.
+def prepare(config: RunConfig, required: bool = True) -> Session:
+    """Resolve ``config`` and work out the plan; ``required`` says that somebody must fit it.
 
     Raises:
         InputError: a name, value or file is wrong.
         BudgetError: no class of the fleet fits any tier; the message has every need.
     """
     methods.check(config.method)
-    fleet = load_fleet(config.profile)
+    fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
+    conditions = conditions_of(config, fleet)
     data = load(config.dataset, config.data_dir)
     config = resolve(config, data)
     architecture = Architecture(str(config.model), data.input_shape, data.classes, config.norm)
@@ -114,9 +130,22 @@ def prepare(config: RunConfig) -> Session:
     method = create(config.method, config.method_options, dynamic_tiers=config.tier_assignment == "dynamic", tiers=ratios)
     check_axes(method, config)
     method.check(architecture, tiers, config.clients)
-    plan = _plan(method, config, fleet, architecture, training, tiers, clients.shards.sizes)
-    plan.require_someone()
-    return Session(config, fleet, data, architecture, method, tiers, clients, plan)
+    plan = _plan(method, config, fleet, architecture, tiers, clients, conditions)
+    if required:
+        plan.require_someone()
+    return Session(config, fleet, data, architecture, method, tiers, clients, plan, conditions)
+
+
+def about(session: Session) -> dict[str, Any]:
+    """Return what a summary says of a run before anything has come out of it."""
+    config = session.config
+    keys = (
+        *("method", "model", "dataset", "partition", "seed", "rounds", "clients", "per_round", "batch_size", "local_epochs"),
+        *("tier_assignment", "objective", "server_optimizer", "codec", "permute_labels", "conditions", "availability", "mode"),
+        *("buffer", "enforce", "dynamic_devices"),
+    )
+    asked = {"over_selection": session.conditions.over_selection, "deadline_s": session.plan.deadline_s}
+    return {"format": 1, **{key: getattr(config, key) for key in keys}, **asked, "fleet": session.fleet.name}
 
 
 def _check_inputs(data: Dataset, architecture: Architecture) -> None:
@@ -138,17 +167,18 @@ def _chosen_tiers(
     method, objective = create(config.method, config.method_options), objective_of(config)
     trace = cache(lambda ratio: tier_cost(method, architecture, Tier(ratio), training, config.codec, objective))
     full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, config.codec)
-    return auto_tiers(method, fleet, trace, training, max(clients.shards.sizes), full)
+    return auto_tiers(method, fleet, trace, training, clients.shards.largest, full)
 
 
 def check_axes(method: Method, config: RunConfig) -> None:
-    """Raise :class:`ConfigError` where ``method`` makes no sense with an objective, optimizer, codec or tier assignment of ``config``."""
+    """Raise :class:`ConfigError` where ``method`` makes no sense with one of the other axes of ``config``."""
     name = type(method).title
     chosen = {
         "objective": config.objective,
         "server_optimizer": config.server_optimizer,
         "codec": config.codec,
         "tier_assignment": config.tier_assignment,
+        "mode": config.mode,
     }
     for key, value in chosen.items():
         if value in method.refuses:
@@ -162,15 +192,31 @@ def _plan(
     config: RunConfig,
     fleet: Fleet,
     architecture: Architecture,
-    training: Training,
     tiers: tuple[Tier, ...],
-    sizes: Sequence[int],
+    clients: Clients,
+    conditions: Conditions,
 ) -> Plan:
     """Return what every class of the fleet can take; deadlines are stated for the dense network, whatever the method."""
-    objective = objective_of(config)
-    costs = {tier: tier_cost(method, architecture, tier, training, config.codec, objective) for tier in tiers}
+    objective, training = objective_of(config), clients.task.training
+
+    def cost(tier: Tier, micro_batch: int | None = None) -> Cost:
+        steps = training if micro_batch is None else replace(training, micro_batch=micro_batch)
+        return tier_cost(method, architecture, tier, steps, config.codec, objective)
+
     full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, config.codec)
-    return make_plan(fleet, costs, training, sizes, config.seed, full, method.evaluated)
+    with torch.device("meta"), Unfilled():
+        splits = splits_batches(method.network(architecture, tiers[0]))
+    return make_plan(
+        Population(fleet, config.clients, config.seed),
+        {tier: cost(tier) for tier in tiers},
+        training,
+        clients.shards.largest,
+        clients.shards.mean,
+        full,
+        method.evaluated,
+        conditions.states,
+        Planning(config.on_shortfall, splits, cost),
+    )
 
 
 def auto_tiers(
@@ -210,12 +256,14 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
         check_tiers(config.method, tuple(tiers))
     model = config.model or data.default_model
     models.check(model)
+    per_round = config.per_round or max(1, (config.clients + 1) // 2)
     return config.model_copy(
         update={
             "tiers": tiers,
             "model": model,
             "local_epochs": config.local_epochs or data.default_local_epochs,
-            "per_round": config.per_round or max(1, (config.clients + 1) // 2),
+            "per_round": per_round,
+            "buffer": config.buffer or (max(1, (per_round + 1) // 2) if config.mode == "async" else None),
             "engine": config.engine or ("pool" if config.workers > 1 else "inline"),
         }
     )
@@ -239,6 +287,8 @@ def _task(config: RunConfig, architecture: Architecture, training: Training) -> 
         codec=config.codec,
         permute_labels=config.permute_labels,
         data_share=config.data_share,
+        enforce=config.enforce,
+        cpu_limit_s=config.cpu_limit_s,
     )
 
 

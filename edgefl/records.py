@@ -6,7 +6,7 @@ simulated time: it is called ``host_s``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -202,13 +202,17 @@ class Cost:
 
 @dataclass(frozen=True)
 class Timing:
-    """Simulated seconds and joules of one client's part in a round."""
+    """Simulated seconds and joules of one client's part in a round.
+
+    ``compute_j`` and ``radio_j`` are spent on the device; ``network_j`` on the path between it and the server, by whoever runs it.
+    """
 
     download_s: float
     train_s: float
     upload_s: float
     compute_j: float
     radio_j: float
+    network_j: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -220,30 +224,83 @@ class Timing:
         """Energy on the device: computing and radio."""
         return self.compute_j + self.radio_j
 
+    @property
+    def end_to_end_j(self) -> float:
+        """Energy on the device and on the network's path; the server's own is not in it."""
+        return self.total_j + self.network_j
 
-Status = Literal["trained", "refused", "diverged"]
+
+@dataclass(frozen=True)
+class Work:
+    """What some clients' parts took together: MACs, bytes, joules and seconds of devices, simulated."""
+
+    clients: int = 0
+    macs: int = 0
+    download_bytes: int = 0
+    upload_bytes: int = 0
+    energy_j: float = 0.0
+    end_to_end_j: float = 0.0
+    device_s: float = 0.0
+
+    @classmethod
+    def of(cls, outcomes: Iterable[Outcome]) -> Work:
+        """Return the sum over ``outcomes``; of one that was refused there is nothing to add but the client."""
+        found = list(outcomes)
+        timings = [o.timing for o in found if o.timing is not None]
+        return cls(
+            clients=len(found),
+            macs=sum(o.macs for o in found),
+            download_bytes=sum(o.download_bytes for o in found),
+            upload_bytes=sum(o.upload_bytes for o in found),
+            energy_j=sum(t.total_j for t in timings),
+            end_to_end_j=sum(t.end_to_end_j for t in timings),
+            device_s=sum(t.total_s for t in timings),
+        )
+
+
+Status = Literal[
+    "trained", "late", "refused", "dropped", "interrupted", "out_of_memory", "out_of_time", "crashed", "diverged",
+]  # fmt: skip
+"""How a client's part in a round ended.
+
+Only what ``trained`` clients send is aggregated. ``late``: done after the round had closed; ``refused``: nothing was sent to it;
+``dropped``: an error, or the network failed; ``interrupted``: its owner or its charger took it away in mid-training;
+``out_of_memory``: it went over its device's memory; ``out_of_time``: over the processor time that this computer allows a client;
+``crashed``: its process died; ``diverged``: its weights are no numbers.
+"""
 BudgetName = Literal[
-    "memory_bytes", "macs_forward", "macs_train_step", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "uncounted_ops",
+    "memory_bytes", "macs_forward", "macs_train_step", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "battery_j",
+    "uncounted_ops",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """One budget that is not met: which, how much is needed and how much there is, in the unit of the name."""
+    """One budget that is not met: which, how much is needed and how much there is, in the unit of the name.
+
+    ``micro_batch`` is how many samples go through the network at once, None where it is the run's own number.
+    """
 
     budget: BudgetName
     need: float
     have: float
     device: str
     tier: float
+    micro_batch: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.device} cannot take tier {self.tier:g}: {self.budget} needs {self.need:,.6g}, has {self.have:,.6g}"
+        at = "" if self.micro_batch is None else f" in micro-batches of {self.micro_batch}"
+        return f"{self.device} cannot take tier {self.tier:g}{at}: {self.budget} needs {self.need:,.6g}, has {self.have:,.6g}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one client's part in a round ended, refusals included: a refusal is data, never an exception."""
+    """How one client's part in a round ended, refusals included: a refusal is data, never an exception.
+
+    ``start_s`` is the simulated clock when its download began. ``state`` is what its device was in (other apps, power saving), empty
+    where devices do not change. ``predicted_memory_bytes`` is the peak that was foreseen for its tier and micro-batch, ``memory_bytes``
+    what its device had. ``staleness`` counts the server's steps since its model was sent, None where rounds are synchronous.
+    """
 
     client: int
     device: str
@@ -258,6 +315,12 @@ class Outcome:
     upload_bytes: int = 0
     measured_peak_activation_bytes: int | None = None
     measured_training_memory_bytes: int | None = None
+    predicted_memory_bytes: int | None = None
+    memory_bytes: float | None = None
+    micro_batch: int | None = None
+    start_s: float = 0.0
+    state: str = ""
+    staleness: int | None = None
     refusal: tuple[Shortfall, ...] = ()
     payload: bytes = field(default=b"", repr=False)
     kept: bytes = field(default=b"", repr=False)
@@ -278,11 +341,18 @@ class Outcome:
             "upload_bytes": self.upload_bytes,
             "measured_peak_activation_bytes": self.measured_peak_activation_bytes,
             "measured_training_memory_bytes": self.measured_training_memory_bytes,
+            "predicted_memory_bytes": self.predicted_memory_bytes,
+            "memory_bytes": self.memory_bytes,
+            "micro_batch": self.micro_batch,
+            "state": self.state,
+            "staleness": self.staleness,
+            "start_s": self.start_s,
             "download_s": timing.download_s if timing else None,
             "train_s": timing.train_s if timing else None,
             "upload_s": timing.upload_s if timing else None,
             "total_s": timing.total_s if timing else None,
             "energy_j": timing.total_j if timing else None,
+            "end_to_end_j": timing.end_to_end_j if timing else None,
             "refusal": [asdict(s) for s in self.refusal],
         }
 
@@ -291,9 +361,10 @@ class Outcome:
 class RoundRecord:
     """One line of ``rounds.jsonl``: what every client did, what it cost, and how good the models are now.
 
-    ``round_s`` is how long the round lasts on the simulated clock, ``clock_s`` the clock at its end; ``accuracy`` maps ``"global"``
-    and each tier's label to a share in [0, 1], or is empty when the round was not evaluated; where clients have models or labels of
-    their own, these are means over clients, each on its own held-out samples. ``observed`` is what the method says of the round.
+    ``round_s`` is how long the round lasts on the simulated clock, after ``waited_s`` for clients to become eligible; ``clock_s`` is the
+    clock at its end; ``accuracy`` maps ``"global"`` and each tier's label to a share in [0, 1], or is empty when the round was not
+    evaluated; where clients have models or labels of their own, these are means over clients, each on its own held-out samples.
+    ``observed`` is what the method says of the round. ``deadline_s`` is the most that the round may last, None where nothing limits it.
     """
 
     round: int
@@ -303,20 +374,48 @@ class RoundRecord:
     accuracy: Mapping[str, float]
     host_s: float
     observed: Mapping[str, Any] = field(default_factory=dict)
+    waited_s: float = 0.0
+    deadline_s: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form of the record, totals included."""
+    def groups(self) -> list[dict[str, Any]]:
+        """Return the sums over the clients of one device, tier and status each."""
+        found: dict[tuple[str, float, str], list[Outcome]] = {}
+        for outcome in self.outcomes:
+            key = outcome.device, outcome.tier.ratio if outcome.tier else 0.0, outcome.status
+            found.setdefault(key, []).append(outcome)
+        return [
+            {"device": device, "tier": Tier(tier).number if tier else None, "status": status, **asdict(Work.of(outcomes))}
+            for (device, tier, status), outcomes in sorted(found.items())
+        ]
+
+    def to_json(self, clients: bool = True) -> dict[str, Any]:
+        """Return the JSON form of the record, totals included.
+
+        ``useful`` is what the clients took whose updates the server used, ``wasted`` what the others took: late, lost on the way, killed,
+        diverged. ``clients`` writes a line for each of them.
+        """
+        groups = self.groups()
+        useful = _summed(group for group in groups if group["status"] == "trained")
+        wasted = _summed(group for group in groups if group["status"] not in ("trained", "refused"))
         return {
             "round": self.round,
             "round_s": self.round_s,
+            "waited_s": self.waited_s,
+            "deadline_s": self.deadline_s,
             "clock_s": self.clock_s,
             "accuracy": dict(self.accuracy),
-            "trained": sum(o.status == "trained" for o in self.outcomes),
-            "macs": sum(o.macs for o in self.outcomes),
-            "download_bytes": sum(o.download_bytes for o in self.outcomes),
-            "upload_bytes": sum(o.upload_bytes for o in self.outcomes),
-            "energy_j": sum(o.timing.total_j for o in self.outcomes if o.timing),
+            "trained": useful["clients"],
+            **{key: useful[key] + wasted[key] for key in ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j")},
+            "useful": useful,
+            "wasted": wasted,
+            "groups": groups,
             "host_s": self.host_s,
             **({"observed": dict(self.observed)} if self.observed else {}),
-            "clients": [o.to_json() for o in self.outcomes],
+            **({"clients": [o.to_json() for o in self.outcomes]} if clients else {}),
         }
+
+
+def _summed(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    found = list(groups)
+    zero = asdict(Work())
+    return {key: sum((group[key] for group in found), start) for key, start in zero.items()}

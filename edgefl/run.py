@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,15 @@ from edgefl.errors import CheckpointError, ConfigError
 from edgefl.files import read_toml, write_bytes, write_json
 from edgefl.onnxio.verify import VerifyReport
 from edgefl.onnxio.verify import verify as verify_bundle
-from edgefl.outcome import Trained, accuracies, checkpoint_of, of_clients, representatives, resumed
-from edgefl.prepare import Session, one_thread, prepare
+from edgefl.outcome import Trained, accuracies, checkpoint_of, fleet_of, of_clients, representatives, resumed
+from edgefl.prepare import Session, about, one_thread, prepare
 from edgefl.records import RoundRecord
 from edgefl.report import html
+from edgefl.report.participation import participation_rows
 from edgefl.report.summary import class_rows, tier_rows, totals
 from edgefl.runfolder import RunFolder
 from edgefl.server.clients import ClientStore
-from edgefl.server.rounds import Standing, play_round
+from edgefl.server.standing import Standing
 
 OnRound = Callable[[RoundRecord], None]
 Notify = Callable[[str], None]
@@ -89,7 +91,8 @@ def simulate(
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
         folder.start(config)
-        return _finish(_play(session, folder, resume, on_round, say), folder, say)
+        with folder.client_store() as store:
+            return _finish(_play(session, folder, store, resume, on_round, say), folder, say)
 
 
 def play(
@@ -103,8 +106,7 @@ def play(
             method, state = session.method.advance(standing.state, number)
             if method != session.method:
                 session = session.at(method)
-            parts = (session.plan, session.schedule, session.shard_sizes, engine, store)
-            standing, record = play_round(method, replace(standing, state=state), *parts, number)
+            standing, record = session.play(method, replace(standing, state=state), engine, store, number)
             if number % config.eval_every == 0 or number == config.rounds:
                 started = time.perf_counter()
                 accuracy = accuracies(Trained(session, standing.state, store), number)
@@ -112,15 +114,19 @@ def play(
             yield session, standing, record
 
 
-def _play(session: Session, folder: RunFolder, resume: bool, on_round: OnRound | None, say: Notify) -> Trained:
+def _play(
+    session: Session, folder: RunFolder, store: ClientStore, resume: bool, on_round: OnRound | None, say: Notify
+) -> Trained:
     """Play the rounds that are left, with a record and a checkpoint after each; return what came out."""
     restored = folder.restore() if resume else None
-    standing, store, first = Standing(session.first_state()), folder.client_store(), 1
+    standing, first = Standing(session.first_state()), 1
     if restored is not None:
         for warning in restored.warnings:
             say(warning)
         session, standing = resumed(session, restored.checkpoint, str(folder.path / "checkpoints"))
-        store, first = folder.client_store(restored.checkpoint.clients), restored.checkpoint.round + 1
+        store.go_to(restored.checkpoint.round, restored.checkpoint.clients)
+        standing = replace(standing, fleet=fleet_of(session, restored.checkpoint, store))
+        first = restored.checkpoint.round + 1
     folder.keep_rounds(first - 1)
     for phase, after, record in play(session, store, standing, first):
         session, standing = phase, after
@@ -139,21 +145,23 @@ def _finish(trained: Trained, folder: RunFolder, say: Notify) -> RunResult:
     write_bytes(folder.path / "model.safetensors", final.to_bytes())
     deployed = build_bundle(session, representatives(trained), folder.fresh_bundle(), say)
     summary: dict[str, Any] = {
-        "format": 1,
-        **{key: getattr(config, key) for key in ("method", "model", "dataset", "partition", "seed", "rounds", "clients")},
-        **{key: getattr(config, key) for key in ("per_round", "batch_size", "local_epochs", "tier_assignment")},
-        **{key: getattr(config, key) for key in ("objective", "server_optimizer", "codec", "permute_labels")},
-        "fleet": session.fleet.name,
-        "deadline_s": session.plan.deadline_s,
+        **about(session),
         "accuracy_of": "clients" if of_clients(session) else "global",
         "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
         **totals(rounds),
         "tiers": tier_rows(session.plan, {tier: d.result for tier, d in deployed.items()}, rounds),
         "classes": class_rows(session.plan),
     }
+    taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
+    summary["participation"] = participation_rows(session.plan, rounds, _distinct(rounds), taken)
     write_bytes(folder.path / "report.html", html.render(summary, rounds).encode())
     write_json(folder.path / "summary.json", summary)
     return RunResult(folder.path, summary)
+
+
+def _distinct(rounds: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Return device → how many clients with it trained at least once."""
+    return Counter({c["client"]: c["device"] for r in rounds for c in r["clients"] if c["status"] == "trained"}.values())
 
 
 def export(run: Path | str, out: Path | str, *, notify: Notify | None = None) -> Path:
@@ -168,8 +176,9 @@ def export(run: Path | str, out: Path | str, *, notify: Notify | None = None) ->
     with one_thread():
         model = folder.model()
         session, standing = resumed(prepare(config), model, str(folder.path / "model.safetensors"))
-        trained = Trained(session, standing.state, folder.client_store(model.clients))
-        build_bundle(session, representatives(trained), Path(out), notify or (lambda message: None))
+        with folder.client_store(model) as store:
+            trained = Trained(session, standing.state, store)
+            build_bundle(session, representatives(trained), Path(out), notify or (lambda message: None))
     return Path(out)
 
 

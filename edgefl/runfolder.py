@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -23,7 +22,7 @@ from edgefl.server.clients import ClientStore
 class RunFolder:
     """The files of one run, by their names.
 
-    ``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``clients/`` (what they keep), ``model.safetensors``, ``bundle/``,
+    ``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``clients.sqlite`` (what they keep), ``model.safetensors``, ``bundle/``,
     ``report.html``, ``summary.json``. The summary is written last: a folder with one holds a finished run.
     """
 
@@ -62,7 +61,7 @@ class RunFolder:
 
     def start(self, config: RunConfig) -> None:
         """Write the complete configuration (running it again gives the same bits) and clear what interrupted writes left."""
-        for left in [*self.path.glob(".*"), *self.path.glob("checkpoints/.*"), *self.path.glob("clients/.*")]:
+        for left in [*self.path.glob(".*"), *self.path.glob("checkpoints/.*")]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:
@@ -85,21 +84,20 @@ class RunFolder:
         return checkpoint.restore(self.path / "checkpoints")
 
     def save(self, state: checkpoint.Checkpoint, store: ClientStore) -> None:
-        """Write a checkpoint, then remove what clients kept for checkpoints that are gone."""
+        """Write a checkpoint; from now on ``store`` may remove what clients kept for checkpoints that are gone."""
         checkpoint.save(self.path / "checkpoints", state)
-        if store.index:
-            store.prune(checkpoint.client_versions(self.path / "checkpoints"))
+        store.keep_from = checkpoint.oldest_round(self.path / "checkpoints")
 
-    def client_store(self, index: Mapping[int, str] | None = None) -> ClientStore:
-        """Return what clients keep, in the versions of ``index``.
+    def client_store(self, at: checkpoint.Checkpoint | None = None) -> ClientStore:
+        """Return what clients keep, as it was ``at`` a checkpoint or before the first round; the caller closes it.
 
         Raises:
-            CheckpointError: a client's file is missing.
+            CheckpointError: its file is missing, damaged, or not the one that belongs to the checkpoint.
         """
-        store = ClientStore(self.path / "clients", index)
-        if missing := store.missing():
-            some = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-            raise CheckpointError(f"{store.folder}: what clients kept is missing for {some}; restore it or start a new run")
+        store = ClientStore(self.path / "clients.sqlite")
+        store.keep_from = checkpoint.oldest_round(self.path / "checkpoints")
+        if at is not None:
+            store.go_to(at.round, at.clients)
         return store
 
     def keep_rounds(self, last: int) -> None:
@@ -111,11 +109,11 @@ class RunFolder:
             raise CheckpointError(f"{path}: does not hold rounds 1 to {last} that the checkpoint continues; start a new run")
         write_bytes(path, b"".join(line + b"\n" for line in kept))
 
-    def add_round(self, record: RoundRecord) -> None:
-        """Append one record and sync it."""
+    def add_round(self, record: RoundRecord, clients: bool = True) -> None:
+        """Append one record, with a line for each of its clients or without, and sync it."""
         path = self.path / "rounds.jsonl"
         with storage_errors(path), path.open("ab") as file:
-            file.write(json.dumps(record.to_json(), allow_nan=False).encode() + b"\n")
+            file.write(json.dumps(record.to_json(clients), allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 

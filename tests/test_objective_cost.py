@@ -38,7 +38,7 @@ def played(case: str, folder: Path) -> tuple[dict[Tier, Cost], list[Outcome]]:
     with one_thread():
         session = prepare(RunConfig.of({**RUN, **CASES[case]}))
         assert min(session.shard_sizes) >= session.config.batch_size
-        outcomes = [o for _, _, record in play(session, ClientStore(folder)) for o in record.outcomes]
+        outcomes = [o for _, _, record in play(session, ClientStore(folder / "clients.sqlite")) for o in record.outcomes]
     assert len(outcomes) == 4
     assert all(outcome.status == "trained" for outcome in outcomes)
     return dict(session.plan.costs), outcomes

@@ -15,8 +15,11 @@ from plotly.offline import get_plotlyjs
 
 from edgefl.errors import InputError
 from edgefl.records import Outcome, RoundRecord, Shortfall, Tier, Timing
-from edgefl.report import charts, html
+from edgefl.report import html
+from edgefl.report.budget_charts import budget_chart
+from edgefl.report.charts import accuracy_charts
 from edgefl.report.observed import observed_charts
+from edgefl.report.outcome_charts import outcome_charts
 from edgefl.report.schema import read_summary
 from edgefl.report.tables import tier_table, to_plain, to_rich
 
@@ -32,7 +35,10 @@ SECTIONS = [
     "Accuracy",
     "Cost per tier",
     "Budgets of the device classes",
+    "A round on the clock",
+    "Who takes part",
     "Outcomes of clients",
+    "Useful and wasted",
     "Refusals",
     "Assumed figures",
 ]
@@ -160,8 +166,8 @@ def test_page_has_every_section_chart_and_heading_in_order() -> None:
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
-    assert page.tags.count("figure") == page.tags.count("figcaption") == len(figures_of(rendered)) == 9
-    assert page.tags.count("table") == page.tags.count("caption") == 4
+    assert page.tags.count("figure") == page.tags.count("figcaption") == len(figures_of(rendered)) == 20
+    assert page.tags.count("table") == page.tags.count("caption") == 6
     assert ("lang", "en") in page.attributes
     assert ("name", "viewport") in page.attributes
 
@@ -210,11 +216,11 @@ def test_whatever_comes_from_a_run_is_escaped() -> None:
         tier |= {"device_title": evil, "limiting_budget": evil, "uncounted_ops": [evil]}
     for item in summary["classes"]:
         item |= {"title": evil, "assumed": [evil]}
-    rounds[0]["clients"][0]["status"] = evil
-    rounds[0]["clients"][1]["device"] = evil
+    rounds[0]["clients"][0]["status"] = rounds[0]["groups"][0]["status"] = evil
+    rounds[0]["clients"][1]["device"] = rounds[0]["groups"][1]["device"] = evil
     rendered = html.render(summary, rounds)
     assert "<script>alert" not in rendered
-    assert rendered.count("<script") - get_plotlyjs().count("<script") == 3
+    assert rendered.count("<script") - get_plotlyjs().count("<script") == 4
     assert "b" not in Page(rendered.replace(get_plotlyjs(), "")).tags
     assert "<" not in json.dumps(figures_of(rendered))
     assert evil in Page(rendered.replace(get_plotlyjs(), "")).text
@@ -238,7 +244,7 @@ def test_a_tier_has_one_colour_in_every_chart() -> None:
 def test_accuracy_is_drawn_over_all_bytes_up_to_each_evaluated_round() -> None:
     rounds = make_rounds(4)
     sent = [record["download_bytes"] + record["upload_bytes"] for record in rounds]
-    over_rounds, over_bytes, over_clock = (c.figure for c in charts.accuracy_charts(make_summary(), rounds))
+    over_rounds, over_bytes, over_clock = (c.figure for c in accuracy_charts(make_summary(), rounds))
     assert over_rounds is not None
     assert over_bytes is not None
     assert over_clock is not None
@@ -251,7 +257,7 @@ def test_accuracy_is_drawn_over_all_bytes_up_to_each_evaluated_round() -> None:
 def test_a_budget_far_exceeded_is_cut_but_says_its_figure() -> None:
     summary = make_summary()
     summary["classes"][3]["refusals"][0]["need"] = 64e6
-    figure = charts.budget_chart(summary).figure
+    figure = budget_chart(summary).figure
     assert figure is not None
     bars = figure["data"][0]
     assert bars["x"][-1] == 1.5 == figure["layout"]["xaxis"]["range"][1]
@@ -261,7 +267,7 @@ def test_a_budget_far_exceeded_is_cut_but_says_its_figure() -> None:
 
 def test_outcomes_count_every_client_turn() -> None:
     rounds = make_rounds()
-    per_round, per_class = (chart.figure for chart in charts.outcome_charts(make_summary(), rounds))
+    per_round, per_class = (chart.figure for chart in outcome_charts(make_summary(), rounds))
     assert per_round is not None
     assert per_class is not None
     assert sum(sum(trace["y"]) for trace in per_round["data"]) == sum(len(record["clients"]) for record in rounds)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgefl.report.tables import PlainTable
 
 
 def show(what: Any) -> None:
@@ -21,6 +26,19 @@ def show(what: Any) -> None:
     except SystemExit:
         # Rich's answer to a reader that left; it is no failure, and the command line says so.
         raise BrokenPipeError from None
+
+
+def as_rich(plain: PlainTable) -> Table:
+    """Return a table of texts as rich prints it: headings of a group above those of its columns."""
+    from rich.table import Table
+
+    heads = ["\n".join(part for part in (column.group, column.head) if part) for column in plain.columns]
+    table = Table(box=None, header_style="bold")
+    for head, column in zip(heads, plain.columns, strict=True):
+        table.add_column(head, justify="right" if column.numeric else "left", vertical="bottom")
+    for row in plain.rows:
+        table.add_row(*row)
+    return table
 
 
 def as_text(what: Any) -> str:

@@ -1,4 +1,4 @@
-"""The command ``devices``: list the device profiles and fleets, or show one with the source of every figure."""
+"""The command ``devices``: list the device profiles and fleets, show one with its sources, or hold one to this machine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,37 @@ from edgefl.cli.console import show
 
 if TYPE_CHECKING:
     from edgefl.fleet.profile import DeviceProfile, Fleet
+    from edgefl.validating import Validation
 
 
 @click.command()
 @click.argument("name", required=False)
+@click.option(
+    "--validate",
+    metavar="host|NAME|FILE",
+    help="Compare a profile's predicted training times with this machine's; host measures it now.",
+)
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="With --validate: threads to train on. [every core]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(name: str | None, as_json: bool) -> None:
+def command(name: str | None, validate: str | None, threads: int | None, as_json: bool) -> None:
     """List device profiles and fleets, or show NAME (also a TOML file) with the mark and source of every figure.
+
+    \b
+    edgefl devices raspberry-pi-4
+    edgefl devices --validate my-device.toml
 
     Marks: measured by the source; vendor, stated by a vendor or specification; derived, by the arithmetic in the note; assumed,
     published by nobody: calibrate it on your own device.
     """
     from edgefl.fleet.load import device_names, fleet_names, load_device, load_fleet
 
+    if validate is not None:
+        if name is not None:
+            raise click.UsageError(f"give NAME or --validate, got {name} and --validate {validate}")
+        _validate(validate, threads, as_json)
+        return
+    if threads is not None:
+        raise click.UsageError("--threads goes with --validate")
     if name is None:
         devices, fleets = [load_device(n) for n in device_names()], [load_fleet(n) for n in fleet_names()]
         if as_json:
@@ -115,3 +133,64 @@ def _print_fleet(fleet: Fleet) -> None:
     show(table)
     for key, value in fleet.budget.model_dump(exclude_none=True).items():
         show(f"{key} = {value:g}")
+
+
+def _validate(profile: str, threads: int | None, as_json: bool) -> None:
+    from edgefl.fleet.load import load_device
+
+    def notify(message: str) -> None:
+        click.echo(message, err=True)
+
+    device = None if profile == "host" else load_device(profile)
+    from edgefl.calibrating import measure
+    from edgefl.fleet.calibrate import Rates
+    from edgefl.validating import validate
+
+    compute = device.compute if device else Rates.of(measure(threads=threads, notify=notify))
+    result = validate(compute, threads, notify=notify)
+    if as_json:
+        click.echo(json.dumps({"profile": profile} | result.to_json(), indent=2))
+    else:
+        _print_validation(profile, result)
+
+
+def _print_validation(profile: str, result: Validation) -> None:
+    from rich.table import Table
+
+    from edgefl.units import human_count, human_difference, human_seconds
+    from edgefl.validating import BAR
+
+    show(f"A training step on this machine: predicted from {profile}, and measured\n")
+    table = Table(
+        "model",
+        "batch",
+        "MACs",
+        "predicted",
+        "measured",
+        "range",
+        "repeats",
+        "error",
+        "by one rate",
+        box=None,
+        header_style="bold",
+    )
+    for row in result.rows:
+        own = " (calibrated on)" if row.calibrated_on else ""
+        table.add_row(
+            row.model + own,
+            str(row.batch_size),
+            human_count(row.macs),
+            human_seconds(row.predicted_s),
+            human_seconds(row.measured_s),
+            f"{human_seconds(row.low_s)} to {human_seconds(row.high_s)}",
+            str(row.repeats),
+            human_difference(row.predicted_s, row.measured_s),
+            human_difference(row.predicted_by_rate_s, row.measured_s),
+        )
+    show(table)
+    verdict = "met" if result.median_error <= BAR else "not met"
+    show(f"\nmedian error {result.median_error:.1%}, at most {BAR:.0%} wanted: {verdict}")
+    show(
+        f"without the models that calibration uses {result.median_error_elsewhere:.1%}; by one rate {result.median_error_by_rate:.1%}"
+    )
+    show(f"other programs took {result.busy:.0%} of this machine meanwhile")

@@ -14,7 +14,7 @@ import click
 from edgefl import __version__
 from edgefl.errors import EdgeflError, InputError
 
-_ORDER = ("simulate", "compare", "methods", "profile", "plan", "devices", "export", "verify", "report")
+_ORDER = ("simulate", "compare", "whatif", "methods", "profile", "plan", "devices", "calibrate", "export", "verify", "report")
 
 
 class Commands(click.Group):

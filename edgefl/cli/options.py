@@ -44,6 +44,16 @@ class Tiers(Numbers):
         return "auto" if self.auto and value == "auto" else super().convert(value, param, ctx)
 
 
+class Words(click.ParamType[tuple[str, ...]]):
+    """Comma-separated words."""
+
+    name = "WORD,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Return the words; which there are is checked with the rest of the configuration."""
+        return value if isinstance(value, tuple) else tuple(part.strip() for part in str(value).split(","))
+
+
 class Amount(click.ParamType[float]):
     """A positive number with an optional decimal prefix and unit: ``64MB``, ``100M``, ``30``."""
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from edgefl.cli.options import Numbers, Tiers
+from edgefl.cli.options import Numbers, Tiers, Words
 from edgefl.cli.sections import option, stack
 from edgefl.registry import datasets, methods, models
 
@@ -23,6 +23,7 @@ ROUNDS = "Rounds and chance"
 TIERS = "Tiers"
 CLIENT = "Training on a client"
 SERVER = "The server, and what travels"
+FLEET = "The fleet"
 HOST = "This computer"
 
 
@@ -51,6 +52,13 @@ _PERMUTE = option(
     section=DATA,
     default=None,
     help="Every client has its own names for the labels; accuracy is then the mean over clients. [no]",
+)
+
+_DYNAMIC = option(
+    "--dynamic-devices/--static-devices",
+    section=FLEET,
+    default=None,
+    help="Memory and speed of devices change from round to round, as the profile says, and with them tiers. [static]",
 )
 
 _FLAGS: dict[str, Callable[[Any], Any]] = dict(
@@ -118,6 +126,47 @@ _FLAGS: dict[str, Callable[[Any], Any]] = dict(
         ),
         _flag(SERVER, "server_lr", "Its rate. [1; adam and yogi 0.01]", float),
         _flag(SERVER, "codec", "How updates travel up: fp32, fp16, int8 or sparse. [fp32]", metavar="NAME"),
+        _flag(
+            FLEET,
+            "conditions",
+            "fleet: as its profile says, links vary and sessions are lost; ideal: nothing varies, nobody is lost. [fleet]",
+            metavar="NAME",
+        ),
+        _flag(FLEET, "over_selection", "Clients asked for each one wanted. [the profile's own, 1.3; ideal: 1]", float),
+        _flag(FLEET, "deadline_s", "Seconds after which a round closes. [the profile's own]", float),
+        _flag(
+            FLEET,
+            "availability",
+            "always; daily, by the hour of the day; or a trace (CSV or Parquet: client, from, to, state). [always]",
+            metavar="HOW|FILE",
+        ),
+        _flag(
+            FLEET,
+            "eligible_when",
+            "What a device must be to take part, of idle,charging,unmetered. [all three]",
+            Words(),
+            metavar="WORD,…",
+        ),
+        _flag(FLEET, "start_hour", "Local hour at which the simulated clock starts. [0]", float),
+        ("dynamic_devices", _DYNAMIC),
+        _flag(FLEET, "mode", "sync: rounds; async: buffered, without rounds (FedBuff). [sync]", metavar="NAME"),
+        _flag(FLEET, "buffer", "Updates that the server waits for in mode async. [half of --per-round]", int),
+        _flag(FLEET, "staleness_power", "An update s steps old counts 1/(1 + s)^X in mode async. [0.5]", float),
+        _flag(
+            FLEET,
+            "enforce",
+            "Memory is foreseen (plan), metered while clients train (meter) or limited per process by the system (hard). [meter]",
+            metavar="LEVEL",
+        ),
+        _flag(
+            FLEET,
+            "on_shortfall",
+            "What is tried in order where a tier does not fit: micro-batch, tier; else it is refused, or with send at the end, "
+            "sent all the same. [micro-batch,tier]",
+            Words(),
+            metavar="STEP,…",
+        ),
+        _flag(HOST, "cpu_limit_s", "Processor seconds that a client may take under --enforce hard. [600]", float),
         _flag(HOST, "engine", "inline (this process) or pool (--workers processes): the same bits. [inline]", metavar="HOW"),
         _flag(HOST, "workers", "Processes that play clients. [1]", int),
     )

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 @config_option
 @option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder. [runs/NNNN-method-dataset]")
 @option("--resume", is_flag=True, help="Continue the run in --out where it stopped, to the same bits.")
+@option("--dry-run", is_flag=True, help="Train nobody: simulate who takes part, time, energy and outcomes, of any population.")
 @option("--json", "as_json", is_flag=True, help="Print the summary as JSON, alone on standard output.")
 def command(
     config_file: Path | None,
     out: Path | None,
     resume: bool,
+    dry_run: bool,
     as_json: bool,
     method_options: tuple[tuple[str, Any], ...],
     **flags: Any,
@@ -47,14 +49,18 @@ def command(
     edgefl simulate --method fedavg --objective prox --server-optimizer adam --codec int8
     edgefl simulate --config run.toml --seed 1 --out runs/second
     edgefl simulate --out runs/second --resume
+    edgefl simulate --dry-run --clients 1000000 --per-round 1000 --partition index:60 --availability daily
     """
     given = given_flags(flags)
+    if resume and dry_run:
+        raise click.UsageError("--resume has nothing to continue with --dry-run: give another --out")
     if resume and out is None:
         raise click.UsageError("--resume needs --out: the folder of the run to continue")
     started = resume and out is not None and (out / "config.toml").exists()
     if not started:
         config = _asked(config_file, given, dict(method_options))
     # Torch takes seconds to import: what can be refused without it has been by now.
+    from edgefl.rehearsal import dry_run as simulate_dry
     from edgefl.run import resumed_config, simulate
 
     if started and out is not None:
@@ -67,10 +73,15 @@ def command(
         config = resumed_config(out, asked)
     from edgefl.cli.progress import Progress
 
-    with Progress(config.rounds, quiet=as_json) as progress:
-        result = simulate(config, out, resume=resume, on_round=progress.show, notify=progress.say)
+    with Progress(config.rounds, quiet=as_json or dry_run) as progress:
+        shown = progress.show
+        result = (
+            simulate_dry(config, out) if dry_run else simulate(config, out, resume=resume, on_round=shown, notify=progress.say)
+        )
     if as_json:
         click.echo(json.dumps(result.summary, indent=2))
+    elif dry_run:
+        _print_dry(result)
     else:
         _print_result(result)
 
@@ -81,6 +92,22 @@ def _asked(config_file: Path | None, given: dict[str, Any], method_options: dict
 
     config = RunConfig.load(config_file, given)
     return config.model_copy(update={"method_options": config.method_options | method_options})
+
+
+def _print_dry(result: RunResult) -> None:
+    from edgefl.cli.console import as_rich, show
+    from edgefl.report.participation import participation_table
+    from edgefl.units import human_count, human_percent, human_seconds
+
+    summary = dict(result.summary)
+    show(as_rich(participation_table(summary["participation"])))
+    useful, wasted = summary["useful"], summary["wasted"]
+    share = useful["device_s"] / max(useful["device_s"] + wasted["device_s"], 1e-12)
+    distinct = sum(row["distinct"] for row in summary["participation"])
+    part = f"{human_count(distinct)} of {human_count(summary['clients'])} clients took part"
+    simulated = f"{human_seconds(summary['simulated_s'])} simulated, {human_seconds(summary['host_s'])} on this computer"
+    click.echo(f"{part}; {human_percent(share)} of the devices' time was useful; {simulated}")
+    click.echo(f"folder: {result.folder}  (report.html, summary.json, rounds.jsonl)")
 
 
 def _print_result(result: RunResult) -> None:

@@ -64,6 +64,20 @@ class Shards:
         """Training samples of each client."""
         return [len(own) for own in self.indices]
 
+    def size(self, client: int) -> int:
+        """Return the training samples of ``client``."""
+        return len(self.indices[client])
+
+    @functools.cached_property
+    def largest(self) -> int:
+        """The most training samples that a client has."""
+        return max(self.sizes)
+
+    @functools.cached_property
+    def mean(self) -> int:
+        """The mean number of training samples of a client, rounded."""
+        return max(1, round(sum(self.sizes) / len(self.indices)))
+
     def train(self, client: int) -> Split:
         """Return a copy of the training samples of ``client``, labelled as it labels them."""
         own = self.indices[client]

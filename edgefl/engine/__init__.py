@@ -1,4 +1,4 @@
-"""Who runs clients: this process or several. The records are the same, bit for bit, whichever it is."""
+"""Who runs clients: this process, several, or a process for each client. The records are the same, bit for bit, whichever it is."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ class Engine(Protocol):
 
 
 def open_engine(name: str, workers: int, clients: Clients) -> AbstractContextManager[Engine]:
-    """Return the engine ``inline`` or ``pool`` as a context manager that releases its workers."""
+    """Return the engine ``inline`` or ``pool`` as a context manager that releases its workers.
+
+    Where clients are limited as processes (``task.enforce`` is "hard") it is the pool, whatever the name.
+    """
     from edgefl.engine.inline import InlineEngine
     from edgefl.engine.pool import PoolEngine
 
-    return InlineEngine(clients) if name == "inline" else PoolEngine(clients.task, workers)
+    if name == "inline" and clients.task.enforce != "hard":
+        return InlineEngine(clients)
+    return PoolEngine(clients.task, workers)

@@ -28,8 +28,8 @@ def resolve_deadline(budget: FleetBudget, fastest_full_round_s: float) -> float 
     return None if budget.round_deadline_ratio is None else budget.round_deadline_ratio * fastest_full_round_s
 
 
-def budget_of(fleet_class: FleetClass, fleet: FleetBudget, fastest_full_round_s: float) -> Budget:
-    """Return the budget of a class: the device's memory, the class's own limits, and the fleet's where it has none."""
+def budget_of(fleet_class: FleetClass, fleet: FleetBudget, fastest_full_round_s: float, memory_share: float = 1.0) -> Budget:
+    """Return the budget of a class: the share of the device's memory, the class's own limits, and the fleet's where it has none."""
     own = fleet_class.budget
     deadline_s = resolve_deadline(own, fastest_full_round_s)
 
@@ -37,7 +37,7 @@ def budget_of(fleet_class: FleetClass, fleet: FleetBudget, fastest_full_round_s:
         return shared if mine is None else mine
 
     return Budget(
-        memory_bytes=fleet_class.device.training_bytes,
+        memory_bytes=fleet_class.device.training_bytes * memory_share,
         deadline_s=limit(deadline_s, resolve_deadline(fleet, fastest_full_round_s)),
         download_bytes=limit(own.download_bytes, fleet.download_bytes),
         upload_bytes=limit(own.upload_bytes, fleet.upload_bytes),
@@ -59,11 +59,12 @@ def use(cost: Cost, timing: Timing, budget: Budget) -> dict[BudgetName, tuple[fl
     return {name: (need, have) for name, (need, have) in needs.items() if have is not None}
 
 
-def shortfalls(cost: Cost, timing: Timing, budget: Budget, device: str, tier: Tier) -> tuple[Shortfall, ...]:
+def shortfalls(
+    cost: Cost, timing: Timing, budget: Budget, device: str, tier: Tier, micro_batch: int | None = None
+) -> tuple[Shortfall, ...]:
     """Return the budgets that are not met; a cost with uncounted operations meets none that can be claimed."""
-    short = [
-        Shortfall(name, need, have, device, tier.ratio) for name, (need, have) in use(cost, timing, budget).items() if need > have
-    ]
+    at = device, tier.ratio, micro_batch
+    short = [Shortfall(name, need, have, *at) for name, (need, have) in use(cost, timing, budget).items() if need > have]
     if cost.uncounted_ops:
-        short.append(Shortfall("uncounted_ops", len(cost.uncounted_ops), 0, device, tier.ratio))
+        short.append(Shortfall("uncounted_ops", len(cost.uncounted_ops), 0, *at))
     return tuple(short)

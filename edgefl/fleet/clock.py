@@ -6,8 +6,43 @@ from edgefl.fleet.profile import DeviceProfile
 from edgefl.records import Cost, Timing
 
 
-def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int, evaluated: int = 0) -> Timing:
-    """Return the simulated round of one client: download, then training, then upload.
+def durations(
+    device: DeviceProfile, download_bytes: int, work_s: float, upload_bytes: int, link_share: float = 1.0
+) -> tuple[float, float, float]:
+    """Return the seconds of download, training and upload, one after the other.
+
+    Args:
+        device: rates and round-trip time.
+        download_bytes: towards the client.
+        work_s: seconds that the training would last at the full rate.
+        upload_bytes: from the client.
+        link_share: what the link gives of its typical rate.
+
+    With link rate b (bytes/s) and round-trip time rtt::
+
+        download_s = rtt + download_bytes / (b_down · link_share)          upload_s = rtt + upload_bytes / (b_up · link_share)
+        train_s    = the full rate for ``burst_s``, ``sustained_share`` of it after
+    """
+    link = device.link
+    download_s = link.rtt_s + download_bytes / (link.download_bytes_per_s * link_share)
+    upload_s = link.rtt_s + upload_bytes / (link.upload_bytes_per_s * link_share)
+    return download_s, throttled_s(device, work_s), upload_s
+
+
+def energies(
+    device: DeviceProfile, macs: int, download_bytes: int, upload_bytes: int, seconds: float
+) -> tuple[float, float, float]:
+    """Return the joules of computing and of the radio, both on the device, and of the network's path to the server.
+
+    ``compute_j = macs · pJ/MAC + idle_w · seconds``; the others are nJ/byte times the bytes that went over.
+    """
+    link = device.link
+    radio_j = download_bytes * link.download_j_per_byte + upload_bytes * link.upload_j_per_byte
+    return energy_j(device, macs, seconds), radio_j, (download_bytes + upload_bytes) * link.network_j_per_byte
+
+
+def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int, evaluated: int = 0, speed: float = 1.0) -> Timing:
+    """Return the simulated round of one client whose link gives its typical rate.
 
     Args:
         device: rates and powers.
@@ -15,28 +50,17 @@ def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int, e
         samples: samples seen over all local epochs.
         passes: forward and backward passes over all local epochs.
         evaluated: samples that go forward only, besides.
-
-    With link rate b (bytes/s), round-trip time rtt, MACs m = ``cost.macs_of(samples, passes, evaluated)``::
-
-        download_s = rtt + download_bytes / b_down          upload_s = rtt + upload_bytes / b_up
-        train_s    = seconds(m): the full rate for ``burst_s``, ``sustained_share`` of it after
-        compute_j  = m · pJ/MAC + idle_w · (download_s + train_s + upload_s)
-        radio_j    = download_bytes · nJ/byte down + upload_bytes · nJ/byte up
-
-    Joules are the device's own; the network's and the server's are not in them.
+        speed: the share of its computing rate that the device has.
     """
-    link, macs = device.link, cost.macs_of(samples, passes, evaluated)
-    download_s = link.rtt_s + cost.download_bytes / link.download_bytes_per_s
-    upload_s = link.rtt_s + cost.upload_bytes / link.upload_bytes_per_s
-    train_s = throttled_s(device, macs / device.training_macs_per_s)
-    total_s = download_s + train_s + upload_s
-    return Timing(
-        download_s=download_s,
-        train_s=train_s,
-        upload_s=upload_s,
-        compute_j=energy_j(device, macs, total_s),
-        radio_j=cost.download_bytes * link.download_j_per_byte + cost.upload_bytes * link.upload_j_per_byte,
-    )
+    macs = cost.macs_of(samples, passes, evaluated)
+    work_s = work_seconds(device, cost, samples, passes, evaluated) / speed
+    parts = durations(device, cost.download_bytes, work_s, cost.upload_bytes)
+    return Timing(*parts, *energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts)))
+
+
+def work_seconds(device: DeviceProfile, cost: Cost, samples: int, passes: int, evaluated: int = 0) -> float:
+    """Return the seconds of a client's training at the device's full rate."""
+    return cost.macs_of(samples, passes, evaluated) / device.training_macs_per_s
 
 
 def throttled_s(device: DeviceProfile, full_rate_s: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ from pydantic import ValidationError
 from edgefl.config import explain
 from edgefl.errors import ProfileError, UnknownNameError, nearest
 from edgefl.files import read_toml, shared
-from edgefl.fleet.profile import DeviceProfile, Fleet, FleetClass, Link, Mix, Record
+from edgefl.fleet.figures import Figure, Record
+from edgefl.fleet.profile import DeviceProfile, Fleet, FleetClass, Link, Mix
+
+_FLEETS_OWN = frozenset(field.alias or name for name, field in Fleet.model_fields.items()) - set(DeviceProfile.model_fields)
+_FIGURE = '{ value = …, mark = "measured", source = "…" }'
 
 
 def device_names() -> list[str]:
@@ -62,7 +67,7 @@ def load_fleet(name: str) -> Fleet:
     if _is_path(name):
         path = Path(name)
         values = _read(path)
-        return _fleet(values, path) if "class" in values else _alone(_device(values, path))
+        return _fleet(values, path) if _FLEETS_OWN & set(values) else _alone(_device(values, path))
     if name in fleet_names():
         path = shared("profiles") / "fleets" / f"{name}.toml"
         return _fleet(_read(path), path)
@@ -79,24 +84,36 @@ def _alone(device: DeviceProfile) -> Fleet:
 
 def _device(values: dict[str, Any], path: Path) -> DeviceProfile:
     link = values.get("link")
-    if isinstance(link, str):
-        values = {**values, "link": load_link(link, path.parent)}
-    elif isinstance(link, dict):
+    if isinstance(link, dict):
         values = {**values, "link": _parse(Link, link, path, "link.")}
+    else:
+        values = {**values, "link": _referenced(load_link, link, path, "link", "a link, or a table with a link's keys")}
     return _parse(DeviceProfile, values, path)
 
 
 def _fleet(values: dict[str, Any], path: Path) -> Fleet:
-    classes = values["class"]
-    if not isinstance(classes, list) or not all(isinstance(c, dict) for c in classes):
-        raise ProfileError(f"{path}: class: expected tables [[class]] with device and share, got {classes!r}")
-    for number, entry in enumerate(classes):
-        if isinstance(name := entry.get("device"), str):
-            try:
-                entry["device"] = load_device(name, path.parent)
-            except UnknownNameError as error:
-                raise ProfileError(f"{path}: class.{number}.device: {error}") from None
-    return _parse(Fleet, values, path)
+    classes = values.get("class")
+    if not isinstance(classes, list) or not classes or not all(isinstance(c, dict) for c in classes):
+        found = f"got {classes!r}" if "class" in values else "got none"
+        raise ProfileError(f"{path}: class: expected tables [[class]] with device and share, {found}")
+    named = [
+        {**entry, "device": _referenced(load_device, entry.get("device"), path, f"class.{number}.device", "a device")}
+        for number, entry in enumerate(classes)
+    ]
+    return _parse(Fleet, {**values, "class": named}, path)
+
+
+def _referenced(load: Callable[[str, Path], Record], name: object, path: Path, key: str, what: str) -> Record:
+    """Return what the file at ``path`` refers to under ``key``; a name or file that does not exist is an error of that key."""
+    expected = f"expected the name or the path of {what}"
+    if not isinstance(name, str):
+        raise ProfileError(f"{path}: {key}: " + (f"missing; {expected}" if name is None else f"{expected}, got {name!r}"))
+    if _is_path(name) and not (path.parent / name).is_file():
+        raise ProfileError(f"{path}: {key}: {expected}, got {name!r}: {path.parent / name}: no such file")
+    try:
+        return load(name, path.parent)
+    except UnknownNameError as error:
+        raise ProfileError(f"{path}: {key}: {error}") from None
 
 
 def _is_path(name: str) -> bool:
@@ -126,24 +143,51 @@ def _parse(kind: Any, values: dict[str, Any], path: Path, prefix: str = "") -> A
 def _explain(kind: Any, problem: dict[str, Any]) -> str:
     """Return one line for one pydantic error: key, what was expected, what was found."""
     key = ".".join(str(part) for part in problem["loc"])
-    found = problem.get("input")
+    found, last = problem.get("input"), str(problem["loc"][-1]) if problem["loc"] else ""
     if problem["type"] == "extra_forbidden":
         known = _keys_at(kind, problem["loc"][:-1])
-        return f"{key}: unknown key;{nearest(str(problem['loc'][-1]), known) or ' known: ' + ', '.join(known)}"
+        with_unit = " or ".join(repr(k) for k in known if k.startswith(f"{last}_"))
+        if with_unit:
+            return f"{key}: unknown key; did you mean {with_unit}? The key of a figure ends in its unit; got {found!r}"
+        return f"{key}: unknown key;{nearest(last, known) or ' known: ' + ', '.join(known)}"
+    if problem["type"] == "missing":
+        return f"{key}: missing; expected {_form(kind, problem['loc'])}"
     if problem["type"] == "model_type" and not isinstance(found, dict):
-        form = '{ value = …, mark = "measured", source = "…" }' if isinstance(found, (int, float)) else "a table"
-        return f"{key}: expected {form}, got {found!r}"
+        return f"{key}: expected {_FIGURE if isinstance(found, (int, float)) else _form(kind, problem['loc'])}, got {found!r}"
     return explain(problem)
+
+
+def _form(kind: Any, location: tuple[Any, ...]) -> str:
+    """Return what stands under a key, in the words of an error."""
+    field = _field(_kind_at(kind, location[:-1]), location[-1])
+    expected = None if field is None else _record_in(field)
+    return _FIGURE if expected is Figure else "a value" if expected is None else f"a table with {', '.join(_keys(expected))}"
 
 
 def _keys_at(kind: Any, location: tuple[Any, ...]) -> list[str]:
     """Return the keys of the table at ``location`` of a record type."""
+    found = _kind_at(kind, location)
+    return [] if found is None else _keys(found)
+
+
+def _kind_at(kind: Any, location: tuple[Any, ...]) -> Any:
     for part in location:
-        if isinstance(part, int):
-            continue
-        field = next((f for name, f in kind.model_fields.items() if part in (name, f.alias)), None)
-        if field is None:
-            return []
-        found = re.findall(r"\w+", str(field.annotation))
-        kind = next((k for k in Record.__subclasses__() if k.__name__ in found), kind)
+        if isinstance(part, str):
+            field = _field(kind, part)
+            if field is None or (kind := _record_in(field)) is None:
+                return None
+    return kind
+
+
+def _field(kind: Any, key: Any) -> Any:
+    fields = {} if kind is None else kind.model_fields
+    return next((field for name, field in fields.items() if key in (name, field.alias)), None)
+
+
+def _record_in(field: Any) -> Any:
+    found = re.findall(r"\w+", str(field.annotation))
+    return next((k for k in Record.__subclasses__() if k.__name__ in found), None)
+
+
+def _keys(kind: Any) -> list[str]:
     return [field.alias or name for name, field in kind.model_fields.items()]

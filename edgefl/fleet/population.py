@@ -1,16 +1,18 @@
-"""Who a client is: its class of devices, and the tier that it is given."""
+"""Who a client is: its class of devices, the state that its device is in, and the tier that it is given.
+
+A population is described, not materialised: what client i is follows from (seed, i) when it is asked for, for many clients at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from edgefl.fleet.profile import DeviceProfile, Fleet
-from edgefl.records import Tier
-from edgefl.rng import generator
+from edgefl.fleet.profile import DeviceProfile, Fleet, State
+from edgefl.rng import shuffled, uniforms
 
 
 @dataclass(frozen=True)
@@ -38,53 +40,53 @@ class Population:
         return tuple(counts)
 
     @cached_property
-    def _classes(self) -> np.ndarray:
-        ordered = np.repeat(np.arange(len(self.fleet.classes)), self.class_counts())
-        return generator(self.seed, "population").permutation(ordered)
+    def _ends(self) -> np.ndarray:
+        return np.cumsum(self.class_counts())
+
+    def classes(self, clients: np.ndarray) -> np.ndarray:
+        """Return the number of each client's class in ``fleet.classes``, int64: over all clients, exactly :meth:`class_counts` of each."""
+        return np.searchsorted(self._ends, shuffled(self.seed, self.clients, clients, "population"), side="right")
 
     def class_of(self, client: int) -> int:
         """Return the number of the client's class in ``fleet.classes``."""
-        return int(self._classes[client])
+        return int(self.classes(np.array([client]))[0])
 
     def device(self, client: int) -> DeviceProfile:
         """Return the client's device."""
         return self.fleet.classes[self.class_of(client)].device
 
-    def assign(self, policy: str, fits: Sequence[Sequence[Tier]], client: int, round_: int) -> Tier | None:
-        """Return the tier of ``client`` in a round, None where none fits its class.
+    def states(self, clients: np.ndarray, states: Sequence[State], round_: int) -> np.ndarray:
+        """Return the number of the state in ``states`` that each client's device is in during a round, int64."""
+        if len(states) < 2:
+            return np.zeros(len(clients), np.int64)
+        return _pick(np.array([state.chance for state in states]), uniforms(self.seed, clients, round_, "state"))
+
+    def tiers(self, policy: str, options: np.ndarray, clients: np.ndarray, round_: int) -> np.ndarray:
+        """Return which of its options each client is given, int64, −1 where it has none.
 
         Args:
-            policy: ``auto``, the largest that fits; ``uniform``, one drawn once from those that fit; ``dynamic``, drawn each round.
-            fits: per class, the tiers that fit it, largest first.
-            client: its number.
+            policy: ``auto``, the first; ``uniform``, one drawn once; ``dynamic``, drawn each round.
+            options: how many each client has, int64, the largest tier first.
+            clients: their numbers.
             round_: the round's number.
         """
-        options = fits[self.class_of(client)]
-        if not options:
-            return None
         if policy == "auto":
-            return options[0]
-        key = (client, "tier") if policy == "uniform" else (round_, client, "tier")
-        return options[int(generator(self.seed, *key).integers(len(options)))]
+            return np.where(options > 0, 0, -1)
+        key = ("tier",) if policy == "uniform" else (round_, "tier")
+        return np.where(options > 0, np.floor(uniforms(self.seed, clients, *key) * options).astype(np.int64), -1)
 
-    def assign_by_shares(
-        self, policy: str, fits: Sequence[Sequence[Tier]], client: int, round_: int, shares: Mapping[Tier, float]
-    ) -> Tier | None:
-        """Return the tier of ``client`` where ``shares`` of the clients are to train each tier.
+    def dealt(self, policy: str, shares: Sequence[float], clients: np.ndarray, round_: int) -> np.ndarray:
+        """Return which of ``len(shares)`` tiers each client is dealt, int64, where ``shares`` of the clients are to train each.
 
-        Under ``uniform`` the shares are exact up to rounding: a seeded deal of the clients; under ``dynamic`` they are the chances of a
-        draw each round. A client whose class the dealt tier does not fit takes the next smaller one that does, else the smallest larger.
+        Under ``uniform`` the shares are exact up to rounding, over all clients; under ``dynamic`` they are the chances of each round.
         """
-        options = fits[self.class_of(client)]
-        if not options:
-            return None
-        position = (self._deal[client] + 0.5) / self.clients if policy == "uniform" else None
-        point = float(generator(self.seed, round_, client, "tier").random()) if position is None else position
-        ends = np.cumsum(list(shares.values()))
-        dealt = list(shares)[min(int(np.searchsorted(ends, point * ends[-1], side="right")), len(shares) - 1)]
-        smaller = [tier for tier in options if tier <= dealt]
-        return smaller[0] if smaller else options[-1]
+        if policy == "uniform":
+            point = (shuffled(self.seed, self.clients, clients, "tier shares") + 0.5) / self.clients
+        else:
+            point = uniforms(self.seed, clients, round_, "tier")
+        return _pick(np.array(shares), point)
 
-    @cached_property
-    def _deal(self) -> np.ndarray:
-        return generator(self.seed, "tier shares").permutation(self.clients)
+
+def _pick(shares: np.ndarray, points: np.ndarray) -> np.ndarray:
+    ends = np.cumsum(shares)
+    return np.minimum(np.searchsorted(ends, points * ends[-1], side="right"), len(shares) - 1)

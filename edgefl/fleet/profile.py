@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pydantic import Field, model_validator
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-
-Mark = Literal["measured", "vendor", "derived", "assumed"]
-
-
-class Record(BaseModel):
-    """A frozen table of a profile; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Figure(Record):
-    """One number: in the unit of its key, with how it is known and where it comes from."""
-
-    value: float = Field(ge=0, strict=True)
-    mark: Mark
-    source: str = Field(min_length=10)
-    note: str = ""
-
-
-def _positive(figure: Figure) -> Figure:
-    if figure.value <= 0:
-        raise ValueError(f"expected a value above 0, got {figure.value:g}")
-    return figure
-
-
-def _share(figure: Figure) -> Figure:
-    if not 0 < figure.value <= 1:
-        raise ValueError(f"expected a share in (0, 1], got {figure.value:g}")
-    return figure
-
-
-Positive = Annotated[Figure, AfterValidator(_positive)]
-Share = Annotated[Figure, AfterValidator(_share)]
+from edgefl.fleet.behaviour import Behaviour as Behaviour
+from edgefl.fleet.behaviour import State as State
+from edgefl.fleet.figures import Figure, Mark, Positive, Record, Share, figures_of
 
 
 class Link(Record):
-    """A class of network connection, as a typical client of it sees it."""
+    """A class of network connection, as a typical client of it sees it.
+
+    Rates differ from user to user by a log-normal law of ``spread_sigma``, and from one session of a user to the next by one of
+    ``session_sigma``. ``download_nj_per_byte`` and ``upload_nj_per_byte`` are the device's own radio; ``network_nj_per_byte`` is the path
+    beyond it to the data centre, either way: a device's energy is without it, an end-to-end energy with it.
+    """
 
     name: str
     title: str
@@ -51,6 +25,8 @@ class Link(Record):
     download_nj_per_byte: Figure
     upload_nj_per_byte: Figure
     spread_sigma: Figure
+    session_sigma: Figure | None = None
+    network_nj_per_byte: Figure | None = None
 
     @property
     def download_bytes_per_s(self) -> float:
@@ -76,6 +52,16 @@ class Link(Record):
     def upload_j_per_byte(self) -> float:
         """Joules that the device spends on a byte sent."""
         return self.upload_nj_per_byte.value * 1e-9
+
+    @property
+    def network_j_per_byte(self) -> float:
+        """Joules that the network beyond the device spends on a byte, either way; 0 where the link does not say."""
+        return self.network_nj_per_byte.value * 1e-9 if self.network_nj_per_byte else 0.0
+
+    @property
+    def session_spread(self) -> float:
+        """Log-normal sigma of one user's rate from session to session; 0 where the link does not say."""
+        return self.session_sigma.value if self.session_sigma else 0.0
 
 
 class Memory(Record):
@@ -159,23 +145,12 @@ class DeviceProfile(Record):
 
     def figures(self) -> dict[str, Figure]:
         """Return every figure by its dotted key, the link's included."""
-        return _figures(self, "")
+        return figures_of(self, "")
 
     @property
     def assumed(self) -> tuple[str, ...]:
         """Dotted keys of figures that nobody publishes: to be calibrated on the user's own device."""
         return tuple(key for key, figure in self.figures().items() if figure.mark == "assumed")
-
-
-def _figures(record: Record, prefix: str) -> dict[str, Figure]:
-    found = {}
-    for key in type(record).model_fields:
-        value = getattr(record, key)
-        if isinstance(value, Figure):
-            found[prefix + key] = value
-        elif isinstance(value, Record):
-            found |= _figures(value, f"{prefix}{key}.")
-    return found
 
 
 class FleetBudget(Record):
@@ -184,11 +159,11 @@ class FleetBudget(Record):
     ``round_deadline_ratio`` is a multiple of what the fastest class needs for a round with the full model.
     """
 
-    round_deadline_s: float | None = Field(None, gt=0)
-    round_deadline_ratio: float | None = Field(None, gt=0)
-    download_bytes: float | None = Field(None, gt=0)
-    upload_bytes: float | None = Field(None, gt=0)
-    energy_j: float | None = Field(None, gt=0)
+    round_deadline_s: float | None = Field(None, gt=0, strict=True)
+    round_deadline_ratio: float | None = Field(None, gt=0, strict=True)
+    download_bytes: float | None = Field(None, gt=0, strict=True)
+    upload_bytes: float | None = Field(None, gt=0, strict=True)
+    energy_j: float | None = Field(None, gt=0, strict=True)
 
     @model_validator(mode="after")
     def _one_deadline(self) -> FleetBudget:
@@ -201,7 +176,7 @@ class FleetClass(Record):
     """One class of a fleet: its device, its share of the clients, and limits of its own."""
 
     device: DeviceProfile
-    share: float = Field(gt=0, le=1)
+    share: float = Field(gt=0, le=1, strict=True)
     budget: FleetBudget = FleetBudget()
 
 
@@ -214,17 +189,35 @@ class Mix(Record):
 
 
 class Fleet(Record):
-    """A mix of device classes and the limits of a round."""
+    """A mix of device classes, the limits of a round, and how the devices behave: always there and undisturbed where it does not say."""
 
     name: str
     title: str
     mix: Mix
     budget: FleetBudget = FleetBudget()
     classes: tuple[FleetClass, ...] = Field(alias="class", min_length=1)
+    behaviour: Behaviour | None = None
+    states: tuple[State, ...] = Field((), alias="state")
 
     @model_validator(mode="after")
     def _whole(self) -> Fleet:
-        total = sum(c.share for c in self.classes)
-        if abs(total - 1) > 1e-6:
-            raise ValueError(f"class: shares must sum to 1, got {total:g}")
+        _sum_to_1("class: shares", [c.share for c in self.classes])
+        if self.states:
+            _sum_to_1("state: chances", [s.chance for s in self.states])
+            names = [s.name for s in self.states]
+            if repeated := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"state: expected names that differ, got {', '.join(map(repr, repeated))} more than once")
         return self
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Dotted keys of what is assumed of the fleet itself, its devices apart."""
+        marks = {"mix": self.mix.mark} | {f"state.{s.name}": s.mark for s in self.states}
+        if self.behaviour:
+            marks |= {key: figure.mark for key, figure in figures_of(self.behaviour, "behaviour.").items()}
+        return tuple(key for key, mark in marks.items() if mark == "assumed")
+
+
+def _sum_to_1(what: str, shares: list[float]) -> None:
+    if abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(f"{what} must sum to 1, got {sum(shares):g}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
 from edgefl.local.objective import PLAIN, Objective
-from edgefl.local.train import Training, optimizer_of, train
+from edgefl.local.train import OverMemory, Training, optimizer_of, train
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Batch, Outcome, Tier
@@ -22,6 +23,8 @@ from edgefl.rng import generator, torch_seeded
 from edgefl.wire import decode, encode
 
 Shapes = dict[str, tuple[int, ...]]
+Enforce = Literal["plan", "meter", "hard"]
+"""How a client's memory is held to its device's: foreseen, metered while it trains, or limited for its process by the system."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Task:
     codec: str = "fp32"
     permute_labels: bool = False
     data_share: float = 1.0
+    enforce: Enforce = "plan"
+    cpu_limit_s: float = 600.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Job:
     """One client's part in one round: who, under which method and tier, what it receives, and what it kept from before.
 
     ``kept`` is None before a client's first round. ``planned`` is the outcome that the server expects: device, samples, simulated
-    seconds and joules, bytes.
+    seconds and joules, bytes. ``memory_bytes`` is what the device has for training now, ``micro_batch`` how many samples it takes at once
+    where that is fewer than the run's configuration says.
     """
 
     round: int
@@ -55,6 +61,8 @@ class Job:
     payload: bytes = field(repr=False)
     planned: Outcome
     kept: bytes | None = field(default=None, repr=False)
+    memory_bytes: float | None = None
+    micro_batch: int | None = None
 
 
 class Clients:
@@ -68,10 +76,13 @@ class Clients:
     def run(self, job: Job) -> Outcome:
         """Play one client's part: decode, build, load, train, encode.
 
-        Training that ends in NaN or infinity is an outcome (``diverged``), whose tensors are not sent, nor kept.
+        Training that ends in NaN or infinity is an outcome (``diverged``), whose tensors are not sent, nor kept; so is a step that holds
+        more than the device has, where the run meters it (``out_of_memory``).
         """
         task, method, client = self.task, job.method, job.planned.client
         training = task.training.at(job.round)
+        training = training if job.micro_batch is None else replace(training, micro_batch=job.micro_batch)
+        limit_bytes = job.memory_bytes if task.enforce == "meter" else None
         shapes = method.shapes(task.architecture, job.tier)
         parameters = trained_shapes(method, task.architecture, job.tier) if task.objective.remembers else {}
         arrived = decode(job.payload, shapes | task.objective.control_shapes(parameters), f"client {client}")
@@ -90,7 +101,12 @@ class Clients:
             optimizer = optimizer_of(method, module, training)
             loss = loss_of(method, task.objective, received)
             draws = generator(task.seed, job.round, client, "draw")
-            result = train(module, loss, optimizer, x, y, present, training, rng, draws)
+            try:
+                result = train(module, loss, optimizer, x, y, present, training, rng, draws, limit_bytes)
+            except OverMemory as over:
+                lost = replace(job.planned, status="out_of_memory", steps=1, upload_bytes=0)
+                lost = replace(lost, measured_peak_activation_bytes=over.peak_activation_bytes)
+                return replace(lost, measured_training_memory_bytes=over.held_bytes)
         control, memory = task.objective.finish(module, memory, arrived, result.steps, training.lr)
         sent = {**method.upload(module), **control}
         keep = {**method.keep(module, received), **memory}

@@ -78,6 +78,15 @@ class Trained:
     memory_bytes: int
 
 
+class OverMemory(Exception):  # noqa: N818  an outcome, not an error
+    """A client's training holds ``held_bytes``, which is more than its device has."""
+
+    def __init__(self, held_bytes: int, peak_activation_bytes: int) -> None:
+        super().__init__(f"{held_bytes} bytes")
+        self.held_bytes = held_bytes
+        self.peak_activation_bytes = peak_activation_bytes
+
+
 def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch.optim.Optimizer:
     """Return the client's optimizer; weight decay acts on the parameters that the method leaves to it."""
     decayed = set(method.decayed(module))
@@ -102,11 +111,15 @@ def train(
     training: Training,
     rng: np.random.Generator,
     draws: np.random.Generator | None = None,
+    memory_bytes: float | None = None,
 ) -> Trained:
     """Train ``module`` in place on samples ``x`` (n, …) with labels ``y`` (n,) int64.
 
     ``rng`` shuffles; ``draws`` gives each step's :attr:`Batch.draw`. The first step, a largest one, is metered. Its batch is part of what
     is metered, as it is of what a device holds.
+
+    Raises:
+        OverMemory: the first step held more than ``memory_bytes``.
     """
     module.train()
     samples, steps, total = len(y), 0, 0.0
@@ -130,6 +143,8 @@ def train(
                 optimizer.step()
             if meter is not None:
                 memory = step_memory(meter, module, optimizer)
+                if memory_bytes is not None and memory.split.total > memory_bytes:
+                    raise OverMemory(memory.split.total, memory.peak_activation_bytes)
             optimizer.zero_grad()
             steps += 1
     assert memory is not None  # a shard has at least one sample

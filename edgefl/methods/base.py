@@ -74,7 +74,8 @@ class Method(abc.ABC):
         default_tiers: tiers of a run that names none. Methods that exist at one size only take exactly one.
         per_client: whether clients of one tier receive different sub-models.
         personalised: whether clients end up with models of their own, which are then what is evaluated.
-        refuses: an objective, server optimizer or codec, or "dynamic" (tiers that change between rounds) → why it makes no sense here.
+        refuses: an objective, server optimizer or codec, "dynamic" (tiers that change between rounds) or "async" → why it
+            makes no sense here.
         contract_exceptions: rule of the contract suite → why it cannot hold for this method.
     """
 

@@ -77,6 +77,7 @@ class ClusteredFL(FedAvg):
     per_client: ClassVar[bool] = True
     personalised: ClassVar[bool] = True
     refuses: ClassVar[Mapping[str, str]] = {
+        "async": "clusters are split by comparing updates of one round",
         "avgm": "a split replaces the model that momentum was gathered for by two others",
         "adam": "a split replaces the model that Adam's moments were gathered for by two others",
         "yogi": "a split replaces the model that Yogi's moments were gathered for by two others",

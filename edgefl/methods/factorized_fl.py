@@ -75,6 +75,7 @@ class FactorizedFL(Method):
     per_client: ClassVar[bool] = True
     personalised: ClassVar[bool] = True
     refuses: ClassVar[Mapping[str, str]] = {
+        "async": "clients are matched by comparing the factors of one round",
         "avgm": "every client receives an average of its own: there is no one server step that momentum could follow",
         "adam": "every client receives an average of its own: there is no one server step that Adam could scale",
         "yogi": "every client receives an average of its own: there is no one server step that Yogi could scale",

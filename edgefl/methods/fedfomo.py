@@ -75,6 +75,7 @@ class FedFOMO(FedAvg):
     per_client: ClassVar[bool] = True
     personalised: ClassVar[bool] = True
     refuses: ClassVar[Mapping[str, str]] = {
+        "async": "every client is sent the models of others in the same round",
         "avgm": "the server sends clients' models as they are and averages none: there is no step that momentum could follow",
         "adam": "the server sends clients' models as they are and averages none: there is no step that Adam could scale",
         "yogi": "the server sends clients' models as they are and averages none: there is no step that Yogi could scale",

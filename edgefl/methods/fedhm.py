@@ -73,6 +73,7 @@ class FedHM(Method):
     )
     travels: ClassVar[str] = "two factors of each factorized layer and the dense rest, both ways"
     refuses: ClassVar[Mapping[str, str]] = {
+        "async": "the factors of every step are a new decomposition: what an older one changed has no place in it",
         "dyn": "a client's factors are a fresh decomposition every round: its memory of gradients would be of other coordinates",
         "scaffold": "a client's factors are a fresh decomposition every round: control variates would be of other coordinates",
     }

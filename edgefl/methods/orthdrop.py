@@ -36,6 +36,7 @@ class OrthDrop(PriSM):
     travels: ClassVar[str] = "both factors of the first kernels and the dense rest, both ways"
     per_client: ClassVar[bool] = False
     refuses: ClassVar[Mapping[str, str]] = {
+        "async": "the factors of every step are a new decomposition: what an older one changed has no place in it",
         "dyn": "a client's factors are a new decomposition every round: its memory of gradients would be of other coordinates",
         "scaffold": "a client's factors are a new decomposition every round: control variates would be of other coordinates",
     }

@@ -88,6 +88,7 @@ class PriSM(Method):
     default_tiers: ClassVar[tuple[float, ...]] = (1.0, 0.4, 0.2)
     per_client: ClassVar[bool] = True
     refuses: ClassVar[Mapping[str, str]] = {
+        "async": "the kernels of every step are a new decomposition: what an older one changed has no place in it",
         "dyn": "a client draws other kernels of a new decomposition every round: its memory of gradients would be of other coordinates",
         "scaffold": "a client draws other kernels of a new decomposition every round: control variates would be of other coordinates",
     }

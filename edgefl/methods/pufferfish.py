@@ -53,6 +53,7 @@ class Pufferfish(FedAvg):
     )
     default_tiers: ClassVar[tuple[float, ...]] = (0.25,)
     refuses: ClassVar[Mapping[str, str]] = {
+        "async": "the network changes its form between two rounds, while clients are at work",
         "dyn": _SWITCH + "a client's memory of gradients would be of other coordinates",
         "scaffold": _SWITCH + "control variates would be of other coordinates",
         "avgm": _SWITCH + "the server's momentum would be of other coordinates",

@@ -34,6 +34,7 @@ class StandAlone(Method):
     stays: ClassVar[str] = "the whole network"
     personalised: ClassVar[bool] = True
     refuses: ClassVar[Mapping[str, str]] = {
+        "async": "the server takes no updates",
         "prox": _NO_WEIGHTS + "no weights arrive that a client could be pulled to",
         "dyn": _NO_WEIGHTS + "no weights arrive that a client could be pulled to",
         "scaffold": _NO_WEIGHTS + "there is no common direction to correct a client's gradient towards",

@@ -100,6 +100,12 @@ def _normalise_batch(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Ten
     return F.batch_norm(x, None, None, weight, bias, True, 0.0, eps)
 
 
+def splits_batches(network: nn.Module) -> bool:
+    """Whether a step over parts of a batch, gradients added up, is the step over the whole: not where samples see each other."""
+    together = (StaticBatchNorm, BatchStatisticsNorm, nn.modules.batchnorm._BatchNorm)
+    return not any(isinstance(layer, together) for layer in network.modules())
+
+
 def needs_statistics(network: nn.Module) -> bool:
     """Whether ``network`` has static BatchNorm layers that must be calibrated before it is evaluated."""
     return any(isinstance(layer, StaticBatchNorm) for layer in network.modules())

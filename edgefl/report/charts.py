@@ -1,27 +1,16 @@
-"""The charts of a run's report, each with a sentence that says what it shows."""
+"""The charts of a run's accuracy, each with a sentence that says what it shows, and the colours of its tiers."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from edgefl.report.plot import Chart, Figure, Json, compared, figure_of, layout_of, short
-from edgefl.report.tables import BUDGETS, tier_label
-from edgefl.units import human_budget, human_bytes, human_count, human_percent, human_seconds
+from edgefl.report.plot import Chart, Figure, Json, clock_unit, figure_of, layout_of
+from edgefl.report.tables import tier_label
+from edgefl.units import human_bytes, human_percent, human_seconds
 
-STATUSES = {"trained": "var(--trained)", "refused": "var(--refused)", "diverged": "var(--diverged)"}
 TIER_COLOURS = 6
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
-_PARTS = {
-    "parameter_bytes": ("parameters", "var(--part-0)"),
-    "optimizer_bytes": ("optimizer", "var(--part-2)"),
-    "step_bytes": ("activations and gradients", "var(--part-3)"),
-}
-_TRAFFIC = {"download_bytes": ("down", "var(--part-1)"), "upload_bytes": ("up", "var(--part-3)")}
-# A class's name stands above its bars, where a phone has room for it.
-_HEAD = {"x": 0, "xanchor": "left", "showarrow": False, "font": {"color": "var(--soft)"}}
-_WIDEST_SHARE = 1.5
 _MARKED_POINTS = 60
 
 
@@ -77,81 +66,6 @@ def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
     )
 
 
-def cost_charts(summary: Json) -> tuple[Chart, ...]:
-    """Return what each tier computes in a step, holds while it trains, and sends in a round."""
-    tiers = sorted(summary["tiers"], key=lambda row: row["tier"])
-    if not tiers:
-        sentence = "The run has no tier, so there is no cost to draw."
-        return tuple(Chart(f"cost-{key}", key.capitalize(), sentence, None) for key in ("compute", "memory", "traffic"))
-    names = [f"tier {tier_label(row['tier'])}" for row in tiers]
-    macs = [row["macs_train_step"] for row in tiers]
-    colours = [tier_colour(summary, row["tier"]) for row in tiers]
-    compute = _bars(names, {"": (macs, colours)}, [human_count(value) for value in macs], "MACs in a training step", "")
-    tiers = [
-        {**row, "step_bytes": row["training_memory_bytes"] - row["parameter_bytes"] - row["optimizer_bytes"]} for row in tiers
-    ]
-    memory_bytes, traffic_bytes = (_sums(tiers, keys) for keys in (_PARTS, _TRAFFIC))
-    memory = _bars(names, _stacks(tiers, _PARTS), list(map(human_bytes, memory_bytes)), "bytes held while training", "B")
-    traffic = _bars(names, _stacks(tiers, _TRAFFIC), list(map(human_bytes, traffic_bytes)), "bytes in a round", "B")
-    step = f"a training step at a batch of {summary['batch_size']}"
-    sentences = (
-        compared(tiers, macs, "computes", f"MACs in {step}", human_count),
-        compared(tiers, memory_bytes, "holds", f"at the peak of {step}", human_bytes),
-        compared(tiers, traffic_bytes, "moves", "per client and round", human_bytes),
-    )
-    return (
-        Chart("cost-compute", "Compute", sentences[0], compute),
-        Chart("cost-memory", "Memory", sentences[1], memory),
-        Chart("cost-traffic", "Traffic", sentences[2], traffic),
-    )
-
-
-def budget_chart(summary: Json) -> Chart:
-    """Return how much of each of its budgets every device class uses, with a line at all of it."""
-    key, title = "budget-use", "Budget use per device class"
-    bars, heads, row = [], [], 0.0
-    for item in summary["classes"]:
-        entries = budget_entries(item)
-        if entries:
-            heads.append((row, item))
-            bars += [(row + 1 + i, item, entry) for i, entry in enumerate(entries)]
-            row += len(entries) + 1.5
-    if not bars:
-        return Chart(key, title, "No device class of this run has a budget.", None)
-    return Chart(key, title, _tightest(bars), _budget_figure(summary, bars, heads))
-
-
-def budget_entries(item: Json) -> list[Json]:
-    """Return the budgets of a device class; of a class without a tier, those that refused its smallest tier."""
-    if item["budgets"]:
-        return [entry for entry in item["budgets"] if entry["share"] is not None]
-    smallest = min((refusal["tier"] for refusal in item["refusals"]), default=None)
-    refusals = {refusal["budget"]: refusal for refusal in item["refusals"] if refusal["tier"] == smallest}
-    return [{**entry, "share": entry["need"] / entry["have"]} for entry in refusals.values() if entry["have"] > 0]
-
-
-def outcome_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
-    """Return how clients' turns ended, per round and per device class."""
-    by_round: dict[str, Counter[str]] = {}
-    by_device: dict[str, Counter[str]] = {item["device"]: Counter() for item in summary["classes"]}
-    for record in rounds:
-        for client in record["clients"]:
-            by_round.setdefault(str(record["round"]), Counter())[client["status"]] += 1
-            by_device.setdefault(client["device"], Counter())[client["status"]] += 1
-    heads = (("outcomes-rounds", "Outcomes per round"), ("outcomes-classes", "Outcomes per device class"))
-    if not by_round:
-        return tuple(Chart(key, title, "No client was asked to train.", None) for key, title in heads)
-    total = sum(by_round.values(), Counter())
-    others = [f"{total[status]} {status}" for status in _statuses(total) if status != "trained" and total[status]]
-    sentence = f"{total['trained']} of {total.total()} client turns trained; {', '.join(others) or 'none was refused'}."
-    titles = {item["device"]: item["title"] for item in summary["classes"]}
-    by_class = [(titles.get(device, device), counts) for device, counts in by_device.items()]
-    return (
-        Chart(*heads[0], sentence, _outcomes_by_round(by_round)),
-        Chart(*heads[1], _least_trained(by_class), _outcomes_by_class(by_class)),
-    )
-
-
 def _accuracy_figure(summary: Json, evaluated: Sequence[Json], x: Sequence[float], xaxis: Json) -> Figure:
     labels = {tier_label(row["tier"]): row["tier"] for row in sorted(summary["tiers"], key=lambda row: -row["tier"])}
     marked = "lines+markers" if len(x) <= _MARKED_POINTS else "lines"
@@ -170,124 +84,6 @@ def _line(name: str, x: Sequence[float], y: Sequence[Any], mode: str, colour: st
     line = {"color": colour, "width": 2, "dash": dash}
     trace = {"type": "scatter", "name": name, "x": x, "y": y, "mode": mode, "line": line, "connectgaps": True, **more}
     return {**trace, "hovertemplate": "%{y:.1%} at %{x:.4~s}"}
-
-
-def _stacks(tiers: Sequence[Json], parts: Mapping[str, tuple[str, str]]) -> dict[str, tuple[list[int], str]]:
-    return {name: ([row[key] for row in tiers], colour) for key, (name, colour) in parts.items()}
-
-
-def _sums(tiers: Sequence[Json], parts: Mapping[str, tuple[str, str]]) -> list[int]:
-    return [sum(row[key] for key in parts) for row in tiers]
-
-
-def _bars(
-    names: Sequence[str], stacks: Mapping[str, tuple[Sequence[int], Any]], totals: Sequence[str], label: str, unit: str
-) -> Figure:
-    """Return vertical stacked bars with the total written on top of each."""
-    bar = {"type": "bar", "x": names, "hovertemplate": f"%{{y:.3s}}{unit}"}
-    traces: list[Figure] = [
-        {**bar, "name": name, "y": values, "marker": {"color": colour}} for name, (values, colour) in stacks.items()
-    ]
-    tops = [sum(values) for values in zip(*(values for values, _ in stacks.values()), strict=True)]
-    labels = {"type": "scatter", "x": names, "y": tops, "text": totals, "mode": "text", "textposition": "top center"}
-    traces.append({**labels, "showlegend": False, "hoverinfo": "skip", "cliponaxis": False})
-    yaxis = {"title": label, "tickformat": "~s", "ticksuffix": unit, "range": [0, 1.12 * max(*tops, 1)]}
-    return figure_of(traces, {**layout_of(340, {"type": "category", "showgrid": False}, yaxis), "showlegend": len(stacks) > 1})
-
-
-def _budget_figure(summary: Json, bars: Sequence[tuple[float, Json, Json]], heads: Sequence[tuple[float, Json]]) -> Figure:
-    """Return horizontal bars, one per class and budget under the class's name, cut where they leave the chart."""
-    widest = min(max(1.1, *(entry["share"] for _, _, entry in bars)) * 1.02, _WIDEST_SHARE)
-    rows = [row for row, _, _ in bars]
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "y": rows,
-        "x": [min(entry["share"], widest) for _, _, entry in bars],
-        "text": [human_percent(entry["share"]) for _, _, entry in bars],
-        "textposition": ["inside" if entry["share"] > 0.75 * widest else "outside" for _, _, entry in bars],
-        "insidetextanchor": "start",
-        "insidetextfont": {"color": "var(--on-colour)"},
-        "outsidetextfont": {"color": "var(--ink)"},
-        "textangle": 0,
-        "cliponaxis": False,
-        "marker": {"color": [_class_colour(summary, item) for _, item, _ in bars]},
-        "customdata": [
-            f"{item['title']}: {human_budget(entry['budget'], entry['need'])} of "
-            f"{human_budget(entry['budget'], entry['have'])} {BUDGETS.get(entry['budget'], entry['budget'])}"
-            for _, item, entry in bars
-        ],
-        "hovertemplate": "%{customdata}",
-    }
-    yaxis = {
-        "tickvals": rows,
-        "ticktext": [BUDGETS.get(entry["budget"], entry["budget"]) for _, _, entry in bars],
-        "range": [max(rows) + 0.8, min(row for row, _ in heads) - 0.6],
-        "showgrid": False,
-        "ticklabelstandoff": 6,
-    }
-    xaxis = {"title": "share of the budget used", "tickformat": ".0%", "range": [0, widest], "dtick": 0.5}
-    layout = layout_of(round(90 + 26 * (max(rows) + 1)), xaxis, yaxis)
-    layout["annotations"] = [
-        {**_HEAD, "xshift": -60, "y": row, "text": f"{short(item['title'])} · {_class_tier(item)}"} for row, item in heads
-    ]
-    line = {"color": "var(--refused)", "width": 2, "dash": "dash"}
-    limit = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": line}
-    return figure_of([{**trace, "showlegend": False}], {**layout, "shapes": [limit], "bargap": 0.25})
-
-
-def _outcomes_by_round(by_round: Mapping[str, Counter[str]]) -> Figure:
-    rounds = [int(number) for number in by_round]
-    counted = list(by_round.values())
-    traces = [{**_status(status), "x": rounds, "y": [counts[status] for counts in counted]} for status in _statuses(*counted)]
-    layout = layout_of(300, {"title": "round"}, {"title": "clients", "rangemode": "tozero"})
-    return figure_of(traces, {**layout, "bargap": 0.1, "showlegend": True})
-
-
-def _outcomes_by_class(by_class: Sequence[tuple[str, Counter[str]]]) -> Figure:
-    rows = list(range(len(by_class)))
-    counted = [counts for _, counts in by_class]
-    traces = [
-        {**_status(status), "orientation": "h", "y": rows, "x": [counts[status] for counts in counted]}
-        for status in _statuses(*counted)
-    ]
-    yaxis = {"showticklabels": False, "showgrid": False, "range": [len(rows) - 0.5, -0.8]}
-    layout = layout_of(110 + 56 * len(rows), {"title": "client turns"}, yaxis)
-    names = [{**_HEAD, "y": row - 0.48, "text": short(title)} for row, (title, _) in enumerate(by_class)]
-    return figure_of(traces, {**layout, "showlegend": True, "annotations": names, "bargap": 0.55})
-
-
-def _statuses(*counted: Counter[str]) -> list[str]:
-    """Return the statuses that occur, the known ones first; those never seen are left out, except "trained"."""
-    seen = {"trained"}.union(*counted)
-    return [*(status for status in STATUSES if status in seen), *sorted(seen.difference(STATUSES))]
-
-
-def _status(status: str) -> Figure:
-    # Hatching keeps the rarer statuses apart without colour.
-    pattern = {
-        "shape": "" if status in ("trained", "refused") else "/",
-        "fillmode": "overlay",
-        "fgcolor": "var(--card)",
-    }
-    return {"type": "bar", "name": status, "marker": {"color": STATUSES.get(status, "var(--soft)"), "pattern": pattern}}
-
-
-def _class_colour(summary: Json, item: Json) -> str:
-    return "var(--refused)" if item["tier"] is None else tier_colour(summary, item["tier"])
-
-
-def _class_tier(item: Json) -> str:
-    return "no tier" if item["tier"] is None else f"tier {tier_label(item['tier'])}"
-
-
-def clock_unit(longest_s: float) -> tuple[str, float]:
-    """Return the unit for an axis that goes to ``longest_s``, and its seconds.
-
-    >>> clock_unit(100), clock_unit(7200)
-    (('s', 1.0), ('min', 60.0))
-    """
-    return ("s", 1.0) if longest_s < 180 else ("min", 60.0) if longest_s < 3 * 3600 else ("h", 3600.0)
 
 
 def _accuracy_by_tier(summary: Json, evaluated: Sequence[Json]) -> str:
@@ -314,16 +110,3 @@ def _close_to_best(summary: Json, evaluated: Sequence[Json], sent_bytes: Sequenc
         f"{claim} {human_bytes(sent_bytes[first])}, of {human_bytes(sent_bytes[-1])} sent in all.",
         f"{claim} {human_seconds(record['clock_s'])} of simulated time, in round {record['round']}.",
     )
-
-
-def _tightest(bars: Sequence[tuple[float, Json, Json]]) -> str:
-    _, item, entry = max(bars, key=lambda bar: float(bar[2]["share"]))
-    budget = BUDGETS.get(entry["budget"], entry["budget"])
-    return f"The tightest is the {budget} of {item['title']}: {human_percent(entry['share'])} of it is needed."
-
-
-def _least_trained(by_class: Sequence[tuple[str, Counter[str]]]) -> str:
-    never = [title for title, counts in by_class if counts.total() and not counts["trained"]]
-    if never:
-        return f"Asked, but never trained: {', '.join(never)}."
-    return "Every class that was asked trained at least once."

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgefl.report.charts import clock_unit
 from edgefl.report.compare_table import compare_table, mixed_accuracies, tiers_text
 from edgefl.report.page import render_page
-from edgefl.report.plot import Chart, Figure, Json, figure_of, layout_of
+from edgefl.report.plot import Chart, Figure, Json, clock_unit, figure_of, layout_of
 from edgefl.report.tables import names
 from edgefl.units import human_bytes, human_count, human_percent, human_seconds
 

@@ -17,6 +17,9 @@ from edgefl.units import human_percent
 Json = Mapping[str, Any]
 Figure = dict[str, Any]
 
+HEAD: Figure = {"x": 0, "xref": "paper", "xanchor": "left", "yref": "y", "showarrow": False, "font": {"color": "var(--soft)"}}
+"""An annotation above a class's bars: its name stands there, where a phone has room for it."""
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -90,3 +93,14 @@ def compared(tiers: Sequence[Json], values: Sequence[int], verb: str, what: str,
     if len(tiers) == 1 or not values[-1]:
         return f"{sentence}."
     return f"{sentence}: {human_percent(values[0] / values[-1])} of the {human(values[-1])} of tier {largest}."
+
+
+def clock_unit(longest_s: float) -> tuple[str, float]:
+    """Return the unit for an axis that goes to ``longest_s``, and its seconds.
+
+    >>> clock_unit(0.004), clock_unit(100), clock_unit(7200), clock_unit(900_000)
+    (('ms', 0.001), ('s', 1.0), ('min', 60.0), ('d', 86400.0))
+    """
+    if longest_s < 180:
+        return ("s", 1.0) if longest_s >= 1 or not longest_s else ("ms", 1e-3)
+    return ("min", 60.0) if longest_s < 3 * 3600 else ("h", 3600.0) if longest_s < 5 * 86400 else ("d", 86400.0)

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError, model_validator
 from pydantic_core import from_json
 
 from edgefl.config import explain
 from edgefl.errors import InputError
-
-Whole = Annotated[int, Field(ge=0)]
-Number = Annotated[float, Field(ge=0)]
-
-
-class Record(BaseModel):
-    """An object of a run's files."""
-
-    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+from edgefl.report.schema_fleet import Considered, Group, Number, Participation, Policy, Record, Refusal, Whole, Work
 
 
 class BudgetUse(Record):
@@ -30,20 +22,11 @@ class BudgetUse(Record):
     share: Number | None
 
 
-class Refusal(Record):
-    """A budget that a tier does not meet on a device."""
-
-    budget: str
-    need: Number
-    have: Number
-    device: str
-    tier: Number
-
-
 class TierRow(Record):
     """One tier: its device, accuracy and costs."""
 
     tier: Number
+    micro_batch: Whole | None = None
     device: str | None
     device_title: str | None
     clients: Whole
@@ -83,6 +66,8 @@ class ClassRow(Record):
     tier: Number | None
     budgets: list[BudgetUse]
     refusals: list[Refusal]
+    micro_batch: Whole | None = None
+    considered: list[Considered] = []
     assumed: list[str]
 
 
@@ -108,7 +93,7 @@ class Summary(Record):
     simulated_s: Number
     host_s: Number
     energy_j: Number
-    global_accuracy: Number | None
+    global_accuracy: Number | None = None  # a dry run trains nothing
     deadline_s: Number | None
     # Runs of older versions have none of these, and are what the defaults say.
     accuracy_of: Literal["global", "clients"] = "global"
@@ -117,6 +102,15 @@ class Summary(Record):
     codec: str = "fp32"
     permute_labels: bool = False
     macs: Whole | None = None
+    end_to_end_j: Number | None = None
+    waited_s: Number = 0.0
+    useful: Work | None = None
+    wasted: Work | None = None
+    participation: list[Participation] = []
+    dry_run: bool = False
+    policies: list[Policy] = []
+    availability: str = "always"
+    start_hour: Number = 0.0
     tiers: list[TierRow]
     classes: list[ClassRow]
 
@@ -129,6 +123,10 @@ class ClientLine(Record):
     status: str
     tier: Number | None = None
     refusal: list[Refusal]
+    start_s: Number = 0.0
+    download_s: Number | None = None
+    train_s: Number | None = None
+    upload_s: Number | None = None
 
 
 class RoundLine(Record):
@@ -139,10 +137,20 @@ class RoundLine(Record):
     download_bytes: Whole
     upload_bytes: Whole
     accuracy: dict[str, Number]
-    clients: list[ClientLine]
+    clients: list[ClientLine] = []
+    groups: list[Group] = []
+    round_s: Number = 0.0
+    waited_s: Number = 0.0
+    deadline_s: Number | None = None
     macs: Whole | None = None
     energy_j: Number | None = None
     observed: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _of_somebody(self) -> RoundLine:
+        if not self.model_fields_set & {"clients", "groups"}:
+            raise ValueError("clients: missing, and groups as well: expected at least one of them")
+        return self
 
 
 def read_summary(path: Path) -> dict[str, Any]:

@@ -31,6 +31,7 @@ BUDGETS = {
     "download_bytes": "download",
     "upload_bytes": "upload",
     "energy_j": "energy",
+    "battery_j": "battery",
     "uncounted_ops": "uncounted operations",
 }
 _ROOMY = 100
@@ -71,6 +72,16 @@ def tier_label(tier: float) -> str:
     '1'
     """
     return f"{tier:g}"
+
+
+def taken_as(item: Row) -> str:
+    """Return a tier's name, with how many samples go through at once where that is not the run's own number.
+
+    >>> taken_as({"tier": 0.5, "micro_batch": 8}), taken_as({"tier": 1})
+    ('0.5, 8 at once', '1')
+    """
+    at_once = item.get("micro_batch")
+    return tier_label(item["tier"]) + ("" if at_once is None else f", {at_once} at once")
 
 
 def budget_used(row: Row) -> str:
@@ -124,10 +135,11 @@ def under(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column
 
 
 TIER = Column("tier", "", lambda row: tier_label(row["tier"]))
+_AS_TAKEN = Column("tier", "", taken_as)
 UNCOUNTED = Column("not counted", "ops", lambda row: names(row["uncounted_ops"]), numeric=False)
 
 TIER_COLUMNS = (
-    TIER,
+    _AS_TAKEN,
     Column("device", "", _device, numeric=False),
     *under("clients", str, clients=""),
     *under("accuracy", human_percent, accuracy="exported file", torch_accuracy="in torch"),
@@ -146,7 +158,7 @@ TIER_COLUMNS = (
     UNCOUNTED,
 )
 _COMPACT = (
-    TIER,
+    _AS_TAKEN,
     Column("device", "", _device, numeric=False),
     *under("accuracy", human_percent, accuracy=""),
     *under("params", human_count, params=""),
@@ -167,7 +179,7 @@ def tier_table(summary: Row) -> PlainTable:
     Args:
         summary: the content of a run's ``summary.json``.
     """
-    return PlainTable.of(TIER_COLUMNS, _largest_first(summary))
+    return PlainTable.of(TIER_COLUMNS, largest_first(summary))
 
 
 def to_rich(summary: Row, width: int = 80) -> Table:
@@ -177,7 +189,7 @@ def to_rich(summary: Row, width: int = 80) -> Table:
         summary: the content of a run's ``summary.json``.
         width: columns of the terminal; from 100 on, the columns stand further apart.
     """
-    return stacked(_COMPACT, _largest_first(summary), gap=2 if width >= _ROOMY else 0)
+    return stacked(_COMPACT, largest_first(summary), gap=2 if width >= _ROOMY else 0)
 
 
 def to_plain(summary: Row) -> str:
@@ -186,7 +198,7 @@ def to_plain(summary: Row) -> str:
     Args:
         summary: the content of a run's ``summary.json``.
     """
-    rows = _largest_first(summary)
+    rows = largest_first(summary)
     lines = plain_lines(_COMPACT, rows)
     warning = uncounted(rows)
     return "\n".join([*lines, warning] if warning else lines)
@@ -197,7 +209,8 @@ def plain_lines(columns: Sequence[Column], rows: Iterable[Row]) -> list[str]:
     return ["; ".join(_plain_group(group, members, row) for group, members in grouped(columns)) for row in rows]
 
 
-def _largest_first(summary: Row) -> list[Row]:
+def largest_first(summary: Row) -> list[Row]:
+    """Return the tiers of a summary, largest first."""
     return sorted(summary["tiers"], key=lambda row: -float(row["tier"]))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,9 @@ class Checkpoint:
         tensors: the method's state.
         server: what the server's optimizer and objective keep.
         options: the method's options at that moment, which a method in phases changes as it goes.
-        clients: client → version of what it keeps; see :class:`edgefl.server.clients.ClientStore`.
+        clients: the chain of :class:`edgefl.server.clients.ClientStore` at that moment, which proves that its file belongs to this
+            checkpoint; empty where clients have kept nothing.
+        fleet: who was still at work and what batteries had given, as :class:`edgefl.server.standing.FleetMemory` writes it.
     """
 
     round: int
@@ -42,11 +44,12 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     server: Mapping[str, Tensor] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    clients: Mapping[int, str] = field(default_factory=dict)
+    clients: str = ""
+    fleet: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the content of its file."""
-        about = {"round": self.round, "clock_s": self.clock_s, "options": self.options, "clients": self.clients}
+        about = {"round": self.round, "clock_s": self.clock_s, "options": self.options, "clients": self.clients, "fleet": self.fleet}
         tensors = {**self.tensors, **{_SERVER + name: tensor for name, tensor in self.server.items()}}
         # One entry: safetensors writes several in another order each time, and equal states would have unequal files.
         metadata = {_ABOUT: json.dumps(about, sort_keys=True)}
@@ -62,14 +65,29 @@ class Checkpoint:
         try:
             tensors = safetensors.torch.load(path.read_bytes())
             about = _about(path)
-            clients = {int(client): str(version) for client, version in about["clients"].items()}
+            clients, fleet = about["clients"], dict(about.get("fleet", {}))
             options = dict(about["options"])
             round_, clock_s = int(about["round"]), float(about["clock_s"])
         except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{path}: not a checkpoint ({error})") from None
         server = {name.removeprefix(_SERVER): tensor for name, tensor in tensors.items() if name.startswith(_SERVER)}
         state = {name: tensor for name, tensor in tensors.items() if not name.startswith(_SERVER)}
-        return cls(round_, clock_s, state, server, options, clients)
+        return cls(round_, clock_s, state, server, options, _chain(path, clients), fleet)
+
+
+class OlderVersionError(CheckpointError):
+    """The folder was written by a version of edgefl that kept what clients keep in another way."""
+
+
+def _chain(path: Path, clients: object) -> str:
+    if isinstance(clients, str):
+        return clients
+    if clients == {}:  # what versions before wrote where clients kept nothing
+        return ""
+    raise OlderVersionError(
+        f"{path}: an older version of edgefl wrote it, with a file for every client, which this version does not read; "
+        "finish the run with that version, or start a new one"
+    )
 
 
 @dataclass(frozen=True)
@@ -98,7 +116,7 @@ def restore(folder: Path) -> Restored | None:
     """Return the newest whole checkpoint in ``folder``, or None where none was written yet.
 
     Raises:
-        CheckpointError: there are checkpoints but none is whole.
+        CheckpointError: there are checkpoints but none is whole, or an older version of edgefl wrote them.
     """
     warnings: list[str] = []
     for path in _newest_first(folder):
@@ -108,6 +126,8 @@ def restore(folder: Path) -> Restored | None:
         else:
             try:
                 return Restored(Checkpoint.of_file(path), tuple(warnings))
+            except OlderVersionError:
+                raise
             except CheckpointError as error:
                 problem = str(error)
         warnings.append(f"{path.name}: {problem}; falling back to the checkpoint before it")
@@ -116,14 +136,9 @@ def restore(folder: Path) -> Restored | None:
     return None
 
 
-def client_versions(folder: Path) -> Iterator[Mapping[int, str]]:
-    """Yield, for every checkpoint in ``folder``, the versions of what clients keep that belong to it."""
-    for path in _newest_first(folder):
-        try:
-            versions = dict(_about(path)["clients"])
-        except (SafetensorError, KeyError, TypeError, ValueError):  # a damaged one is nothing that a run can go back to
-            continue
-        yield {int(client): version for client, version in versions.items()}
+def oldest_round(folder: Path) -> int:
+    """Return the round of the oldest checkpoint in ``folder``, 0 where there is none."""
+    return min((int(match[1]) for path in folder.glob("*") if (match := _NAME.fullmatch(path.name))), default=0)
 
 
 def _about(path: Path) -> dict[str, Any]:

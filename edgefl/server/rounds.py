@@ -1,169 +1,167 @@
-"""One synchronous round: select, assign, send, train, aggregate."""
+"""One synchronous round: ask, send, train, close, aggregate."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
-
-import numpy as np
-from torch import Tensor
+from typing import Any
 
 from edgefl.engine import Engine
-from edgefl.fleet.budget import shortfalls
-from edgefl.local.client import Job, trained_shapes
-from edgefl.local.objective import PLAIN, Objective
-from edgefl.methods.base import GlobalState, Method
-from edgefl.records import Outcome, RoundRecord, Submodel, Tier, Update
-from edgefl.rng import generator
+from edgefl.local.client import Job
+from edgefl.methods.base import Method
+from edgefl.records import Outcome, RoundRecord, Submodel, Update
 from edgefl.server.clients import ClientStore
 from edgefl.server.control import Control
-from edgefl.server.optimizer import AVERAGE, ServerOptimizer
-from edgefl.server.plan import Plan
-from edgefl.wire import decode, encode
-
-Shapes = Mapping[str, tuple[int, ...]]
+from edgefl.server.outbox import Outbox, Rules
+from edgefl.server.sessions import Asked, Sessions, lost_after
+from edgefl.server.standing import Standing
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Who takes part and under which rules: what stays the same over all rounds of a run."""
+class Round:
+    """The clients of one round: what is expected of each, in the order of their numbers, and when the round closes at the latest."""
 
-    seed: int
-    per_round: int
-    tier_assignment: str
-    tier_shares: tuple[float, ...] | None = None
-    codec: str = "fp32"
-    objective: Objective = PLAIN
-    optimizer: ServerOptimizer = AVERAGE
+    number: int
+    start_s: float
+    outcomes: tuple[Outcome, ...]
+    deadline_s: float | None
+
+    @property
+    def arrivals(self) -> list[Outcome]:
+        """Those who answer in time, in the order in which their answers arrive."""
+        within = [o for o in self.outcomes if o.status == "trained" and _in_time(o, self.deadline_s)]
+        return sorted(within, key=lambda o: (_total_s(o), o.client))
+
+    def closed(self, done: Sequence[Outcome], wanted: int) -> tuple[tuple[Outcome, ...], float]:
+        """Return how every session ended, and how long the round lasted, after the server heard of those ``done``.
+
+        The round closes with the answer that makes ``wanted``; if there are fewer it lasts until all sessions have ended, or to its
+        deadline. Whoever would have answered later is late: it works to its end, in vain.
+        """
+        ended = {o.client: o for o in done}
+        final = [ended.get(o.client, o) for o in self.outcomes]
+        answered = [_total_s(o) for o in done if o.status == "trained"]
+        if len(answered) >= wanted:
+            closes_s = max(answered, default=0.0)
+        else:
+            longest_s = max((_total_s(o) for o in final), default=0.0)
+            closes_s = longest_s if self.deadline_s is None else min(longest_s, self.deadline_s)
+        late = [replace(o, status="late") if o.status == "trained" and o.client not in ended else o for o in final]
+        return tuple(late), closes_s
 
 
-@dataclass(frozen=True)
-class Standing:
-    """What a server has between two rounds: the method's state, the memory of optimizer and objective, the simulated clock."""
-
-    state: GlobalState
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
-    clock_s: float = 0.0
-
-
-@dataclass
-class Outbox:
-    """What is sent in one round. A tier's payload is made once where it is the same for every client of the tier."""
-
-    method: Method
-    state: GlobalState
-    schedule: Schedule
-    control: Control
-    round: int
-    parameters: dict[Tier, Shapes] = field(default_factory=dict)
-    answers: dict[Tier, Shapes] = field(default_factory=dict)
-    _made: dict[Tier, tuple[Submodel, bytes]] = field(default_factory=dict)
-
-    def send(self, client: int, tier: Tier) -> tuple[Submodel, bytes]:
-        """Return the sub-model for ``client`` and its payload; what it is to answer is the same for all clients of its tier."""
-        if tier not in self.answers:
-            self.answers[tier] = self.method.upload_shapes(self.state.architecture, tier)
-        if self.schedule.objective.remembers and tier not in self.parameters:
-            self.parameters[tier] = trained_shapes(self.method, self.state.architecture, tier)
-        if self.method.per_client:
-            return self._make(tier, client)
-        if tier not in self._made:
-            self._made[tier] = self._make(tier)
-        return self._made[tier]
-
-    def _make(self, tier: Tier, client: int | None = None) -> tuple[Submodel, bytes]:
-        key = (self.round, "submodel") if client is None else (self.round, client, "submodel")
-        submodel = self.method.submodel(self.state, tier, generator(self.schedule.seed, *key), client)
-        control = self.control.variates(submodel, self.parameters.get(tier, {}))
-        return submodel, encode({**submodel.tensors, **control})
+def ask(sessions: Sessions, standing: Standing, wanted: int, number: int) -> Round:
+    """Return the clients of round ``number``: drawn from those eligible, when enough of them are, with what is expected of each."""
+    conditions, population = sessions.conditions, sessions.plan.population
+    fleet = standing.fleet.at(standing.clock_s)
+    asked = (sessions.seed, population.clients, wanted, number, standing.clock_s, fleet.busy)
+    clients, start_s = conditions.select(*asked)
+    outcomes = sessions.expected(Asked(clients, number, start_s), standing.fleet.at(start_s).drained_j)
+    return Round(number, start_s, tuple(outcomes), sessions.plan.deadline_s)
 
 
 def play_round(
     method: Method,
     standing: Standing,
-    plan: Plan,
-    schedule: Schedule,
-    shard_sizes: Sequence[int],
-    engine: Engine,
+    sessions: Sessions,
+    rules: Rules,
+    wanted: int,
+    engine: Engine | None,
     store: ClientStore,
-    round_: int,
+    number: int,
 ) -> tuple[Standing, RoundRecord]:
-    """Play round ``round_`` (from 1) and return what the server has after it and the record, whose accuracy is still empty.
+    """Play round ``number`` (from 1) and return what the server has after it and the record, whose accuracy is still empty.
 
-    A round in which nobody could train, or all diverged, leaves the state as it was.
+    Clients train in the order in which they answer, ``wanted`` of them; one that is lost in training makes room for the next. A round
+    in which nobody could train, or all diverged, leaves the state as it was. Without an ``engine`` nobody trains: everything else is
+    simulated.
     """
     started = time.perf_counter()
     state = standing.state
-    control = Control(schedule.objective, standing.memory, len(shard_sizes))
-    outbox = Outbox(method, state, schedule, control, round_)
-    planned = [_plan_client(plan, schedule, int(c), shard_sizes[int(c)], round_) for c in _select(plan, schedule, round_)]
-    sent: dict[int, Submodel] = {}
-    received: dict[int, Submodel] = {}
-    outcomes = {outcome.client: outcome for outcome in planned}
-
-    def jobs() -> Iterator[Job]:
-        for outcome in planned:
-            if outcome.tier is not None and outcome.status == "trained":
-                submodel, payload = outbox.send(outcome.client, outcome.tier)
-                sent[outcome.client] = submodel
-                received[outcome.client] = replace(submodel, tensors={})
-                planned_now = replace(outcome, download_bytes=len(payload))
-                yield Job(round_, method, outcome.tier, payload, planned_now, store.get(outcome.client))
-
-    def updates() -> Iterator[Update]:
-        for outcome in engine.map(jobs()):
-            outcomes[outcome.client] = replace(outcome, payload=b"", kept=b"")
-            submodel = sent.pop(outcome.client)
-            if outcome.status != "trained":
-                continue
-            if outcome.kept:
-                store.put(outcome.client, outcome.kept)
-            names = outbox.parameters.get(submodel.tier, {})
-            extra = schedule.objective.control_shapes(names)
-            tensors = decode(
-                outcome.payload, {**outbox.answers[submodel.tier], **extra}, f"client {outcome.client}", schedule.codec
-            )
-            control.add(submodel, names, tensors, state)
-            tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
-            yield Update(outcome.client, submodel.tier, tensors, submodel.places, outcome.samples)
-
-    arriving = updates()
-    memory = standing.memory
-    first = next(arriving, None)
-    after = state
-    if first is not None:
-        after = method.aggregate(state, chain([first], arriving))
-        after, kept = control.finish(state, after)
-        tensors, slots = schedule.optimizer.step(state.tensors, after.tensors, memory)
-        after, memory = after.replace(tensors), {**kept, **slots}
-    round_s = max((o.timing.total_s for o in outcomes.values() if o.timing), default=0.0)
+    round_ = ask(sessions, standing, wanted, number)
+    done: list[Outcome] = []
+    after, memory = state, standing.memory
+    observed: Mapping[str, Any] = {}
+    if engine is None:
+        done = round_.arrivals[:wanted]
+    else:
+        control = Control(rules.objective, standing.memory, sessions.plan.population.clients)
+        outbox = Outbox(method, state, rules, control, number)
+        sent: list[Submodel] = []
+        arriving = _updates(round_, wanted, outbox, sessions, engine, store, done, sent)
+        if (first := next(arriving, None)) is not None:
+            after = method.aggregate(state, chain([first], arriving))
+            after, kept = control.finish(state, after)
+            tensors, slots = rules.optimizer.step(state.tensors, after.tensors, memory)
+            after, memory = after.replace(tensors), {**kept, **slots}
+        observed = method.observe(state, sent)
+    outcomes, round_s = round_.closed(done, wanted)
+    clock_s = round_.start_s + round_s
     record = RoundRecord(
-        round=round_,
-        outcomes=tuple(outcomes.values()),
+        round=number,
+        outcomes=outcomes,
         round_s=round_s,
-        clock_s=standing.clock_s + round_s,
+        clock_s=clock_s,
         accuracy={},
         host_s=time.perf_counter() - started,
-        observed=method.observe(state, list(received.values())),
+        observed=observed,
+        waited_s=round_.start_s - standing.clock_s,
+        deadline_s=round_.deadline_s,
     )
-    return Standing(after, memory, record.clock_s), record
+    fleet = standing.fleet.at(round_.start_s).after(outcomes, clock_s, sessions.conditions.battery)
+    return Standing(after, memory, clock_s, fleet), record
 
 
-def _select(plan: Plan, schedule: Schedule, round_: int) -> np.ndarray:
-    rng = generator(schedule.seed, round_, "select")
-    return np.sort(rng.choice(plan.population.clients, schedule.per_round, replace=False))
+def _updates(
+    round_: Round,
+    wanted: int,
+    outbox: Outbox,
+    sessions: Sessions,
+    engine: Engine,
+    store: ClientStore,
+    done: list[Outcome],
+    sent: list[Submodel],
+) -> Iterator[Update]:
+    """Yield the first ``wanted`` updates in the order of their arrival; ``done`` and ``sent`` take what became of the clients."""
+    queue = deque(round_.arrivals)
+    missing = wanted
+    while missing and queue:
+        now = [queue.popleft() for _ in range(min(missing, len(queue)))]
+        submodels: dict[int, Submodel] = {}
+
+        def jobs(now: Sequence[Outcome] = now, submodels: dict[int, Submodel] = submodels) -> Iterator[Job]:
+            for outcome in now:
+                assert outcome.tier is not None  # only clients that were given one arrive
+                submodel, payload = outbox.send(outcome.client, outcome.tier)
+                submodels[outcome.client] = submodel
+                sent.append(replace(submodel, tensors={}))
+                yield outbox.job(outcome, payload, store.get(outcome.client))
+
+        for outcome in engine.map(jobs()):
+            submodel = submodels.pop(outcome.client)
+            done.append(ended(outcome, sessions, round_.number))
+            if outcome.status == "trained":
+                missing -= 1
+                yield outbox.receive(outcome, submodel, store)
 
 
-def _plan_client(plan: Plan, schedule: Schedule, client: int, samples: int, round_: int) -> Outcome:
-    """Return the outcome to expect: a refusal with its reasons, or a part in training with its simulated cost."""
-    class_plan = plan.classes[plan.population.class_of(client)]
-    device = class_plan.device
-    tier = plan.tier_of(schedule.tier_assignment, schedule.tier_shares, client, round_)
-    if tier is None:
-        return Outcome(client, device.name, "refused", samples=samples, refusal=class_plan.refusals)
-    cost, timing = plan.costs[tier], plan.timing(device, tier, samples)
-    if short := shortfalls(cost, timing, class_plan.budget, device.name, tier):
-        return Outcome(client, device.name, "refused", tier, samples, refusal=short)
-    return Outcome(client, device.name, "trained", tier, samples, timing=timing, macs=plan.macs(tier, samples))
+def ended(outcome: Outcome, sessions: Sessions, turn: int) -> Outcome:
+    """Return how a session ended, without what was sent and kept: one that was killed ends there, and has taken what it had taken."""
+    outcome = replace(outcome, payload=b"", kept=b"")
+    if outcome.status not in ("out_of_memory", "out_of_time", "crashed"):
+        return outcome
+    steps = sessions.plan.training.steps(outcome.samples)
+    # The first step is the largest: what goes over the memory does so there. A process may die at any moment; all of its work is lost.
+    survived = 1 if outcome.status == "out_of_memory" else steps
+    return lost_after(sessions.cell_of(outcome.client, turn), outcome, survived, steps, outcome.status)
+
+
+def _total_s(outcome: Outcome) -> float:
+    return outcome.timing.total_s if outcome.timing else 0.0
+
+
+def _in_time(outcome: Outcome, deadline_s: float | None) -> bool:
+    return deadline_s is None or _total_s(outcome) <= deadline_s

@@ -29,7 +29,7 @@ def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
     """
     with one_thread(), tempfile.TemporaryDirectory() as folder:
         session = prepare(RunConfig.of(settings))
-        store = ClientStore(Path(folder))
+        store = ClientStore(Path(folder) / "clients.sqlite")
         records: list[RoundRecord] = []
         for phase, standing, record in play(session, store):
             _check(record)

@@ -1,0 +1,86 @@
+"""The command ``whatif``: sweep deadlines, tiers and over-selection without training: who is included, and how long rounds take."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgefl.cli.options import Numbers, Tiers
+from edgefl.cli.run_options import config_option, given_flags, run_options
+from edgefl.cli.sections import SectionedCommand, option
+
+_SWEPT = "What is swept"
+
+
+@click.command(cls=SectionedCommand)
+@option("--deadlines", type=Numbers("10,30,60"), section=_SWEPT, help="Seconds, a policy each. [the fleet's own deadline]")
+@option(
+    "--tiers",
+    "tiers",
+    type=Tiers(),
+    multiple=True,
+    section=_SWEPT,
+    help="Sizes of sub-models, largest first; repeat it for further policies. [the method's own]",
+)
+@option("--over-selections", type=Numbers("1,1.3"), section=_SWEPT, help="Clients asked for each one wanted. [the profile's own]")
+@run_options(
+    leave_out=("deadline_s", "tiers", "over_selection", "engine", "workers", "eval_every", "eval_samples", "cpu_limit_s")
+)
+@config_option
+@option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the page there. [whatif.html]")
+@option("--json", "as_json", is_flag=True, help="Print the policies as JSON, alone on standard output.")
+def command(
+    deadlines: tuple[float, ...] | None,
+    tiers: tuple[tuple[float, ...], ...],
+    over_selections: tuple[float, ...] | None,
+    config_file: Path | None,
+    out: Path | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Sweep deadlines, tiers and over-selection over simulated rounds in which nobody trains.
+
+    Every combination is a policy, played for --rounds rounds: how long a round lasts, whose sessions are used, and what of the devices'
+    time is wasted.
+
+    \b
+    edgefl whatif --profile phone --deadlines 10,30,60 --tiers 1 --tiers 1,0.5,0.25
+    edgefl whatif --profile mixed --model resnet18 --dataset fashion-mnist --over-selections 1,1.3,1.5
+    """
+    from edgefl.config import RunConfig
+
+    config = RunConfig.load(config_file, given_flags(flags))
+    for deadline_s in deadlines or ():
+        config.of({"deadline_s": deadline_s}, "--deadlines")
+    for asked in over_selections or ():
+        config.of({"over_selection": asked}, "--over-selections")
+    for ratios in tiers:
+        config.of({"tiers": ratios}, "--tiers")
+    # Torch takes seconds to import: what can be refused without it has been by now.
+    from edgefl.files import write_bytes
+    from edgefl.report import whatif_page, whatif_table
+    from edgefl.whatif import whatif
+
+    def say(label: str) -> None:
+        if not as_json:
+            click.echo(f"{label} …", err=True)
+
+    result = whatif(config, deadlines or (), tiers, over_selections or (), on_policy=say)
+    page = out or Path("whatif.html")
+    if out is not None or not as_json:
+        write_bytes(page, whatif_page.render(result).encode())
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+        return
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        console = Console()
+        console.print(whatif_table.to_rich(result, width=console.width))
+    else:
+        click.echo(whatif_table.to_plain(result))
+    click.echo(f"written: {page}")

@@ -1,0 +1,119 @@
+"""What happens to clients besides their work: links that vary, sessions that are lost, devices that change, hours of the day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+import numpy as np
+
+from edgefl.fleet.availability import Always, Availability
+from edgefl.fleet.behaviour import State
+from edgefl.rng import normals, shuffled, uniforms
+
+BATTERY_FLOOR = 0.2
+"""A client takes no part that would leave less than this share of its battery; how full it is at night differs from client to client."""
+
+_SELECT_AT_ONCE = 4096
+_WAIT_STEP_S = 600.0
+_LONGEST_WAIT_S = 7 * 24 * 3600.0
+
+UNDISTURBED = State(
+    name="undisturbed", chance=1.0, memory_share=1.0, speed_share=1.0, mark="derived", source="a device that does nothing else"
+)
+"""The one state of devices that do not change."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How sessions vary and fail; the default is that nothing does.
+
+    Attributes:
+        over_selection: clients that are asked for each one that is wanted.
+        drop_out: share of sessions lost to errors or the network, at any moment of them.
+        interrupted: share of sessions that their owners or chargers end in mid-training.
+        response_sigma: of the log-normal factor on a session's computing time.
+        links_vary: whether links differ between clients and between sessions.
+        states: what a device may be in during a round; one state where devices do not change.
+        availability: who is eligible when.
+        battery: whether what a session draws empties a battery; not where eligible clients are charging.
+    """
+
+    over_selection: float = 1.0
+    drop_out: float = 0.0
+    interrupted: float = 0.0
+    response_sigma: float = 0.0
+    links_vary: bool = False
+    states: tuple[State, ...] = (UNDISTURBED,)
+    availability: Availability = field(default_factory=Always)
+    battery: bool = False
+
+    def asked(self, wanted: int, clients: int) -> int:
+        """Return how many clients are asked so that ``wanted`` answer, of a population of ``clients``."""
+        return min(clients, ceil(round(wanted * self.over_selection, 6)))
+
+    def link_shares(self, seed: int, clients: np.ndarray, sigmas: tuple[np.ndarray, np.ndarray], round_: int) -> np.ndarray:
+        """Return what each client's link gives of its typical rate in a round: log-normal across clients, and across its sessions."""
+        if not self.links_vary:
+            return np.ones(len(clients))
+        spread, session = sigmas
+        exponent = spread * normals(seed, clients, "link") + session * normals(seed, clients, round_, "link")
+        return np.round(np.exp(exponent), 6)
+
+    def responses(self, seed: int, clients: np.ndarray, round_: int) -> np.ndarray:
+        """Return each client's factor on its computing time in a round."""
+        if not self.response_sigma:
+            return np.ones(len(clients))
+        return np.round(np.exp(self.response_sigma * normals(seed, clients, round_, "response")), 6)
+
+    def battery_levels(self, seed: int, clients: np.ndarray) -> np.ndarray:
+        """Return the share of its battery that each client gives away in a day, above the floor; infinite where none is emptied."""
+        if not self.battery:
+            return np.full(len(clients), np.inf)
+        return (1 - BATTERY_FLOOR) * uniforms(seed, clients, "battery")
+
+    def fates(self, seed: int, clients: np.ndarray, round_: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return who is interrupted, who drops out (booleans), and at which share of training, or of the whole session."""
+        fate, moment = uniforms(seed, clients, round_, "fate"), uniforms(seed, clients, round_, "moment")
+        interrupted = fate < self.interrupted
+        return interrupted, ~interrupted & (fate < self.interrupted + self.drop_out), moment
+
+    def select(
+        self, seed: int, clients: int, wanted: int, round_: int, clock_s: float, busy: Mapping[int, float]
+    ) -> tuple[np.ndarray, float]:
+        """Return the clients that are asked, ascending, and the clock when they are.
+
+        The server waits, ten minutes at a time, until ``wanted`` clients are eligible and not busy; if there is no such moment within a
+        week, it takes those that there are at the moment with most of them. The work grows with the clients asked, not with all.
+        """
+        asked = self.asked(wanted, clients)
+        most, most_s = np.zeros(0, np.int64), clock_s
+        while True:
+            found = self._eligible(seed, clients, asked, round_, clock_s, busy)
+            if len(found) > len(most):
+                most, most_s = found, clock_s
+            if len(found) >= min(wanted, clients):
+                return np.sort(found), clock_s
+            clock_s = self._next_moment(clock_s, busy)
+            if clock_s > most_s + _LONGEST_WAIT_S:
+                return np.sort(most), most_s
+
+    def _next_moment(self, clock_s: float, busy: Mapping[int, float]) -> float:
+        """Return when somebody may have become free: the next client that is done, or ten minutes later."""
+        later = clock_s + _WAIT_STEP_S
+        return min((until for until in busy.values() if clock_s < until < later), default=later)
+
+    def _eligible(
+        self, seed: int, clients: int, asked: int, round_: int, clock_s: float, busy: Mapping[int, float]
+    ) -> np.ndarray:
+        found: list[np.ndarray] = []
+        count, start = 0, 0
+        working = np.array([client for client, until in busy.items() if until > clock_s], np.int64)
+        while count < asked and start < clients:
+            positions = np.arange(start, min(clients, start + max(asked, min(clients, _SELECT_AT_ONCE))))
+            drawn = shuffled(seed, clients, positions, round_, "select")
+            drawn = drawn[~np.isin(drawn, working) & (self.availability.until(drawn, clock_s) > clock_s)]
+            found.append(drawn[: asked - count])
+            count, start = count + len(found[-1]), start + len(positions)
+        return np.concatenate(found) if found else np.zeros(0, np.int64)

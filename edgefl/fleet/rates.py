@@ -1,0 +1,164 @@
+"""How long a training step takes on a device: by one rate of MACs, or by the costs of its kinds of work where a profile has them.
+
+One rate predicts badly where a network is small or does much besides products: a digits network of three convolutions then runs at a
+tenth of the rate of a large one. Six costs that add up, fitted to measured steps, tell these apart::
+
+    train_s = convolution MACs · ps/MAC + dense MACs · ps/MAC + recurrent MACs · ps/MAC
+            + element-wise values · ps/value + values of the update · ps/value + layers · passes · µs/layer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+
+from edgefl.fleet.figures import Figure, Record
+from edgefl.records import Cost
+
+_RECURRENT = ("LSTM", "GRU", "RNN", "Recurrent", "Gates")
+_FASTEST = 4  # no kind of product is this many times as fast as a plain matrix product, Winograd's convolutions included
+
+
+class StepCosts(Record):
+    """The table ``compute.training_step`` of a device profile: what the parts of a training step cost, on all threads.
+
+    ``dense`` is every product that is neither a convolution nor recurrent: linear layers, attention, composition of factors.
+    ``elementwise`` counts values as :class:`~edgefl.records.Cost` does, ``update`` those of the optimizer and of work on weights;
+    ``layer_us_per_pass`` is what a layer takes in a forward and backward pass however small it is.
+    """
+
+    convolution_ps_per_mac: Figure
+    dense_ps_per_mac: Figure
+    recurrent_ps_per_mac: Figure
+    elementwise_ps_per_value: Figure
+    update_ps_per_value: Figure
+    layer_us_per_pass: Figure
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Seconds of one MAC, one value, one layer, in the order of :class:`Work`."""
+        picoseconds = (
+            self.convolution_ps_per_mac, self.dense_ps_per_mac, self.recurrent_ps_per_mac,
+            self.elementwise_ps_per_value, self.update_ps_per_value,
+        )  # fmt: skip
+        return (*(figure.value * 1e-12 for figure in picoseconds), self.layer_us_per_pass.value * 1e-6)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What training does, kind by kind: MACs, values worked on, values of updates, and layers times passes."""
+
+    convolution_macs: int
+    dense_macs: int
+    recurrent_macs: int
+    elementwise_ops: int
+    update_ops: int
+    layer_passes: int
+
+    @property
+    def macs(self) -> int:
+        """MACs of every kind."""
+        return self.convolution_macs + self.dense_macs + self.recurrent_macs
+
+    def seconds(self, costs: Sequence[float]) -> float:
+        """Return the time at these costs in seconds, in the order of the fields.
+
+        >>> round(Work(10**9, 10**9, 0, 0, 0, 100).seconds((20e-12, 30e-12, 0, 0, 0, 1e-4)), 6)
+        0.06
+        """
+        total = 0.0
+        for count, cost in zip(astuple(self), costs, strict=True):
+            total += count * cost
+        return total
+
+
+def work_of(cost: Cost, samples: int, passes: int, evaluated: int = 0) -> Work:
+    """Return the work of training on ``samples`` samples in ``passes`` passes, and of ``evaluated`` samples that go forward only.
+
+    Kinds are those of the layers; a cost without layers counts as dense. The MACs add up to :meth:`~edgefl.records.Cost.macs_of`.
+    """
+    total, of_sample = cost.macs_of(samples, passes, evaluated), cost.macs_forward + cost.macs_backward
+    macs = {"convolution": 0.0, "recurrent": 0.0}
+    # Where each step trains one of several networks, the kinds are as in the largest.
+    drawn = 1.0 if cost.macs_drawn is None or not of_sample else cost.macs_drawn / of_sample
+    for layer in cost.layers:
+        if (kind := kind_of(layer.kind)) != "dense":
+            trained = layer.macs_forward + layer.macs_backward_input + layer.macs_backward_weight
+            macs[kind] += samples * trained * drawn + passes * layer.macs_compose + evaluated * layer.macs_forward
+    convolution, recurrent = int(macs["convolution"]), int(macs["recurrent"])
+    working = sum(1 for layer in cost.layers if layer.macs_forward or layer.macs_compose or layer.elementwise_ops)
+    values = samples * (cost.elementwise_ops + cost.elementwise_ops_backward) + evaluated * cost.elementwise_ops
+    dense = max(0, total - convolution - recurrent)
+    return Work(convolution, dense, recurrent, values, passes * cost.elementwise_ops_step, passes * working)
+
+
+def kind_of(layer: str) -> str:
+    """Return ``convolution``, ``recurrent`` or ``dense`` for the class name of a layer.
+
+    >>> kind_of("LowRankConv2d"), kind_of("LSTM"), kind_of("Attention")
+    ('convolution', 'recurrent', 'dense')
+    """
+    if any(name in layer for name in _RECURRENT):
+        return "recurrent"
+    return "convolution" if "Conv" in layer else "dense"
+
+
+def train_s(compute: Any, cost: Cost, samples: int, passes: int, evaluated: int = 0) -> float:
+    """Return the seconds of a client's training at the device's full rate.
+
+    Args:
+        compute: a profile's rates; its ``training_step`` is used where it has one, else ``training_gmacs_per_s`` for every MAC.
+        cost: the tier's costs.
+        samples: samples seen over all local epochs.
+        passes: forward and backward passes over all local epochs.
+        evaluated: samples that go forward only, besides.
+    """
+    parts: StepCosts | None = getattr(compute, "training_step", None)
+    if parts is not None:
+        return work_of(cost, samples, passes, evaluated).seconds(parts.seconds)
+    rate: float = compute.training_gmacs_per_s.value * 1e9
+    return cost.macs_of(samples, passes, evaluated) / rate
+
+
+@dataclass(frozen=True)
+class Step:
+    """A measured training step: its work, the seconds of its forward and backward pass, and those of its update."""
+
+    work: Work
+    pass_s: float
+    update_s: float
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return self.pass_s + self.update_s
+
+
+def fit(steps: Sequence[Step], dense_macs_per_s: float) -> tuple[float, ...]:
+    """Return the costs that predict ``steps`` with the least relative squared error, in seconds, in the order of :class:`Work`.
+
+    A dense MAC costs what a measured matrix product takes, a value of the update what the step with the largest update took for it; the
+    other four are fitted, none below 0, and no kind of MAC below a quarter of a dense one.
+
+    >>> work = [Work(9, 0, 0, 4, 1, 2), Work(90, 0, 0, 4, 1, 2), Work(9, 0, 0, 40, 1, 2), Work(9, 0, 9, 4, 1, 20)]
+    >>> steps = [Step(w, w.seconds((2, 1, 3, 4, 0, 5)), 6.0) for w in work]
+    >>> [round(c, 6) for c in fit(steps, 1.0)]
+    [2.0, 1.0, 3.0, 4.0, 6.0, 5.0]
+    """
+    from scipy.optimize import lsq_linear
+
+    dense_s = 1 / dense_macs_per_s
+    largest = max(steps, key=lambda step: step.work.update_ops)
+    update_s = largest.update_s / largest.work.update_ops
+    counts = np.array([astuple(step.work) for step in steps], dtype=np.float64)
+    measured = np.array([step.seconds for step in steps])
+    rest = measured - counts[:, 1] * dense_s - counts[:, 4] * update_s
+    free = [0, 2, 3, 5]
+    rows = counts[:, free] / measured[:, None]
+    scale = np.where(rows.max(axis=0) > 0, rows.max(axis=0), 1.0)
+    lowest = np.array([dense_s / _FASTEST, dense_s / _FASTEST, 0.0, 0.0]) * scale
+    found = lsq_linear(rows / scale, rest / measured, bounds=(lowest, np.inf)).x / scale
+    return float(found[0]), dense_s, float(found[1]), float(found[2]), update_s, float(found[3])

@@ -1,0 +1,88 @@
+"""From a run's configuration and its fleet's profile to the conditions of its rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from edgefl.config import RunConfig
+from edgefl.errors import ConfigError
+from edgefl.fleet.availability import Always, Availability, Daily
+from edgefl.fleet.behaviour import State
+from edgefl.fleet.conditions import UNDISTURBED, Conditions
+from edgefl.fleet.profile import Fleet
+from edgefl.fleet.trace import load_trace
+
+
+def conditions_of(config: RunConfig, fleet: Fleet) -> Conditions:
+    """Return what happens to clients besides their work.
+
+    Raises:
+        ConfigError: the configuration asks for figures that the fleet's profile does not have, or for a deadline that nobody can meet.
+        DataError: the trace is malformed.
+    """
+    check_deadline(fleet, "deadline_s" if config.deadline_s is not None else f"fleet {fleet.name}: round_deadline_s")
+    behaviour, ideal = fleet.behaviour, config.conditions == "ideal"
+    charging = config.availability != "always" and "charging" in config.eligible_when
+    conditions = Conditions(
+        over_selection=config.over_selection or 1.0,
+        links_vary=not ideal,
+        states=_states(config, fleet),
+        availability=_availability(config, fleet),
+        battery=not ideal and not charging,
+    )
+    if ideal or behaviour is None:
+        return conditions
+    # A trace says itself when devices leave.
+    interrupted = behaviour.interrupted.value if config.availability in ("always", "daily") else 0.0
+    return replace(
+        conditions,
+        over_selection=config.over_selection or behaviour.over_selection.value,
+        drop_out=behaviour.drop_out.value,
+        interrupted=interrupted,
+        response_sigma=behaviour.response_sigma.value,
+    )
+
+
+def with_deadline(fleet: Fleet, deadline_s: float | None) -> Fleet:
+    """Return ``fleet`` with a deadline in seconds instead of its own; as it is where there is None."""
+    if deadline_s is None:
+        return fleet
+    budget = fleet.budget.model_copy(update={"round_deadline_s": deadline_s, "round_deadline_ratio": None})
+    return fleet.model_copy(update={"budget": budget})
+
+
+def check_deadline(fleet: Fleet, key: str) -> None:
+    """Raise :class:`ConfigError` where no device could even say hello before the fleet's deadline."""
+    deadline_s = fleet.budget.round_deadline_s
+    fastest = min((c.device.link for c in fleet.classes), key=lambda link: link.rtt_s)
+    if deadline_s is not None and deadline_s <= fastest.rtt_s:
+        raise ConfigError(
+            f"{key}: got {deadline_s:g} s, expected more than {fastest.rtt_s:g} s, the round trip of the fleet's fastest link "
+            f"({fastest.name})"
+        )
+
+
+def _availability(config: RunConfig, fleet: Fleet) -> Availability:
+    if config.availability == "always":
+        return Always()
+    if config.availability != "daily":
+        return load_trace(Path(config.availability), tuple(config.eligible_when))
+    if fleet.behaviour is None:
+        raise ConfigError(
+            f"availability: daily needs the figures of a [behaviour] table, which the fleet {fleet.name} does not have; "
+            "give always, a trace file, or a fleet that has one, such as phone"
+        )
+    shares = fleet.behaviour.eligible_share.value, fleet.behaviour.day_night_ratio.value
+    return Daily(config.seed, *shares, fleet.behaviour.peak_hour.value, config.start_hour)
+
+
+def _states(config: RunConfig, fleet: Fleet) -> tuple[State, ...]:
+    if not config.dynamic_devices:
+        return (UNDISTURBED,)
+    if not fleet.states:
+        raise ConfigError(
+            f"dynamic_devices: the fleet {fleet.name} has no [[state]] tables that say what its devices may be in; "
+            "give a fleet that has them, such as phone"
+        )
+    return tuple(sorted(fleet.states, key=lambda state: -state.memory_share * state.speed_share))

@@ -1,0 +1,237 @@
+"""The rows of a recorded trace, read from CSV or Parquet and checked one by one."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import math
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from edgefl.errors import DataError, nearest
+
+CONDITIONS = ("idle", "charging", "unmetered")
+COLUMNS = ("client", "from", "to", "state")
+_LARGEST_CLIENT = 10**18 - 1
+_STATE = f"conditions out of {', '.join(CONDITIONS)}, joined by '+', or 'eligible' for all of them, or 'none'"
+_CLIENT = "a whole number from 0 to 10^18 - 1"
+_SECONDS = "seconds, a finite number from 0"
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """Rows of a trace: columns of one length.
+
+    Attributes:
+        unit: what ``line`` counts: a CSV file's lines, or a Parquet file's rows.
+        line: int64, of each row, from 1.
+        client: int64.
+        from_s: float64.
+        to_s: float64, after ``from_s``.
+        state: uint8, a bit for each of ``CONDITIONS`` that holds.
+    """
+
+    unit: Literal["line", "row"]
+    line: np.ndarray
+    client: np.ndarray
+    from_s: np.ndarray
+    to_s: np.ndarray
+    state: np.ndarray
+
+    def at(self, order: np.ndarray) -> Intervals:
+        """Return the rows numbered ``order``, in that order."""
+        columns = (self.line, self.client, self.from_s, self.to_s, self.state)
+        return Intervals(self.unit, *(column[order] for column in columns))
+
+
+def read_intervals(path: Path) -> Intervals:
+    """Return the rows of a trace.
+
+    Raises:
+        DataError: names the file, the line or row, the column, what was found and what was expected.
+    """
+    try:
+        with path.open("rb") as file:
+            parquet = file.read(4) == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
+        rows = _from_parquet(path) if parquet else _from_csv(path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    if not len(rows.line):
+        raise DataError(f"{path}: expected rows of {', '.join(COLUMNS)}, got none")
+    return _checked(path, rows)
+
+
+def _checked(path: Path, rows: Intervals) -> Intervals:
+    """Return ``rows`` if their numbers lie where they must."""
+    problems = [
+        ("client", _CLIENT, rows.client, (rows.client < 0) | (rows.client > _LARGEST_CLIENT)),
+        ("from", _SECONDS, rows.from_s, ~np.isfinite(rows.from_s) | (rows.from_s < 0)),
+        ("to", _SECONDS, rows.to_s, ~np.isfinite(rows.to_s) | (rows.to_s < 0)),
+        ("to", "a time after from", rows.to_s, ~(rows.to_s > rows.from_s)),
+    ]
+    for key, expected, column, wrong in problems:
+        if wrong.any():
+            i = int(np.flatnonzero(wrong)[0])
+            after = f" ({rows.from_s[i]:.15g})" if expected.endswith("from") else ""
+            raise _wrong(path, rows.unit, int(rows.line[i]), key, expected + after, f"{column[i]:.15g}")
+    return rows
+
+
+def _wrong(path: Path, unit: str, line: int, key: str, expected: str, found: str) -> DataError:
+    return DataError(f"{path}, {unit} {line}: {key}: expected {expected}, got {found}")
+
+
+def _states_bits(text: str) -> int | None:
+    """Return the bits of a state, or None if it is none.
+
+    >>> _states_bits("idle+unmetered"), _states_bits("eligible"), _states_bits("none"), _states_bits("asleep")
+    (5, 7, 0, None)
+    """
+    names = CONDITIONS if text == "eligible" else () if text == "none" else tuple(text.split("+"))
+    return sum(1 << CONDITIONS.index(name) for name in set(names)) if set(names) <= set(CONDITIONS) else None
+
+
+def _places(path: Path, where: str, header: list[str]) -> dict[str, int]:
+    """Return where the columns stand in ``header``."""
+    for name in COLUMNS:
+        if header.count(name) != 1:
+            others = [other for other in header if other not in COLUMNS]
+            found = "twice or more" if name in header else f"{', '.join(map(repr, header)) or 'nothing'}"
+            hint = next((f"; is {other!r} meant?" for other in others if nearest(other, [name])), "")
+            raise DataError(f"{path}{where}: {name}: expected columns {', '.join(COLUMNS)}, each once, got {found}{hint}")
+    return {name: header.index(name) for name in COLUMNS}
+
+
+def _from_csv(path: Path) -> Intervals:
+    lines, clients, begins, ends, states = array("q"), array("q"), array("d"), array("d"), array("B")
+    bits: dict[str, int] = {}
+    for line, row in _csv_rows(path):
+        client, begin, end, state = row
+        if not (client.isascii() and client.isdigit() and len(client) <= 18):
+            raise _wrong(path, "line", line, "client", _CLIENT, repr(client))
+        if state not in bits:
+            if (found := _states_bits(state)) is None:
+                raise _wrong(path, "line", line, "state", _STATE, repr(state))
+            bits[state] = found
+        lines.append(line)
+        clients.append(int(client))
+        begins.append(_csv_seconds(path, line, "from", begin))
+        ends.append(_csv_seconds(path, line, "to", end))
+        states.append(bits[state])
+    columns = (
+        np.frombuffer(column, column.typecode) if column else np.zeros(0) for column in (lines, clients, begins, ends, states)
+    )
+    return Intervals("line", *columns)
+
+
+def _csv_seconds(path: Path, line: int, key: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf or "_" in text:
+        raise _wrong(path, "line", line, key, _SECONDS, repr(text))
+    return seconds
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row's line and its fields in the order of ``COLUMNS``; empty lines are passed over."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            header = [name.strip() for name in next(reader, [])]
+            places = list(_places(path, ", line 1", header).values())
+            for row in reader:
+                if len(row) == len(header):
+                    yield reader.line_num, [row[place].strip() for place in places]
+                elif row:
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: expected {len(header)} fields, as in line 1, got {len(row)}"
+                    )
+        except csv.Error as error:
+            raise DataError(f"{path}, line {reader.line_num}: not valid CSV: {error}") from None
+        except UnicodeDecodeError:
+            line, found = _first_not_utf8(path)
+            raise DataError(f"{path}, line {line}: expected UTF-8, got the bytes {found!r}") from None
+
+
+def _first_not_utf8(path: Path) -> tuple[int, bytes]:
+    # What was decoded in advance hides the line: no character of UTF-8 but a line's end holds the byte of one.
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return number, line[error.start : error.start + 8]
+    raise AssertionError("the file was changed while it was read")
+
+
+def _from_parquet(path: Path) -> Intervals:
+    try:
+        arrow, parquet, compute = (importlib.import_module(f"pyarrow{part}") for part in ("", ".parquet", ".compute"))
+    except ModuleNotFoundError:
+        raise DataError(
+            f"{path}: Parquet is read with pyarrow, which is not installed: pip install 'edgefl-sim[trace]'"
+        ) from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            _places(path, "", list(file.schema_arrow.names))
+            table = file.read(columns=list(COLUMNS))
+        columns = {name: table.column(name).combine_chunks() for name in COLUMNS}
+        _check_types(path, columns, arrow.types)
+        states = compute.dictionary_encode(columns["state"].cast(arrow.string()))
+        texts = states.dictionary.to_pylist()
+    except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise DataError(f"{path}: not a whole Parquet file: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
+    for name, expected in zip(COLUMNS, (_CLIENT, _SECONDS, _SECONDS, _STATE), strict=True):
+        if columns[name].null_count:
+            row = int(np.flatnonzero(columns[name].is_null().to_numpy(zero_copy_only=False))[0]) + 1
+            raise _wrong(path, "row", row, name, expected, "null")
+    client, begin, end, place = (
+        column.to_numpy(zero_copy_only=False) for column in (columns["client"], columns["from"], columns["to"], states.indices)
+    )
+    if len(client) and (too_large := client > _LARGEST_CLIENT).any():  # before numbers of 64 bits without a sign lose theirs
+        row = int(np.flatnonzero(too_large)[0])
+        raise _wrong(path, "row", row + 1, "client", _CLIENT, str(client[row]))
+    return Intervals(
+        unit="row",
+        line=np.arange(1, len(client) + 1),
+        client=client.astype(np.int64),
+        from_s=begin.astype(np.float64),
+        to_s=end.astype(np.float64),
+        state=_bits_of(path, texts, place),
+    )
+
+
+def _check_types(path: Path, columns: Mapping[str, Any], types: Any) -> None:
+    def is_text(kind: Any) -> bool:
+        return types.is_string(kind) or types.is_large_string(kind) or (types.is_dictionary(kind) and is_text(kind.value_type))
+
+    def is_number(kind: Any) -> bool:
+        return types.is_integer(kind) or types.is_floating(kind)
+
+    wanted = {
+        "client": (types.is_integer, "whole numbers"),
+        "from": (is_number, "numbers"),
+        "to": (is_number, "numbers"),
+        "state": (is_text, "text"),
+    }
+    for name, (fits, expected) in wanted.items():
+        if not fits(columns[name].type):
+            raise DataError(f"{path}: {name}: expected a column of {expected}, got one of {columns[name].type}")
+
+
+def _bits_of(path: Path, texts: list[str], place: np.ndarray) -> np.ndarray:
+    bits = [_states_bits(text.strip()) for text in texts]
+    for number, found in enumerate(bits):
+        if found is None:
+            row = int(np.flatnonzero(place == number)[0]) + 1
+            raise _wrong(path, "row", row, "state", _STATE, repr(texts[number]))
+    return np.array(bits, np.uint8)[place]

@@ -1,0 +1,99 @@
+"""What this computer is: its processor, how many threads it has for us, its memory, and what else it is doing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MODEL = Path("/proc/device-tree/model")
+_PROCESSORS = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A computer as a profile names it: no host name, no path, no serial number. ``threads``: the cores that this process may use."""
+
+    processor: str
+    system: str
+    threads: int
+    total_bytes: int
+    free_bytes: int
+    battery: bool
+
+
+def this_machine() -> Machine:
+    """Return what this computer is now."""
+    memory = psutil.virtual_memory()
+    limit = _container_limit(memory.total)
+    return Machine(
+        processor=processor_name(),
+        system=f"{platform.system()} {platform.machine()}",
+        threads=usable_threads(),
+        total_bytes=min(memory.total, limit),
+        free_bytes=min(memory.available, limit),
+        battery=_has_battery(),
+    )
+
+
+class Others:
+    """How much of this computer other programs take, from when this is made to when it is asked."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    def share(self) -> float:
+        """Return the share of all cores that was busy with something else than this process, in [0, 1]."""
+        elapsed, busy, own = (now - start for now, start in zip(self._now(), self._start, strict=True))
+        cores = psutil.cpu_count() or 1
+        return min(1.0, max(0.0, (busy - own) / (elapsed * cores))) if elapsed > 0 else 0.0
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        times = psutil.cpu_times()
+        # A guest's time is in the user's already; waiting for a disk leaves the core free.
+        busy = sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
+        return time.perf_counter(), busy, time.process_time()
+
+
+def usable_threads() -> int:
+    """Return the cores that this process may use: two threads of one core share its arithmetic, and count once."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
+
+
+def processor_name() -> str:
+    """Return the board's or the processor's name, as the system has it."""
+    name = ""
+    if _MODEL.is_file():
+        name = _MODEL.read_text(encoding="utf-8", errors="replace").rstrip("\0")
+    elif _PROCESSORS.is_file():
+        lines = _PROCESSORS.read_text(encoding="utf-8", errors="replace").splitlines()
+        name = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
+    elif platform.system() == "Darwin":
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        name = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    name = "".join(c for c in name or platform.processor() if c.isprintable())
+    return " ".join(name.split()) or platform.machine() or "an unnamed processor"
+
+
+def _container_limit(total_bytes: int) -> int:
+    """Return the memory that a container may hold, or all of it."""
+    try:
+        return int(_LIMIT.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no such file, or the word "max"
+        return total_bytes
+
+
+def _has_battery() -> bool:
+    sensors = getattr(psutil, "sensors_battery", None)
+    try:
+        return sensors is not None and sensors() is not None
+    except (OSError, RuntimeError):  # what some boards answer
+        return False

@@ -1,0 +1,226 @@
+"""Asynchronous training with a buffer, FedBuff (Nguyen et al., AISTATS 2022): clients come and go, the server steps with every K updates.
+
+A fixed number of clients is at work at any time; whoever ends is replaced at once by another. An update that arrives after the server has
+made τ steps since its model was sent counts s(τ) = 1/(1 + τ)^p (its section 5, p = 0.5). What the client changed, Δ = received − sent, is
+taken for a change of the present model::
+
+    x ← aggregate of (x + s(τ_i) · Δ_i) over the K updates in the buffer
+
+Differs from the paper: updates weigh as the method weighs them (by samples, for most), the paper's alike; the server's rate is that of the
+server optimizer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from torch import Tensor
+
+from edgefl.engine import Engine
+from edgefl.local.client import Job
+from edgefl.methods.base import Method
+from edgefl.records import Outcome, RoundRecord, Submodel, Update
+from edgefl.server.clients import ClientStore
+from edgefl.server.control import Control
+from edgefl.server.outbox import Outbox, Rules
+from edgefl.server.rounds import ended
+from edgefl.server.sessions import Asked, Sessions
+from edgefl.server.standing import FleetMemory, Flight, Standing
+from edgefl.wire import decode
+
+_SENT = "sent"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """How the server steps: with every ``size`` updates, ``at_work`` clients at once, staleness weighed with ``power``."""
+
+    size: int
+    at_work: int
+    power: float = 0.5
+
+    def weight(self, staleness: int) -> float:
+        """Return s(τ).
+
+        >>> Buffer(10, 20).weight(0), Buffer(10, 20).weight(3)
+        (1.0, 0.5)
+        """
+        return float((1 + staleness) ** -self.power)
+
+
+@dataclass
+class Air:
+    """The clients at work, and the clock as they end one after the other; ``over`` takes the sessions that are."""
+
+    sessions: Sessions
+    buffer: Buffer
+    step: int
+    clock_s: float
+    fleet: FleetMemory
+    over: list[Outcome] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
+
+    def arrive(self, most: int) -> list[Flight]:
+        """Let sessions end until ``most`` of them answered in time, or nobody is left who could; each client answers once at most."""
+        arrived: list[Flight] = []
+        while len(arrived) < most:
+            self._fill({flight.client for flight in arrived})
+            if not self.fleet.flights:
+                break
+            first = min(self.fleet.flights, key=lambda flight: (flight.end_s, flight.client))
+            flights = tuple(flight for flight in self.fleet.flights if flight is not first)
+            self.clock_s = max(self.clock_s, first.end_s)
+            self.fleet = replace(self.fleet.at(self.clock_s), flights=flights)
+            if first.expected.status != "trained":
+                self.end(first.expected, first)
+            elif self._in_time(first):
+                arrived.append(first)
+            else:
+                self.end(replace(first.expected, status="late"), first)
+        return arrived
+
+    def end(self, outcome: Outcome, flight: Flight) -> None:
+        """Note how a session ended."""
+        outcome = replace(outcome, staleness=self.step - flight.step)
+        self.over.append(outcome)
+        self.fleet = self.fleet.after([outcome], self.clock_s, self.sessions.conditions.battery)
+
+    def _in_time(self, flight: Flight) -> bool:
+        deadline_s = self.sessions.plan.deadline_s
+        return deadline_s is None or flight.end_s - flight.start_s <= deadline_s
+
+    def _fill(self, answered: set[int]) -> None:
+        """Ask clients until as many are at work as shall be, but none that has just answered, or was refused since the last step."""
+        population = self.sessions.plan.population.clients
+        one = replace(self.sessions.conditions, over_selection=1.0)
+        while len(self.fleet.flights) < min(self.buffer.at_work, population):
+            taken = (*answered, *self.refused, *(flight.client for flight in self.fleet.flights))
+            working = dict.fromkeys(taken, float("inf"))
+            turn = self.fleet.turns + 1
+            clients, start_s = one.select(self.sessions.seed, population, 1, turn, self.clock_s, working)
+            if not len(clients) or (start_s > self.clock_s and len(taken)):
+                return  # nobody is free now: somebody may be when the next session ends
+            self.clock_s = max(self.clock_s, start_s)
+            self.fleet = replace(self.fleet.at(self.clock_s), turns=turn)
+            (expected,) = self.sessions.expected(Asked(clients, turn, start_s), self.fleet.drained_j)
+            if expected.status == "refused":
+                self.refused.add(expected.client)
+                self.over.append(expected)
+                continue
+            flight = Flight(expected.client, turn, self.step, start_s, expected)
+            self.fleet = replace(self.fleet, flights=(*self.fleet.flights, flight))
+
+
+def play_step(
+    method: Method,
+    standing: Standing,
+    sessions: Sessions,
+    rules: Rules,
+    buffer: Buffer,
+    engine: Engine | None,
+    store: ClientStore,
+    number: int,
+) -> tuple[Standing, RoundRecord]:
+    """Play until the buffer is full for the ``number``-th time and step; return what the server has then and the record.
+
+    Sessions that ended since the step before are in the record. Without an ``engine`` nobody trains: everything else is simulated.
+    """
+    started = time.perf_counter()
+    state, after, memory = standing.state, standing.state, standing.memory
+    air = Air(sessions, buffer, number - 1, standing.clock_s, standing.fleet)
+    observed: Mapping[str, Any] = {}
+    if engine is None:
+        missing = buffer.size
+        while missing and (arrived := air.arrive(missing)):
+            missing -= len(arrived)
+            for flight in arrived:
+                air.end(flight.expected, flight)
+    else:
+        control = Control(rules.objective, standing.memory, sessions.plan.population.clients)
+        outbox = Outbox(method, state, rules, control, number)
+        sent: list[Submodel] = []
+        arriving = _updates(air, outbox, engine, store, sent)
+        if (first := next(arriving, None)) is not None:
+            after = method.aggregate(state, chain([first], arriving))
+            after, kept = control.finish(state, after)
+            tensors, slots = rules.optimizer.step(state.tensors, after.tensors, memory)
+            after, memory = after.replace(tensors), {**kept, **slots}
+        observed = method.observe(state, sent)
+        _keep_sent(air, outbox, store)
+    record = RoundRecord(
+        round=number,
+        outcomes=tuple(air.over),
+        round_s=air.clock_s - standing.clock_s,
+        clock_s=air.clock_s,
+        accuracy={},
+        host_s=time.perf_counter() - started,
+        observed=observed,
+        deadline_s=sessions.plan.deadline_s,
+    )
+    return Standing(after, memory, air.clock_s, air.fleet), record
+
+
+def _updates(air: Air, outbox: Outbox, engine: Engine, store: ClientStore, sent: list[Submodel]) -> Iterator[Update]:
+    """Yield the updates that fill the buffer, in the order of their arrival, each moved to the present model."""
+    missing = air.buffer.size
+    while missing and (arrived := air.arrive(missing)):
+
+        def jobs(arrived: list[Flight] = arrived) -> Iterator[Job]:
+            for flight in arrived:
+                yield outbox.job(flight.expected, payload_of(flight, outbox, air.step), store.get(flight.client))
+
+        by_client = {flight.client: flight for flight in arrived}
+        for outcome in engine.map(jobs()):
+            flight = by_client[outcome.client]
+            air.end(ended(outcome, air.sessions, flight.turn), flight)
+            if outcome.status != "trained" or outcome.tier is None:
+                continue
+            missing -= 1
+            # The same part of the model as it was sent, as it stands now.
+            submodel, _ = outbox.send(outcome.client, outcome.tier, flight.step + 1)
+            sent.append(replace(submodel, tensors={}))
+            update = outbox.receive(outcome, submodel, store)
+            start = decode(
+                payload_of(flight, outbox, air.step), outbox.shapes(outcome.tier), f"what client {outcome.client} was sent"
+            )
+            yield replace(
+                update, tensors=moved(update.tensors, start, submodel.tensors, air.buffer.weight(air.step - flight.step))
+            )
+
+
+def moved(
+    received: Mapping[str, Tensor], sent: Mapping[str, Tensor], now: Mapping[str, Tensor], weight: float
+) -> dict[str, Tensor]:
+    """Return ``now + weight · (received − sent)``, tensor by tensor: what the client changed, as a change of the present model."""
+    return {name: now[name] + weight * (tensor - sent[name]) for name, tensor in received.items()}
+
+
+def payload_of(flight: Flight, outbox: Outbox, step: int) -> bytes:
+    """Return what a client was sent: made now if it was asked since the last step, else what was kept."""
+    if flight.step < step:
+        return flight.payload
+    assert flight.expected.tier is not None  # a refused client is not at work
+    return outbox.send(flight.client, flight.expected.tier)[1]
+
+
+def _keep_sent(air: Air, outbox: Outbox, store: ClientStore) -> None:
+    """Give the flights that outlast this step what they were sent, and keep it where a stopped run finds it again."""
+    flights = tuple(replace(flight, payload=payload_of(flight, outbox, air.step)) for flight in air.fleet.flights)
+    air.fleet = replace(air.fleet, flights=flights)
+    names = {blob_of(flight, outbox.method.per_client): flight.payload for flight in flights}
+    kept = set(store.blobs())
+    store.drop_blobs(names)
+    for name, payload in names.items():
+        if name not in kept:
+            store.keep_blob(name, payload)
+
+
+def blob_of(flight: Flight, per_client: bool) -> str:
+    """Return the name under which what a flight was sent is kept: one for all clients that were sent the same."""
+    assert flight.expected.tier is not None
+    whose = f"/{flight.client}" if per_client else ""
+    return f"{_SENT}/{flight.step}/{flight.expected.tier.label}{whose}"

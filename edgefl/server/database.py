@@ -1,0 +1,114 @@
+"""An SQLite file of edgefl: how it is opened, whose it is, and what its errors mean to a user.
+
+The journal is a rollback journal: unlike a write-ahead log it needs no second and third file beside the first, so that a finished run
+can be copied as it is and be read from a folder that is read-only; and few large transactions of one process is all it has to be good
+at. With ``synchronous = EXTRA`` a commit that has returned survives a power cut, the removal of the journal from its folder included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from edgefl.errors import CheckpointError, StorageError
+from edgefl.files import storage_errors
+
+REMEDY = "restore the file or start a new run"
+_APPLICATION = 0x4544_4746
+"""In the file's header: "EDGF"."""
+_SETTINGS = {
+    "page_size": 16384,  # rows are tens of kilobytes
+    "cache_size": -8192,  # KiB: of a larger transaction, the rest goes to disk before the commit
+    "journal_mode": "DELETE",
+    "synchronous": "EXTRA",
+    "secure_delete": "OFF",
+    "temp_store": "MEMORY",
+}
+_STORAGE = {
+    sqlite3.SQLITE_FULL: "no space left on the device; free some, or give another folder",
+    sqlite3.SQLITE_IOERR: "cannot be read or written (disk I/O error); free some space, or give another folder",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened or written; give another folder",
+    sqlite3.SQLITE_READONLY: "cannot be written (read-only); give another folder",
+    sqlite3.SQLITE_PERM: "cannot be written (not permitted); give another folder",
+    sqlite3.SQLITE_BUSY: "another process is writing to it; wait for its end, or give another folder",
+    sqlite3.SQLITE_TOOBIG: "a row is larger than SQLite allows (about 1 GB)",
+}
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the file at ``path``, empty where there is none, without Python's own transactions.
+
+    Raises:
+        sqlite3.Error: to be read by :func:`errors`.
+        StorageError: its folder cannot be made.
+    """
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    # SQLite takes turns by itself where several threads call it.
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        for name, value in _SETTINGS.items():
+            connection.execute(f"PRAGMA {name} = {value}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def has_tables(connection: sqlite3.Connection, path: Path, version: int) -> bool:
+    """Return whether :func:`create` was committed; a file that is empty is one whose first commit never came.
+
+    Raises:
+        CheckpointError: the file is not edgefl's, or of another version of its tables.
+    """
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if not tables and not application:
+        return False
+    if application != _APPLICATION:
+        raise CheckpointError(f"{path}: is an SQLite file of something else; {REMEDY}")
+    if found != version:
+        raise CheckpointError(f"{path}: its format is {found}, expected {version}: another version of edgefl wrote it; {REMEDY}")
+    return True
+
+
+def create(connection: sqlite3.Connection, tables: tuple[str, ...], version: int) -> None:
+    """Make the tables and sign the file, as part of the transaction that is open."""
+    for statement in (*tables, f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {version}"):
+        connection.execute(statement)
+
+
+def problem(connection: sqlite3.Connection, path: Path) -> str:
+    """Return what is wrong with the file, or nothing. All of it is read, the content of rows is not looked at."""
+    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        return " ".join(found.split())
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    size_bytes = path.stat().st_size
+    # What is cut from the last page is zeros to SQLite.
+    return f"cut: {size_bytes} of {pages * page_bytes} bytes" if size_bytes < pages * page_bytes else ""
+
+
+@contextlib.contextmanager
+def errors(path: Path, what: str) -> Iterator[None]:
+    """Turn what SQLite reports into an error that names ``path``, and ``what`` was asked for.
+
+    Raises:
+        StorageError: the disk is full or does not take or give the bytes; another process writes.
+        CheckpointError: the file is damaged or not an SQLite file.
+    """
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a message that quotes damaged names
+        # Extended codes say more in their upper bits. Python's own errors, such as of text that is not UTF-8, have none.
+        if reason := _STORAGE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF):
+            raise StorageError(f"{path}: {reason}") from error
+        raise CheckpointError(
+            f"{path}: {what} cannot be read ({error}): the file is damaged, cut or not SQLite's; {REMEDY}"
+        ) from None

@@ -1,0 +1,88 @@
+"""What the server sends, and what it makes of what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from edgefl.local.client import Job, trained_shapes
+from edgefl.local.objective import PLAIN, Objective
+from edgefl.methods.base import GlobalState, Method
+from edgefl.records import Outcome, Submodel, Tier, Update
+from edgefl.rng import generator
+from edgefl.server.clients import ClientStore
+from edgefl.server.control import Control
+from edgefl.server.optimizer import AVERAGE, ServerOptimizer
+from edgefl.wire import decode, encode
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a run's updates are made and put together: what stays the same over all of its rounds."""
+
+    seed: int
+    codec: str = "fp32"
+    objective: Objective = PLAIN
+    optimizer: ServerOptimizer = AVERAGE
+
+
+@dataclass
+class Outbox:
+    """What is sent of one state. A tier's payload is made once where it is the same for every client of the tier."""
+
+    method: Method
+    state: GlobalState
+    rules: Rules
+    control: Control
+    round: int
+    parameters: dict[Tier, Shapes] = field(default_factory=dict)
+    answers: dict[Tier, Shapes] = field(default_factory=dict)
+    _made: dict[tuple[Tier, int], tuple[Submodel, bytes]] = field(default_factory=dict)
+
+    def send(self, client: int, tier: Tier, drawn: int | None = None) -> tuple[Submodel, bytes]:
+        """Return the sub-model for ``client`` and its payload; what it is to answer is the same for all clients of its tier.
+
+        ``drawn`` is the round whose draws decide which part of the state it is; None stands for this one.
+        """
+        if tier not in self.answers:
+            self.answers[tier] = self.method.upload_shapes(self.state.architecture, tier)
+        if self.rules.objective.remembers and tier not in self.parameters:
+            self.parameters[tier] = trained_shapes(self.method, self.state.architecture, tier)
+        round_ = self.round if drawn is None else drawn
+        if self.method.per_client:
+            return self._make(tier, round_, client)
+        if (tier, round_) not in self._made:
+            self._made[tier, round_] = self._make(tier, round_)
+        return self._made[tier, round_]
+
+    def shapes(self, tier: Tier) -> Shapes:
+        """Return name → shape of what a client of ``tier`` is sent."""
+        control = self.rules.objective.control_shapes(self.parameters.get(tier, {}))
+        return {**self.method.shapes(self.state.architecture, tier), **control}
+
+    def job(self, outcome: Outcome, payload: bytes, kept: bytes | None) -> Job:
+        """Return what a client is to do with a payload."""
+        assert outcome.tier is not None  # nothing is sent to a client that is refused
+        planned = replace(outcome, download_bytes=len(payload))
+        limits = outcome.memory_bytes, outcome.micro_batch
+        return Job(self.round, self.method, outcome.tier, payload, planned, kept, *limits)
+
+    def receive(self, outcome: Outcome, submodel: Submodel, store: ClientStore) -> Update:
+        """Return the update that a trained client sent, checked; what the client keeps is stored, its control variates taken out."""
+        if outcome.kept:
+            store.put(outcome.client, outcome.kept)
+        names = self.parameters.get(submodel.tier, {})
+        extra = self.rules.objective.control_shapes(names)
+        expected = {**self.answers[submodel.tier], **extra}
+        tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec)
+        self.control.add(submodel, names, tensors, self.state)
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
+        return Update(outcome.client, submodel.tier, tensors, submodel.places, outcome.samples)
+
+    def _make(self, tier: Tier, round_: int, client: int | None = None) -> tuple[Submodel, bytes]:
+        key = (round_, "submodel") if client is None else (round_, client, "submodel")
+        submodel = self.method.submodel(self.state, tier, generator(self.rules.seed, *key), client)
+        control = self.control.variates(submodel, self.parameters.get(tier, {}))
+        return submodel, encode({**submodel.tensors, **control})

@@ -1,0 +1,166 @@
+"""What is to be expected of clients before any of them trains: who is given what, how long it takes, and who is lost on the way.
+
+Nothing here computes a network. Of every client the same follows from (seed, turn, client), on any host, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from edgefl.fleet.clock import durations, energies, work_seconds
+from edgefl.fleet.conditions import Conditions
+from edgefl.records import Outcome, Shortfall, Status, Tier, Timing
+from edgefl.server.plan import ClassPlan, Fit, Plan, split
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Clients that the server asks at one moment; ``turn``, the number of the round or of the request, makes their draws its own."""
+
+    clients: np.ndarray
+    turn: int
+    start_s: float
+
+
+@dataclass(frozen=True)
+class _Load:
+    """What a device does in one session, and how long at its full rate."""
+
+    macs: int
+    work_s: float
+    download_bytes: int
+    upload_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Foresees clients' sessions: the plan of a phase under the run's conditions.
+
+    Attributes:
+        plan: who is given what.
+        conditions: how sessions vary and fail.
+        seed: of the run.
+        size_of: a client's training samples.
+        policy: how tiers are assigned.
+        shares: of clients at each tier, None for no preference.
+    """
+
+    plan: Plan
+    conditions: Conditions
+    seed: int
+    size_of: Callable[[int], int]
+    policy: str = "auto"
+    shares: tuple[float, ...] | None = None
+    _loads: dict[tuple[str, Fit, int], _Load] = field(default_factory=dict, repr=False, compare=False)
+
+    def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Outcome]:
+        """Return what is expected of each client asked, in their order.
+
+        ``trained`` are those that will answer, when their :class:`Timing` ends; ``interrupted`` and ``dropped`` end where they are lost,
+        and took what they had taken by then; ``refused`` take nothing. ``drained_j`` is what clients drew from their batteries today.
+        """
+        clients, turn, conditions = asked.clients, asked.turn, self.conditions
+        cells = self.plan.cells_of(clients, turn)
+        fits = self.plan.fits_of(self.policy, self.shares, clients, cells, turn)
+        sigmas = np.array([(c.device.link.spread_sigma.value, c.device.link.session_spread) for c in cells]).reshape(-1, 2)
+        links = conditions.link_shares(self.seed, clients, (sigmas[:, 0], sigmas[:, 1]), turn).tolist()
+        responses = conditions.responses(self.seed, clients, turn).tolist()
+        interrupted, dropped, moments = (x.tolist() for x in conditions.fates(self.seed, clients, turn))
+        until = conditions.availability.until(clients, asked.start_s).tolist()
+        levels = conditions.battery_levels(self.seed, clients).tolist()
+        found = []
+        for i, client in enumerate(clients.tolist()):
+            cell, fit = cells[i], fits[i]
+            whole = self._whole(cell, fit, client, links[i], responses[i], asked.start_s)
+            if fit is None or whole.timing is None:
+                found.append(whole)
+                continue
+            if short := _battery_short(cell, fit.tier, whole.timing, levels[i], drained_j.get(client, 0.0)):
+                found.append(replace(_refused(whole), refusal=(short,)))
+                continue
+            end_s, status = whole.timing.total_s, whole.status
+            if interrupted[i]:
+                end_s, status = whole.timing.download_s + moments[i] * whole.timing.train_s, "interrupted"
+            elif dropped[i]:
+                end_s, status = moments[i] * end_s, "dropped"
+            if until[i] - asked.start_s < end_s:
+                end_s, status = until[i] - asked.start_s, "interrupted"
+            found.append(whole if status == "trained" else cut(cell, whole, end_s, status))
+        return found
+
+    def _whole(self, cell: ClassPlan, fit: Fit | None, client: int, link: float, response: float, start_s: float) -> Outcome:
+        samples, device = self.size_of(client), cell.device
+        asked = Outcome(client, device.name, "refused", None, samples, start_s=start_s, state=cell.state.name)
+        asked = replace(asked, memory_bytes=cell.budget.memory_bytes)
+        if fit is None:
+            return replace(asked, refusal=cell.refusals)
+        load = self._load(cell, fit, samples)
+        down_s, train_s, up_s = durations(device, load.download_bytes, load.work_s, load.upload_bytes, link)
+        parts = down_s, train_s * response, up_s
+        spent = energies(device, load.macs, load.download_bytes, load.upload_bytes, sum(parts))
+        return replace(
+            asked,
+            status="trained",
+            tier=fit.tier,
+            timing=Timing(*parts, *spent),
+            macs=load.macs,
+            download_bytes=load.download_bytes,
+            upload_bytes=load.upload_bytes,
+            predicted_memory_bytes=load.memory_bytes,
+            micro_batch=fit.micro_batch,
+        )
+
+    def _load(self, cell: ClassPlan, fit: Fit, samples: int) -> _Load:
+        key = f"{cell.device.name} {cell.state.name}", fit, samples
+        if key not in self._loads:
+            plan, cost = self.plan, self.plan.cost(fit)
+            seen, evaluated = samples * plan.training.epochs, plan.evaluated(samples)
+            passes = split(plan.training, fit).passes(samples)
+            work_s = work_seconds(cell.device, cost, seen, passes, evaluated) / cell.state.speed_share
+            macs = cost.macs_of(seen, passes, evaluated)
+            self._loads[key] = _Load(macs, work_s, cost.download_bytes, cost.upload_bytes, cost.training_memory_bytes)
+        return self._loads[key]
+
+    def cell_of(self, client: int, turn: int) -> ClassPlan:
+        """Return the plan of a client's class in the state that its device is in during a turn."""
+        return self.plan.cells_of(np.array([client]), turn)[0]
+
+
+def cut(cell: ClassPlan, whole: Outcome, end_s: float, status: Status) -> Outcome:
+    """Return a session that ends ``end_s`` seconds after its beginning: with the work, bytes and joules of that part of it."""
+    timing = whole.timing
+    assert timing is not None
+    down_s = min(timing.download_s, end_s)
+    train_s = min(max(end_s - timing.download_s, 0.0), timing.train_s)
+    up_s = min(max(end_s - timing.download_s - timing.train_s, 0.0), timing.upload_s)
+    macs = int(whole.macs * train_s / timing.train_s) if timing.train_s else 0
+    download_bytes = int(whole.download_bytes * down_s / timing.download_s) if timing.download_s else 0
+    upload_bytes = int(whole.upload_bytes * up_s / timing.upload_s) if timing.upload_s else 0
+    parts = down_s, train_s, up_s
+    spent = energies(cell.device, macs, download_bytes, upload_bytes, sum(parts))
+    took = replace(whole, macs=macs, download_bytes=download_bytes, upload_bytes=upload_bytes)
+    return replace(took, status=status, timing=Timing(*parts, *spent))
+
+
+def lost_after(cell: ClassPlan, whole: Outcome, steps: int, of_steps: int, status: Status) -> Outcome:
+    """Return a session that ends after ``steps`` of its training steps."""
+    assert whole.timing is not None
+    return cut(cell, whole, whole.timing.download_s + whole.timing.train_s * steps / of_steps, status)
+
+
+def _refused(whole: Outcome) -> Outcome:
+    return replace(whole, status="refused", timing=None, macs=0, download_bytes=0, upload_bytes=0)
+
+
+def _battery_short(cell: ClassPlan, tier: Tier, timing: Timing, level: float, drained_j: float) -> Shortfall | None:
+    """Return what a session would take too much of a battery that stands at ``level`` less what was drained today."""
+    if level == float("inf") or cell.device.power.battery_wh is None:
+        return None
+    left_j = level * cell.device.power.battery_wh.value * 3600 - drained_j
+    if timing.total_j <= left_j:
+        return None
+    return Shortfall("battery_j", timing.total_j, max(left_j, 0.0), cell.device.name, tier.ratio)
