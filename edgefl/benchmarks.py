@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from edgefl.costing import tier_cost
 from edgefl.local.train import optimizer_of
@@ -34,8 +35,12 @@ KERNELS = {
     "gemm": _SIDE**3,
     "convolution 3x3": 9 * _CHANNELS**2 * _PIXELS**2,
     "convolution 1x1": 4 * _CHANNELS**2 * _PIXELS**2,
+    "values": 6 * 8 * _CHANNELS * _PIXELS**2,
 }
-"""Kernel → its MACs: a product of 512×512 matrices; a batch of one with 64 channels, 28×28; 1×1 with twice the channels."""
+"""Kernel → its MACs: a product of 512×512 matrices; a batch of one with 64 channels, 28×28; 1×1 with twice the channels.
+
+Of ``values`` it is the values, as costs count them: normalisation, ReLU and pooling, forward and backward, of a batch of eight.
+"""
 
 _LEAST = 5
 _READING_S = 0.02  # what is shorter is repeated within one reading
@@ -116,11 +121,19 @@ def kernel_tasks() -> dict[str, Task]:
     a, b = torch.randn(_SIDE, _SIDE), torch.randn(_SIDE, _SIDE)
     image, wide = torch.randn(1, _CHANNELS, _PIXELS, _PIXELS), torch.randn(1, 2 * _CHANNELS, _PIXELS, _PIXELS)
     square, point = torch.randn(_CHANNELS, _CHANNELS, 3, 3), torch.randn(2 * _CHANNELS, 2 * _CHANNELS, 1, 1)
+    maps = torch.randn(8, _CHANNELS, _PIXELS, _PIXELS, requires_grad=True)
+    norm, ones = nn.GroupNorm(32, _CHANNELS), torch.ones(8, _CHANNELS, _PIXELS // 2, _PIXELS // 2)
+
+    def values() -> None:
+        maps.grad = None
+        F.max_pool2d(F.relu(norm(maps)), 2).backward(ones)
+
     clock = clock_of(torch.get_num_threads())
     return {
         "gemm": timed(lambda: a @ b, clock),
         "convolution 3x3": timed(lambda: F.conv2d(image, square, padding=1), clock),
         "convolution 1x1": timed(lambda: F.conv2d(wide, point), clock),
+        "values": timed(values, clock),
     }
 
 

@@ -24,6 +24,7 @@ from edgefl.fleet.population import Population
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.local.client import Clients, Task
+from edgefl.local.isolate import check_limit
 from edgefl.local.objective import Objective
 from edgefl.local.train import Training
 from edgefl.methods.base import GlobalState, Method, check_tiers, create
@@ -133,6 +134,9 @@ def prepare(config: RunConfig, required: bool = True) -> Session:
     plan = _plan(method, config, fleet, architecture, tiers, clients, conditions)
     if required:
         plan.require_someone()
+    if config.enforce == "hard":
+        for cell in (cell for states in plan.cells for cell in states):
+            check_limit(cell.device.name, cell.device.training_bytes * cell.state.memory_share)
     return Session(config, fleet, data, architecture, method, tiers, clients, plan, conditions)
 
 
@@ -141,8 +145,8 @@ def about(session: Session) -> dict[str, Any]:
     config = session.config
     keys = (
         *("method", "model", "dataset", "partition", "seed", "rounds", "clients", "per_round", "batch_size", "local_epochs"),
-        *("tier_assignment", "objective", "server_optimizer", "codec", "permute_labels", "conditions", "availability", "mode"),
-        *("buffer", "enforce", "dynamic_devices"),
+        *("tier_assignment", "objective", "server_optimizer", "codec", "permute_labels", "conditions", "availability", "start_hour"),
+        *("mode", "buffer", "enforce", "dynamic_devices"),
     )
     asked = {"over_selection": session.conditions.over_selection, "deadline_s": session.plan.deadline_s}
     return {"format": 1, **{key: getattr(config, key) for key in keys}, **asked, "fleet": session.fleet.name}

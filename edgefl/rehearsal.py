@@ -53,7 +53,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
 
     Example:
         >>> import tempfile
-        >>> config = RunConfig(rounds=3, clients=100_000, per_round=50, partition="index:60", tiers=(0.5,), eval_every=3)
+        >>> config = RunConfig(rounds=3, clients=100_000, per_round=50, partition="index:60", deadline_s=60)
         >>> dry_run(config, Path(tempfile.mkdtemp()) / "dry").summary["useful"]["clients"]
         150
     """
@@ -126,8 +126,9 @@ def outcome_of(label: str, config: RunConfig, rounds: int) -> dict[str, Any]:
         trained[group["device"]] += group["clients"] if group["status"] == "trained" else 0
     sums = totals(records)
     useful, wasted = sums["useful"], sums["wasted"]
-    by_class = {device: trained[device] / asked[device] if asked[device] else 0.0 for device in asked}
-    weakest = min(by_class, key=lambda device: by_class[device])
+    by_class = {device: trained[device] / asked[device] if asked[device] else None for device in asked}
+    known = {device: share for device, share in by_class.items() if share is not None}
+    weakest = min(known, key=known.__getitem__, default=None)
     device_s = useful["device_s"] + wasted["device_s"]
     return {
         "label": label,
@@ -140,7 +141,7 @@ def outcome_of(label: str, config: RunConfig, rounds: int) -> dict[str, Any]:
         "useful_share": useful["device_s"] / device_s if device_s else 0.0,
         "wasted_share": wasted["device_s"] / device_s if device_s else 0.0,
         "weakest": weakest,
-        "weakest_inclusion": by_class[weakest],
+        "weakest_inclusion": known.get(weakest) if weakest else None,
         "energy_j": sums["energy_j"] / useful["clients"] if useful["clients"] else None,
         "rounds_per_hour": 3600 * len(records) / sums["simulated_s"] if sums["simulated_s"] else None,
     }

@@ -20,7 +20,8 @@ BAR = 0.25
 """The median error of predicted training times that a calibrated profile is held to."""
 
 _BATCHES = (16, 4, 1)
-_STEP_LIMIT_S = 3.0
+_STEP_LIMIT_S = 1.0
+_LEAST = 3
 
 Notify = Callable[[str], None]
 
@@ -85,13 +86,13 @@ class Validation:
         }
 
 
-def validate(compute: Any, threads: int | None = None, seconds: float = 1.5, notify: Notify = lambda message: None) -> Validation:
+def validate(compute: Any, threads: int | None = None, seconds: float = 1.0, notify: Notify = lambda message: None) -> Validation:
     """Compare predicted and measured training steps of every reference model, at a batch at which no profile is calibrated.
 
     Args:
         compute: a profile's rates, as :func:`edgefl.fleet.rates.train_s` takes them.
         threads: of torch; None is every core that this process may use.
-        seconds: about how long each model is measured; at least five steps, whose quickest quarter counts, as in calibration.
+        seconds: about how long each model is measured; at least three steps, whose quickest quarter counts, as in calibration.
         notify: told which model is next.
     """
     others, rows = Others(), []
@@ -109,7 +110,7 @@ def _comparison(compute: Any, name: str, seconds: float) -> Comparison:
         predicted_s = train_s(compute, cost, batch, 1)
         if predicted_s <= _STEP_LIMIT_S:
             break
-    readings = timing.interleaved({name: timing.step_task(network, batch)}, seconds)[name]
+    readings = timing.interleaved({name: timing.step_task(network, batch)}, seconds, _LEAST)[name]
     measured = Spread.of_seconds([sum(parts) for parts in readings])
     macs = cost.macs_of(batch, 1)
     by_rate_s = macs / (compute.training_gmacs_per_s.value * 1e9)

@@ -60,7 +60,7 @@ def measured() -> Measured:
         free_bytes=3_000_000_000,
         battery=False,
         source="edgefl calibrate on it; 2 threads where not one; torch 2.13.0",
-        kernels={"gemm": pair, "convolution 3x3": pair, "convolution 1x1": pair},
+        kernels={"gemm": pair, "convolution 3x3": pair, "convolution 1x1": pair, "values": (constant(0.5e9), constant(0.4e9))},
         copied=constant(9e9),
         steps={name: [step(work, slower) for slower in (1.0, 1.0, 1.5, 3.0)] for name, work in WORK.items()},
         inference={
@@ -157,12 +157,14 @@ def test_macs_of_every_reference_kind_add_up():
 
 
 def test_the_fit_finds_the_costs_that_made_the_steps():
-    assert fit([step(work) for work in WORK.values()], 1 / TRUE_COSTS[1]) == pytest.approx(TRUE_COSTS, rel=1e-3)
+    assert fit([step(work) for work in WORK.values()], 1 / TRUE_COSTS[1], 1 / TRUE_COSTS[3]) == pytest.approx(
+        TRUE_COSTS, rel=1e-3
+    )
 
 
 def test_no_part_costs_less_than_nothing_however_noisy_the_steps():
     noisy = [step(work, slower) for work, slower in zip(WORK.values(), (4.0, 0.3, 1.0, 0.5, 2.0, 0.7), strict=True)]
-    found = fit(noisy, 1 / TRUE_COSTS[1])
+    found = fit(noisy, 1 / TRUE_COSTS[1], 1 / TRUE_COSTS[3])
     assert min(found) >= 0
     assert min(found[0], found[2]) >= TRUE_COSTS[1] / 4 * (1 - 1e-9)
 
@@ -272,7 +274,7 @@ def test_a_network_too_slow_for_its_batch_is_measured_at_a_smaller_one(monkeypat
     from edgefl.registry import models
 
     class Slow:
-        training_gmacs_per_s = figure(1e-3)
+        training_gmacs_per_s = figure(2e-3)
 
     monkeypatch.setattr(models, "names", lambda: ["mlp"])
     assert validating.validate(Slow(), threads=1, seconds=0.1).rows[0].batch_size == 4

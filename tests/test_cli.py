@@ -92,6 +92,18 @@ VALUES: dict[str, tuple[str, Any]] = {
     "optimizer": ("sgd", "sgd"),
     "codec": ("fp16", "fp16"),
     "engine": ("pool", "pool"),
+    "conditions": ("ideal", "ideal"),
+    "over_selection": ("1.5", 1.5),
+    "deadline_s": ("2.5", 2.5),
+    "availability": ("daily", "daily"),
+    "eligible_when": ("idle,charging", ("idle", "charging")),
+    "start_hour": ("7.5", 7.5),
+    "dynamic_devices": ("", True),
+    "mode": ("async", "async"),
+    "staleness_power": ("0.25", 0.25),
+    "enforce": ("hard", "hard"),
+    "on_shortfall": ("tier,send", ("tier", "send")),
+    "cpu_limit_s": ("60", 60.0),
 }
 TEXTS = {"profile", "method", "model", "norm", "dataset", "data_dir", "partition"}
 
@@ -115,7 +127,9 @@ def test_help_shows_the_default_of_every_key(key: str) -> None:
     (option,) = [p for p in command.params if p.name == key]  # type: ignore[union-attr]
     shown = str(option.help).rpartition("[")[2]  # type: ignore[attr-defined]
     if default is not None and key != "method_options":
-        assert shown == ("no]" if default is False else f"{default:g}]" if isinstance(default, float) else f"{default}]")
+        listed = ",".join(default) if isinstance(default, tuple) else default
+        plain = {"permute_labels": "no", "dynamic_devices": "static", "eligible_when": "all three"}.get(key, listed)
+        assert shown == f"{plain:g}]" if isinstance(default, float) else shown == f"{plain}]"
 
 
 def test_help_groups_the_flags_in_the_order_of_a_run() -> None:
@@ -123,7 +137,7 @@ def test_help_groups_the_flags_in_the_order_of_a_run() -> None:
     headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
         "What is trained, and for whom", "Who holds which data", "Rounds and chance", "Tiers", "Training on a client",
-        "The server, and what travels", "This computer", "This command",
+        "The server, and what travels", "The fleet", "This computer", "This command",
     ]  # fmt: skip
     assert "a+b" in text
 

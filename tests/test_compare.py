@@ -226,7 +226,7 @@ def test_what_was_asked_is_read_back(tmp_path: Path) -> None:
 
 
 def test_nobody_fits_anything_is_status_3_and_nothing_is_written(tmp_path: Path) -> None:
-    config = SMALL.model_copy(update={"profile": "micro-controller", "model": "cnn-digits"})
+    config = SMALL.model_copy(update={"profile": "micro-controller", "model": "cnn-digits", "on_shortfall": ("tier",)})
     with pytest.raises(BudgetError, match=r"no run of the comparison can be played:\nfedhm, seed 0: no device of the fleet fits"):
         compare(["fedhm", "heterofl@1"], config, tmp_path / "c")
     assert not (tmp_path / "c").exists()

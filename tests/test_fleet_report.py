@@ -157,6 +157,16 @@ def test_a_round_is_drawn_from_its_beginning_and_closed_where_it_closed() -> Non
     assert go.Figure(chart.figure).data
 
 
+def test_a_round_that_closes_at_its_deadline_has_one_line_for_both() -> None:
+    line = record(
+        1, outcome(0, "fast", "trained"), outcome(1, "slow", "late", (1, 5, 1)), round_s=6.0, clock_s=6.0, deadline_s=6.0
+    )
+    figure = timeline(summary_of([line]), line).figure
+    assert figure is not None
+    lines = {trace["name"]: trace["x"] for trace in figure["data"] if trace.get("mode") == "lines"}
+    assert lines == {"the round closes at its deadline": [6.0, 6.0]}
+
+
 def test_lines_stand_under_their_class_from_early_to_late() -> None:
     figure = timeline(summary_of([busy()]), busy()).figure
     assert figure is not None
@@ -426,8 +436,8 @@ def test_rounds_of_a_dry_run_are_drawn_over_the_run_and_over_the_day() -> None:
 def test_the_policies_of_a_dry_run_are_compared_by_their_weakest_class() -> None:
     summary, rounds = dry()
     assert policy_sentence(summary["policies"], TITLES) == (
-        "Under auto the class that takes least part is Slow phone: 60.0 % of its sessions train; "
-        "under uniform it is Slow phone, with 20.0 %."
+        "Under “auto” the class that takes least part is Slow phone: 60.0 % of its sessions train; "
+        "under “uniform” it is Slow phone, with 20.0 %."
     )
     rendered = dry_page.render(summary, rounds)
     assert "--share: 0.2" in rendered

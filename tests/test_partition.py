@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.data.partition import Classes, Dirichlet, Iid, Natural, _fill_empty, parse, split
+from edgefl.data.holdings import labels_drawn
+from edgefl.data.partition import Classes, Dirichlet, Iid, Index, Natural, _fill_empty, parse, split
 from edgefl.errors import ConfigError, DataError
 
 
@@ -56,7 +57,15 @@ def test_the_generator_alone_decides():
 
 
 @pytest.mark.parametrize(
-    ("spec", "expected"), [("iid", Iid()), ("dirichlet:0.5", Dirichlet(0.5)), ("classes:3", Classes(3)), ("natural", Natural())]
+    ("spec", "expected"),
+    [
+        ("iid", Iid()),
+        ("dirichlet:0.5", Dirichlet(0.5)),
+        ("classes:3", Classes(3)),
+        ("natural", Natural()),
+        ("index:60", Index(60)),
+        ("index:1:1e-3", Index(1, 0.001)),
+    ],
 )
 def test_parse(spec, expected):
     assert parse(spec) == expected
@@ -76,6 +85,19 @@ def test_parse(spec, expected):
         "classes:",
         "natural:",
         "natural:2",
+        "index",
+        "index:",
+        "index:0",
+        "index:-1",
+        "index:2.5",
+        "index:60:",
+        "index:60:0",
+        "index:60:-0.5",
+        "index:60:nan",
+        "index:60:inf",
+        "index:60:0.5:1",
+        "index:60:0.5:",
+        "index::0.5",
     ],
 )
 def test_parse_refuses(spec):
@@ -83,9 +105,10 @@ def test_parse_refuses(spec):
         parse(spec)
 
 
-def test_parse_suggests_the_nearest_kind():
-    with pytest.raises(ConfigError, match="did you mean 'dirichlet'"):
-        parse("dirichelt:0.5")
+@pytest.mark.parametrize(("spec", "kind"), [("dirichelt:0.5", "dirichlet"), ("indx:60", "index")])
+def test_parse_suggests_the_nearest_kind(spec, kind):
+    with pytest.raises(ConfigError, match=f"index:S or index:S:A .*did you mean '{kind}'"):
+        parse(spec)
 
 
 @pytest.mark.parametrize(
@@ -144,3 +167,56 @@ def test_nobody_owns_anything():
         ConfigError, match="partition: natural needs samples that belong to somebody; data sets that have them: shakespeare"
     ):
         split(np.zeros(30, np.int64), 4, Natural(), np.random.default_rng(0))
+
+
+class Told:
+    """Stands in for a generator: it answers what it was told to."""
+
+    def __init__(self, shares: list[float], *draws: list[int]) -> None:
+        self.shares, self.draws = shares, list(draws)
+        self.asked: list[tuple[int, int]] = []
+
+    def dirichlet(self, alpha: np.ndarray) -> np.ndarray:
+        assert alpha.tolist() == [0.5] * len(self.shares)
+        return np.array(self.shares)
+
+    def integers(self, high: int, size: int) -> np.ndarray:
+        self.asked.append((int(high), size))
+        return np.array(self.draws.pop(0))
+
+
+def test_a_label_that_runs_out_leaves_the_rest_to_the_others_by_hand():
+    """Half a million of a million are label 0, of which there are 3: of six draws five fall there, so two are drawn of 2 and 3 alone."""
+    rng = Told([0.5, 0.25, 0.25], [0, 1, 2, 3, 499_999, 500_000], [249_999, 250_000])
+    assert labels_drawn(np.array([3, 0, 4, 2]), 6, 0.5, rng).tolist() == [3, 0, 2, 1]
+    assert rng.asked == [(1_000_000, 6), (500_000, 2)]
+
+
+def test_where_the_others_have_no_proportion_the_samples_left_decide_by_hand():
+    rng = Told([1.0, 0.0, 0.0], [7, 7, 7, 7, 7], [3, 4])
+    assert labels_drawn(np.array([3, 0, 4, 2]), 5, 0.5, rng).tolist() == [3, 0, 1, 1]
+    assert rng.asked == [(1_000_000, 5), (6, 2)]
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=12).filter(any),
+    st.floats(0, 1.7e308, exclude_min=True),
+    st.integers(0, 2**32 - 1),
+    st.data(),
+)
+def test_labels_are_drawn_in_full_and_never_more_than_there_are(sizes, alpha, seed, data):
+    count = data.draw(st.integers(1, sum(sizes)))
+    counts = labels_drawn(np.array(sizes), count, alpha, np.random.default_rng(seed))
+    assert counts.sum() == count
+    assert (counts >= 0).all()
+    assert (counts <= sizes).all()
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+def test_labels_follow_the_dirichlet_multinomial_law(alpha):
+    """Of S draws over K labels each label has S/K on average, with variance S/K · (1 − 1/K) · (S + KA) / (1 + KA)."""
+    rng = np.random.default_rng(3)
+    drawn = np.array([labels_drawn(np.full(5, 1000), 60, alpha, rng) for _ in range(4000)])
+    variance = 60 / 5 * (1 - 1 / 5) * (60 + 5 * alpha) / (1 + 5 * alpha)
+    assert np.abs(drawn.mean(axis=0) - 12).max() < 4 * (variance / 4000) ** 0.5
+    assert np.abs(drawn.var(axis=0) / variance - 1).max() < 0.15

@@ -21,6 +21,7 @@ from edgefl.errors import BudgetError, ConfigError, InputError, UnknownNameError
 from edgefl.fleet.budget import Budget, shortfalls
 from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device, load_fleet
+from edgefl.fleet.population import Population
 from edgefl.methods.base import create
 from edgefl.methods.ranks import hybrid_ranks, rank_candidates, ranked
 from edgefl.models.base import Architecture
@@ -415,7 +416,8 @@ def test_every_class_of_a_fleet_gets_its_largest_ratio(method):
     fleet = fleet.model_copy(update={"budget": tight})
     ratios = auto_tiers(chosen, fleet, trace, training, 100)
     assert 1.0 not in ratios
-    plan_of_run = make_plan(fleet, {Tier(ratio): trace(ratio) for ratio in ratios}, training, [100], 0, trace(1.0))
+    costs = {Tier(ratio): trace(ratio) for ratio in ratios}
+    plan_of_run = make_plan(Population(fleet, 10, 0), costs, training, 100, 100, trace(1.0))
     taken = {device.tier.ratio for device in plan_of_run.classes if device.tier}
     assert taken == set(ratios)
     for device in plan_of_run.classes:

@@ -20,17 +20,16 @@ from edgefl.prepare import prepare
 from edgefl.records import Tier
 from edgefl.server.checkpoint import Checkpoint, restore, save
 from edgefl.server.clients import ClientStore
-from edgefl.server.rounds import Schedule, Standing, play_round
+from edgefl.server.standing import Standing
 from edgefl.wire import decode, encode, payload_bytes
 
-SMALL = {"clients": 6, "per_round": 6, "local_epochs": 1, "rounds": 1}
+SMALL = {"clients": 6, "per_round": 6, "local_epochs": 1, "rounds": 1, "conditions": "ideal"}
 
 
 def play(session, state, round_=1):
     store = ClientStore(Path("not", "written.sqlite"))
     with open_engine("inline", 1, session.clients) as engine:
-        parts = (session.plan, session.schedule, session.shard_sizes, engine, store)
-        standing, record = play_round(session.method, Standing(state), *parts, round_)
+        standing, record = session.play(session.method, Standing(state), engine, store, round_)
     return standing.state, record
 
 
@@ -50,8 +49,8 @@ def test_a_round_leaves_the_state_it_started_from_alone(session):
 
 
 def test_a_round_in_which_nobody_may_train_changes_nothing(session):
-    closed = tuple(dataclasses.replace(c, fits=(), refusals=c.refusals) for c in session.plan.classes)
-    shut = dataclasses.replace(session, plan=dataclasses.replace(session.plan, classes=closed))
+    closed = tuple((dataclasses.replace(c, options=()),) for c in session.plan.classes)
+    shut = dataclasses.replace(session, plan=dataclasses.replace(session.plan, cells=closed))
     state = shut.first_state()
     after, record = play(shut, state)
     assert after is state
@@ -74,16 +73,6 @@ def test_a_tier_that_no_class_takes_still_has_a_device():
     plan = prepare(RunConfig.of({**SMALL, "profile": "laptop"})).plan
     assert [plan.home_of(tier).device.name for tier in plan.costs] == ["laptop"] * 3
     assert [c.tier for c in plan.classes] == [Tier(1.0)]
-
-
-def test_selection_depends_on_seed_and_round_only(session):
-    from edgefl.server.rounds import _select
-
-    schedule = Schedule(0, 3, "auto")
-    drawn = [tuple(_select(session.plan, schedule, r)) for r in (1, 1, 2, 3, 4, 5)]
-    assert drawn[0] == drawn[1]
-    assert len(set(drawn)) > 1
-    assert all(len(set(d)) == 3 for d in drawn)
 
 
 shapes_of_tensors = st.dictionaries(

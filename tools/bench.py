@@ -91,6 +91,28 @@ def plan_ranks() -> Run:
     return edgefl("plan resnet18 --input 3x32x32 --macs 100M --memory 200MB --allocate spectral")
 
 
+def dry_run(clients: int, rounds: int) -> Run:
+    """Simulate rounds of 1,000 clients without training, by the hour of the day."""
+    keys = f"--clients {clients} --rounds {rounds} --per-round 1000 --partition index:60 --availability daily --dataset fashion-mnist"
+    with tempfile.TemporaryDirectory() as folder:
+        return edgefl(f"simulate --dry-run {keys} --out {folder}/run")
+
+
+def dry_thousand() -> Run:
+    """Ask everybody of a small population once: what a million clients are compared with."""
+    return dry_run(clients=1_000, rounds=1)
+
+
+def dry_million() -> Run:
+    """Begin with a million clients: a round of 1,000 and the report."""
+    return dry_run(clients=1_000_000, rounds=1)
+
+
+def dry_million_long() -> Run:
+    """1,000 rounds of 1,000 of a million clients."""
+    return dry_run(clients=1_000_000, rounds=1_000)
+
+
 @dataclass(frozen=True)
 class Case:
     """A line of the table: what it runs, and the most it may take."""
@@ -119,6 +141,11 @@ CASES = {
     "help": Case("`edgefl --help`", help_screen),
     "profile": Case("`edgefl profile` ResNet-18, 3×32×32, four FedHM tiers", profile_tiers, seconds_target=5),
     "profile-large": Case("`edgefl profile` ResNet-50, 3×224×224, batch 64", profile_large, peak_bytes_target=10**9),
+    "dry-1e3": Case("`edgefl simulate --dry-run`, 1 round, 1,000 clients", dry_thousand),
+    "dry-1e6": Case("`edgefl simulate --dry-run`, 1 round of 1,000 of 1,000,000 clients", dry_million),
+    "dry-1e6-long": Case(
+        "`edgefl simulate --dry-run`, 1,000 rounds of 1,000 of 1,000,000 clients", dry_million_long, seconds_target=120
+    ),
     "plan": Case("`edgefl plan --allocate spectral` ResNet-18, 100 M MACs, 200 MB", plan_ranks),
 }
 

@@ -78,7 +78,8 @@ _FLAGS: dict[str, Callable[[Any], Any]] = dict(
         _flag(
             DATA,
             "partition",
-            "iid; dirichlet:A, uneven labels; classes:K, K labels each; natural, as the data set names owners. [dirichlet:0.5]",
+            "iid; dirichlet:A, uneven labels; classes:K, K labels each; natural, as the data set names owners; index:S or index:S:A, "
+            "each client draws S samples (uneven labels), for any number of clients. [dirichlet:0.5]",
             metavar="SPEC",
         ),
         _flag(DATA, "data_share", "Share of its training samples that each client keeps. [1]", float),

@@ -1,4 +1,4 @@
-"""How training samples are spread over clients: every sample used exactly once, no client empty."""
+"""How training samples are spread over clients: every sample dealt exactly once, or drawn by each client for itself; nobody is empty."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import numpy as np
 from edgefl.errors import ConfigError, DataError, nearest
 from edgefl.registry import datasets
 
-_FORMS = "iid, dirichlet:A (A > 0), classes:K (K a whole number of at least 1) or natural"
-_KINDS = ("iid", "dirichlet", "classes", "natural")
+_FORMS = (
+    "iid, dirichlet:A (A > 0), classes:K (K a whole number of at least 1), natural, "
+    "index:S or index:S:A (S a whole number of at least 1, A > 0)"
+)
+_KINDS = ("iid", "dirichlet", "classes", "natural", "index")
 
 
 @dataclass(frozen=True)
@@ -45,17 +48,38 @@ class Natural:
     """
 
 
-Partition = Iid | Dirichlet | Classes | Natural
+@dataclass(frozen=True)
+class Index:
+    """Every client draws ``samples`` different samples from all there are, by a stream of its own: any number of clients, none stored.
+
+    Two clients may hold the same sample. With ``alpha`` each client first draws the proportions of its labels from Dir(alpha) and then the
+    label of each sample from them (Hsu et al. 2019); what a label cannot give, since all of it is taken, goes to the client's other labels.
+    """
+
+    samples: int
+    alpha: float | None = None
+
+    def __str__(self) -> str:
+        """Return it as it is written."""
+        return f"index:{self.samples}" if self.alpha is None else f"index:{self.samples}:{self.alpha:g}"
+
+
+Deal = Iid | Dirichlet | Classes | Natural
+"""What deals every sample to one client, all clients at once."""
+
+Partition = Deal | Index
 
 
 def parse(spec: str) -> Partition:
-    """Read ``iid``, ``dirichlet:0.5``, ``classes:3`` or ``natural``.
+    """Read ``iid``, ``dirichlet:0.5``, ``classes:3``, ``natural``, ``index:60`` or ``index:60:0.5``.
 
     Raises:
         ConfigError: another form or a value out of range.
 
     >>> parse("dirichlet:0.5")
     Dirichlet(alpha=0.5)
+    >>> parse("index:60:0.5")
+    Index(samples=60, alpha=0.5)
     """
     kind, _, value = spec.partition(":")
     if kind == "iid" and not value:
@@ -63,25 +87,32 @@ def parse(spec: str) -> Partition:
     if spec == "natural":
         return Natural()
     try:
-        if kind == "dirichlet" and math.isfinite(alpha := float(value)) and alpha > 0:
+        if kind == "dirichlet" and _positive(alpha := float(value)):
             return Dirichlet(alpha)
         if kind == "classes" and (per_client := int(value)) >= 1:
             return Classes(per_client)
+        count, skewed, skew = value.partition(":")
+        if kind == "index" and (samples := int(count)) >= 1 and (not skewed or _positive(float(skew))):
+            return Index(samples, float(skew) if skewed else None)
     except ValueError:
         pass
     hint = nearest(kind, _KINDS) if kind not in _KINDS else ""
     raise ConfigError(f"partition: got {spec!r}, expected {_FORMS};{hint}".removesuffix(";"))
 
 
+def _positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
 def split(
-    labels: np.ndarray, clients: int, partition: Partition, rng: np.random.Generator, owners: np.ndarray | None = None
+    labels: np.ndarray, clients: int, partition: Deal, rng: np.random.Generator, owners: np.ndarray | None = None
 ) -> list[np.ndarray]:
     """Return each client's sample numbers, ascending.
 
     Args:
         labels: int64 (n,).
         clients: at most n.
-        partition: see :func:`parse`.
+        partition: see :func:`parse`; ``index`` is drawn client by client instead, see :mod:`edgefl.data.holdings`.
         rng: decides who gets what.
         owners: int64 (n,), whose each sample is; needed by ``natural`` alone.
 
@@ -106,22 +137,27 @@ def _dirichlet(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Ge
     owner = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         index = rng.permutation(np.flatnonzero(labels == label))
-        shares = _proportions(clients, alpha, rng)
+        shares = proportions(clients, alpha, rng)
         ends = np.rint(np.cumsum(shares) * len(index)).astype(np.int64)
         ends[-1] = len(index)
         owner[index] = np.searchsorted(ends, np.arange(len(index)), side="right")
     return _by_owner(owner, clients)
 
 
-def _proportions(clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    shares = rng.dirichlet(np.full(clients, alpha))
+def proportions(parts: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Return a draw from the symmetric Dirichlet law: float64 (parts,), of sum 1, for every finite ``alpha`` > 0.
+
+    >>> proportions(4, 1e308, np.random.default_rng(0)).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+    shares = rng.dirichlet(np.full(parts, alpha))
     if np.isfinite(shares).all() and shares.sum() > 0:
         return shares
     # The gamma draws overflow for huge alpha and underflow for tiny alpha; the limits of the law are equal shares, and one that takes all.
     if alpha > 1:
-        return np.full(clients, 1 / clients)
-    shares = np.zeros(clients)
-    shares[rng.integers(clients)] = 1.0
+        return np.full(parts, 1 / parts)
+    shares = np.zeros(parts)
+    shares[rng.integers(parts)] = 1.0
     return shares
 
 

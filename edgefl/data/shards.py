@@ -7,7 +7,8 @@ import functools
 import numpy as np
 
 from edgefl.data import scenario
-from edgefl.data.partition import Natural, Partition, parse, split
+from edgefl.data.holdings import Dealt, Drawn, Holdings
+from edgefl.data.partition import Index, Natural, parse
 from edgefl.data.sources import Dataset, Split
 from edgefl.data.strata import apportion, drawn
 from edgefl.errors import ConfigError, DataError
@@ -17,15 +18,16 @@ TEST_SAMPLES = 200
 
 
 class Shards:
-    """The clients' parts of a data set: only sample numbers are held, samples are copied when asked for.
+    """The clients' parts of a data set: at most sample numbers are held, samples are copied when asked for.
 
-    Without domains the partition rule is applied to all clients at once. With domains the clients are first dealt to them in
-    blocks whose sizes differ by at most one, and the rule is applied within each domain.
+    With domains the clients are first dealt to them in blocks whose sizes differ by at most one, and the partition rule is applied within
+    each domain. Of the clients of ``index:S`` nothing is held: a client's sample numbers are drawn whenever they are asked for, the same
+    whatever was asked before, so that there may be millions of them.
 
     Args:
         data: the data set.
         clients: how many.
-        partition: ``iid``, ``dirichlet:A``, ``classes:K`` or ``natural``.
+        partition: ``iid``, ``dirichlet:A``, ``classes:K``, ``natural``, ``index:S`` or ``index:S:A``.
         seed: of the run.
         permute_labels: every client has an order of its own for the labels of its domain.
         data_share: the share of its training samples that a client keeps, more than 0 and at most 1.
@@ -36,8 +38,10 @@ class Shards:
 
     >>> from edgefl.data.digits import digits
     >>> shards = Shards(digits(), clients=10, partition="iid", seed=0, data_share=0.2)
-    >>> shards.sizes[:2], len(shards.train(0)), len(shards.test(0))
-    ([29, 29], 29, 200)
+    >>> len(shards), shards.size(0), len(shards.train(0)), len(shards.test(0))
+    (10, 29, 29, 200)
+    >>> len(Shards(digits(), clients=1_000_000, partition="index:60:0.5", seed=0).train(999_999))
+    60
     """
 
     def __init__(
@@ -52,35 +56,43 @@ class Shards:
         scenario.check_share(data_share)
         if clients < 1:
             raise ConfigError(f"clients: got {clients}, expected at least 1")
-        self.data, self.seed, self.permutes = data, seed, permute_labels
         rule = parse(partition)
+        if clients < len(data.domain_names):
+            names = f"{len(data.domain_names)} domains ({', '.join(data.domain_names)})"
+            raise DataError(f"{clients} clients for {names}: each domain needs at least one")
+        self.data, self.seed, self.permutes, self._clients = data, seed, permute_labels, clients
         self._natural = isinstance(rule, Natural)
-        self._domains = np.zeros(clients, np.int64)
-        whole = self._split(clients, rule)
-        self.indices: tuple[np.ndarray, ...] = tuple(self._kept(client, own, data_share) for client, own in enumerate(whole))
+        self._holdings: Holdings = (
+            Drawn(data, clients, rule, seed, data_share)
+            if isinstance(rule, Index)
+            else Dealt(data, clients, rule, seed, data_share)
+        )
 
-    @property
-    def sizes(self) -> list[int]:
-        """Training samples of each client."""
-        return [len(own) for own in self.indices]
+    def __len__(self) -> int:
+        """Return how many clients there are."""
+        return self._clients
+
+    def own(self, client: int) -> np.ndarray:
+        """Return the numbers of the training samples of ``client``, int64, ascending."""
+        return self._holdings.own(self._checked(client))
 
     def size(self, client: int) -> int:
-        """Return the training samples of ``client``."""
-        return len(self.indices[client])
+        """Return how many training samples ``client`` has."""
+        return self._holdings.size(self._checked(client))
 
-    @functools.cached_property
+    @property
     def largest(self) -> int:
-        """The most training samples that a client has."""
-        return max(self.sizes)
+        """Training samples of the client that has most."""
+        return self._holdings.largest
 
-    @functools.cached_property
+    @property
     def mean(self) -> int:
-        """The mean number of training samples of a client, rounded."""
-        return max(1, round(sum(self.sizes) / len(self.indices)))
+        """Training samples of a client on average, rounded, at least 1."""
+        return self._holdings.mean
 
     def train(self, client: int) -> Split:
         """Return a copy of the training samples of ``client``, labelled as it labels them."""
-        own = self.indices[client]
+        own = self.own(client)
         return Split(self.data.train.x[own], self._labelled(client, self.data.train.y[own]))
 
     def test(self, client: int, limit: int = TEST_SAMPLES) -> Split:
@@ -92,12 +104,13 @@ class Shards:
         """
         if limit < 1:
             raise ConfigError(f"held-out samples of a client: got a limit of {limit}, expected at least 1")
+        own = self.own(client)
         rng = generator(self.seed, client, "local test")
-        pool = self._held_out(client)
+        pool = self._held_out(client, own)
         labels = self.data.test.y[pool]
         chosen = np.zeros(0, np.int64)
         if not self._natural:
-            values, sizes = np.unique(self.data.train.y[self.indices[client]], return_counts=True)
+            values, sizes = np.unique(self.data.train.y[own], return_counts=True)
             wanted = dict(zip(values.tolist(), apportion(sizes, limit).tolist(), strict=True))
             chosen = drawn(labels, wanted, rng)
         if not len(chosen):
@@ -106,7 +119,7 @@ class Shards:
 
     def domain(self, client: int) -> int:
         """Return the number of the domain of ``client``; 0 where there is only one."""
-        return int(self._domains[client])
+        return self._holdings.domain(self._checked(client))
 
     def permutation(self, client: int) -> np.ndarray:
         """Return what ``client`` calls each label, int64 (classes,): its own order if labels are permuted."""
@@ -116,44 +129,23 @@ class Shards:
 
     def present(self, client: int) -> np.ndarray:
         """Return the labels among the training samples of ``client``, as it labels them, ascending."""
-        return np.unique(self._labelled(client, self.data.train.y[self.indices[client]]))
+        return np.unique(self._labelled(client, self.data.train.y[self.own(client)]))
 
-    def _split(self, clients: int, rule: Partition) -> list[np.ndarray]:
-        data = self.data
-        if data.train_domain is None:
-            return split(data.train.y, clients, rule, generator(self.seed, "partition"), data.train_owner)
-        names = data.domain_names
-        if clients < len(names):
-            raise DataError(f"{clients} clients for {len(names)} domains ({', '.join(names)}): each domain needs at least one")
-        parts: list[np.ndarray] = [np.zeros(0, np.int64)] * clients
-        blocks = np.array_split(generator(self.seed, "domains").permutation(clients), len(names))
-        for domain, block in enumerate(blocks):
-            samples = np.flatnonzero(data.train_domain == domain)
-            owners = None if data.train_owner is None else data.train_owner[samples]
-            try:
-                own = split(data.train.y[samples], len(block), rule, generator(self.seed, domain, "partition"), owners)
-            except DataError as error:
-                raise DataError(f"domain {names[domain]}: {error}") from None
-            for client, part in zip(np.sort(block), own, strict=True):
-                parts[client] = samples[part]
-            self._domains[block] = domain
-        return parts
-
-    def _kept(self, client: int, own: np.ndarray, data_share: float) -> np.ndarray:
-        if data_share == 1:
-            return own
-        return own[scenario.share(self.data.train.y[own], data_share, generator(self.seed, client, "share"))]
+    def _checked(self, client: int) -> int:
+        if not 0 <= client < self._clients:
+            raise IndexError(f"client {client}: there are clients 0 to {self._clients - 1}")
+        return client
 
     def _labelled(self, client: int, labels: np.ndarray) -> np.ndarray:
         if not self.permutes:
             return labels
         return scenario.permuted(labels, self.permutation(client), self.data.classes, client)
 
-    def _held_out(self, client: int) -> np.ndarray:
-        """Return the numbers of the held-out samples that those of ``client`` are drawn from."""
+    def _held_out(self, client: int, own: np.ndarray) -> np.ndarray:
+        """Return the numbers of the held-out samples that those of ``client``, who owns ``own``, are drawn from."""
         data = self.data
         if self._natural and data.train_owner is not None and data.test_owner is not None:
-            return np.flatnonzero(np.isin(data.test_owner, np.unique(data.train_owner[self.indices[client]])))
+            return np.flatnonzero(np.isin(data.test_owner, np.unique(data.train_owner[own])))
         if data.test_domain is not None:
             return np.flatnonzero(data.test_domain == self.domain(client))
         return np.arange(len(data.test))

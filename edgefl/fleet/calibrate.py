@@ -54,7 +54,7 @@ class Measured:
     Attributes:
         threads: of what ran on all threads.
         source: what was run where, for figures of kernels and steps.
-        kernels: kernel → rate on one thread and on all.
+        kernels: kernel → rate on one thread and on all; of ``values`` it is values per second.
         copied: bytes that one core copies in a second.
         steps: network and batch → its training step, once per round of repeats; in a round every step ran once.
         inference: network → rate of an inference of one sample, on one thread and on all.
@@ -128,9 +128,9 @@ def compute_of(measured: Measured) -> dict[str, Any]:
 def _step_costs(measured: Measured) -> dict[str, Any]:
     """Return the table ``compute.training_step``: fitted to what is taken of each step, with the range of fits to single rounds."""
     # More threads than free cores are slower than one: no device would use them.
-    gemm = max(measured.kernels["gemm"], key=lambda spread: spread.value)
-    costs = fit(measured.typical(), gemm.value)
-    rounds = [fit(steps, gemm.value) for steps in zip(*measured.steps.values(), strict=True)]
+    gemm, values = (max(measured.kernels[name], key=lambda spread: spread.value) for name in ("gemm", "values"))
+    costs = fit(measured.typical(), gemm.value, values.value)
+    rounds = [fit(steps, gemm.value, values.value) for steps in zip(*measured.steps.values(), strict=True)]
     figures = {}
     for at, key in enumerate(StepCosts.model_fields):
         unit = 1e6 if key.endswith("_us_per_pass") else 1e12
@@ -139,6 +139,10 @@ def _step_costs(measured: Measured) -> dict[str, Any]:
         note += f", {found.low:.3g} to {found.high:.3g}, {found.repeats} rounds"
         if key == "dense_ps_per_mac":
             note = f"a matrix product, in GMAC/s: {_giga(gemm)}"
+        elif key == "elementwise_ps_per_value":
+            note = f"normalisation, ReLU and pooling, forward and backward, in 10^9 values/s: {_giga(values)}"
+        elif key == "update_ps_per_value":
+            note = note.replace("fitted to the steps", "SGD with momentum, the update of the largest of the steps")
         figures[key] = _figure(costs[at] * unit, measured.source, note)
     return figures
 
@@ -236,7 +240,7 @@ def _giga(spread: Spread) -> Spread:
 
 
 def _each(rates: Mapping[str, tuple[Spread, Spread]], which: int) -> str:
-    return ", ".join(f"{name} {_giga(pair[which])}" for name, pair in rates.items())
+    return ", ".join(f"{name} {_giga(pair[which])}" for name, pair in rates.items() if name != "values")
 
 
 @dataclass(frozen=True)

@@ -81,14 +81,15 @@ def work_of(cost: Cost, samples: int, passes: int, evaluated: int = 0) -> Work:
     Kinds are those of the layers; a cost without layers counts as dense. The MACs add up to :meth:`~edgefl.records.Cost.macs_of`.
     """
     total, of_sample = cost.macs_of(samples, passes, evaluated), cost.macs_forward + cost.macs_backward
-    macs = {"convolution": 0.0, "recurrent": 0.0}
-    # Where each step trains one of several networks, the kinds are as in the largest.
-    drawn = 1.0 if cost.macs_drawn is None or not of_sample else cost.macs_drawn / of_sample
+    # Where each step trains one of several networks, every kind has the share of the whole that the mean of them has.
+    drawn = of_sample if cost.macs_drawn is None else cost.macs_drawn
+    macs = {"convolution": 0, "recurrent": 0, "dense": 0}
     for layer in cost.layers:
-        if (kind := kind_of(layer.kind)) != "dense":
-            trained = layer.macs_forward + layer.macs_backward_input + layer.macs_backward_weight
-            macs[kind] += samples * trained * drawn + passes * layer.macs_compose + evaluated * layer.macs_forward
-    convolution, recurrent = int(macs["convolution"]), int(macs["recurrent"])
+        trained = layer.macs_forward + layer.macs_backward_input + layer.macs_backward_weight
+        macs[kind_of(layer.kind)] += (
+            samples * trained * drawn // max(of_sample, 1) + passes * layer.macs_compose + evaluated * layer.macs_forward
+        )
+    convolution, recurrent = macs["convolution"], macs["recurrent"]
     working = sum(1 for layer in cost.layers if layer.macs_forward or layer.macs_compose or layer.elementwise_ops)
     values = samples * (cost.elementwise_ops + cost.elementwise_ops_backward) + evaluated * cost.elementwise_ops
     dense = max(0, total - convolution - recurrent)
@@ -137,28 +138,29 @@ class Step:
         return self.pass_s + self.update_s
 
 
-def fit(steps: Sequence[Step], dense_macs_per_s: float) -> tuple[float, ...]:
+def fit(steps: Sequence[Step], dense_macs_per_s: float, values_per_s: float) -> tuple[float, ...]:
     """Return the costs that predict ``steps`` with the least relative squared error, in seconds, in the order of :class:`Work`.
 
-    A dense MAC costs what a measured matrix product takes, a value of the update what the step with the largest update took for it; the
-    other four are fitted, none below 0, and no kind of MAC below a quarter of a dense one.
+    A dense MAC costs what a measured matrix product takes, a value what measured element-wise layers do, a value of the update what the
+    step with the largest update took for it. The other three are fitted, none below 0, no kind of MAC below a quarter of a dense one:
+    six at once would be told apart too loosely by the steps of three networks.
 
     >>> work = [Work(9, 0, 0, 4, 1, 2), Work(90, 0, 0, 4, 1, 2), Work(9, 0, 0, 40, 1, 2), Work(9, 0, 9, 4, 1, 20)]
     >>> steps = [Step(w, w.seconds((2, 1, 3, 4, 0, 5)), 6.0) for w in work]
-    >>> [round(c, 6) for c in fit(steps, 1.0)]
+    >>> [round(c, 6) for c in fit(steps, 1.0, 0.25)]
     [2.0, 1.0, 3.0, 4.0, 6.0, 5.0]
     """
     from scipy.optimize import lsq_linear
 
-    dense_s = 1 / dense_macs_per_s
     largest = max(steps, key=lambda step: step.work.update_ops)
-    update_s = largest.update_s / largest.work.update_ops
+    known = {1: 1 / dense_macs_per_s, 3: 1 / values_per_s, 4: largest.update_s / largest.work.update_ops}
+    free = [0, 2, 5]
     counts = np.array([astuple(step.work) for step in steps], dtype=np.float64)
     measured = np.array([step.seconds for step in steps])
-    rest = measured - counts[:, 1] * dense_s - counts[:, 4] * update_s
-    free = [0, 2, 3, 5]
+    rest = measured - sum(counts[:, at] * cost for at, cost in known.items())
     rows = counts[:, free] / measured[:, None]
     scale = np.where(rows.max(axis=0) > 0, rows.max(axis=0), 1.0)
-    lowest = np.array([dense_s / _FASTEST, dense_s / _FASTEST, 0.0, 0.0]) * scale
+    lowest = np.array([known[1] / _FASTEST, known[1] / _FASTEST, 0.0]) * scale
     found = lsq_linear(rows / scale, rest / measured, bounds=(lowest, np.inf)).x / scale
-    return float(found[0]), dense_s, float(found[1]), float(found[2]), update_s, float(found[3])
+    costs = known | dict(zip(free, found, strict=True))
+    return tuple(float(costs[at]) for at in range(len(costs)))

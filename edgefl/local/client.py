@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
 from edgefl.local.objective import PLAIN, Objective
-from edgefl.local.train import OverMemory, Training, optimizer_of, train
+from edgefl.local.train import OverMemory, Trained, Training, optimizer_of, train
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Batch, Outcome, Tier
@@ -73,8 +73,8 @@ class Clients:
         self.data: Dataset = data or load(task.dataset, task.data_dir)
         self.shards = Shards(self.data, task.clients, task.partition, task.seed, task.permute_labels, task.data_share)
 
-    def run(self, job: Job) -> Outcome:
-        """Play one client's part: decode, build, load, train, encode.
+    def run(self, job: Job, loop: Callable[..., Trained] = train) -> Outcome:
+        """Play one client's part: decode, build, load, train by ``loop``, encode.
 
         Training that ends in NaN or infinity is an outcome (``diverged``), whose tensors are not sent, nor kept; so is a step that holds
         more than the device has, where the run meters it (``out_of_memory``).
@@ -102,7 +102,7 @@ class Clients:
             loss = loss_of(method, task.objective, received)
             draws = generator(task.seed, job.round, client, "draw")
             try:
-                result = train(module, loss, optimizer, x, y, present, training, rng, draws, limit_bytes)
+                result = loop(module, loss, optimizer, x, y, present, training, rng, draws, limit_bytes)
             except OverMemory as over:
                 lost = replace(job.planned, status="out_of_memory", steps=1, upload_bytes=0)
                 lost = replace(lost, measured_peak_activation_bytes=over.peak_activation_bytes)

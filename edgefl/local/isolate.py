@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from edgefl.cost.memory import LivenessMeter, bytes_of, held_by
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.local import client as client_module
 from edgefl.local.client import Clients, Job
 from edgefl.local.forked import Ended, OverLimitError, Watch, in_child, is_shortage
 from edgefl.local.limits import (
@@ -196,10 +195,9 @@ def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:
 
 def _play(clients: Clients, job: Job, guard: Guard, cgroup: Cgroup | None, baseline: Baseline, watch: Watch) -> Outcome:
     """Play a client in this process, a forked one, which is held to its memory while it trains."""
-    if job.memory_bytes is not None:
-        # In this process, which plays nobody else, a client trains by the loop with the limit around it.
-        vars(client_module)["train"] = partial(_held_training, guard, cgroup, baseline, int(job.memory_bytes), watch)
-    return clients.run(job)
+    if job.memory_bytes is None:
+        return clients.run(job)
+    return clients.run(job, partial(_held_training, guard, cgroup, baseline, int(job.memory_bytes), watch))
 
 
 def _held_training(

@@ -92,7 +92,8 @@ def policy_sentence(policies: Sequence[Json], titles: Mapping[str, str]) -> str:
     if not found:
         return "No class had a session under any assignment."
     (best, (device, share)), (worst, (lost, lost_share)) = (pick(found, key=lambda pair: pair[1][1]) for pick in (max, min))
-    sentence = f"Under {best} the class that takes least part is {titles.get(device, device)}: {human_percent(share)} of its sessions train"
+    sentence = f"Under “{best}” the class that takes least part is {titles.get(device, device)}"
+    sentence += f": {human_percent(share)} of its sessions train"
     if share == lost_share:
         return f"{sentence}; no assignment does better, none worse."
-    return f"{sentence}; under {worst} it is {titles.get(lost, lost)}, with {human_percent(lost_share)}."
+    return f"{sentence}; under “{worst}” it is {titles.get(lost, lost)}, with {human_percent(lost_share)}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from edgefl.config import explain
@@ -67,7 +67,7 @@ class ClassRow(Record):
     budgets: list[BudgetUse]
     refusals: list[Refusal]
     micro_batch: Whole | None = None
-    considered: list[Considered] = []
+    considered: list[Considered] = Field(default_factory=list)
     assumed: list[str]
 
 
@@ -106,9 +106,9 @@ class Summary(Record):
     waited_s: Number = 0.0
     useful: Work | None = None
     wasted: Work | None = None
-    participation: list[Participation] = []
+    participation: list[Participation] = Field(default_factory=list)
     dry_run: bool = False
-    policies: list[Policy] = []
+    policies: list[Policy] = Field(default_factory=list)
     availability: str = "always"
     start_hour: Number = 0.0
     tiers: list[TierRow]
@@ -137,14 +137,14 @@ class RoundLine(Record):
     download_bytes: Whole
     upload_bytes: Whole
     accuracy: dict[str, Number]
-    clients: list[ClientLine] = []
-    groups: list[Group] = []
+    clients: list[ClientLine] = Field(default_factory=list)
+    groups: list[Group] = Field(default_factory=list)
     round_s: Number = 0.0
     waited_s: Number = 0.0
     deadline_s: Number | None = None
     macs: Whole | None = None
     energy_j: Number | None = None
-    observed: dict[str, Any] = {}
+    observed: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _of_somebody(self) -> RoundLine:

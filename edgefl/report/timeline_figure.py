@@ -66,8 +66,10 @@ def timeline_figure(summary: Json, record: Json, lines: Sequence[Line], end_s: f
     deadline_s, round_s = deadline_shown(record, end_s), record.get("round_s") or 0.0
     widest_s = max(end_s, round_s, deadline_s or 0.0)
     unit, unit_s = clock_unit(widest_s)
-    limits = [("the round closes", round_s, "solid"), *([("deadline", deadline_s, "dash")] if deadline_s else [])]
-    traces = [*_bars(rows, unit_s), *(_limit(name, at / unit_s, row, dash) for name, at, dash in limits)]
+    limits = [("the round closes", round_s, "solid"), ("deadline", deadline_s, "dash")]
+    if deadline_s and abs(deadline_s - round_s) <= 1e-3 * deadline_s:
+        limits = [("the round closes at its deadline", round_s, "dash")]
+    traces = [*_bars(rows, unit_s), *(_limit(name, at / unit_s, row, dash) for name, at, dash in limits if at is not None)]
     labelled = [(place, line) for place, line in rows if line.status != USEFUL]
     if labelled:
         traces.append(_ends(labelled, end_s, unit_s))

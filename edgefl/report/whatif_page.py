@@ -101,14 +101,14 @@ def _scatter(rows: Sequence[Json]) -> Figure:
     traces = [
         {
             **_points(rows, best, unit_s, ["bottom right", *["top left"] * (len(best) - 1)]),
-            "name": "no other is better in both",
+            "name": "beaten by none",
             "line": line,
             "marker": marked,
         }
     ]
     if others:
         side = "middle right" if len(rows) <= _ALL_LABELLED else None
-        traces.append({**_points(rows, others, unit_s, side), "name": "another is", "marker": hollow})
+        traces.append({**_points(rows, others, unit_s, side), "name": "beaten by another", "marker": hollow})
     for trace, joined in zip(traces, (True, False), strict=False):
         text = "+text" if trace["text"] else ""
         trace["mode"] = ("lines+markers" if joined else "markers") + text
@@ -127,7 +127,7 @@ def _points(rows: Sequence[Json], numbers: Sequence[int], unit_s: float, side: s
         "type": "scatter",
         "x": [row["round_s"] / unit_s for row in own],
         "y": [row["inclusion"] for row in own],
-        "text": [short(str(row["label"]), 24) for row in own] if side else [],
+        "text": [short(str(row["label"]), 36) for row in own] if side else [],
         "textposition": side or "middle right",
         "textfont": {"size": 11, "color": "var(--ink)"},
         "customdata": [

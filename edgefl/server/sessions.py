@@ -94,24 +94,29 @@ class Sessions:
 
     def _whole(self, cell: ClassPlan, fit: Fit | None, client: int, link: float, response: float, start_s: float) -> Outcome:
         samples, device = self.size_of(client), cell.device
-        asked = Outcome(client, device.name, "refused", None, samples, start_s=start_s, state=cell.state.name)
-        asked = replace(asked, memory_bytes=cell.budget.memory_bytes)
+        memory_bytes, state = cell.budget.memory_bytes, cell.state.name
         if fit is None:
-            return replace(asked, refusal=cell.refusals)
+            refused = Outcome(client, device.name, "refused", None, samples, refusal=cell.refusals)
+            return replace(refused, memory_bytes=memory_bytes, start_s=start_s, state=state)
         load = self._load(cell, fit, samples)
         down_s, train_s, up_s = durations(device, load.download_bytes, load.work_s, load.upload_bytes, link)
         parts = down_s, train_s * response, up_s
         spent = energies(device, load.macs, load.download_bytes, load.upload_bytes, sum(parts))
-        return replace(
-            asked,
-            status="trained",
-            tier=fit.tier,
+        return Outcome(
+            client,
+            device.name,
+            "trained",
+            fit.tier,
+            samples,
             timing=Timing(*parts, *spent),
             macs=load.macs,
             download_bytes=load.download_bytes,
             upload_bytes=load.upload_bytes,
             predicted_memory_bytes=load.memory_bytes,
+            memory_bytes=memory_bytes,
             micro_batch=fit.micro_batch,
+            start_s=start_s,
+            state=state,
         )
 
     def _load(self, cell: ClassPlan, fit: Fit, samples: int) -> _Load:

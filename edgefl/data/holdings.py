@@ -1,0 +1,176 @@
+"""Which training samples each client has: dealt to all of them at once and stored, or drawn for one client when asked for."""
+
+from __future__ import annotations
+
+import functools
+from typing import Protocol
+
+import numpy as np
+
+from edgefl.data import scenario
+from edgefl.data.partition import Deal, Index, proportions, split
+from edgefl.data.sources import Dataset
+from edgefl.errors import DataError
+from edgefl.rng import generator, shuffled
+
+_PARTS = 10**6
+
+
+class Holdings(Protocol):
+    """What :class:`edgefl.data.shards.Shards` asks: a client's sample numbers and domain, and how many samples clients have."""
+
+    def own(self, client: int) -> np.ndarray:
+        """Return the client's sample numbers, int64, ascending."""
+
+    def domain(self, client: int) -> int:
+        """Return the number of the client's domain."""
+
+    def size(self, client: int) -> int:
+        """Return how many samples the client has."""
+
+    @property
+    def largest(self) -> int:
+        """Samples of the client that has most."""
+
+    @property
+    def mean(self) -> int:
+        """Samples of a client on average, rounded, at least 1."""
+
+
+class Dealt:
+    """Every sample has gone to one client, within its domain; the numbers of all clients are stored."""
+
+    def __init__(self, data: Dataset, clients: int, rule: Deal, seed: int, data_share: float) -> None:
+        self._domains = np.zeros(clients, np.int64)
+        whole = enumerate(self._split(data, clients, rule, seed))
+        self._own = [_kept(data.train.y, own, client, seed, data_share) for client, own in whole]
+
+    def own(self, client: int) -> np.ndarray:
+        """Return the client's sample numbers, int64, ascending."""
+        return self._own[client]
+
+    def domain(self, client: int) -> int:
+        """Return the number of the client's domain."""
+        return int(self._domains[client])
+
+    def size(self, client: int) -> int:
+        """Return how many samples the client has."""
+        return len(self._own[client])
+
+    @functools.cached_property
+    def largest(self) -> int:
+        """Samples of the client that has most."""
+        return max(map(len, self._own))
+
+    @functools.cached_property
+    def mean(self) -> int:
+        """Samples of a client on average, rounded, at least 1."""
+        return max(1, round(sum(map(len, self._own)) / len(self._own)))
+
+    def _split(self, data: Dataset, clients: int, rule: Deal, seed: int) -> list[np.ndarray]:
+        if data.train_domain is None:
+            return split(data.train.y, clients, rule, generator(seed, "partition"), data.train_owner)
+        parts: list[np.ndarray] = [np.zeros(0, np.int64)] * clients
+        blocks = np.array_split(generator(seed, "domains").permutation(clients), len(data.domain_names))
+        for domain, block in enumerate(blocks):
+            samples = np.flatnonzero(data.train_domain == domain)
+            owners = None if data.train_owner is None else data.train_owner[samples]
+            try:
+                own = split(data.train.y[samples], len(block), rule, generator(seed, domain, "partition"), owners)
+            except DataError as error:
+                raise DataError(f"domain {data.domain_names[domain]}: {error}") from None
+            for client, part in zip(np.sort(block), own, strict=True):
+                parts[client] = samples[part]
+            self._domains[block] = domain
+        return parts
+
+
+class Drawn:
+    """Every client draws from its domain's samples by a stream of its own; what is stored does not grow with the clients.
+
+    The sample numbers are kept sorted by domain and label: ``_ends[domain, label]`` is where those of a label end, and begin where those of
+    the label before it end.
+    """
+
+    def __init__(self, data: Dataset, clients: int, rule: Index, seed: int, data_share: float) -> None:
+        self._labels, self._clients, self._rule, self._seed, self._share = data.train.y, clients, rule, seed, data_share
+        self._domains = max(1, len(data.domain_names))
+        group = data.train.y if data.train_domain is None else data.train_domain * data.classes + data.train.y
+        self._order = np.argsort(group, kind="stable").astype(np.int32)
+        sizes = np.bincount(group, minlength=self._domains * data.classes)
+        self._ends = np.cumsum(sizes).reshape(self._domains, data.classes)
+        self._sizes = sizes.reshape(self._domains, data.classes)
+        for domain, have in enumerate(self._sizes.sum(axis=1).tolist()):
+            if have < rule.samples:
+                where = f"domain {data.domain_names[domain]}: " if data.domain_names else ""
+                raise DataError(
+                    f"{where}{rule}: {rule.samples} different samples for each client, "
+                    f"but there are only {have} training samples: take at most {have}"
+                )
+
+    def own(self, client: int) -> np.ndarray:
+        """Return the client's sample numbers, int64, ascending."""
+        rng, domain = generator(self._seed, client, "index"), self.domain(client)
+        sizes, ends = self._sizes[domain], self._ends[domain]
+        if self._rule.alpha is None:
+            pools = [(int(ends[0] - sizes[0]), int(ends[-1]), self._rule.samples)]
+        else:
+            counts = labels_drawn(sizes, self._rule.samples, self._rule.alpha, rng)
+            pools = [(int(ends[k] - sizes[k]), int(ends[k]), int(counts[k])) for k in np.flatnonzero(counts)]
+        places = [begin + rng.choice(end - begin, count, replace=False, shuffle=False) for begin, end, count in pools]
+        own = np.sort(self._order[np.concatenate(places)]).astype(np.int64)
+        return _kept(self._labels, own, client, self._seed, self._share)
+
+    def domain(self, client: int) -> int:
+        """Return the number of the client's domain: a keyed shuffle of the clients, cut into blocks whose sizes differ by at most one."""
+        if self._domains == 1:
+            return 0
+        place = int(shuffled(self._seed, self._clients, np.array([client]), "domains")[0])
+        return place * self._domains // self._clients
+
+    def size(self, client: int) -> int:
+        """Return how many samples the client has: as many as every other one."""
+        return self.largest
+
+    @functools.cached_property
+    def largest(self) -> int:
+        """Samples of every client: as many as the first one has."""
+        return len(self.own(0))
+
+    @property
+    def mean(self) -> int:
+        """Samples of every client."""
+        return self.largest
+
+
+def _kept(labels: np.ndarray, own: np.ndarray, client: int, seed: int, data_share: float) -> np.ndarray:
+    if data_share == 1:
+        return own
+    return own[scenario.share(labels[own], data_share, generator(seed, client, "share"))]
+
+
+def labels_drawn(sizes: np.ndarray, count: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Return how many samples of each label a client holds, int64 (labels,), ``count`` in all, none more than there are.
+
+    The labels of which there are samples get proportions from Dir(alpha), and the label of each sample is drawn from them. What is drawn
+    of a label beyond its samples is drawn again from the proportions of the others; if those are nothing, from the samples left.
+
+    Args:
+        sizes: int64 (labels,), samples of each label.
+        count: at most their sum.
+        alpha: finite, more than 0; the smaller, the fewer labels.
+        rng: of the client.
+
+    >>> labels_drawn(np.array([5, 0, 5]), 10, 0.1, np.random.default_rng(0)).tolist()
+    [5, 0, 5]
+    """
+    # Whole millionths: the last bit of a library's gamma draw cannot decide a label.
+    weights = np.zeros(len(sizes), np.int64)
+    weights[sizes > 0] = np.rint(proportions(int(np.count_nonzero(sizes)), alpha, rng) * _PARTS).astype(np.int64)
+    counts = np.zeros(len(sizes), np.int64)
+    while missing := count - int(counts.sum()):
+        open_ = np.where(counts < sizes, weights, 0)
+        ends = np.cumsum(open_ if open_.any() else sizes - counts)
+        drawn = np.searchsorted(ends, rng.integers(ends[-1], size=missing), side="right")
+        counts = np.minimum(counts + np.bincount(drawn, minlength=len(sizes)), sizes)
+    return counts

@@ -1,0 +1,73 @@
+"""Fleets written for a test: every figure can be chosen, and what is not is round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgefl import RunConfig
+from edgefl.prepare import Session, prepare
+
+_DEVICE = {
+    "total_bytes": 2e9, "training_bytes": 1e9, "inference": 2, "inference_single_thread": 1, "training": 0.5,
+    "idle_w": 0.25, "load_w": 3, "energy_pj_per_mac": 400,
+}  # fmt: skip
+_LINK = {
+    "download_mbps": 8, "upload_mbps": 4, "rtt_ms": 50, "download_nj_per_byte": 100, "upload_nj_per_byte": 300, "spread_sigma": 0,
+}  # fmt: skip
+_BEHAVIOUR = {
+    "eligible_share": 0.25, "day_night_ratio": 4, "peak_hour": 3, "drop_out": 0, "interrupted": 0, "response_sigma": 0,
+    "over_selection": 1,
+}  # fmt: skip
+
+
+def _figure(key: str, value: float) -> str:
+    return f'{key} = {{ value = {value!r}, mark = "assumed", source = "made for a test" }}\n'
+
+
+def write_device(folder: Path, name: str, **figures: Any) -> Path:
+    """Write a device with a link of its own; keys of both, and ``battery_wh``, ``burst_s``, ``sustained_share``, may be given."""
+    values = {**_DEVICE, **_LINK, **figures}
+
+    def table(*keys: str) -> str:
+        return "".join(_figure(key, values[key]) for key in keys if key in values)
+
+    rates = "".join(_figure(f"{key}_gmacs_per_s", values[key]) for key in ("inference", "inference_single_thread", "training"))
+    thermal = f"[thermal]\n{table('burst_s', 'sustained_share')}" if "burst_s" in values else ""
+    path = folder / f"{name}.toml"
+    path.write_text(
+        f'name = "{name}"\ntitle = "{name}"\nreference_hardware = "none"\n'
+        f"[memory]\n{table('total_bytes', 'training_bytes')}[compute]\n{rates}"
+        f"[power]\n{table('idle_w', 'load_w', 'energy_pj_per_mac', 'battery_wh')}{thermal}"
+        f'[link]\nname = "{name} link"\ntitle = "its link"\n{table(*_LINK, "session_sigma", "network_nj_per_byte")}'
+    )
+    return path
+
+
+def write_fleet(
+    folder: Path,
+    devices: dict[str, float],
+    budget: str = "",
+    behaviour: dict[str, float] | None = None,
+    states: tuple[tuple[str, float, float, float], ...] = (),
+) -> str:
+    """Write a fleet of devices (file name → share) that are in ``folder``; states are name, chance, memory share, speed share."""
+    classes = "".join(f'[[class]]\ndevice = "{name}.toml"\nshare = {share!r}\n' for name, share in devices.items())
+    table = ""
+    if behaviour is not None:
+        table = "[behaviour]\n" + "".join(_figure(key, value) for key, value in {**_BEHAVIOUR, **behaviour}.items())
+    for name, chance, memory, speed in states:
+        table += f'[[state]]\nname = "{name}"\nchance = {chance!r}\nmemory_share = {memory!r}\nspeed_share = {speed!r}\n'
+        table += 'mark = "assumed"\nsource = "made for a test"\n'
+    path = folder / "fleet.toml"
+    mix = '[mix]\nmark = "assumed"\nsource = "made for a test"\n'
+    path.write_text(f'name = "small"\ntitle = "Small"\n{mix}[budget]\n{budget}\n{classes}{table}')
+    return str(path)
+
+
+def small(profile: str, **keys: Any) -> Session:
+    """Return a run of a small network on the digits that is ready to start."""
+    chosen = {
+        "method": "fedavg", "model": "mlp", "clients": 12, "per_round": 4, "local_epochs": 1, "rounds": 1, "partition": "dirichlet:2",
+    }  # fmt: skip
+    return prepare(RunConfig.of({**chosen, "profile": profile, **keys}))
