@@ -17,7 +17,7 @@ import torch
 from edgefl import benchmarks as timing
 from edgefl.errors import ConfigError, StorageError
 from edgefl.files import write_bytes
-from edgefl.fleet.calibrate import Measured, Spread, counted, device_values, readable, to_toml
+from edgefl.fleet.calibrate import Measured, Spread, counted, device_values, to_toml
 from edgefl.fleet.load import load_device, load_link
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.rates import Step, work_of
@@ -121,7 +121,7 @@ def calibrate(
     _check_writable(out)
     measured = measure(seconds, threads, notify)
     shipped = chosen.name if chosen.name == (link or stand_in.link.name) else chosen.model_dump(exclude_none=True)
-    values = readable(device_values(measured, named, shipped, stand_in))
+    values = device_values(measured, named, shipped, stand_in)
     DeviceProfile.model_validate({**values, "link": chosen})
     write_bytes(out, to_toml(values).encode())
     return values, measured

@@ -145,7 +145,16 @@ def about(session: Session) -> dict[str, Any]:
     config = session.config
     keys = (
         *("method", "model", "dataset", "partition", "seed", "rounds", "clients", "per_round", "batch_size", "local_epochs"),
-        *("tier_assignment", "objective", "server_optimizer", "codec", "permute_labels", "conditions", "availability", "start_hour"),
+        *(
+            "tier_assignment",
+            "objective",
+            "server_optimizer",
+            "codec",
+            "permute_labels",
+            "conditions",
+            "availability",
+            "start_hour",
+        ),
         *("mode", "buffer", "enforce", "dynamic_devices"),
     )
     asked = {"over_selection": session.conditions.over_selection, "deadline_s": session.plan.deadline_s}

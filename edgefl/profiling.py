@@ -14,6 +14,7 @@ from edgefl.fleet.budget import Budget, budget_of, use
 from edgefl.fleet.clock import energy_j, inference_s, round_timing, throttled_s
 from edgefl.fleet.load import load_device, load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
+from edgefl.fleet.rates import train_s
 from edgefl.local.train import OptimizerName, Training
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture
@@ -198,7 +199,7 @@ def device_rows(
 
 def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Training, samples: int) -> dict[str, Any]:
     timing = round_timing(device, cost, samples * training.epochs, training.passes(samples))
-    epoch_macs = cost.macs_of(samples, replace(training, epochs=1).passes(samples))
+    once = replace(training, epochs=1)
     used = use(cost, timing, budget)
     shares = {name: need / have for name, (need, have) in used.items()}
     limiting = "uncounted_ops" if cost.uncounted_ops else max(shares, key=lambda name: shares[name])
@@ -210,8 +211,9 @@ def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Trai
         "inference_seconds": sample_s,
         "inference_joules": energy_j(device, cost.macs_inference, sample_s),
     }
-    for name, macs in (("train_step", cost.macs_train_step), ("epoch", epoch_macs)):
-        seconds = throttled_s(device, macs / device.training_macs_per_s)
+    for name, seen in (("train_step", training.batch_size), ("epoch", samples)):
+        work = seen, once.passes(seen)
+        seconds, macs = throttled_s(device, train_s(device.compute, cost, *work)), cost.macs_of(*work)
         columns |= {f"{name}_seconds": seconds, f"{name}_joules": energy_j(device, macs, seconds)}
     return columns | {
         "round_seconds": timing.total_s,

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from edgefl.cli.main import group
 from edgefl.errors import ConfigError, InputError, StorageError, UnknownNameError
 from edgefl.files import shared
-from edgefl.fleet.calibrate import Measured, Rates, Spread, compute_of, device_values, readable, to_toml
+from edgefl.fleet.calibrate import Measured, Rates, Spread, compute_of, device_values, to_toml
 from edgefl.fleet.figures import Figure
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import Compute
@@ -194,7 +194,7 @@ def test_the_profile_predicts_the_steps_that_it_comes_from(measured):
 
 
 def test_the_file_is_a_profile_with_marks_sources_and_spreads(measured, tmp_path):
-    values = readable(device_values(measured, "board", "wifi-pi4", load_device("flagship-phone")))
+    values = device_values(measured, "board", "wifi-pi4", load_device("flagship-phone"))
     (tmp_path / "board.toml").write_text(to_toml(values), encoding="utf-8")
     device = load_device(str(tmp_path / "board.toml"))
     assert (device.name, device.reference_hardware, device.link.name) == ("board", 'A "fast" board, Linux x86_64', "wifi-pi4")
@@ -275,6 +275,7 @@ def test_a_network_too_slow_for_its_batch_is_measured_at_a_smaller_one(monkeypat
 
     class Slow:
         training_gmacs_per_s = figure(2e-3)
+        training_step = None
 
     monkeypatch.setattr(models, "names", lambda: ["mlp"])
     assert validating.validate(Slow(), threads=1, seconds=0.1).rows[0].batch_size == 4

@@ -179,7 +179,7 @@ def test_a_link_may_stand_inside_the_device(folder):
         ),
         (
             ("training_gmacs_per_s = {", "training = {"),
-            "compute.training: unknown key; did you mean 'training_gmacs_per_s'\\? The key of a figure ends",
+            "compute.training: unknown key; did you mean 'training_gmacs_per_s' or 'training_step'\\? The key of a figure ends",
         ),
         (("training_gmacs_per_s = {", "training = {"), r"compute.training_gmacs_per_s: missing; expected \{ value = …"),
         (

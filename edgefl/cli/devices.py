@@ -10,6 +10,11 @@ import click
 from edgefl.cli.console import show
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.table import Table
+
+    from edgefl.fleet.figures import Figure
     from edgefl.fleet.profile import DeviceProfile, Fleet
     from edgefl.validating import Validation
 
@@ -90,6 +95,8 @@ def _fleet_row(fleet: Fleet) -> dict[str, Any]:
         "mix": fleet.mix.model_dump(),
         "budget": fleet.budget.model_dump(exclude_none=True),
         "classes": [{"device": c.device.name, "share": c.share} for c in fleet.classes],
+        "behaviour": fleet.behaviour.model_dump() if fleet.behaviour else None,
+        "states": [state.model_dump() for state in fleet.states],
     }
 
 
@@ -113,18 +120,24 @@ def _print_list(devices: list[DeviceProfile], fleets: list[Fleet]) -> None:
 
 
 def _print_device(device: DeviceProfile) -> None:
+    show(f"{device.name}: {device.title}\n{device.reference_hardware}; link {device.link.name}: {device.link.title}\n")
+    show(_figures(device.figures()))
+
+
+def _figures(figures: Mapping[str, Figure]) -> Table:
     from rich.table import Table
 
-    show(f"{device.name}: {device.title}\n{device.reference_hardware}; link {device.link.name}: {device.link.title}\n")
     table = Table("figure", "value", "mark", "source", box=None, header_style="bold")
-    for key, figure in device.figures().items():
+    for key, figure in figures.items():
         source = f"{figure.source}. {figure.note}" if figure.note else figure.source
         table.add_row(key, f"{figure.value:,.10g}", figure.mark, source)
-    show(table)
+    return table
 
 
 def _print_fleet(fleet: Fleet) -> None:
     from rich.table import Table
+
+    from edgefl.fleet.figures import figures_of
 
     show(f"{fleet.name}: {fleet.title}\nmix {fleet.mix.mark}: {fleet.mix.source}. {fleet.mix.note}\n")
     table = Table("device", "share", "what", box=None, header_style="bold")
@@ -133,6 +146,18 @@ def _print_fleet(fleet: Fleet) -> None:
     show(table)
     for key, value in fleet.budget.model_dump(exclude_none=True).items():
         show(f"{key} = {value:g}")
+    if fleet.behaviour is not None:
+        show("\nhow its devices behave")
+        show(_figures(figures_of(fleet.behaviour, "")))
+    if fleet.states:
+        table = Table(
+            "with --dynamic-devices", "chance", "memory left", "speed left", "mark", "source", box=None, header_style="bold"
+        )
+        for state in fleet.states:
+            shares = (f"{100 * share:g} %" for share in (state.chance, state.memory_share, state.speed_share))
+            table.add_row(state.name, *shares, state.mark, f"{state.source}. {state.note}".rstrip(" ."))
+        show("")
+        show(table)
 
 
 def _validate(profile: str, threads: int | None, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import tomlkit
 
 from edgefl.fleet.figures import Figure, Record
-from edgefl.fleet.profile import Compute, DeviceProfile
+from edgefl.fleet.profile import DeviceProfile
 from edgefl.fleet.rates import Step, StepCosts, fit
 
 NOT_MEASURED = "not measured by calibration: the figure of the {title} profile, a placeholder"
@@ -211,12 +211,6 @@ def _table(values: Mapping[str, Any]) -> Any:
         figure.update(value)
         table.add(key, figure)
     return table
-
-
-def readable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` without what :class:`~edgefl.fleet.profile.Compute` does not take."""
-    compute = {key: value for key, value in values["compute"].items() if key in Compute.model_fields}
-    return {**values, "compute": compute}
 
 
 def _figure(value: float, source: str, note: str) -> dict[str, Any]:

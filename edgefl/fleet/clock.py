@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgefl.fleet.profile import DeviceProfile
+from edgefl.fleet.rates import train_s
 from edgefl.records import Cost, Timing
 
 
@@ -53,14 +54,9 @@ def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int, e
         speed: the share of its computing rate that the device has.
     """
     macs = cost.macs_of(samples, passes, evaluated)
-    work_s = work_seconds(device, cost, samples, passes, evaluated) / speed
+    work_s = train_s(device.compute, cost, samples, passes, evaluated) / speed
     parts = durations(device, cost.download_bytes, work_s, cost.upload_bytes)
     return Timing(*parts, *energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts)))
-
-
-def work_seconds(device: DeviceProfile, cost: Cost, samples: int, passes: int, evaluated: int = 0) -> float:
-    """Return the seconds of a client's training at the device's full rate."""
-    return cost.macs_of(samples, passes, evaluated) / device.training_macs_per_s
 
 
 def throttled_s(device: DeviceProfile, full_rate_s: float) -> float:

@@ -15,6 +15,9 @@ from edgefl.rng import normals, shuffled, uniforms
 BATTERY_FLOOR = 0.2
 """A client takes no part that would leave less than this share of its battery; how full it is at night differs from client to client."""
 
+PATIENCE_S = 3600.0
+"""How long a server waits until enough clients are eligible, before it goes on with those that are."""
+
 _SELECT_AT_ONCE = 4096
 _WAIT_STEP_S = 600.0
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
@@ -84,20 +87,16 @@ class Conditions:
     ) -> tuple[np.ndarray, float]:
         """Return the clients that are asked, ascending, and the clock when they are.
 
-        The server waits, ten minutes at a time, until ``wanted`` clients are eligible and not busy; if there is no such moment within a
-        week, it takes those that there are at the moment with most of them. The work grows with the clients asked, not with all.
+        The server waits until ``wanted`` clients are eligible and not busy. After an hour it goes on with those that there are; where
+        there is nobody, with the first that come within a week. The work grows with the clients asked, not with all.
         """
-        asked = self.asked(wanted, clients)
-        most, most_s = np.zeros(0, np.int64), clock_s
+        asked, began_s = self.asked(wanted, clients), clock_s
         while True:
             found = self._eligible(seed, clients, asked, round_, clock_s, busy)
-            if len(found) > len(most):
-                most, most_s = found, clock_s
-            if len(found) >= min(wanted, clients):
+            patient = clock_s < began_s + PATIENCE_S
+            if len(found) >= min(wanted, clients) or (len(found) and not patient) or clock_s >= began_s + _LONGEST_WAIT_S:
                 return np.sort(found), clock_s
             clock_s = self._next_moment(clock_s, busy)
-            if clock_s > most_s + _LONGEST_WAIT_S:
-                return np.sort(most), most_s
 
     def _next_moment(self, clock_s: float, busy: Mapping[int, float]) -> float:
         """Return when somebody may have become free: the next client that is done, or ten minutes later."""

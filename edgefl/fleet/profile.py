@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from edgefl.fleet.behaviour import Behaviour as Behaviour
 from edgefl.fleet.behaviour import State as State
 from edgefl.fleet.figures import Figure, Mark, Positive, Record, Share, figures_of
+from edgefl.fleet.rates import StepCosts
 
 
 class Link(Record):
@@ -72,12 +73,16 @@ class Memory(Record):
 
 
 class Compute(Record):
-    """Rates of dense float32 multiply-accumulates, in 10⁹ per second."""
+    """Rates of dense float32 multiply-accumulates, in 10⁹ per second.
+
+    ``training_step``, which ``edgefl calibrate`` measures, tells kinds of work apart; where it is there, training takes what it says.
+    """
 
     inference_gmacs_per_s: Positive
     inference_single_thread_gmacs_per_s: Positive
     training_gmacs_per_s: Positive
     memory_bandwidth_gb_per_s: Positive | None = None
+    training_step: StepCosts | None = None
 
 
 class Thermal(Record):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -45,6 +45,18 @@ class StepCosts(Record):
             self.elementwise_ps_per_value, self.update_ps_per_value,
         )  # fmt: skip
         return (*(figure.value * 1e-12 for figure in picoseconds), self.layer_us_per_pass.value * 1e-6)
+
+
+class Rates(Protocol):
+    """What :func:`train_s` needs of a device."""
+
+    @property
+    def training_gmacs_per_s(self) -> Figure:
+        """One rate for every MAC, in 10⁹ per second."""
+
+    @property
+    def training_step(self) -> StepCosts | None:
+        """Costs by kinds of work, where they are known."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,7 @@ def kind_of(layer: str) -> str:
     return "convolution" if "Conv" in layer else "dense"
 
 
-def train_s(compute: Any, cost: Cost, samples: int, passes: int, evaluated: int = 0) -> float:
+def train_s(compute: Rates, cost: Cost, samples: int, passes: int, evaluated: int = 0) -> float:
     """Return the seconds of a client's training at the device's full rate.
 
     Args:
@@ -117,11 +129,9 @@ def train_s(compute: Any, cost: Cost, samples: int, passes: int, evaluated: int 
         passes: forward and backward passes over all local epochs.
         evaluated: samples that go forward only, besides.
     """
-    parts: StepCosts | None = getattr(compute, "training_step", None)
-    if parts is not None:
-        return work_of(cost, samples, passes, evaluated).seconds(parts.seconds)
-    rate: float = compute.training_gmacs_per_s.value * 1e9
-    return cost.macs_of(samples, passes, evaluated) / rate
+    if compute.training_step is not None:
+        return work_of(cost, samples, passes, evaluated).seconds(compute.training_step.seconds)
+    return cost.macs_of(samples, passes, evaluated) / (compute.training_gmacs_per_s.value * 1e9)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from edgefl.factor.layers import parameters_of_rank
 from edgefl.factor.plan import Allocation, LayerChoices, allocate
 from edgefl.factor.svd import factorize, unroll
 from edgefl.fleet.profile import DeviceProfile
+from edgefl.fleet.rates import train_s
 from edgefl.records import BudgetName, Cost, LayerCost
 
 Ranks = dict[str, int]
@@ -201,11 +202,12 @@ def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:
         row[_WEIGHTS], row[_HEADER] = _upload_per_weight(cost), 1
     elif work is not None:
         device, link, up = work.device, work.device.link, _upload_per_weight(cost)
-        full_rate_s = cost.macs_of(work.samples, work.passes) / device.training_macs_per_s
+        full_rate_s = train_s(device.compute, cost, work.samples, work.passes)
+        macs_per_s = cost.macs_of(work.samples, work.passes) / full_rate_s
         slower = 1.0 if full_rate_s <= device.burst_s else 1 / device.sustained_share
         macs = np.zeros(6)
         macs[_SAMPLE], macs[_COMPOSE] = work.samples, work.passes
-        row = macs * slower / device.training_macs_per_s
+        row = macs * slower / macs_per_s
         row[_WEIGHTS] = 4 / link.download_bytes_per_s + up / link.upload_bytes_per_s
         row[_HEADER] = 1 / link.download_bytes_per_s + 1 / link.upload_bytes_per_s
         if name == "energy_j":

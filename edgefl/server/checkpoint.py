@@ -49,7 +49,13 @@ class Checkpoint:
 
     def to_bytes(self) -> bytes:
         """Return the content of its file."""
-        about = {"round": self.round, "clock_s": self.clock_s, "options": self.options, "clients": self.clients, "fleet": self.fleet}
+        about = {
+            "round": self.round,
+            "clock_s": self.clock_s,
+            "options": self.options,
+            "clients": self.clients,
+            "fleet": self.fleet,
+        }
         tensors = {**self.tensors, **{_SERVER + name: tensor for name, tensor in self.server.items()}}
         # One entry: safetensors writes several in another order each time, and equal states would have unequal files.
         metadata = {_ABOUT: json.dumps(about, sort_keys=True)}

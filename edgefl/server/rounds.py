@@ -151,10 +151,11 @@ def _updates(
 def ended(outcome: Outcome, sessions: Sessions, turn: int) -> Outcome:
     """Return how a session ended, without what was sent and kept: one that was killed ends there, and has taken what it had taken."""
     outcome = replace(outcome, payload=b"", kept=b"")
-    if outcome.status not in ("out_of_memory", "out_of_time", "crashed"):
+    if outcome.status not in ("out_of_memory", "out_of_time", "crashed", "diverged"):
         return outcome
     steps = sessions.plan.training.steps(outcome.samples)
     # The first step is the largest: what goes over the memory does so there. A process may die at any moment; all of its work is lost.
+    # What is no number is found after the last step, and not sent.
     survived = 1 if outcome.status == "out_of_memory" else steps
     return lost_after(sessions.cell_of(outcome.client, turn), outcome, survived, steps, outcome.status)
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from edgefl.fleet.clock import durations, energies, work_seconds
+from edgefl.fleet.clock import durations, energies
 from edgefl.fleet.conditions import Conditions
+from edgefl.fleet.rates import train_s
 from edgefl.records import Outcome, Shortfall, Status, Tier, Timing
 from edgefl.server.plan import ClassPlan, Fit, Plan, split
 
@@ -125,7 +126,7 @@ class Sessions:
             plan, cost = self.plan, self.plan.cost(fit)
             seen, evaluated = samples * plan.training.epochs, plan.evaluated(samples)
             passes = split(plan.training, fit).passes(samples)
-            work_s = work_seconds(cell.device, cost, seen, passes, evaluated) / cell.state.speed_share
+            work_s = train_s(cell.device.compute, cost, seen, passes, evaluated) / cell.state.speed_share
             macs = cost.macs_of(seen, passes, evaluated)
             self._loads[key] = _Load(macs, work_s, cost.download_bytes, cost.upload_bytes, cost.training_memory_bytes)
         return self._loads[key]
@@ -142,19 +143,26 @@ def cut(cell: ClassPlan, whole: Outcome, end_s: float, status: Status) -> Outcom
     down_s = min(timing.download_s, end_s)
     train_s = min(max(end_s - timing.download_s, 0.0), timing.train_s)
     up_s = min(max(end_s - timing.download_s - timing.train_s, 0.0), timing.upload_s)
-    macs = int(whole.macs * train_s / timing.train_s) if timing.train_s else 0
-    download_bytes = int(whole.download_bytes * down_s / timing.download_s) if timing.download_s else 0
-    upload_bytes = int(whole.upload_bytes * up_s / timing.upload_s) if timing.upload_s else 0
-    parts = down_s, train_s, up_s
-    spent = energies(cell.device, macs, download_bytes, upload_bytes, sum(parts))
-    took = replace(whole, macs=macs, download_bytes=download_bytes, upload_bytes=upload_bytes)
-    return replace(took, status=status, timing=Timing(*parts, *spent))
+    return _took(cell, whole, (down_s, train_s, up_s), status)
 
 
 def lost_after(cell: ClassPlan, whole: Outcome, steps: int, of_steps: int, status: Status) -> Outcome:
-    """Return a session that ends after ``steps`` of its training steps."""
+    """Return a session that ends after ``steps`` of its training steps: nothing is sent back."""
     assert whole.timing is not None
-    return cut(cell, whole, whole.timing.download_s + whole.timing.train_s * steps / of_steps, status)
+    return _took(cell, whole, (whole.timing.download_s, whole.timing.train_s * (steps / of_steps), 0.0), status)
+
+
+def _took(cell: ClassPlan, whole: Outcome, parts: tuple[float, float, float], status: Status) -> Outcome:
+    """Return a session of which only ``parts`` took place: seconds of download, training and upload."""
+    timing = whole.timing
+    assert timing is not None
+    of_parts = timing.download_s, timing.train_s, timing.upload_s
+    # What lasted as long as the whole has a share of exactly 1: nothing of it is lost in rounding.
+    down, train, up = (took_s / of_s if of_s else 0.0 for took_s, of_s in zip(parts, of_parts, strict=True))
+    macs, download_bytes, upload_bytes = int(whole.macs * train), int(whole.download_bytes * down), int(whole.upload_bytes * up)
+    spent = energies(cell.device, macs, download_bytes, upload_bytes, sum(parts))
+    took = replace(whole, macs=macs, download_bytes=download_bytes, upload_bytes=upload_bytes)
+    return replace(took, status=status, timing=Timing(*parts, *spent))
 
 
 def _refused(whole: Outcome) -> Outcome:
