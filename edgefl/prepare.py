@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,33 @@ from edgefl.server.sessions import Sessions
 from edgefl.server.standing import Standing
 
 
+class Costs:
+    """What the tiers of a run cost, each worked out once."""
+
+    def __init__(self, method: Method, config: RunConfig, architecture: Architecture, training: Training) -> None:
+        self.method, self.architecture = method, architecture
+        self._training, self._codec, self._objective = training, config.codec, objective_of(config)
+        self._found: dict[tuple[Tier, int | None], Cost] = {}
+
+    def of(self, tier: Tier, micro_batch: int | None = None) -> Cost:
+        """Return the cost of a tier, its batches taken whole or in micro-batches."""
+        if (tier, micro_batch) not in self._found:
+            steps = self._training if micro_batch is None else replace(self._training, micro_batch=micro_batch)
+            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective)
+            self._found[tier, micro_batch] = found
+        return self._found[tier, micro_batch]
+
+    @cached_property
+    def full(self) -> Cost:
+        """The cost of the dense network, for which deadlines are stated, whatever the method."""
+        return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec)
+
+    def splits(self, tier: Tier) -> bool:
+        """Whether batches may be split without changing what a step comes to."""
+        with torch.device("meta"), Unfilled():
+            return splits_batches(self.method.network(self.architecture, tier))
+
+
 @dataclass(frozen=True)
 class Session:
     """A run that is ready to start: every name resolved, every number checked, nothing written."""
@@ -56,6 +83,7 @@ class Session:
     tiers: tuple[Tier, ...]
     clients: Clients
     plan: Plan
+    costs: Costs
     conditions: Conditions = field(default_factory=Conditions)
 
     def play(
@@ -83,8 +111,30 @@ class Session:
 
     def at(self, method: Method) -> Session:
         """Return this run under ``method``, a later phase of its own: with that phase's costs and what fits the fleet then."""
-        plan = _plan(method, self.config, self.fleet, self.architecture, self.tiers, self.clients, self.conditions)
-        return replace(self, method=method, plan=plan)
+        costs = Costs(method, self.config, self.architecture, self.clients.task.training)
+        return replace(
+            self, method=method, costs=costs, plan=_plan(costs, self.config, self.fleet, self.clients, self.conditions)
+        )
+
+    def varied(self, **changes: Any) -> Session:
+        """Return this run with another deadline, other tiers or another over-selection: the same data, and costs are worked out once.
+
+        Nobody need fit such a run: it is one to be rehearsed.
+
+        Raises:
+            ConfigError: a value is wrong, or the method does not take such tiers.
+        """
+        config = RunConfig.of({**self.config.model_dump(), **changes})
+        tiers = tiers_of(config)
+        check_tiers(config.method, tuple(tier.ratio for tier in tiers))
+        method = method_of(config)
+        method.check(self.architecture, tiers, config.clients)
+        costs = self.costs if method == self.method else Costs(method, config, self.architecture, self.clients.task.training)
+        fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
+        conditions = replace(conditions_of(config, fleet), availability=self.conditions.availability)
+        plan = _plan(costs, config, fleet, self.clients, conditions)
+        phase = replace(self, method=method, tiers=tiers, costs=costs, plan=plan)
+        return replace(phase, config=config, fleet=fleet, conditions=conditions)
 
     def tier_of(self, client: int, round_: int) -> Tier | None:
         """Return the tier that ``client`` is given in a round."""
@@ -108,8 +158,8 @@ class Session:
         return map(self.clients.shards.train, range(self.config.clients))
 
 
-def prepare(config: RunConfig, required: bool = True) -> Session:
-    """Resolve ``config`` and work out the plan; ``required`` says that somebody must fit it.
+def prepare(config: RunConfig) -> Session:
+    """Resolve ``config`` and work out the plan.
 
     Raises:
         InputError: a name, value or file is wrong.
@@ -126,18 +176,16 @@ def prepare(config: RunConfig, required: bool = True) -> Session:
     clients = Clients(_task(config, architecture, training), data)
     if config.tiers == "auto":
         config = config.model_copy(update={"tiers": _chosen_tiers(config, fleet, architecture, training, clients)})
-    ratios = tuple(ratio for ratio in config.tiers or () if isinstance(ratio, float))
-    tiers = tuple(map(Tier, ratios))
-    method = create(config.method, config.method_options, dynamic_tiers=config.tier_assignment == "dynamic", tiers=ratios)
+    tiers, method = tiers_of(config), method_of(config)
     check_axes(method, config)
     method.check(architecture, tiers, config.clients)
-    plan = _plan(method, config, fleet, architecture, tiers, clients, conditions)
-    if required:
-        plan.require_someone()
+    costs = Costs(method, config, architecture, training)
+    plan = _plan(costs, config, fleet, clients, conditions)
+    plan.require_someone()
     if config.enforce == "hard":
         for cell in (cell for states in plan.cells for cell in states):
             check_limit(cell.device.name, cell.device.training_bytes * cell.state.memory_share)
-    return Session(config, fleet, data, architecture, method, tiers, clients, plan, conditions)
+    return Session(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
 
 
 def about(session: Session) -> dict[str, Any]:
@@ -177,10 +225,9 @@ def _check_inputs(data: Dataset, architecture: Architecture) -> None:
 def _chosen_tiers(
     config: RunConfig, fleet: Fleet, architecture: Architecture, training: Training, clients: Clients
 ) -> tuple[float, ...]:
-    method, objective = create(config.method, config.method_options), objective_of(config)
-    trace = cache(lambda ratio: tier_cost(method, architecture, Tier(ratio), training, config.codec, objective))
-    full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, config.codec)
-    return auto_tiers(method, fleet, trace, training, clients.shards.largest, full)
+    method = create(config.method, config.method_options)
+    costs = Costs(method, config, architecture, training)
+    return auto_tiers(method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full)
 
 
 def check_axes(method: Method, config: RunConfig) -> None:
@@ -200,35 +247,30 @@ def check_axes(method: Method, config: RunConfig) -> None:
         raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.refuses['avgm']}")
 
 
-def _plan(
-    method: Method,
-    config: RunConfig,
-    fleet: Fleet,
-    architecture: Architecture,
-    tiers: tuple[Tier, ...],
-    clients: Clients,
-    conditions: Conditions,
-) -> Plan:
-    """Return what every class of the fleet can take; deadlines are stated for the dense network, whatever the method."""
-    objective, training = objective_of(config), clients.task.training
+def tiers_of(config: RunConfig) -> tuple[Tier, ...]:
+    """Return the tiers of a resolved configuration, largest first."""
+    return tuple(Tier(ratio) for ratio in config.tiers or () if isinstance(ratio, float))
 
-    def cost(tier: Tier, micro_batch: int | None = None) -> Cost:
-        steps = training if micro_batch is None else replace(training, micro_batch=micro_batch)
-        return tier_cost(method, architecture, tier, steps, config.codec, objective)
 
-    full = tier_cost(create("fedavg"), architecture, Tier(1.0), training, config.codec)
-    with torch.device("meta"), Unfilled():
-        splits = splits_batches(method.network(architecture, tiers[0]))
+def method_of(config: RunConfig) -> Method:
+    """Return the method of a resolved configuration."""
+    ratios = tuple(tier.ratio for tier in tiers_of(config))
+    return create(config.method, config.method_options, dynamic_tiers=config.tier_assignment == "dynamic", tiers=ratios)
+
+
+def _plan(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
+    """Return what every class of the fleet can take."""
+    tiers = tiers_of(config)
     return make_plan(
         Population(fleet, config.clients, config.seed),
-        {tier: cost(tier) for tier in tiers},
-        training,
+        {tier: costs.of(tier) for tier in tiers},
+        clients.task.training,
         clients.shards.largest,
         clients.shards.mean,
-        full,
-        method.evaluated,
+        costs.full,
+        costs.method.evaluated,
         conditions.states,
-        Planning(config.on_shortfall, splits, cost),
+        Planning(config.on_shortfall, costs.splits(tiers[0]), costs.of),
     )
 
 

@@ -77,7 +77,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
             "tiers": tier_rows(session.plan, {}, rounds),
             "classes": class_rows(session.plan),
             "participation": participation_rows(session.plan, rounds, _distinct(session, took_part), {}),
-            "policies": [_policy(outcome_of(name, one, POLICY_ROUNDS)) for name, one in assignments(config)],
+            "policies": [_policy(outcome_of(name, one, min(config.rounds, POLICY_ROUNDS))) for name, one in assignments(session)],
         }
         write_bytes(folder.path / "report.html", dry_page.render(summary, rounds).encode())
         write_json(folder.path / "summary.json", summary)
@@ -95,18 +95,14 @@ def _distinct(session: Session, took_part: Sequence[np.ndarray]) -> dict[str, in
     return found
 
 
-def assignments(config: RunConfig) -> list[tuple[str, RunConfig]]:
+def assignments(session: Session) -> list[tuple[str, Session]]:
     """Return the run's own assignment of tiers, and those that give everybody its largest or its smallest tier."""
-    tiers = config.tiers
-    assert isinstance(tiers, tuple)  # resolved
-    own = (
-        "each class the largest that fits" if config.tier_assignment == "auto" else f"{config.tier_assignment}, of those that fit"
-    )
-    found = [(own, config)]
+    tiers, how = session.tiers, session.config.tier_assignment
+    found = [("each class the largest that fits" if how == "auto" else f"{how}, of those that fit", session)]
     if len(tiers) > 1:
         plain = {"tier_assignment": "auto", "tier_shares": None}
         for which, tier in (("largest", tiers[0]), ("smallest", tiers[-1])):
-            found.append((f"everybody the {which}", config.model_copy(update={**plain, "tiers": (tier,)})))
+            found.append((f"everybody the {which}", session.varied(tiers=(tier.ratio,), **plain)))
     return found
 
 
@@ -115,9 +111,8 @@ def _policy(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"policy": row["label"], **{key: row[key] for key in keys}, "inclusion": row["inclusion_by_class"]}
 
 
-def outcome_of(label: str, config: RunConfig, rounds: int) -> dict[str, Any]:
+def outcome_of(label: str, session: Session, rounds: int) -> dict[str, Any]:
     """Return what a policy makes of the fleet over some rounds: times and who is included, by device."""
-    session = prepare(config, required=False)
     records = [record.to_json(clients=False) for record in rehearse(session, rounds)]
     asked: dict[str, int] = {c.device.name: 0 for c in session.fleet.classes}
     trained = dict(asked)

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.fleet.load import load_fleet
-from edgefl.prepare import one_thread
+from edgefl.prepare import one_thread, prepare
 from edgefl.rehearsal import outcome_of
 
 OnPolicy = Callable[[str], None]
@@ -47,13 +47,14 @@ def whatif(
     varied = list(product(deadlines_s or (None,), tiers or (None,), over_selections or (None,)))
     rows = []
     with one_thread():
+        session = prepare(config)
         for deadline_s, ratios, asked in varied:
             given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked}
             changes = {key: value for key, value in given.items() if value is not None}
             label = _label(changes)
             if on_policy is not None:
                 on_policy(label)
-            rows.append(outcome_of(label, RunConfig.of({**config.model_dump(exclude_unset=True), **changes}), config.rounds))
+            rows.append(outcome_of(label, session.varied(**changes), config.rounds))
     titles = {c.device.name: c.device.title for c in load_fleet(config.profile).classes}
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
     return {**{key: getattr(config, key) for key in keys}, "titles": titles, "rows": rows}

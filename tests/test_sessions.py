@@ -179,7 +179,7 @@ def test_what_is_cut_took_its_share_of_work_bytes_and_joules(board, part):
 
 
 def test_what_was_done_to_the_end_was_all_of_it(board):
-    """The seconds of the parts do not add up to the last bit: a MAC or a byte of a part that was finished must not get lost in that."""
+    """A sum of seconds is not exact to the last bit: no MAC of a finished training may get lost in that, and no upload begin."""
     session = small(board, clients=200)
     cells = session.plan.cells_of(np.arange(200), 1)
     for cell, whole in zip(cells, expected(session, range(200)).values(), strict=True):
@@ -187,8 +187,6 @@ def test_what_was_done_to_the_end_was_all_of_it(board):
         assert (lost.macs, lost.download_bytes, lost.upload_bytes) == (whole.macs, whole.download_bytes, 0)
         assert lost.timing.upload_s == 0.0
         assert lost.timing.train_s == whole.timing.train_s
-        ended = cut(cell, whole, whole.timing.total_s, "late")
-        assert (ended.macs, ended.download_bytes, ended.upload_bytes) == (whole.macs, whole.download_bytes, whole.upload_bytes)
 
 
 def test_who_stops_being_eligible_is_interrupted(board):

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import Page
 
 from edgefl import RunConfig, simulate
 from edgefl.files import sha256, shared
@@ -162,3 +168,165 @@ def _what_it_is_about_happened(what: str, config: RunConfig, whole: Path, folder
     if what == "late clients":
         assert statuses["late"]
         assert between["busy"]
+
+
+@contextmanager
+def busy_host() -> Iterator[None]:
+    """Let another process burn a processor meanwhile."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_killed_asynchronous_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    values = {**SMALL, **ASYNC, "method": "pfedpara", "rounds": 40, "eval_every": 40}
+    whole = stopped_after(RunConfig.of(values), tmp_path / "whole", 40)
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "edgefl.cli.main", "simulate", "--out", str(folder), *flags_of(values)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("checkpoints/round-000003-*")) and time.monotonic() < deadline:
+        time.sleep(0.005)  # the moment of the kill is the only thing that waits
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (folder / "summary.json").exists()
+    stopped_after(RunConfig.of(values), folder, 40, resume=True)
+    assert lines_of(folder) == lines_of(whole)
+    assert checkpoint_of(folder, 40).name == checkpoint_of(whole, 40).name
+    # Personal factors are in the chain of hashes that the checkpoint holds, what was sent to those still at work in the file itself.
+    kept = Checkpoint.of_file(checkpoint_of(folder, 40))
+    assert kept.clients
+    assert kept.fleet["flights"]
+
+
+MIXED: dict[str, Any] = {**SMALL, **TIERS, "method": "heterofl", "over_selection": 2, "dynamic_devices": True, "rounds": 4}
+
+
+def test_simulated_figures_do_not_depend_on_the_host(tmp_path: Path) -> None:
+    """One process or three, limited or not, beside another one that burns the processor, with other hashes of strings."""
+    for mode in ({}, {"mode": "async", "buffer": 2}):
+        values, here = {**MIXED, **mode}, tmp_path / (mode.get("mode") or "sync")
+        plain = simulate(RunConfig.of(values), here / "inline")
+        expected = lines_of(plain.folder)
+        assert len({session["status"] for session in sessions_of(plain.folder)}) > 2
+        with busy_host():
+            others = [simulate(RunConfig.of({**values, "workers": 2}), here / "pool").folder]
+            if mode:
+                environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+                done = edgefl("simulate", *flags_of(values), "--out", str(here / "hashed"), env=environment)
+                assert done.returncode == 0, done.stderr
+                others.append(here / "hashed")
+            else:
+                others.append(simulate(RunConfig.of({**values, "enforce": "hard"}), here / "hard").folder)
+        for folder in others:
+            assert lines_of(folder) == expected
+            assert model_of(folder) == model_of(plain.folder)
+
+
+# What the network needs of memory: 296,056 bytes with batches of 32, and less with fewer samples at once or half of the widths.
+TINY_BYTES = 250_000
+
+
+def fleet_with_tiny(folder: Path, training_bytes: float = TINY_BYTES) -> str:
+    tiny = device(folder, "tiny", "low-end-phone", training_bytes=training_bytes)
+    return fleet(folder, "tiny-and-large", (tiny, 0.5), ("flagship-phone", 0.5))
+
+
+ENFORCED: dict[str, Any] = {**SMALL, **TIERS, "method": "heterofl", "conditions": "ideal", "over_selection": 1}
+
+
+def of_tiny(folder: Path) -> list[dict[str, Any]]:
+    found = [session for session in sessions_of(folder) if session["device"] == "tiny"]
+    assert found
+    return found
+
+
+def test_what_is_sent_to_a_device_that_is_too_small_is_metered_away(tmp_path: Path) -> None:
+    profile = fleet_with_tiny(tmp_path)
+    runs = {}
+    for step in ("send", "refuse"):
+        out = tmp_path / step
+        done = edgefl("simulate", *flags_of({**ENFORCED, "profile": profile, "on_shortfall": step}), "--out", str(out))
+        assert done.returncode == 0, done.stderr
+        runs[step] = out
+    sent, refused = of_tiny(runs["send"]), of_tiny(runs["refuse"])
+    assert {session["status"] for session in sent} == {"out_of_memory"}
+    assert {session["status"] for session in refused} == {"refused"}
+    for session in sent:
+        assert session["tier"] == 1
+        assert session["memory_bytes"] == TINY_BYTES
+        assert session["predicted_memory_bytes"] > TINY_BYTES
+        assert TINY_BYTES < session["measured_training_memory_bytes"] <= session["predicted_memory_bytes"]
+        # It had been sent the model and worked for a step: that was for nothing.
+        assert session["download_bytes"] > session["upload_bytes"] == 0
+        assert session["macs"] > 0
+        assert session["energy_j"] > 0
+    for session in refused:
+        assert (session["download_bytes"], session["macs"], session["energy_j"]) == (0, 0, None)
+        assert {short["budget"] for short in session["refusal"]} == {"memory_bytes"}
+    # Whoever was killed or refused left no trace in the model.
+    assert model_of(runs["send"]) == model_of(runs["refuse"])
+    first, second = (lines_of(runs[step]) for step in ("send", "refuse"))
+    assert [line["useful"] for line in first] == [line["useful"] for line in second]
+    assert [line["round_s"] for line in first] == [line["round_s"] for line in second]
+    assert all(line["wasted"]["clients"] == 0 for line in second)
+
+
+@pytest.mark.parametrize(
+    ("steps", "tier", "micro_batch"),
+    [
+        (("micro-batch", "tier"), 1, 16),
+        (("micro-batch", "refuse"), 1, 16),
+        (("tier", "micro-batch"), 0.5, None),
+        (("tier",), 0.5, None),
+        (("tier", "send"), 0.5, None),
+        (("micro-batch", "send"), 1, 16),
+    ],
+)
+def test_a_device_that_is_too_small_takes_what_the_order_says(
+    steps: tuple[str, ...], tier: float, micro_batch: int | None, tmp_path: Path
+) -> None:
+    values = {**ENFORCED, "profile": fleet_with_tiny(tmp_path), "on_shortfall": steps, "rounds": 2, "eval_every": 2}
+    folder = stopped_after(RunConfig.of(values), tmp_path / "meter", 2)
+    for session in of_tiny(folder):
+        assert (session["status"], session["tier"], session["micro_batch"]) == ("trained", tier, micro_batch)
+        assert session["measured_training_memory_bytes"] <= session["predicted_memory_bytes"] <= TINY_BYTES
+    if "send" not in steps:
+        planned = stopped_after(RunConfig.of({**values, "enforce": "plan"}), tmp_path / "plan", 2)
+        assert lines_of(planned) == lines_of(folder)
+        assert checkpoint_of(planned, 2).name == checkpoint_of(folder, 2).name
+
+
+DRY = {**SMALL, "per_round": 100, "rounds": 5, "partition": "index:60", "availability": "daily", "data_share": 1.0, "eval_every": 5}
+
+
+def peak_of(*args: str) -> tuple[int, float, str, str]:
+    """Return exit status, peak memory in MB, output and errors of a command."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edgefl.cli.main", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    output, errors = process.stdout.read(), process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage.ru_maxrss / (1024 if sys.platform == "linux" else 1024**2), output, errors
+
+
+def test_a_dry_run_of_a_million_takes_no_more_memory_than_one_of_a_thousand(tmp_path: Path) -> None:
+    peaks = {}
+    for clients in (1_000, 1_000_000):
+        out = tmp_path / str(clients)
+        flags = flags_of({**DRY, "clients": clients})
+        status, peaks[clients], output, errors = peak_of("simulate", "--dry-run", "--json", *flags, "--out", str(out))
+        assert status == 0, errors
+        summary = json.loads(output)
+        assert summary["dry_run"] is True
+        assert summary == json.loads((out / "summary.json").read_text(encoding="utf-8"))
+        assert {path.name for path in out.iterdir()} == {"config.toml", "rounds.jsonl", "summary.json", "report.html"}
+        assert Page((out / "report.html").read_text(encoding="utf-8")).headings
+        assert sum(row["clients"] for row in summary["participation"]) == clients
+    assert peaks[1_000_000] - peaks[1_000] <= 50
