@@ -241,13 +241,20 @@ def test_dry_rounds_are_the_real_ones_but_for_what_training_measures(tmp_path, m
         write_device(tmp_path, name, training=rate, spread_sigma=0.6, session_sigma=0.3, battery_wh=0.01)
     behaviour = {"drop_out": 0.15, "interrupted": 0.1, "response_sigma": 0.3, "over_selection": 1.3}
     states = (("free", 0.6, 1, 1), ("busy", 0.4, 0.5, 0.4))
-    profile = write_fleet(tmp_path, {"quick": 0.5, "slow": 0.5}, behaviour=behaviour, states=states, budget="round_deadline_s = 2.5")
+    profile = write_fleet(
+        tmp_path, {"quick": 0.5, "slow": 0.5}, behaviour=behaviour, states=states, budget="round_deadline_s = 2.5"
+    )
     keys = {"method": "heterofl", "tiers": (1.0, 0.5), "tier_assignment": "uniform", "clients": 16, "per_round": 6, "rounds": 4}
     session = small(profile, **keys, mode=mode, dynamic_devices=True, partition="iid")
     real, seen = Standing(session.first_state()), set()
     for dry in rehearse(session, 4):
         real, record = play(session, real, dry.round)
-        measured = {"steps": 0, "train_loss": None, "measured_peak_activation_bytes": None, "measured_training_memory_bytes": None}
+        measured = {
+            "steps": 0,
+            "train_loss": None,
+            "measured_peak_activation_bytes": None,
+            "measured_training_memory_bytes": None,
+        }
         assert tuple(replace(o, **measured) for o in record.outcomes) == dry.outcomes
         assert (record.round_s, record.clock_s, record.waited_s) == (dry.round_s, dry.clock_s, dry.waited_s)
         assert record.groups() == dry.groups()
@@ -289,7 +296,15 @@ def test_a_policy_s_figures_are_those_worked_out_from_the_records(tmp_path):
     write_device(tmp_path, "quick", spread_sigma=0.5)
     write_device(tmp_path, "slow", training=0.001, spread_sigma=0.5)
     profile = write_fleet(tmp_path, {"quick": 0.5, "slow": 0.5}, behaviour={"drop_out": 0.1, "over_selection": 1.3})
-    keys = {"method": "fedavg", "model": "mlp", "profile": profile, "clients": 40, "per_round": 10, "local_epochs": 1, "rounds": 5}
+    keys = {
+        "method": "fedavg",
+        "model": "mlp",
+        "profile": profile,
+        "clients": 40,
+        "per_round": 10,
+        "local_epochs": 1,
+        "rounds": 5,
+    }
     config = RunConfig.of(keys)
     row = outcome_of("mine", config, 5)
     records = list(rehearse(small(profile, clients=40, per_round=10, partition="dirichlet:0.5"), 5))

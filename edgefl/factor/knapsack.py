@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
-from scipy.sparse import csr_array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -93,6 +94,8 @@ def _reachable(problem: Problem) -> Ints | None:
 
 def _one_each(problem: Problem, pool: Ints) -> csr_array:
     """The matrix (layers, pool) whose product with choices is one for each layer that has one choice."""
+    from scipy.sparse import csr_array
+
     ones = (np.ones(len(pool)), (problem.owner[pool], np.arange(len(pool))))
     return csr_array(ones, shape=(problem.count, len(pool)))
 
@@ -124,6 +127,9 @@ def _relax(problem: Problem, alive: Ints) -> tuple[Ints, Floats]:
 
 def _linear(problem: Problem, pool: Ints) -> tuple[Ints, Floats] | None:
     """Solve the relaxation over ``pool``; None where it has no solution."""
+    from scipy.optimize import linprog  # here: half a second to import, and only budgets need it
+    from scipy.sparse import csr_array
+
     scale = max(float(problem.energy[pool].max()), 1e-300)
     constraints: dict[str, Any] = {  # apart: the stubs of linprog know no sparse matrices, its documentation does
         "A_ub": csr_array(problem.shares()[pool].T),

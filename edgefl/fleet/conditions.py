@@ -92,7 +92,7 @@ class Conditions:
         """
         asked, began_s = self.asked(wanted, clients), clock_s
         while True:
-            found = self._eligible(seed, clients, asked, round_, clock_s, busy)
+            found = self.eligible(seed, clients, asked, round_, clock_s, busy)
             patient = clock_s < began_s + PATIENCE_S
             if len(found) >= min(wanted, clients) or (len(found) and not patient) or clock_s >= began_s + _LONGEST_WAIT_S:
                 return np.sort(found), clock_s
@@ -103,9 +103,8 @@ class Conditions:
         later = clock_s + _WAIT_STEP_S
         return min((until for until in busy.values() if clock_s < until < later), default=later)
 
-    def _eligible(
-        self, seed: int, clients: int, asked: int, round_: int, clock_s: float, busy: Mapping[int, float]
-    ) -> np.ndarray:
+    def eligible(self, seed: int, clients: int, asked: int, round_: int, clock_s: float, busy: Mapping[int, float]) -> np.ndarray:
+        """Return ``asked`` clients that are eligible and not busy now, in the order in which they were drawn; fewer if there are not."""
         found: list[np.ndarray] = []
         count, start = 0, 0
         working = np.array([client for client, until in busy.items() if until > clock_s], np.int64)

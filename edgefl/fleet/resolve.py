@@ -21,7 +21,8 @@ def conditions_of(config: RunConfig, fleet: Fleet) -> Conditions:
         ConfigError: the configuration asks for figures that the fleet's profile does not have, or for a deadline that nobody can meet.
         DataError: the trace is malformed.
     """
-    check_deadline(fleet, "deadline_s" if config.deadline_s is not None else f"fleet {fleet.name}: round_deadline_s")
+    where = config.profile if config.profile.endswith(".toml") else f"fleet {fleet.name}"
+    check_deadline(fleet, "deadline_s" if config.deadline_s is not None else f"{where}: budget.round_deadline_s")
     behaviour, ideal = fleet.behaviour, config.conditions == "ideal"
     charging = config.availability != "always" and "charging" in config.eligible_when
     conditions = Conditions(
@@ -67,7 +68,7 @@ def _availability(config: RunConfig, fleet: Fleet) -> Availability:
     if config.availability == "always":
         return Always()
     if config.availability != "daily":
-        return load_trace(Path(config.availability), tuple(config.eligible_when))
+        return _recorded(Path(config.availability), config.eligible_when)
     if fleet.behaviour is None:
         raise ConfigError(
             f"availability: daily needs the figures of a [behaviour] table, which the fleet {fleet.name} does not have; "
@@ -75,6 +76,18 @@ def _availability(config: RunConfig, fleet: Fleet) -> Availability:
         )
     shares = fleet.behaviour.eligible_share.value, fleet.behaviour.day_night_ratio.value
     return Daily(config.seed, *shares, fleet.behaviour.peak_hour.value, config.start_hour)
+
+
+def _recorded(path: Path, eligible_when: tuple[str, ...]) -> Availability:
+    if not path.exists():
+        raise ConfigError(f"availability: expected always, daily or the path of a trace, got {str(path)!r}: no such file")
+    trace = load_trace(path, eligible_when)
+    if not len(trace.keys):
+        together = ", ".join(eligible_when)
+        raise ConfigError(
+            f"eligible_when: expected conditions that some client of {path} meets at some time, got {together}: never all at once"
+        )
+    return trace
 
 
 def _states(config: RunConfig, fleet: Fleet) -> tuple[State, ...]:

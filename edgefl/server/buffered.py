@@ -33,6 +33,7 @@ from edgefl.server.standing import FleetMemory, Flight, Standing
 from edgefl.wire import decode
 
 _SENT = "sent"
+_IN_VAIN = 10
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,10 @@ class Buffer:
 
 @dataclass
 class Air:
-    """The clients at work, and the clock as they end one after the other; ``over`` takes the sessions that are."""
+    """The clients at work, and the clock as they end one after the other, between two steps.
+
+    ``over`` takes the sessions that are, ``done`` who answered or was refused; ``in_vain`` counts those in a row that did not answer.
+    """
 
     sessions: Sessions
     buffer: Buffer
@@ -62,13 +66,18 @@ class Air:
     clock_s: float
     fleet: FleetMemory
     over: list[Outcome] = field(default_factory=list)
-    refused: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    in_vain: int = 0
 
     def arrive(self, most: int) -> list[Flight]:
-        """Let sessions end until ``most`` of them answered in time, or nobody is left who could; each client answers once at most."""
+        """Let sessions end until ``most`` of them answered in time, or nobody is left who could; each client answers once a step at most.
+
+        Where too many in a row end in vain it is given up: what keeps them from answering may never end.
+        """
         arrived: list[Flight] = []
-        while len(arrived) < most:
-            self._fill({flight.client for flight in arrived})
+        before = self.in_vain
+        while len(arrived) < most and self.in_vain < _IN_VAIN * max(self.buffer.at_work, _IN_VAIN):
+            self._fill()
             if not self.fleet.flights:
                 break
             first = min(self.fleet.flights, key=lambda flight: (flight.end_s, flight.client))
@@ -79,6 +88,8 @@ class Air:
                 self.end(first.expected, first)
             elif self._in_time(first):
                 arrived.append(first)
+                self.done.add(first.client)
+                self.in_vain = before  # unless it turns out to be lost in training
             else:
                 self.end(replace(first.expected, status="late"), first)
         return arrived
@@ -87,28 +98,33 @@ class Air:
         """Note how a session ended."""
         outcome = replace(outcome, staleness=self.step - flight.step)
         self.over.append(outcome)
+        self.in_vain = 0 if outcome.status == "trained" else self.in_vain + 1
         self.fleet = self.fleet.after([outcome], self.clock_s, self.sessions.conditions.battery)
 
     def _in_time(self, flight: Flight) -> bool:
         deadline_s = self.sessions.plan.deadline_s
         return deadline_s is None or flight.end_s - flight.start_s <= deadline_s
 
-    def _fill(self, answered: set[int]) -> None:
-        """Ask clients until as many are at work as shall be, but none that has just answered, or was refused since the last step."""
-        population = self.sessions.plan.population.clients
+    def _fill(self) -> None:
+        """Ask clients until as many are at work as shall be, but none that has answered or was refused since the last step."""
+        population, seed = self.sessions.plan.population.clients, self.sessions.seed
         one = replace(self.sessions.conditions, over_selection=1.0)
         while len(self.fleet.flights) < min(self.buffer.at_work, population):
-            taken = (*answered, *self.refused, *(flight.client for flight in self.fleet.flights))
-            working = dict.fromkeys(taken, float("inf"))
-            turn = self.fleet.turns + 1
-            clients, start_s = one.select(self.sessions.seed, population, 1, turn, self.clock_s, working)
-            if not len(clients) or (start_s > self.clock_s and len(taken)):
-                return  # nobody is free now: somebody may be when the next session ends
+            taken = {*self.done, *(flight.client for flight in self.fleet.flights)}
+            if len(taken) >= population:
+                return
+            working, turn = dict.fromkeys(taken, float("inf")), self.fleet.turns + 1
+            if self.fleet.flights:  # who is not eligible now may be when the next session ends
+                clients, start_s = one.eligible(seed, population, 1, turn, self.clock_s, working), self.clock_s
+            else:
+                clients, start_s = one.select(seed, population, 1, turn, self.clock_s, working)
             self.clock_s = max(self.clock_s, start_s)
+            if not len(clients):
+                return
             self.fleet = replace(self.fleet.at(self.clock_s), turns=turn)
             (expected,) = self.sessions.expected(Asked(clients, turn, start_s), self.fleet.drained_j)
             if expected.status == "refused":
-                self.refused.add(expected.client)
+                self.done.add(expected.client)
                 self.over.append(expected)
                 continue
             flight = Flight(expected.client, turn, self.step, start_s, expected)

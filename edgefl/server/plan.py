@@ -271,16 +271,16 @@ def _settled(
         halves = [Fit(tier, largest >> turn) for turn in range(1, largest.bit_length())]
         if not halves:
             return None
-        # Nothing is smaller than one sample at a time: where that does not fit, nothing does.
-        if least := short(halves[-1]):
+        # Nothing holds less than one sample at a time: where that is too much, all is. It takes longest, though.
+        least = short(halves[-1])
+        if any(s.budget == "memory_bytes" for s in least):
             considered[halves[-1]] = least
             return None
-        for fit in halves[:-1]:
+        for fit in halves:
             considered[fit] = short(fit)
             if not considered[fit]:
                 return fit
-        considered[halves[-1]] = ()
-        return halves[-1]
+        return None
 
     order = rules.on_shortfall
     if order[:1] == ("micro-batch",):

@@ -20,6 +20,7 @@ from pages import Page
 from edgefl import RunConfig, simulate
 from edgefl.files import sha256, shared
 from edgefl.records import RoundRecord
+from edgefl.rehearsal import dry_run
 from edgefl.server.checkpoint import Checkpoint
 
 SMALL: dict[str, Any] = {
@@ -84,7 +85,8 @@ def flags_of(values: dict[str, Any]) -> list[str]:
     def text(value: Any) -> str:
         return ",".join(f"{part}" for part in value) if isinstance(value, tuple) else f"{value}"
 
-    return [f"--{key.replace('_', '-')}={text(value)}" for key, value in values.items()]
+    switches = {"dynamic_devices": "--dynamic-devices"}
+    return [switches.get(key, f"--{key.replace('_', '-')}={text(value)}") for key, value in values.items()]
 
 
 def stopped_after(config: RunConfig, folder: Path, round_: int, resume: bool = False) -> Path:
@@ -182,8 +184,8 @@ def busy_host() -> Iterator[None]:
 
 
 def test_a_killed_asynchronous_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    values = {**SMALL, **ASYNC, "method": "pfedpara", "rounds": 40, "eval_every": 40}
-    whole = stopped_after(RunConfig.of(values), tmp_path / "whole", 40)
+    values = {**SMALL, **ASYNC, "method": "pfedpara", "rounds": 20, "eval_every": 20}
+    whole = stopped_after(RunConfig.of(values), tmp_path / "whole", 20)
     folder = tmp_path / "killed"
     command = [sys.executable, "-m", "edgefl.cli.main", "simulate", "--out", str(folder), *flags_of(values)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -193,11 +195,11 @@ def test_a_killed_asynchronous_run_goes_on_to_the_same_bits(tmp_path: Path) -> N
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (folder / "summary.json").exists()
-    stopped_after(RunConfig.of(values), folder, 40, resume=True)
+    stopped_after(RunConfig.of(values), folder, 20, resume=True)
     assert lines_of(folder) == lines_of(whole)
-    assert checkpoint_of(folder, 40).name == checkpoint_of(whole, 40).name
+    assert checkpoint_of(folder, 20).name == checkpoint_of(whole, 20).name
     # Personal factors are in the chain of hashes that the checkpoint holds, what was sent to those still at work in the file itself.
-    kept = Checkpoint.of_file(checkpoint_of(folder, 40))
+    kept = Checkpoint.of_file(checkpoint_of(folder, 20))
     assert kept.clients
     assert kept.fleet["flights"]
 
@@ -206,36 +208,40 @@ MIXED: dict[str, Any] = {**SMALL, **TIERS, "method": "heterofl", "over_selection
 
 
 def test_simulated_figures_do_not_depend_on_the_host(tmp_path: Path) -> None:
-    """One process or three, limited or not, beside another one that burns the processor, with other hashes of strings."""
-    for mode in ({}, {"mode": "async", "buffer": 2}):
-        values, here = {**MIXED, **mode}, tmp_path / (mode.get("mode") or "sync")
-        plain = simulate(RunConfig.of(values), here / "inline")
-        expected = lines_of(plain.folder)
-        assert len({session["status"] for session in sessions_of(plain.folder)}) > 2
-        with busy_host():
-            others = [simulate(RunConfig.of({**values, "workers": 2}), here / "pool").folder]
-            if mode:
-                environment = {**os.environ, "PYTHONHASHSEED": "4711"}
-                done = edgefl("simulate", *flags_of(values), "--out", str(here / "hashed"), env=environment)
-                assert done.returncode == 0, done.stderr
-                others.append(here / "hashed")
-            else:
-                others.append(simulate(RunConfig.of({**values, "enforce": "hard"}), here / "hard").folder)
-        for folder in others:
-            assert lines_of(folder) == expected
-            assert model_of(folder) == model_of(plain.folder)
+    """With a process for every client that the system limits, and beside another one that burns the processor."""
+    last = MIXED["rounds"]
+    plain = stopped_after(RunConfig.of(MIXED), tmp_path / "inline", last)
+    assert len({session["status"] for session in sessions_of(plain)}) > 2
+    with busy_host():
+        held = stopped_after(RunConfig.of({**MIXED, "enforce": "hard", "workers": 2}), tmp_path / "hard", last)
+    assert lines_of(held) == lines_of(plain)
+    assert checkpoint_of(held, last).name == checkpoint_of(plain, last).name
 
 
-# What the network needs of memory: 296,056 bytes with batches of 32, and less with fewer samples at once or half of the widths.
-TINY_BYTES = 250_000
+def test_nor_do_those_of_asynchronous_rounds(tmp_path: Path) -> None:
+    """With several processes, started by one in which strings have other hashes."""
+    values = {**MIXED, "mode": "async", "buffer": 2}
+    last = values["rounds"]
+    plain = stopped_after(RunConfig.of(values), tmp_path / "inline", last)
+    assert len({session["status"] for session in sessions_of(plain)}) > 2
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+    done = edgefl("simulate", *flags_of({**values, "workers": 2}), "--out", str(tmp_path / "pool"), env=environment)
+    assert done.returncode == 0, done.stderr
+    assert lines_of(tmp_path / "pool") == lines_of(plain)
+    assert checkpoint_of(tmp_path / "pool", last).name == checkpoint_of(plain, last).name
 
 
-def fleet_with_tiny(folder: Path, training_bytes: float = TINY_BYTES) -> str:
+# The perceptron's largest tier takes 296,056 bytes, the convolutional network's 3,350,912; with half of each batch 2,110,212, with half
+# of the widths 1,532,160.
+TINY_BYTES, TINY_CONVOLUTIONAL_BYTES = 250_000, 2_200_000
+
+
+def fleet_with_tiny(folder: Path, training_bytes: float) -> str:
     tiny = device(folder, "tiny", "low-end-phone", training_bytes=training_bytes)
     return fleet(folder, "tiny-and-large", (tiny, 0.5), ("flagship-phone", 0.5))
 
 
-ENFORCED: dict[str, Any] = {**SMALL, **TIERS, "method": "heterofl", "conditions": "ideal", "over_selection": 1}
+ENFORCED: dict[str, Any] = {**SMALL, "conditions": "ideal", "over_selection": 1}
 
 
 def of_tiny(folder: Path) -> list[dict[str, Any]]:
@@ -245,7 +251,7 @@ def of_tiny(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_what_is_sent_to_a_device_that_is_too_small_is_metered_away(tmp_path: Path) -> None:
-    profile = fleet_with_tiny(tmp_path)
+    profile = fleet_with_tiny(tmp_path, TINY_BYTES)
     runs = {}
     for step in ("send", "refuse"):
         out = tmp_path / step
@@ -289,31 +295,36 @@ def test_what_is_sent_to_a_device_that_is_too_small_is_metered_away(tmp_path: Pa
 def test_a_device_that_is_too_small_takes_what_the_order_says(
     steps: tuple[str, ...], tier: float, micro_batch: int | None, tmp_path: Path
 ) -> None:
-    values = {**ENFORCED, "profile": fleet_with_tiny(tmp_path), "on_shortfall": steps, "rounds": 2, "eval_every": 2}
-    folder = stopped_after(RunConfig.of(values), tmp_path / "meter", 2)
+    profile = fleet_with_tiny(tmp_path, TINY_CONVOLUTIONAL_BYTES)
+    values = {**ENFORCED, **TIERS, "method": "heterofl", "model": "cnn-digits", "profile": profile, "on_shortfall": steps, "eval_every": 3}
+    folder = stopped_after(RunConfig.of(values), tmp_path / "meter", 3)
     for session in of_tiny(folder):
         assert (session["status"], session["tier"], session["micro_batch"]) == ("trained", tier, micro_batch)
-        assert session["measured_training_memory_bytes"] <= session["predicted_memory_bytes"] <= TINY_BYTES
+        assert session["measured_training_memory_bytes"] <= session["predicted_memory_bytes"] <= TINY_CONVOLUTIONAL_BYTES
     if "send" not in steps:
-        planned = stopped_after(RunConfig.of({**values, "enforce": "plan"}), tmp_path / "plan", 2)
+        planned = stopped_after(RunConfig.of({**values, "enforce": "plan"}), tmp_path / "plan", 3)
         assert lines_of(planned) == lines_of(folder)
-        assert checkpoint_of(planned, 2).name == checkpoint_of(folder, 2).name
+        assert checkpoint_of(planned, 3).name == checkpoint_of(folder, 3).name
 
 
 DRY = {**SMALL, "per_round": 100, "rounds": 5, "partition": "index:60", "availability": "daily", "data_share": 1.0, "eval_every": 5}
 
 
+# What a process waited for says of its children is the peak of the largest: a process in between has only this one.
+_PEAK = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(done.returncode)
+"""
+
+
 def peak_of(*args: str) -> tuple[int, float, str, str]:
     """Return exit status, peak memory in MB, output and errors of a command."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "edgefl.cli.main", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    output, errors = process.stdout.read(), process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, usage.ru_maxrss / (1024 if sys.platform == "linux" else 1024**2), output, errors
+    command = [sys.executable, "-c", _PEAK, sys.executable, "-m", "edgefl.cli.main", *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    peak = done.stderr.splitlines()[-1]
+    return done.returncode, int(peak) / (1024 if sys.platform == "linux" else 1024**2), done.stdout, done.stderr
 
 
 def test_a_dry_run_of_a_million_takes_no_more_memory_than_one_of_a_thousand(tmp_path: Path) -> None:
@@ -330,3 +341,28 @@ def test_a_dry_run_of_a_million_takes_no_more_memory_than_one_of_a_thousand(tmp_
         assert Page((out / "report.html").read_text(encoding="utf-8")).headings
         assert sum(row["clients"] for row in summary["participation"]) == clients
     assert peaks[1_000_000] - peaks[1_000] <= 50
+
+
+REHEARSED: dict[str, dict[str, Any]] = {
+    "rounds": {"over_selection": 2, "dynamic_devices": True},
+    "nights": STOPPED["nights"],
+    "a buffer and a trace": STOPPED["a buffer and a trace"],
+    "batteries": STOPPED["batteries"],
+    "tiers that change": {**TIERS, "method": "fjord", "tier_assignment": "dynamic", "tier_shares": (0.3, 0.7)},
+}
+_TRAINED_ONLY = ("steps", "train_loss", "measured_peak_activation_bytes", "measured_training_memory_bytes")
+
+
+@pytest.mark.parametrize("what", REHEARSED)
+def test_a_dry_run_has_the_sessions_of_a_run_that_trains(what: str, tmp_path: Path) -> None:
+    config = config_of({**REHEARSED[what], "rounds": 4, "eval_every": 4}, tmp_path)
+    real = stopped_after(config, tmp_path / "real", 4)
+    dry = [dry_run(config, tmp_path / f"dry-{turn}").folder for turn in (1, 2)]
+    assert lines_of(dry[0]) == lines_of(dry[1])
+    expected = lines_of(real)
+    for line in expected:
+        line["accuracy"] = {}
+        line.pop("observed", None)
+        for session in line["clients"]:
+            session.update(dict.fromkeys(_TRAINED_ONLY, None), steps=0)
+    assert lines_of(dry[0]) == expected

@@ -17,7 +17,7 @@ from edgefl.server.clients import ClientStore
 
 
 def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
-    """Return the figures of a run, JSON-able and the same on every machine.
+    """Return the figures of a run in which nobody is lost, JSON-able and the same on every machine.
 
     ``accuracy`` maps "global" and every tier's label to a share in [0, 1], ``local_accuracy`` is the mean over clients (None unless
     asked for); ``tiers`` has what one client's round costs, at a mean number of samples; ``total`` is summed over all rounds;
@@ -28,7 +28,7 @@ def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
         RuntimeError: a client was refused or diverged: its figures would not be those of the protocol.
     """
     with one_thread(), tempfile.TemporaryDirectory() as folder:
-        session = prepare(RunConfig.of(settings))
+        session = prepare(RunConfig.of({"conditions": "ideal", **settings}))
         store = ClientStore(Path(folder) / "clients.sqlite")
         records: list[RoundRecord] = []
         for phase, standing, record in play(session, store):
