@@ -297,9 +297,10 @@ class Shortfall:
 class Outcome:
     """How one client's part in a round ended, refusals included: a refusal is data, never an exception.
 
-    ``start_s`` is the simulated clock when its download began. ``state`` is what its device was in (other apps, power saving), empty
-    where devices do not change. ``predicted_memory_bytes`` is the peak that was foreseen for its tier and micro-batch, ``memory_bytes``
-    what its device had. ``staleness`` counts the server's steps since its model was sent, None where rounds are synchronous.
+    ``start_s`` is the simulated clock when its download began. ``state`` is what its device was in (other apps, power saving),
+    "undisturbed" where devices do not change. ``predicted_memory_bytes`` is the peak that was foreseen for its tier and micro-batch,
+    ``memory_bytes`` what its device had; ``host_memory_bytes`` is what its process held on this computer when a hard limit ended it.
+    ``staleness`` counts the server's steps since its model was sent, None where rounds are synchronous.
     """
 
     client: int
@@ -317,6 +318,7 @@ class Outcome:
     measured_training_memory_bytes: int | None = None
     predicted_memory_bytes: int | None = None
     memory_bytes: float | None = None
+    host_memory_bytes: int | None = None
     micro_batch: int | None = None
     start_s: float = 0.0
     state: str = ""
@@ -343,6 +345,7 @@ class Outcome:
             "measured_training_memory_bytes": self.measured_training_memory_bytes,
             "predicted_memory_bytes": self.predicted_memory_bytes,
             "memory_bytes": self.memory_bytes,
+            "host_memory_bytes": self.host_memory_bytes,
             "micro_batch": self.micro_batch,
             "state": self.state,
             "staleness": self.staleness,

@@ -70,7 +70,11 @@ def simulated(session, at_work, size, steps, deadline_s=None):
 
 
 @pytest.mark.parametrize(
-    ("clients", "at_work", "size", "deadline_s"), [(30, 8, 4, None), (12, 12, 5, None), (12, 12, 12, None), (9, 3, 9, None), (30, 8, 6, 0.35), (4, 1, 3, None)]
+    ("clients", "at_work", "size", "deadline_s"),
+    [
+        (30, 8, 4, None), (12, 12, 5, None), (12, 12, 12, None),
+        (9, 3, 9, None), (30, 8, 6, 0.35), (4, 1, 3, None),
+    ],
 )  # fmt: skip
 def test_the_timeline_is_that_of_a_simulation_by_brute_force(fleet, clients, at_work, size, deadline_s):
     keys = {"on_shortfall": ("send",)} if deadline_s else {}
@@ -85,7 +89,7 @@ def test_the_timeline_is_that_of_a_simulation_by_brute_force(fleet, clients, at_
         stale |= {o.staleness for o in record.outcomes}
     assert {"trained", "dropped", "interrupted"} <= statuses
     assert ("late" in statuses) == (deadline_s is not None)
-    if 1 < at_work and size < clients:
+    if at_work > 1 and size < clients:
         assert max(stale) > 0
 
 
@@ -140,16 +144,14 @@ def test_nothing_stale_and_everybody_in_the_buffer_is_a_synchronous_round(tmp_pa
 
 @pytest.mark.parametrize(
     ("method", "keys"),
-    [("fedavg", {}), ("heterofl", {"tiers": (1.0, 0.5)}), ("fjord", {"tiers": (1.0, 0.5)}), ("fedpara", {}), ("splitmix", {}), ("fedper", {}),
-     ("origdrop", {"tiers": (1.0, 0.5)}), ("lowrank", {}), ("flanc", {}), ("pfedpara", {}), ("per-fedavg", {}), ("factorized-fl-beta", {})],
+    [
+        ("fedavg", {}), ("heterofl", {"tiers": (1.0, 0.5)}), ("fjord", {"tiers": (1.0, 0.5)}), ("fedpara", {}), ("splitmix", {}),
+        ("fedper", {}), ("origdrop", {"tiers": (1.0, 0.5)}), ("lowrank", {}), ("flanc", {}), ("pfedpara", {}), ("per-fedavg", {}),
+    ],
 )  # fmt: skip
 def test_methods_that_take_old_updates_train_with_them(fleet, method, keys, tmp_path):
     values = {"mode": "async", "clients": 10, "per_round": 5, "buffer": 3, "tier_assignment": "uniform", **keys}
-    try:
-        session = small(fleet, method=method, model="cnn-digits", partition="index:10", **values)
-    except ConfigError as error:
-        assert "mode: async makes no sense" in str(error)
-        return
+    session = small(fleet, method=method, model="cnn-digits", partition="index:10", **values)
     standing, store = Standing(session.first_state()), ClientStore(tmp_path / "kept.sqlite")
     stale = set()
     for number in range(1, 4):

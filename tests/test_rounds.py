@@ -13,6 +13,7 @@ from small_fleet import small, write_device, write_fleet
 from edgefl import RunConfig
 from edgefl.engine.inline import InlineEngine
 from edgefl.methods.base import create
+from edgefl.prepare import prepare
 from edgefl.records import Outcome, RoundRecord, Tier, Timing, Work
 from edgefl.rehearsal import outcome_of, rehearse
 from edgefl.server.clients import ClientStore
@@ -119,7 +120,7 @@ def test_who_is_late_cannot_be_asked_until_it_is_done(fleet):
     standing, record = play(session, engine=False)
     busy = set(standing.fleet.busy)
     assert len(busy) == 2
-    after, second = play(session, standing, 2, engine=False)
+    _, second = play(session, standing, 2, engine=False)
     assert {o.client for o in second.outcomes} == set(range(6)) - busy
     assert second.waited_s == 0.0
     assert {o.start_s for o in second.outcomes} == {record.clock_s}
@@ -306,7 +307,7 @@ def test_a_policy_s_figures_are_those_worked_out_from_the_records(tmp_path):
         "rounds": 5,
     }
     config = RunConfig.of(keys)
-    row = outcome_of("mine", config, 5)
+    row = outcome_of("mine", prepare(config), 5)
     records = list(rehearse(small(profile, clients=40, per_round=10, partition="dirichlet:0.5"), 5))
     everyone = [o for record in records for o in record.outcomes]
     used = [o for o in everyone if o.status == "trained"]
@@ -341,8 +342,10 @@ def test_what_if_tries_every_combination(fleet):
     assert [(r["deadline_s"], r["tiers"], r["over_selection"]) for r in found["rows"]][:3] == [
         (2.0, [1, 0.5], 1.0), (2.0, [1, 0.5], 2.0), (2.0, [0.25], 1.0),
     ]  # fmt: skip
-    changed = config.model_copy(update={"deadline_s": 90.0, "tiers": (0.25,), "over_selection": 2.0})
-    assert found["rows"][-1] == outcome_of(labels[-1], changed, 2)
+    # A variation is the run that it would be if it had been configured.
+    for label, row in zip(labels, found["rows"], strict=True):
+        changes = {"deadline_s": row["deadline_s"], "tiers": tuple(row["tiers"]), "over_selection": row["over_selection"]}
+        assert row == outcome_of(label, prepare(config.model_copy(update=changes)), 2)
     assert (found["profile"], found["rounds"], found["titles"]) == (fleet, 2, {"quick": "quick", "slow": "slow"})
     (plain,) = whatif(config)["rows"]
     assert plain["label"] == "as configured"

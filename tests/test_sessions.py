@@ -61,6 +61,18 @@ def test_a_session_s_seconds_and_joules_are_those_worked_out_by_hand(board):
     assert throttled > 0
 
 
+def test_devices_of_one_name_and_different_rates_are_told_apart(tmp_path):
+    write_device(tmp_path, "board")
+    text = write_device(tmp_path, "copy", training=0.005).read_text()
+    (tmp_path / "copy.toml").write_text(text.replace('name = "copy"', 'name = "board"'))
+    profile = write_fleet(tmp_path, {"board": 0.5, "copy": 0.5}, behaviour={})
+    session = small(profile, conditions="ideal", partition="index:10")
+    rates = {c: session.plan.population.device(c).training_macs_per_s for c in range(12)}
+    assert set(rates.values()) == {0.5e9, 0.005e9}
+    for client, outcome in expected(session).items():
+        assert outcome.timing.train_s == pytest.approx(outcome.macs / rates[client])
+
+
 def test_under_ideal_conditions_links_and_answers_are_typical(board):
     session = small(board, conditions="ideal")
     (cost,) = session.plan.costs.values()

@@ -84,7 +84,7 @@ WHOLE = (Fit(BIG), Fit(HALF))
 IN_PARTS = (Fit(BIG, 8), Fit(HALF, 16))
 # Whether the whole of both, the half tier alone, neither but parts of both, or nothing at all fits → order → what is given.
 GIVEN = {
-    "both": {order: WHOLE for order in [("micro-batch", "tier"), ("tier",), ("refuse",), ("send",)]},
+    "both": {("micro-batch", "tier"): WHOLE, ("tier",): WHOLE, ("refuse",): WHOLE, ("send",): WHOLE},
     "half": {
         ("micro-batch", "tier"): (Fit(BIG, 16), Fit(HALF)),
         ("micro-batch",): (Fit(BIG, 16), Fit(HALF)),

@@ -190,7 +190,7 @@ def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:
         raise ended.result
     how = "out_of_memory" if killed else ended.how
     gone = replace(job.planned, status=how, steps=0, train_loss=None, upload_bytes=0, payload=b"", kept=b"")
-    return replace(gone, measured_training_memory_bytes=ended.peak_bytes) if how == "out_of_memory" else gone
+    return replace(gone, host_memory_bytes=ended.peak_bytes) if how == "out_of_memory" else gone
 
 
 def _play(clients: Clients, job: Job, guard: Guard, cgroup: Cgroup | None, baseline: Baseline, watch: Watch) -> Outcome:

@@ -56,7 +56,7 @@ class Sessions:
     size_of: Callable[[int], int]
     policy: str = "auto"
     shares: tuple[float, ...] | None = None
-    _loads: dict[tuple[str, Fit, int], _Load] = field(default_factory=dict, repr=False, compare=False)
+    _loads: dict[tuple[int, Fit, int], _Load] = field(default_factory=dict, repr=False, compare=False)
 
     def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Outcome]:
         """Return what is expected of each client asked, in their order.
@@ -121,7 +121,7 @@ class Sessions:
         )
 
     def _load(self, cell: ClassPlan, fit: Fit, samples: int) -> _Load:
-        key = f"{cell.device.name} {cell.state.name}", fit, samples
+        key = id(cell), fit, samples  # the plan holds its cells; two classes may give their devices one name
         if key not in self._loads:
             plan, cost = self.plan, self.plan.cost(fit)
             seen, evaluated = samples * plan.training.epochs, plan.evaluated(samples)

@@ -47,7 +47,7 @@ class ByHand:
             yield replace(job.planned, status="trained", steps=1, payload=encode(answer))
 
 
-def play(power, path, steps=len(hand.STEPS)):
+def play(power, path, steps=4):
     method = create("fedavg")
     standing = Standing(first_state(method, TIER, hand.start()))
     found, store = [], ClientStore(path)
