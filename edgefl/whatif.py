@@ -44,7 +44,7 @@ def whatif(
         >>> rows[0]["inclusion"] <= rows[1]["inclusion"]
         True
     """
-    varied = list(product(deadlines_s or (None,), tiers or (None,), over_selections or (None,)))
+    varied = dict.fromkeys(product(deadlines_s or (None,), tiers or (None,), over_selections or (None,)))
     rows = []
     with one_thread():
         session = prepare(config)
@@ -57,7 +57,7 @@ def whatif(
             rows.append(outcome_of(label, session.varied(**changes), config.rounds))
     titles = {c.device.name: c.device.title for c in load_fleet(config.profile).classes}
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
-    return {**{key: getattr(config, key) for key in keys}, "titles": titles, "rows": rows}
+    return {**{key: getattr(session.config, key) for key in keys}, "titles": titles, "rows": rows}
 
 
 def _label(changes: dict[str, Any]) -> str:

@@ -17,10 +17,11 @@ from edgefl.outcome import checkpoint_of, fleet_of
 from edgefl.prepare import prepare
 from edgefl.registry import methods
 from edgefl.rehearsal import rehearse
-from edgefl.rng import shuffled
+from edgefl.rng import generator, shuffled
 from edgefl.server.clients import ClientStore
 from edgefl.server.sessions import Asked
 from edgefl.server.standing import Standing
+from edgefl.wire import decode, encode
 
 NOWHERE = Path("not", "written.sqlite")
 
@@ -166,6 +167,40 @@ def test_methods_that_take_old_updates_train_with_them(fleet, method, keys, tmp_
     assert restored == standing.fleet
     assert [f.payload for f in restored.flights] == [f.payload for f in standing.fleet.flights]
     assert [f.expected for f in restored.flights] == [f.expected for f in standing.fleet.flights]
+
+
+class AddsOne:
+    """Answers with what was sent, plus one."""
+
+    def __init__(self, session):
+        self.session = session
+
+    def map(self, jobs):
+        for job in jobs:
+            shapes = self.session.method.shapes(self.session.architecture, job.tier)
+            sent = decode(job.payload, shapes, "the server")
+            answer = encode({name: tensor + 1 for name, tensor in sent.items()})
+            yield replace(job.planned, status="trained", steps=1, payload=answer)
+
+
+def test_an_old_update_moves_the_part_of_the_model_that_was_sent(fleet, tmp_path):
+    """Which base networks a client trains is drawn anew every time: an update changes those that were drawn when it was asked."""
+    keys = {"method": "splitmix", "tiers": (1.0, 0.25), "tier_assignment": "uniform", "tier_shares": (0.0, 1.0)}
+    session = small(fleet, mode="async", clients=6, per_round=3, buffer=1, conditions="ideal", **keys)
+    standing, store, stale = Standing(session.first_state()), ClientStore(tmp_path / "kept.sqlite"), 0
+    for number in range(1, 7):
+        before = standing.state
+        standing, record = session.play(session.method, standing, AddsOne(session), store, number)
+        (outcome,) = (o for o in record.outcomes if o.status == "trained")
+        stale += outcome.staleness > 0
+        drawn = generator(0, number - outcome.staleness, outcome.client, "submodel")
+        sent = session.method.submodel(before, outcome.tier, drawn, outcome.client)
+        wanted = {name: torch.zeros_like(tensor) for name, tensor in before.tensors.items()}
+        for place in sent.places.values():
+            wanted[place.target][place.index] = (1 + outcome.staleness) ** -0.5
+        for name, tensor in standing.state.tensors.items():
+            assert torch.allclose(tensor - before.tensors[name], wanted[name], atol=1e-5)
+    assert stale >= 2
 
 
 REFUSED = ["clustered-fl", "factorized-fl", "fedfomo", "fedhm", "orthdrop", "prism", "pufferfish", "standalone"]

@@ -166,4 +166,4 @@ def test_pufferfish_keeps_what_the_rank_can_hold():
 
 
 def test_pufferfish_refuses_what_remembers_coordinates():
-    assert set(create("pufferfish").refuses) == {"dyn", "scaffold", "avgm", "adam", "yogi"}
+    assert set(create("pufferfish").refuses) == {"dyn", "scaffold", "avgm", "adam", "yogi", "async"}

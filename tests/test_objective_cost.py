@@ -36,8 +36,9 @@ CASES = {
 def played(case: str, folder: Path) -> tuple[dict[Tier, Cost], list[Outcome]]:
     """Return the plan's costs and how every client's part in two rounds ended; every shard has a whole batch and more."""
     with one_thread():
-        session = prepare(RunConfig.of({**RUN, **CASES[case]}))
-        assert min(session.shard_sizes) >= session.config.batch_size
+        session = prepare(RunConfig.of({**RUN, "conditions": "ideal", **CASES[case]}))
+        shards = session.clients.shards
+        assert min(map(shards.size, range(len(shards)))) >= session.config.batch_size
         outcomes = [o for _, _, record in play(session, ClientStore(folder / "clients.sqlite")) for o in record.outcomes]
     assert len(outcomes) == 4
     assert all(outcome.status == "trained" for outcome in outcomes)

@@ -345,7 +345,7 @@ def test_what_if_tries_every_combination(fleet):
     # A variation is the run that it would be if it had been configured.
     for label, row in zip(labels, found["rows"], strict=True):
         changes = {"deadline_s": row["deadline_s"], "tiers": tuple(row["tiers"]), "over_selection": row["over_selection"]}
-        assert row == outcome_of(label, prepare(config.model_copy(update=changes)), 2)
+        assert row == outcome_of(label, prepare(RunConfig.of({**config.model_dump(), **changes})), 2)
     assert (found["profile"], found["rounds"], found["titles"]) == (fleet, 2, {"quick": "quick", "slow": "slow"})
     (plain,) = whatif(config)["rows"]
     assert plain["label"] == "as configured"

@@ -75,7 +75,6 @@ class Air:
         Where too many in a row end in vain it is given up: what keeps them from answering may never end.
         """
         arrived: list[Flight] = []
-        before = self.in_vain
         while len(arrived) < most and self.in_vain < _IN_VAIN * max(self.buffer.at_work, _IN_VAIN):
             self._fill()
             if not self.fleet.flights:
@@ -89,7 +88,6 @@ class Air:
             elif self._in_time(first):
                 arrived.append(first)
                 self.done.add(first.client)
-                self.in_vain = before  # unless it turns out to be lost in training
             else:
                 self.end(replace(first.expected, status="late"), first)
         return arrived

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from pages import Page
 
-from edgefl import RunConfig, simulate
+from edgefl import RunConfig, export, simulate
+from edgefl.errors import CheckpointError
 from edgefl.files import sha256, shared
 from edgefl.records import RoundRecord
 from edgefl.rehearsal import dry_run
@@ -184,8 +185,8 @@ def busy_host() -> Iterator[None]:
 
 
 def test_a_killed_asynchronous_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    values = {**SMALL, **ASYNC, "method": "pfedpara", "rounds": 20, "eval_every": 20}
-    whole = stopped_after(RunConfig.of(values), tmp_path / "whole", 20)
+    values = {**SMALL, **ASYNC, "method": "pfedpara", "rounds": 12, "eval_every": 12}
+    whole = stopped_after(RunConfig.of(values), tmp_path / "whole", 12)
     folder = tmp_path / "killed"
     command = [sys.executable, "-m", "edgefl.cli.main", "simulate", "--out", str(folder), *flags_of(values)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -195,16 +196,16 @@ def test_a_killed_asynchronous_run_goes_on_to_the_same_bits(tmp_path: Path) -> N
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (folder / "summary.json").exists()
-    stopped_after(RunConfig.of(values), folder, 20, resume=True)
+    stopped_after(RunConfig.of(values), folder, 12, resume=True)
     assert lines_of(folder) == lines_of(whole)
-    assert checkpoint_of(folder, 20).name == checkpoint_of(whole, 20).name
+    assert checkpoint_of(folder, 12).name == checkpoint_of(whole, 12).name
     # Personal factors are in the chain of hashes that the checkpoint holds, what was sent to those still at work in the file itself.
-    kept = Checkpoint.of_file(checkpoint_of(folder, 20))
+    kept = Checkpoint.of_file(checkpoint_of(folder, 12))
     assert kept.clients
     assert kept.fleet["flights"]
 
 
-MIXED: dict[str, Any] = {**SMALL, **TIERS, "method": "heterofl", "over_selection": 2, "dynamic_devices": True, "rounds": 4}
+MIXED: dict[str, Any] = {**SMALL, **TIERS, "method": "heterofl", "over_selection": 2, "dynamic_devices": True}
 
 
 def test_simulated_figures_do_not_depend_on_the_host(tmp_path: Path) -> None:
@@ -252,12 +253,10 @@ def of_tiny(folder: Path) -> list[dict[str, Any]]:
 
 def test_what_is_sent_to_a_device_that_is_too_small_is_metered_away(tmp_path: Path) -> None:
     profile = fleet_with_tiny(tmp_path, TINY_BYTES)
-    runs = {}
-    for step in ("send", "refuse"):
-        out = tmp_path / step
-        done = edgefl("simulate", *flags_of({**ENFORCED, "profile": profile, "on_shortfall": step}), "--out", str(out))
-        assert done.returncode == 0, done.stderr
-        runs[step] = out
+    runs = {step: tmp_path / step for step in ("send", "refuse")}
+    done = edgefl("simulate", *flags_of({**ENFORCED, "profile": profile, "on_shortfall": "send"}), "--out", str(runs["send"]))
+    assert done.returncode == 0, done.stderr
+    simulate(RunConfig.of({**ENFORCED, "profile": profile, "on_shortfall": ("refuse",)}), runs["refuse"])
     sent, refused = of_tiny(runs["send"]), of_tiny(runs["refuse"])
     assert {session["status"] for session in sent} == {"out_of_memory"}
     assert {session["status"] for session in refused} == {"refused"}
@@ -296,7 +295,15 @@ def test_a_device_that_is_too_small_takes_what_the_order_says(
     steps: tuple[str, ...], tier: float, micro_batch: int | None, tmp_path: Path
 ) -> None:
     profile = fleet_with_tiny(tmp_path, TINY_CONVOLUTIONAL_BYTES)
-    values = {**ENFORCED, **TIERS, "method": "heterofl", "model": "cnn-digits", "profile": profile, "on_shortfall": steps, "eval_every": 3}
+    values = {
+        **ENFORCED,
+        **TIERS,
+        "method": "heterofl",
+        "model": "cnn-digits",
+        "profile": profile,
+        "on_shortfall": steps,
+        "eval_every": 3,
+    }
     folder = stopped_after(RunConfig.of(values), tmp_path / "meter", 3)
     for session in of_tiny(folder):
         assert (session["status"], session["tier"], session["micro_batch"]) == ("trained", tier, micro_batch)
@@ -307,7 +314,15 @@ def test_a_device_that_is_too_small_takes_what_the_order_says(
         assert checkpoint_of(planned, 3).name == checkpoint_of(folder, 3).name
 
 
-DRY = {**SMALL, "per_round": 100, "rounds": 5, "partition": "index:60", "availability": "daily", "data_share": 1.0, "eval_every": 5}
+DRY = {
+    **SMALL,
+    "per_round": 100,
+    "rounds": 5,
+    "partition": "index:60",
+    "availability": "daily",
+    "data_share": 1.0,
+    "eval_every": 5,
+}
 
 
 # What a process waited for says of its children is the peak of the largest: a process in between has only this one.
@@ -366,3 +381,28 @@ def test_a_dry_run_has_the_sessions_of_a_run_that_trains(what: str, tmp_path: Pa
         for session in line["clients"]:
             session.update(dict.fromkeys(_TRAINED_ONLY, None), steps=0)
     assert lines_of(dry[0]) == expected
+
+
+def test_a_dry_run_is_complete_and_nothing_else(tmp_path: Path) -> None:
+    out = dry_run(RunConfig.of(SMALL), tmp_path / "dry").folder
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert not {"model.safetensors", "checkpoints", "bundle", "clients.sqlite"} & {*before}
+    again = edgefl("simulate", "--resume", "--out", str(out))
+    assert again.returncode == 0, again.stderr
+    assert "complete" in again.stderr
+    assert "of 8 clients took part" in again.stdout
+    with pytest.raises(CheckpointError, match="holds no model.safetensors"):
+        export(out, tmp_path / "bundle")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+@pytest.mark.xfail(strict=True, reason="the clock stands still while all that are asked are refused")
+@pytest.mark.parametrize("mode", [{}, ASYNC])
+def test_the_clock_goes_on_while_all_are_refused(mode: dict[str, Any], tmp_path: Path) -> None:
+    """Batteries that are empty are charged in the following night."""
+    config = config_of({**SMALL, "profile": battery_fleet, "rounds": 200, "eval_every": 200, **mode}, tmp_path)
+    lines = lines_of(dry_run(config, tmp_path / "dry").folder)
+    trained = [line["trained"] for line in lines]
+    empty = trained.index(0)
+    assert any(trained[empty:])
+    assert lines[-1]["clock_s"] > 24 * 3600
