@@ -1,7 +1,7 @@
 """What is timed on this machine: matrix products, convolutions, copies, training steps in torch, inference in onnxruntime.
 
-Tasks are repeated in rounds in which each has its turn, so that a disturbance of some seconds falls on all of them alike, and the median of
-the rounds is what counts.
+Tasks are repeated in rounds in which each has its turn, so that a disturbance of some seconds falls on all of them alike; what a quarter
+of the rounds reached is what counts.
 """
 
 from __future__ import annotations

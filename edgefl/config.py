@@ -163,6 +163,8 @@ def _check_fleet(config: RunConfig) -> None:
         raise ValueError("eligible_when: expected some of idle, charging, unmetered, each once")
     if config.buffer is not None and config.mode == "sync":
         raise ValueError("buffer: only asynchronous rounds have one; give mode async")
+    if config.buffer is not None and config.buffer > config.clients:
+        raise ValueError(f"buffer: got {config.buffer}, expected at most the {config.clients} clients, who answer once a step")
     if config.mode == "async" and config.objective in ("dyn", "scaffold"):
         raise ValueError(
             f"mode: {config.objective} corrects gradients by what the server had when a round began; async has no rounds"

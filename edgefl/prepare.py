@@ -158,8 +158,8 @@ class Session:
         return map(self.clients.shards.train, range(self.config.clients))
 
 
-def prepare(config: RunConfig) -> Session:
-    """Resolve ``config`` and work out the plan.
+def prepare(config: RunConfig, required: bool = True) -> Session:
+    """Resolve ``config`` and work out the plan; ``required`` says that somebody must fit it.
 
     Raises:
         InputError: a name, value or file is wrong.
@@ -175,13 +175,14 @@ def prepare(config: RunConfig) -> Session:
     training = training_of(config)
     clients = Clients(_task(config, architecture, training), data)
     if config.tiers == "auto":
-        config = config.model_copy(update={"tiers": _chosen_tiers(config, fleet, architecture, training, clients)})
+        config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, architecture, training, clients)})
     tiers, method = tiers_of(config), method_of(config)
     check_axes(method, config)
     method.check(architecture, tiers, config.clients)
     costs = Costs(method, config, architecture, training)
     plan = _plan(costs, config, fleet, clients, conditions)
-    plan.require_someone()
+    if required:
+        plan.require_someone()
     if config.enforce == "hard":
         for cell in (cell for states in plan.cells for cell in states):
             check_limit(cell.device.name, cell.device.training_bytes * cell.state.memory_share)
@@ -222,9 +223,10 @@ def _check_inputs(data: Dataset, architecture: Architecture) -> None:
         raise ConfigError(f"model: {architecture.model} knows {known} token ids, {data.name} has {data.vocabulary}")
 
 
-def _chosen_tiers(
+def chosen_tiers(
     config: RunConfig, fleet: Fleet, architecture: Architecture, training: Training, clients: Clients
 ) -> tuple[float, ...]:
+    """Return the tiers that stand for "auto": the largest that fit each class of the fleet."""
     method = create(config.method, config.method_options)
     costs = Costs(method, config, architecture, training)
     return auto_tiers(method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full)

@@ -264,7 +264,7 @@ Status = Literal[
 """How a client's part in a round ended.
 
 Only what ``trained`` clients send is aggregated. ``late``: done after the round had closed; ``refused``: nothing was sent to it;
-``dropped``: an error, or the network failed; ``interrupted``: its owner or its charger took it away in mid-training;
+``dropped``: an error, or the network failed; ``interrupted``: its owner or its charger took it away before it was done;
 ``out_of_memory``: it went over its device's memory; ``out_of_time``: over the processor time that this computer allows a client;
 ``crashed``: its process died; ``diverged``: its weights are no numbers.
 """

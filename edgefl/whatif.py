@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.fleet.load import load_fleet
-from edgefl.prepare import one_thread, prepare
+from edgefl.prepare import chosen_tiers, one_thread, prepare
 from edgefl.rehearsal import outcome_of
 
 OnPolicy = Callable[[str], None]
@@ -47,13 +47,16 @@ def whatif(
     varied = dict.fromkeys(product(deadlines_s or (None,), tiers or (None,), over_selections or (None,)))
     rows = []
     with one_thread():
-        session = prepare(config)
+        session = prepare(config, required=False)
         for deadline_s, ratios, asked in varied:
             given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked}
             changes = {key: value for key, value in given.items() if value is not None}
             label = _label(changes)
             if on_policy is not None:
                 on_policy(label)
+            if config.tiers == "auto" and "tiers" not in changes:
+                one = session.varied(**changes)
+                changes["tiers"] = chosen_tiers(one.config, one.fleet, one.architecture, one.plan.training, one.clients)
             rows.append(outcome_of(label, session.varied(**changes), config.rounds))
     titles = {c.device.name: c.device.title for c in load_fleet(config.profile).classes}
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from edgefl.server.sessions import Asked
 from edgefl.server.standing import Standing
 from edgefl.wire import decode, encode
 
-NOWHERE = Path("not", "written.sqlite")
+NOWHERE = Path(tempfile.mkdtemp()) / "clients.sqlite"
 
 
 def play(session, standing=None, number=1, engine=True, store=None):
@@ -112,7 +113,7 @@ def test_as_many_are_at_work_as_shall_be_and_nobody_twice(fleet):
 
 
 def test_a_step_with_nobody_else_to_ask_ends_with_the_updates_that_there_are(fleet):
-    session = small(fleet, mode="async", clients=5, per_round=5, buffer=9)
+    session = small(fleet, mode="async", clients=5, per_round=5, buffer=5)
     for record in rehearse(session, 3):
         trained = [o.client for o in record.outcomes if o.status == "trained"]
         assert sorted(trained) == [0, 1, 2, 3, 4]
@@ -315,4 +316,4 @@ def test_batteries_are_drained_by_sessions_that_are_over(tmp_path):
             if o.timing:
                 spent[o.client] = spent.get(o.client, 0.0) + o.timing.total_j
     assert standing.fleet.drained_j == pytest.approx(spent)
-    assert replace(standing.fleet, flights=()).at(86_400.0).drained_j == {}
+    assert replace(standing.fleet, flights=()).at(86_400.0, day=1).drained_j == {}

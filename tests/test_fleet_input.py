@@ -140,7 +140,6 @@ def test_values_that_do_not_go_together_are_refused(flags: list[str], words: lis
     assert [word for word in words if word not in message] == [], message
 
 
-@pytest.mark.xfail(strict=True, reason="a buffer that can never be full is taken")
 def test_a_buffer_larger_than_the_population_is_refused() -> None:
     with pytest.raises(ConfigError, match="buffer: got 9, expected at most the 8 clients"):
         RunConfig.of({"mode": "async", "method": "fedavg", "clients": 8, "buffer": 9})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def play(session, standing=None, number=1, engine=True):
     """Return what the server has after a round, and its record."""
     inline = InlineEngine(session.clients) if engine else None
     standing = standing or Standing(session.first_state())
-    return session.play(session.method, standing, inline, ClientStore(Path("not", "written.sqlite")), number)
+    return session.play(session.method, standing, inline, ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite"), number)
 
 
 def by_status(record):
@@ -198,7 +199,7 @@ def test_a_client_that_diverges_makes_room_and_sends_nothing(fleet):
     _, dry = play(session, engine=False)
     first, second = sorted((o for o in dry.outcomes if o.status == "trained"), key=lambda o: o.timing.total_s)[:2]
     spoilt = frozenset({first.client, second.client})
-    store = ClientStore(Path("not", "written.sqlite"))
+    store = ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite")
     standing, record = session.play(session.method, Standing(session.first_state()), Spoiling(session.clients, spoilt), store, 1)
     found = by_status(record)
     assert set(found["diverged"]) == spoilt

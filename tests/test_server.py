@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ SMALL = {"clients": 6, "per_round": 6, "local_epochs": 1, "rounds": 1, "conditio
 
 
 def play(session, state, round_=1):
-    store = ClientStore(Path("not", "written.sqlite"))
+    store = ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite")
     with open_engine("inline", 1, session.clients) as engine:
         standing, record = session.play(session.method, Standing(state), engine, store, round_)
     return standing.state, record

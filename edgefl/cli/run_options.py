@@ -84,8 +84,10 @@ _FLAGS: dict[str, Callable[[Any], Any]] = dict(
         ),
         _flag(DATA, "data_share", "Share of its training samples that each client keeps. [1]", float),
         ("permute_labels", _PERMUTE),
-        _flag(ROUNDS, "rounds", "Rounds to play. [30]", int),
-        _flag(ROUNDS, "per_round", "Clients drawn each round. [half of them]", int),
+        _flag(ROUNDS, "rounds", "Rounds to play; in mode async, steps of the server. [30]", int),
+        _flag(
+            ROUNDS, "per_round", "Answers wanted each round; in mode async, clients at work at once. [half of the clients]", int
+        ),
         _flag(ROUNDS, "eval_every", "Rounds between two evaluations; the last one is always evaluated. [1]", int),
         _flag(ROUNDS, "eval_samples", "Held-out samples that models are evaluated on, drawn by the seed. [all]", int),
         _flag(ROUNDS, "seed", "Decides every draw. [0]", int),
@@ -130,11 +132,16 @@ _FLAGS: dict[str, Callable[[Any], Any]] = dict(
         _flag(
             FLEET,
             "conditions",
-            "fleet: as its profile says, links vary and sessions are lost; ideal: nothing varies, nobody is lost. [fleet]",
+            "fleet: as its profile says, links vary and sessions are lost; ideal: typical links, no losses, no batteries. [fleet]",
             metavar="NAME",
         ),
-        _flag(FLEET, "over_selection", "Clients asked for each one wanted. [the profile's own, 1.3; ideal: 1]", float),
-        _flag(FLEET, "deadline_s", "Seconds after which a round closes. [the profile's own]", float),
+        _flag(
+            FLEET,
+            "over_selection",
+            "Clients asked for each answer wanted, in rounds. [the profile's own, phones 1.3; ideal: 1]",
+            float,
+        ),
+        _flag(FLEET, "deadline_s", "Seconds in which a session must end; decides tiers too. [the profile's own]", float),
         _flag(
             FLEET,
             "availability",
@@ -144,7 +151,7 @@ _FLAGS: dict[str, Callable[[Any], Any]] = dict(
         _flag(
             FLEET,
             "eligible_when",
-            "What a device must be to take part, of idle,charging,unmetered. [all three]",
+            "What a device must be to take part, by a trace; with daily it only says whether devices charge. [all three]",
             Words(),
             metavar="WORD,…",
         ),

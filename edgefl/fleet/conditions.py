@@ -8,12 +8,14 @@ from math import ceil
 
 import numpy as np
 
-from edgefl.fleet.availability import Always, Availability
+from edgefl.fleet.availability import DAY_S, Always, Availability
 from edgefl.fleet.behaviour import State
 from edgefl.rng import normals, shuffled, uniforms
 
 BATTERY_FLOOR = 0.2
-"""A client takes no part that would leave less than this share of its battery; how full it is at night differs from client to client."""
+"""A client takes no part that would leave less than this share of its battery."""
+LEAST_FULL = 0.3
+"""What its owner leaves of a battery's charge differs from client to client, uniformly from this share to all of it."""
 
 PATIENCE_S = 3600.0
 """How long a server waits until enough clients are eligible, before it goes on with those that are."""
@@ -41,6 +43,7 @@ class Conditions:
         states: what a device may be in during a round; one state where devices do not change.
         availability: who is eligible when.
         battery: whether what a session draws empties a battery; not where eligible clients are charging.
+        start_hour: local hour at clock 0; batteries are charged at midnight.
     """
 
     over_selection: float = 1.0
@@ -51,6 +54,15 @@ class Conditions:
     states: tuple[State, ...] = (UNDISTURBED,)
     availability: Availability = field(default_factory=Always)
     battery: bool = False
+    start_hour: float = 0.0
+
+    def day(self, clock_s: float) -> int:
+        """Return the number of the local day, from 0."""
+        return int((clock_s + 3600 * self.start_hour) // DAY_S)
+
+    def night_s(self, clock_s: float) -> float:
+        """Return the clock at the next local midnight, when batteries are full again."""
+        return (self.day(clock_s) + 1) * DAY_S - 3600 * self.start_hour
 
     def asked(self, wanted: int, clients: int) -> int:
         """Return how many clients are asked so that ``wanted`` answer, of a population of ``clients``."""
@@ -74,7 +86,7 @@ class Conditions:
         """Return the share of its battery that each client gives away in a day, above the floor; infinite where none is emptied."""
         if not self.battery:
             return np.full(len(clients), np.inf)
-        return (1 - BATTERY_FLOOR) * uniforms(seed, clients, "battery")
+        return LEAST_FULL + (1 - LEAST_FULL) * uniforms(seed, clients, "battery") - BATTERY_FLOOR
 
     def fates(self, seed: int, clients: np.ndarray, round_: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return who is interrupted, who drops out (booleans), and at which share of training, or of the whole session."""

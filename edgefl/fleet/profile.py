@@ -207,6 +207,12 @@ class Fleet(Record):
     @model_validator(mode="after")
     def _whole(self) -> Fleet:
         _sum_to_1("class: shares", [c.share for c in self.classes])
+        devices = {c.device.name: c.device for c in self.classes}
+        for number, c in enumerate(self.classes):
+            if c.device != devices[c.device.name]:
+                raise ValueError(
+                    f"class.{number}.device: another device is named {c.device.name!r} as well; give each a name of its own"
+                )
         if self.states:
             _sum_to_1("state: chances", [s.chance for s in self.states])
             names = [s.name for s in self.states]

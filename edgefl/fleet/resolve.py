@@ -31,6 +31,7 @@ def conditions_of(config: RunConfig, fleet: Fleet) -> Conditions:
         states=_states(config, fleet),
         availability=_availability(config, fleet),
         battery=not ideal and not charging,
+        start_hour=config.start_hour,
     )
     if ideal or behaviour is None:
         return conditions

@@ -145,7 +145,9 @@ def floor_bytes() -> int:
         try:
             floor: int = receiver.recv()
         except EOFError:
-            raise EdgeflError("the process that measures the least memory that can be held to died; run again") from None
+            raise EdgeflError(
+                "the process that measures the least memory that can be held to died; run again; a script must call edgefl under if __name__ == '__main__'"
+            ) from None
         finally:
             process.join()
             process.close()
@@ -189,7 +191,9 @@ def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:
     if ended.how == "error":
         raise ended.result
     how = "out_of_memory" if killed else ended.how
-    gone = replace(job.planned, status=how, steps=0, train_loss=None, upload_bytes=0, payload=b"", kept=b"")
+    gone = replace(
+        job.planned, status=how, steps=1 if how == "out_of_memory" else 0, train_loss=None, upload_bytes=0, payload=b"", kept=b""
+    )
     return replace(gone, host_memory_bytes=ended.peak_bytes) if how == "out_of_memory" else gone
 
 

@@ -27,7 +27,7 @@ from edgefl.records import Outcome, RoundRecord, Submodel, Update
 from edgefl.server.clients import ClientStore
 from edgefl.server.control import Control
 from edgefl.server.outbox import Outbox, Rules
-from edgefl.server.rounds import ended
+from edgefl.server.rounds import ended, fleet_at, tired
 from edgefl.server.sessions import Asked, Sessions
 from edgefl.server.standing import FleetMemory, Flight, Standing
 from edgefl.wire import decode
@@ -50,14 +50,15 @@ class Buffer:
         >>> Buffer(10, 20).weight(0), Buffer(10, 20).weight(3)
         (1.0, 0.5)
         """
-        return float((1 + staleness) ** -self.power)
+        return round((1 + staleness) ** -self.power, 6)
 
 
 @dataclass
 class Air:
     """The clients at work, and the clock as they end one after the other, between two steps.
 
-    ``over`` takes the sessions that are, ``done`` who answered or was refused; ``in_vain`` counts those in a row that did not answer.
+    ``over`` takes the sessions that are, ``done`` who answered or was refused, ``tired`` who was for what its battery has left, before
+    the night that is ``slept`` through; ``in_vain`` counts the sessions in a row that did not answer.
     """
 
     sessions: Sessions
@@ -68,6 +69,8 @@ class Air:
     over: list[Outcome] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     in_vain: int = 0
+    tired: set[int] = field(default_factory=set)
+    slept: bool = False
 
     def arrive(self, most: int) -> list[Flight]:
         """Let sessions end until ``most`` of them answered in time, or nobody is left who could; each client answers once a step at most.
@@ -82,7 +85,7 @@ class Air:
             first = min(self.fleet.flights, key=lambda flight: (flight.end_s, flight.client))
             flights = tuple(flight for flight in self.fleet.flights if flight is not first)
             self.clock_s = max(self.clock_s, first.end_s)
-            self.fleet = replace(self.fleet.at(self.clock_s), flights=flights)
+            self.fleet = replace(fleet_at(self.sessions, self.fleet, self.clock_s), flights=flights)
             if first.expected.status != "trained":
                 self.end(first.expected, first)
             elif self._in_time(first):
@@ -110,7 +113,12 @@ class Air:
         while len(self.fleet.flights) < min(self.buffer.at_work, population):
             taken = {*self.done, *(flight.client for flight in self.fleet.flights)}
             if len(taken) >= population:
-                return
+                if self.fleet.flights or not self.tired:
+                    return
+                # Nothing changes before batteries are charged.
+                self.clock_s = one.night_s(self.clock_s)
+                self.done, self.tired, self.slept = self.done - self.tired, set(), True
+                continue
             working, turn = dict.fromkeys(taken, float("inf")), self.fleet.turns + 1
             if self.fleet.flights:  # who is not eligible now may be when the next session ends
                 clients, start_s = one.eligible(seed, population, 1, turn, self.clock_s, working), self.clock_s
@@ -119,11 +127,13 @@ class Air:
             self.clock_s = max(self.clock_s, start_s)
             if not len(clients):
                 return
-            self.fleet = replace(self.fleet.at(self.clock_s), turns=turn)
+            self.fleet = replace(fleet_at(self.sessions, self.fleet, self.clock_s), turns=turn)
             (expected,) = self.sessions.expected(Asked(clients, turn, start_s), self.fleet.drained_j)
             if expected.status == "refused":
                 self.done.add(expected.client)
                 self.over.append(expected)
+                if tired(expected) and not self.slept:
+                    self.tired.add(expected.client)
                 continue
             flight = Flight(expected.client, turn, self.step, start_s, expected)
             self.fleet = replace(self.fleet, flights=(*self.fleet.flights, flight))
@@ -185,7 +195,7 @@ def _updates(air: Air, outbox: Outbox, engine: Engine, store: ClientStore, sent:
 
         def jobs(arrived: list[Flight] = arrived) -> Iterator[Job]:
             for flight in arrived:
-                yield outbox.job(flight.expected, payload_of(flight, outbox, air.step), store.get(flight.client))
+                yield outbox.job(flight.expected, payload_of(flight, outbox, air.step), store.get(flight.client), flight.step + 1)
 
         by_client = {flight.client: flight for flight in arrived}
         for outcome in engine.map(jobs()):

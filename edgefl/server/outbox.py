@@ -62,12 +62,12 @@ class Outbox:
         control = self.rules.objective.control_shapes(self.parameters.get(tier, {}))
         return {**self.method.shapes(self.state.architecture, tier), **control}
 
-    def job(self, outcome: Outcome, payload: bytes, kept: bytes | None) -> Job:
-        """Return what a client is to do with a payload."""
+    def job(self, outcome: Outcome, payload: bytes, kept: bytes | None, round_: int | None = None) -> Job:
+        """Return what a client is to do with a payload, of an earlier round or of this one."""
         assert outcome.tier is not None  # nothing is sent to a client that is refused
         planned = replace(outcome, download_bytes=len(payload))
         limits = outcome.memory_bytes, outcome.micro_batch
-        return Job(self.round, self.method, outcome.tier, payload, planned, kept, *limits)
+        return Job(self.round if round_ is None else round_, self.method, outcome.tier, payload, planned, kept, *limits)
 
     def receive(self, outcome: Outcome, submodel: Submodel, store: ClientStore) -> Update:
         """Return the update that a trained client sent, checked; what the client keeps is stored, its control variates taken out."""

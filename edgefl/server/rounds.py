@@ -17,7 +17,7 @@ from edgefl.server.clients import ClientStore
 from edgefl.server.control import Control
 from edgefl.server.outbox import Outbox, Rules
 from edgefl.server.sessions import Asked, Sessions, lost_after
-from edgefl.server.standing import Standing
+from edgefl.server.standing import FleetMemory, Standing
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,25 @@ class Round:
 
 def ask(sessions: Sessions, standing: Standing, wanted: int, number: int) -> Round:
     """Return the clients of round ``number``: drawn from those eligible, when enough of them are, with what is expected of each."""
-    conditions, population = sessions.conditions, sessions.plan.population
-    fleet = standing.fleet.at(standing.clock_s)
-    asked = (sessions.seed, population.clients, wanted, number, standing.clock_s, fleet.busy)
-    clients, start_s = conditions.select(*asked)
-    outcomes = sessions.expected(Asked(clients, number, start_s), standing.fleet.at(start_s).drained_j)
+    population, clock_s = sessions.plan.population.clients, standing.clock_s
+    while True:
+        busy = fleet_at(sessions, standing.fleet, clock_s).busy
+        clients, start_s = sessions.conditions.select(sessions.seed, population, wanted, number, clock_s, busy)
+        outcomes = sessions.expected(Asked(clients, number, start_s), fleet_at(sessions, standing.fleet, start_s).drained_j)
+        if not outcomes or not all(map(tired, outcomes)) or clock_s > standing.clock_s:
+            break
+        clock_s = sessions.conditions.night_s(start_s)  # nothing changes before batteries are charged
     return Round(number, start_s, tuple(outcomes), sessions.plan.deadline_s)
+
+
+def fleet_at(sessions: Sessions, fleet: FleetMemory, clock_s: float) -> FleetMemory:
+    """Return what the fleet remembers at a later time."""
+    return fleet.at(clock_s, sessions.conditions.day(clock_s))
+
+
+def tired(outcome: Outcome) -> bool:
+    """Whether a client was refused for what its battery has left today."""
+    return any(short.budget == "battery_j" for short in outcome.refusal)
 
 
 def play_round(
@@ -111,7 +124,7 @@ def play_round(
         waited_s=round_.start_s - standing.clock_s,
         deadline_s=round_.deadline_s,
     )
-    fleet = standing.fleet.at(round_.start_s).after(outcomes, clock_s, sessions.conditions.battery)
+    fleet = fleet_at(sessions, standing.fleet, round_.start_s).after(outcomes, clock_s, sessions.conditions.battery)
     return Standing(after, memory, clock_s, fleet), record
 
 

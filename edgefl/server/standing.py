@@ -11,8 +11,6 @@ from torch import Tensor
 from edgefl.methods.base import GlobalState
 from edgefl.records import Outcome
 
-DAY_S = 24 * 3600.0
-
 
 @dataclass(frozen=True)
 class Flight:
@@ -44,8 +42,8 @@ class FleetMemory:
 
     Attributes:
         busy: client → the clock when it will be done with a session whose round has closed.
-        drained_j: client → what its sessions drew from its battery since it was charged, last night.
-        day: the day of the clock that ``drained_j`` speaks of.
+        drained_j: client → what its sessions drew from its battery since it was charged, at the midnight before.
+        day: the local day that ``drained_j`` speaks of.
         flights: the sessions that are not over, in mode async.
         turns: how many clients were asked so far, in mode async.
     """
@@ -56,9 +54,8 @@ class FleetMemory:
     flights: tuple[Flight, ...] = ()
     turns: int = 0
 
-    def at(self, clock_s: float) -> FleetMemory:
-        """Return what is left of it at a later time: who is still at work, and what was drained on that day."""
-        day = int(clock_s // DAY_S)
+    def at(self, clock_s: float, day: int = 0) -> FleetMemory:
+        """Return what is left of it at a later time: who is still at work, and what was drained on that ``day``."""
         busy = {client: until for client, until in self.busy.items() if until > clock_s}
         return replace(self, busy=busy, drained_j=self.drained_j if day == self.day else {}, day=day)
 
