@@ -212,7 +212,7 @@ def test_who_stops_being_eligible_is_interrupted(board):
 
 def test_a_client_s_session_is_the_same_whoever_else_is_asked_and_in_any_order(tmp_path):
     for name, rate in (("quick", 0.5), ("slow", 0.1)):
-        write_device(tmp_path, name, training=rate, spread_sigma=0.6, session_sigma=0.2, battery_wh=0.0004)
+        write_device(tmp_path, name, training=rate, spread_sigma=0.6, session_sigma=0.2, battery_wh=0.0001)
     behaviour = {"drop_out": 0.2, "interrupted": 0.1, "response_sigma": 0.3}
     states = (("free", 0.5, 1, 1), ("busy", 0.5, 0.5, 0.5))
     profile = write_fleet(tmp_path, {"quick": 0.5, "slow": 0.5}, behaviour=behaviour, states=states)
@@ -227,9 +227,9 @@ def test_a_client_s_session_is_the_same_whoever_else_is_asked_and_in_any_order(t
 
 
 def test_a_battery_that_a_session_would_drain_too_far_refuses_it_until_the_night(tmp_path):
-    write_device(tmp_path, "board", battery_wh=0.001)  # 3.6 J
+    write_device(tmp_path, "board", battery_wh=0.0001)  # 0.36 J
     session = small(write_fleet(tmp_path, {"board": 1.0}, behaviour={}))
-    levels_j = (0.3 + 0.7 * uniforms(0, ALL, "battery") - 0.2) * 3.6
+    levels_j = (0.3 + 0.7 * uniforms(0, ALL, "battery") - 0.2) * 0.36
     needs_j = {c: o.timing.total_j for c, o in expected(replace(session, conditions=Conditions())).items()}
     found = expected(session)
     refused = {c for c, o in found.items() if o.status == "refused"}

@@ -146,7 +146,8 @@ def floor_bytes() -> int:
             floor: int = receiver.recv()
         except EOFError:
             raise EdgeflError(
-                "the process that measures the least memory that can be held to died; run again; a script must call edgefl under if __name__ == '__main__'"
+                "the process that measures the least memory that can be held to died; run again; "
+                "a script must call edgefl under if __name__ == '__main__'"
             ) from None
         finally:
             process.join()
