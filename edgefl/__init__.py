@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from edgefl.config import RunConfig as RunConfig
     from edgefl.fleet.budget import Budget as Budget
     from edgefl.planning import plan as plan
+    from edgefl.policies import whatif as whatif
     from edgefl.profiling import profile as profile
+    from edgefl.rehearsal import dry_run as dry_run
     from edgefl.run import RunResult as RunResult
     from edgefl.run import export as export
     from edgefl.run import simulate as simulate
@@ -31,6 +33,8 @@ _HOMES = {
     "compare": "edgefl.comparing",
     "RunConfig": "edgefl.config",
     "plan": "edgefl.planning",
+    "whatif": "edgefl.policies",
+    "dry_run": "edgefl.rehearsal",
     "RunResult": "edgefl.run",
     "simulate": "edgefl.run",
     "profile": "edgefl.profiling",
@@ -39,7 +43,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "Budget", "Comparison", "RunConfig", "RunResult", "__version__", "compare", "export", "plan", "profile", "simulate", "verify",
+    "Budget", "Comparison", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export", "plan", "profile", "simulate",
+    "verify", "whatif",
 ]  # fmt: skip
 
 

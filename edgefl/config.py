@@ -160,7 +160,8 @@ def _check_fleet(config: RunConfig) -> None:
             "on_shortfall: send leaves it to the device to find out, which enforce plan never does; give meter or hard"
         )
     if not config.eligible_when or len(set(config.eligible_when)) != len(config.eligible_when):
-        raise ValueError("eligible_when: expected some of idle, charging, unmetered, each once")
+        got = ", ".join(config.eligible_when) or "none"
+        raise ValueError(f"eligible_when: expected some of idle, charging, unmetered, each once, got {got}")
     if config.buffer is not None and config.mode == "sync":
         raise ValueError("buffer: only asynchronous rounds have one; give mode async")
     if config.buffer is not None and config.buffer > config.clients:

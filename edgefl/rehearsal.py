@@ -21,6 +21,8 @@ from edgefl.runfolder import RunFolder
 from edgefl.server.clients import ClientStore
 from edgefl.server.standing import Standing
 
+CONFIG = "dry-run.toml"
+"""A name of its own: what is here is no run that could be resumed."""
 LISTED = 3
 """Of so many rounds at the beginning, and of the last, the records list every client."""
 POLICY_ROUNDS = 30
@@ -62,7 +64,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
         config = session.config
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"dry-{config.method}-{config.dataset}"))
         folder.check(config, resume=False)
-        folder.start(config)
+        folder.start(config, CONFIG)
         took_part: list[np.ndarray] = []
         for record in rehearse(session, config.rounds):
             folder.add_round(record, clients=record.round <= LISTED or record.round == config.rounds)

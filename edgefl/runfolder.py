@@ -59,14 +59,14 @@ class RunFolder:
             return True
         return self.path.is_dir() and all(path.name.startswith(".") for path in self.path.iterdir())
 
-    def start(self, config: RunConfig) -> None:
+    def start(self, config: RunConfig, name: str = "config.toml") -> None:
         """Write the complete configuration (running it again gives the same bits) and clear what interrupted writes left."""
         for left in [*self.path.glob(".*"), *self.path.glob("checkpoints/.*")]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink(missing_ok=True)
-        write_bytes(self.path / "config.toml", config.to_toml().encode())
+        write_bytes(self.path / name, config.to_toml().encode())
 
     def require(self, name: str) -> Path:
         """Return the path of a file that a run must have.

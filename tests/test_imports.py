@@ -46,7 +46,7 @@ TOP = {
     "lineup",
     "comparing",
     "rehearsal",
-    "whatif",
+    "policies",
     "calibrating",
     "validating",
     "benchmarks",

@@ -81,7 +81,7 @@ def test_what_takes_more_than_its_device_has_ends_and_the_others_get_the_same_bi
                     assert outcome == expected[number]
                     continue
                 assert outcome.status == "out_of_memory"
-                assert (outcome.steps, outcome.upload_bytes, outcome.payload, outcome.kept) == (0, 0, b"", b"")
+                assert (outcome.steps, outcome.upload_bytes, outcome.payload, outcome.kept) == (1, 0, b"", b"")
                 assert (outcome.client, outcome.device, outcome.samples) == (number % 3, "phone", 479)
                 if guard.watchdog:
                     assert outcome.host_memory_bytes > 4 * MIB
@@ -115,7 +115,7 @@ def test_the_watchdog_and_the_processor_limit_stop_who_goes_on_and_errors_pass_t
         assert (cgroup / "memory.max").read_text() == "max"  # lifted after training
         assert int((cgroup / "cgroup.procs").read_text()) > worker.pid
     assert (slow.status, slow.steps, slow.upload_bytes, slow.payload) == ("out_of_time", 0, 0, b"")
-    assert (large.status, large.steps, large.upload_bytes, large.payload) == ("out_of_memory", 0, 0, b"")
+    assert (large.status, large.steps, large.upload_bytes, large.payload) == ("out_of_memory", 1, 0, b"")
     assert 50_000 < large.host_memory_bytes < MIB
     assert [first, fourth] == inline(task, [jobs[0], jobs[3]])
 
@@ -340,4 +340,4 @@ def test_a_client_in_a_cgroup_is_limited_by_it_and_what_the_kernel_kills_is_out_
     assert entered == [(os.getpid(), 12 * MIB)]
     job = jobs_of(task_of("hard"), 1)[0]
     gone = isolate._outcome(job, isolate.Ended("crashed"), killed=True)
-    assert gone == replace(job.planned, status="out_of_memory", upload_bytes=0)
+    assert gone == replace(job.planned, status="out_of_memory", steps=1, upload_bytes=0)

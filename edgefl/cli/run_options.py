@@ -157,24 +157,30 @@ _FLAGS: dict[str, Callable[[Any], Any]] = dict(
         ),
         _flag(FLEET, "start_hour", "Local hour at which the simulated clock starts. [0]", float),
         ("dynamic_devices", _DYNAMIC),
-        _flag(FLEET, "mode", "sync: rounds; async: buffered, without rounds (FedBuff). [sync]", metavar="NAME"),
+        _flag(
+            FLEET,
+            "mode",
+            "sync: rounds; async: the server steps whenever --buffer updates are in (FedBuff). [sync]",
+            metavar="NAME",
+        ),
         _flag(FLEET, "buffer", "Updates that the server waits for in mode async. [half of --per-round]", int),
         _flag(FLEET, "staleness_power", "An update s steps old counts 1/(1 + s)^X in mode async. [0.5]", float),
         _flag(
             FLEET,
             "enforce",
-            "Memory is foreseen (plan), metered while clients train (meter) or limited per process by the system (hard). [meter]",
+            "Memory is decided on beforehand (plan), metered too as clients train (meter), or limited by the system, a process for each "
+            "(hard). [meter]",
             metavar="LEVEL",
         ),
         _flag(
             FLEET,
             "on_shortfall",
-            "What is tried in order where a tier does not fit: micro-batch, tier; else it is refused, or with send at the end, "
-            "sent all the same. [micro-batch,tier]",
+            "What to try, in order, where a tier does not fit: micro-batch, tier; end with refuse (which goes without saying) or send "
+            "(sent all the same). [micro-batch,tier]",
             Words(),
             metavar="STEP,…",
         ),
-        _flag(HOST, "cpu_limit_s", "Processor seconds that a client may take under --enforce hard. [600]", float),
+        _flag(HOST, "cpu_limit_s", "Whole processor seconds that a client may take under --enforce hard. [600]", float),
         _flag(HOST, "engine", "inline (this process) or pool (--workers processes): the same bits. [inline]", metavar="HOW"),
         _flag(HOST, "workers", "Processes that play clients. [1]", int),
     )

@@ -80,7 +80,7 @@ def command(
         )
     if as_json:
         click.echo(json.dumps(result.summary, indent=2))
-    elif result.summary.get("dry_run"):  # also one that was resumed: there was nothing left to do
+    elif dry_run:
         _print_dry(result)
     else:
         _print_result(result)

@@ -48,7 +48,7 @@ def command(
     time is wasted.
 
     \b
-    edgefl whatif --profile phone --deadlines 10,30,60 --tiers 1 --tiers 1,0.5,0.25
+    edgefl whatif --profile phone --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
     edgefl whatif --profile mixed --model resnet18 --dataset fashion-mnist --over-selections 1,1.3,1.5
     """
     from edgefl.config import RunConfig
@@ -62,8 +62,8 @@ def command(
         config.of({"tiers": ratios}, "--tiers")
     # Torch takes seconds to import: what can be refused without it has been by now.
     from edgefl.files import write_bytes
+    from edgefl.policies import whatif
     from edgefl.report import whatif_page, whatif_table
-    from edgefl.whatif import whatif
 
     def say(label: str) -> None:
         if not as_json:

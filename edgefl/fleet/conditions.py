@@ -20,8 +20,10 @@ LEAST_FULL = 0.3
 PATIENCE_S = 3600.0
 """How long a server waits until enough clients are eligible, before it goes on with those that are."""
 
+WAIT_STEP_S = 600.0
+"""After so long a server looks again whether somebody can take part."""
+
 _SELECT_AT_ONCE = 4096
-_WAIT_STEP_S = 600.0
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
 
 UNDISTURBED = State(
@@ -112,7 +114,7 @@ class Conditions:
 
     def _next_moment(self, clock_s: float, busy: Mapping[int, float]) -> float:
         """Return when somebody may have become free: the next client that is done, or ten minutes later."""
-        later = clock_s + _WAIT_STEP_S
+        later = clock_s + WAIT_STEP_S
         return min((until for until in busy.values() if clock_s < until < later), default=later)
 
     def eligible(self, seed: int, clients: int, asked: int, round_: int, clock_s: float, busy: Mapping[int, float]) -> np.ndarray:

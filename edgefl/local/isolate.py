@@ -130,7 +130,7 @@ def check_limit(what: str, memory_bytes: float) -> None:
     if memory_bytes < (floor := floor_bytes()):
         raise ConfigError(
             f"enforce: hard cannot hold {what} to {memory_bytes:,.0f} bytes of memory, expected at least {floor:,} on this computer, "
-            "which the interpreter and the allocator of a process vary by; use meter, or take the device out of the fleet"
+            "by which the memory of a process varies; use meter, or take the device out of the fleet"
         )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from edgefl.engine import Engine
+from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.local.client import Job
 from edgefl.methods.base import Method
 from edgefl.records import Outcome, RoundRecord, Submodel, Update
@@ -71,6 +72,7 @@ class Air:
     in_vain: int = 0
     tired: set[int] = field(default_factory=set)
     slept: bool = False
+    waited_s: float = 0.0
 
     def arrive(self, most: int) -> list[Flight]:
         """Let sessions end until ``most`` of them answered in time, or nobody is left who could; each client answers once a step at most.
@@ -102,6 +104,11 @@ class Air:
         self.in_vain = 0 if outcome.status == "trained" else self.in_vain + 1
         self.fleet = self.fleet.after([outcome], self.clock_s, self.sessions.conditions.battery)
 
+    def _wait(self, until_s: float) -> None:
+        """Move the clock on while nobody is at work."""
+        self.waited_s += max(0.0, until_s - self.clock_s)
+        self.clock_s = max(self.clock_s, until_s)
+
     def _in_time(self, flight: Flight) -> bool:
         deadline_s = self.sessions.plan.deadline_s
         return deadline_s is None or flight.end_s - flight.start_s <= deadline_s
@@ -116,7 +123,7 @@ class Air:
                 if self.fleet.flights or not self.tired:
                     return
                 # Nothing changes before batteries are charged.
-                self.clock_s = one.night_s(self.clock_s)
+                self._wait(one.night_s(self.clock_s))
                 self.done, self.tired, self.slept = self.done - self.tired, set(), True
                 continue
             working, turn = dict.fromkeys(taken, float("inf")), self.fleet.turns + 1
@@ -124,7 +131,7 @@ class Air:
                 clients, start_s = one.eligible(seed, population, 1, turn, self.clock_s, working), self.clock_s
             else:
                 clients, start_s = one.select(seed, population, 1, turn, self.clock_s, working)
-            self.clock_s = max(self.clock_s, start_s)
+            self._wait(start_s)
             if not len(clients):
                 return
             self.fleet = replace(fleet_at(self.sessions, self.fleet, self.clock_s), turns=turn)
@@ -175,10 +182,13 @@ def play_step(
             after, memory = after.replace(tensors), {**kept, **slots}
         observed = method.observe(state, sent)
         _keep_sent(air, outbox, store)
+    if air.over and not air.fleet.flights and all(o.timing is None for o in air.over):
+        air.clock_s += WAIT_STEP_S  # nobody was sent anything: the server looks again after a while
     record = RoundRecord(
         round=number,
         outcomes=tuple(air.over),
-        round_s=air.clock_s - standing.clock_s,
+        round_s=air.clock_s - standing.clock_s - air.waited_s,
+        waited_s=air.waited_s,
         clock_s=air.clock_s,
         accuracy={},
         host_s=time.perf_counter() - started,

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from edgefl.engine import Engine
+from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.local.client import Job
 from edgefl.methods.base import Method
 from edgefl.records import Outcome, RoundRecord, Submodel, Update
@@ -39,10 +40,13 @@ class Round:
         """Return how every session ended, and how long the round lasted, after the server heard of those ``done``.
 
         The round closes with the answer that makes ``wanted``; if there are fewer it lasts until all sessions have ended, or to its
-        deadline. Whoever would have answered later is late: it works to its end, in vain.
+        deadline; where nobody was sent anything, the server looks again after a while. Whoever would have answered later is late: it
+        works to its end, in vain.
         """
         ended = {o.client: o for o in done}
         final = [ended.get(o.client, o) for o in self.outcomes]
+        if final and all(o.timing is None for o in final):
+            return tuple(final), WAIT_STEP_S
         answered = [_total_s(o) for o in done if o.status == "trained"]
         if len(answered) >= wanted:
             closes_s = max(answered, default=0.0)

@@ -352,7 +352,7 @@ def test_a_dry_run_of_a_million_takes_no_more_memory_than_one_of_a_thousand(tmp_
         summary = json.loads(output)
         assert summary["dry_run"] is True
         assert summary == json.loads((out / "summary.json").read_text(encoding="utf-8"))
-        assert {path.name for path in out.iterdir()} == {"config.toml", "rounds.jsonl", "summary.json", "report.html"}
+        assert {path.name for path in out.iterdir()} == {"dry-run.toml", "rounds.jsonl", "summary.json", "report.html"}
         assert Page((out / "report.html").read_text(encoding="utf-8")).headings
         assert sum(row["clients"] for row in summary["participation"]) == clients
     assert peaks[1_000_000] - peaks[1_000] <= 50
@@ -388,23 +388,17 @@ def test_a_dry_run_is_complete_and_nothing_else(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     assert not {"model.safetensors", "checkpoints", "bundle", "clients.sqlite"} & {*before}
     again = edgefl("simulate", "--resume", "--out", str(out))
-    assert again.returncode == 0, again.stderr
-    assert "complete" in again.stderr
-    assert "of 8 clients took part" in again.stdout
-    with pytest.raises(CheckpointError, match="holds no model.safetensors"):
+    assert again.returncode == 2
+    assert "holds no config.toml: not a run folder" in again.stderr
+    with pytest.raises(CheckpointError, match="holds no config.toml"):
         export(out, tmp_path / "bundle")
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-STANDS_STILL = pytest.mark.xfail(strict=False, reason="the clock stands still while all that are asked are refused")
-
-
-@pytest.mark.parametrize("mode", [{}, pytest.param(ASYNC, marks=STANDS_STILL)])
+@pytest.mark.parametrize("mode", [{}, ASYNC])
 def test_the_clock_goes_on_while_all_are_refused(mode: dict[str, Any], tmp_path: Path) -> None:
     """Batteries that are empty are charged in the following night."""
     config = config_of({**SMALL, "profile": battery_fleet, "rounds": 200, "eval_every": 200, **mode}, tmp_path)
     lines = lines_of(dry_run(config, tmp_path / "dry").folder)
-    trained = [line["trained"] for line in lines]
-    empty = trained.index(0)
-    assert any(trained[empty:])
     assert lines[-1]["clock_s"] > 24 * 3600
+    assert any(line["trained"] for line in lines if line["clock_s"] > 24 * 3600)
