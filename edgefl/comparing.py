@@ -11,7 +11,6 @@ from edgefl.config import RunConfig
 from edgefl.errors import AggregationError, BudgetError, CheckpointError
 from edgefl.files import write_bytes, write_json
 from edgefl.lineup import Asked, Options, Part, asked_of, parts_of
-from edgefl.prepare import one_thread
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.compare_page import compare_page
@@ -19,6 +18,7 @@ from edgefl.report.comparison import Contender, Played, comparison_of
 from edgefl.report.schema import read_rounds, read_summary
 from edgefl.run import simulate
 from edgefl.runfolder import RunFolder
+from edgefl.session import one_thread
 
 Notify = Callable[[str], None]
 OnRound = Callable[[Part, RoundRecord], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import nn
@@ -17,8 +17,9 @@ from edgefl.errors import ConfigError, EdgeflError
 from edgefl.local.client import loss_of, shared_parameters, trained_shapes
 from edgefl.local.objective import PLAIN, Objective
 from edgefl.local.train import Training, optimizer_of
-from edgefl.methods.base import Method
+from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture, Unfilled
+from edgefl.models.norm import splits_batches
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire import payload_bytes
 
@@ -108,3 +109,35 @@ def network_cost(
         deployed=None if plain is None else partial(unfilled, plain),
     )
     return cost_of(subject, training.batch_size, sizes, training.micro_batch)
+
+
+def objective_of(config: RunConfig) -> Objective:
+    """Return the objective of ``config``."""
+    return Objective(config.objective, config.objective_strength)
+
+
+class Costs:
+    """What the tiers of a run cost, each worked out once."""
+
+    def __init__(self, method: Method, config: RunConfig, architecture: Architecture, training: Training) -> None:
+        self.method, self.architecture = method, architecture
+        self._training, self._codec, self._objective = training, config.codec, objective_of(config)
+        self._found: dict[tuple[Tier, int | None], Cost] = {}
+
+    def of(self, tier: Tier, micro_batch: int | None = None) -> Cost:
+        """Return the cost of a tier, its batches taken whole or in micro-batches."""
+        if (tier, micro_batch) not in self._found:
+            steps = self._training if micro_batch is None else replace(self._training, micro_batch=micro_batch)
+            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective)
+            self._found[tier, micro_batch] = found
+        return self._found[tier, micro_batch]
+
+    @cached_property
+    def full(self) -> Cost:
+        """The cost of the dense network, for which deadlines are stated, whatever the method."""
+        return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec)
+
+    def splits(self, tier: Tier) -> bool:
+        """Whether batches may be split without changing what a step comes to."""
+        with torch.device("meta"), Unfilled():
+            return splits_batches(self.method.network(self.architecture, tier))

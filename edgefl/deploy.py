@@ -19,7 +19,7 @@ from edgefl.rng import generator
 from edgefl.server import evaluate
 
 if TYPE_CHECKING:
-    from edgefl.prepare import Session
+    from edgefl.session import Session
 
 
 @dataclass(frozen=True)

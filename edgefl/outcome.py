@@ -16,7 +16,6 @@ from edgefl.errors import CheckpointError
 from edgefl.local.client import first_personal
 from edgefl.local.objective import MEMORY
 from edgefl.methods.base import GlobalState, create
-from edgefl.prepare import Session
 from edgefl.records import Tier
 from edgefl.rng import shuffled
 from edgefl.server import evaluate
@@ -25,6 +24,7 @@ from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.clients import ClientStore
 from edgefl.server.sessions import Asked
 from edgefl.server.standing import FleetMemory, Flight, Standing
+from edgefl.session import Session
 from edgefl.wire import stored_tensors
 
 EVALUATED_CLIENTS = 100

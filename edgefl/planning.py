@@ -28,12 +28,12 @@ from edgefl.models.base import Architecture
 from edgefl.networks import GivenInputs, Network, architecture_of
 from edgefl.planner.spectral import Spectral, Uses, Work, energies, share_kept, spectral
 from edgefl.planner.uniform import STEPS, largest_ratio
-from edgefl.prepare import one_thread
 from edgefl.profiling import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
 from edgefl.report.summary import cost_row
 from edgefl.rng import generator
+from edgefl.session import one_thread
 from edgefl.wire import payload_bytes
 
 Allocate = Literal["uniform", "spectral"]

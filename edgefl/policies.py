@@ -8,8 +8,9 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.fleet.load import load_fleet
-from edgefl.prepare import chosen_tiers, one_thread, prepare
+from edgefl.prepare import chosen_tiers, prepare
 from edgefl.rehearsal import outcome_of
+from edgefl.session import one_thread
 
 OnPolicy = Callable[[str], None]
 

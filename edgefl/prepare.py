@@ -2,160 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
-
-import numpy as np
-import torch
+from collections.abc import Callable
 
 from edgefl.config import RunConfig
-from edgefl.costing import tier_cost, training_of
+from edgefl.costing import Costs, objective_of, training_of
 from edgefl.data.mix import load
-from edgefl.data.sources import Dataset, Split
-from edgefl.engine import Engine
+from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError
 from edgefl.fleet.budget import Budget, budget_of, shortfalls
-from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.load import load_fleet
-from edgefl.fleet.population import Population
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.local.client import Clients, Task
 from edgefl.local.isolate import check_limit
-from edgefl.local.objective import Objective
 from edgefl.local.train import Training
-from edgefl.methods.base import GlobalState, Method, check_tiers, create
-from edgefl.models.base import Architecture, Unfilled
-from edgefl.models.norm import splits_batches
+from edgefl.methods.base import Method, check_tiers, create
+from edgefl.models.base import Architecture
 from edgefl.planner.uniform import STEPS, largest_ratio
-from edgefl.records import Cost, RoundRecord, Tier
+from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
-from edgefl.rng import generator
-from edgefl.server.buffered import Buffer, play_step
-from edgefl.server.clients import ClientStore
-from edgefl.server.optimizer import ServerOptimizer
-from edgefl.server.outbox import Rules
-from edgefl.server.plan import Plan, Planning, fastest_round_s, make_plan, timing_of
-from edgefl.server.rounds import play_round
-from edgefl.server.sessions import Sessions
-from edgefl.server.standing import Standing
-
-
-class Costs:
-    """What the tiers of a run cost, each worked out once."""
-
-    def __init__(self, method: Method, config: RunConfig, architecture: Architecture, training: Training) -> None:
-        self.method, self.architecture = method, architecture
-        self._training, self._codec, self._objective = training, config.codec, objective_of(config)
-        self._found: dict[tuple[Tier, int | None], Cost] = {}
-
-    def of(self, tier: Tier, micro_batch: int | None = None) -> Cost:
-        """Return the cost of a tier, its batches taken whole or in micro-batches."""
-        if (tier, micro_batch) not in self._found:
-            steps = self._training if micro_batch is None else replace(self._training, micro_batch=micro_batch)
-            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective)
-            self._found[tier, micro_batch] = found
-        return self._found[tier, micro_batch]
-
-    @cached_property
-    def full(self) -> Cost:
-        """The cost of the dense network, for which deadlines are stated, whatever the method."""
-        return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec)
-
-    def splits(self, tier: Tier) -> bool:
-        """Whether batches may be split without changing what a step comes to."""
-        with torch.device("meta"), Unfilled():
-            return splits_batches(self.method.network(self.architecture, tier))
-
-
-@dataclass(frozen=True)
-class Session:
-    """A run that is ready to start: every name resolved, every number checked, nothing written."""
-
-    config: RunConfig
-    fleet: Fleet
-    data: Dataset
-    architecture: Architecture
-    method: Method
-    tiers: tuple[Tier, ...]
-    clients: Clients
-    plan: Plan
-    costs: Costs
-    conditions: Conditions = field(default_factory=Conditions)
-
-    def play(
-        self, method: Method, standing: Standing, engine: Engine | None, store: ClientStore, number: int
-    ) -> tuple[Standing, RoundRecord]:
-        """Play round ``number``, or what stands for one; without an ``engine`` nobody trains, and all else is simulated."""
-        per_round, buffer = self.config.per_round, self.config.buffer
-        assert per_round is not None  # resolved
-        if buffer is None:
-            return play_round(method, standing, self.sessions, self.rules, per_round, engine, store, number)
-        waiting = Buffer(buffer, per_round, self.config.staleness_power)
-        return play_step(method, standing, self.sessions, self.rules, waiting, engine, store, number)
-
-    @property
-    def rules(self) -> Rules:
-        """How updates are made and put together."""
-        optimizer = ServerOptimizer.of(self.config.server_optimizer, self.config.server_lr)
-        return Rules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer)
-
-    @cached_property
-    def sessions(self) -> Sessions:
-        """What is to be expected of clients."""
-        config, shards = self.config, self.clients.shards
-        return Sessions(self.plan, self.conditions, config.seed, shards.size, config.tier_assignment, config.tier_shares)
-
-    def at(self, method: Method) -> Session:
-        """Return this run under ``method``, a later phase of its own: with that phase's costs and what fits the fleet then."""
-        costs = Costs(method, self.config, self.architecture, self.clients.task.training)
-        return replace(
-            self, method=method, costs=costs, plan=_plan(costs, self.config, self.fleet, self.clients, self.conditions)
-        )
-
-    def varied(self, **changes: Any) -> Session:
-        """Return this run with another deadline, other tiers or another over-selection: the same data, and costs are worked out once.
-
-        Nobody need fit such a run: it is one to be rehearsed.
-
-        Raises:
-            ConfigError: a value is wrong, or the method does not take such tiers.
-        """
-        config = RunConfig.of({**self.config.model_dump(), **changes})
-        tiers = tiers_of(config)
-        check_tiers(config.method, tuple(tier.ratio for tier in tiers))
-        method = method_of(config)
-        method.check(self.architecture, tiers, config.clients)
-        costs = self.costs if method == self.method else Costs(method, config, self.architecture, self.clients.task.training)
-        fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
-        conditions = replace(conditions_of(config, fleet), availability=self.conditions.availability)
-        plan = _plan(costs, config, fleet, self.clients, conditions)
-        phase = replace(self, method=method, tiers=tiers, costs=costs, plan=plan)
-        return replace(phase, config=config, fleet=fleet, conditions=conditions)
-
-    def tier_of(self, client: int, round_: int) -> Tier | None:
-        """Return the tier that ``client`` is given in a round."""
-        return self.plan.tier_of(self.config.tier_assignment, self.config.tier_shares, client, round_)
-
-    @cached_property
-    def test(self) -> Split:
-        """The held-out samples that models are evaluated on."""
-        test, count = self.data.test, self.config.eval_samples
-        if count is None or count >= len(test):
-            return test
-        chosen = np.sort(generator(self.config.seed, "held out").permutation(len(test))[:count])
-        return Split(test.x[chosen], test.y[chosen])
-
-    def first_state(self) -> GlobalState:
-        """Return the state before the first round."""
-        return self.method.init(self.architecture, self.tiers, generator(self.config.seed, "init"))
-
-    def shards(self) -> Iterator[Split]:
-        """Yield every client's samples, one client at a time."""
-        return map(self.clients.shards.train, range(self.config.clients))
+from edgefl.server.plan import fastest_round_s, timing_of
+from edgefl.session import Session, method_of, plan_of, tiers_of
 
 
 def prepare(config: RunConfig, required: bool = True) -> Session:
@@ -180,34 +47,13 @@ def prepare(config: RunConfig, required: bool = True) -> Session:
     check_axes(method, config)
     method.check(architecture, tiers, config.clients)
     costs = Costs(method, config, architecture, training)
-    plan = _plan(costs, config, fleet, clients, conditions)
+    plan = plan_of(costs, config, fleet, clients, conditions)
     if required:
         plan.require_someone()
     if config.enforce == "hard":
         for cell in (cell for states in plan.cells for cell in states):
             check_limit(cell.device.name, cell.device.training_bytes * cell.state.memory_share)
     return Session(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
-
-
-def about(session: Session) -> dict[str, Any]:
-    """Return what a summary says of a run before anything has come out of it."""
-    config = session.config
-    keys = (
-        *("method", "model", "dataset", "partition", "seed", "rounds", "clients", "per_round", "batch_size", "local_epochs"),
-        *(
-            "tier_assignment",
-            "objective",
-            "server_optimizer",
-            "codec",
-            "permute_labels",
-            "conditions",
-            "availability",
-            "start_hour",
-        ),
-        *("mode", "buffer", "enforce", "dynamic_devices"),
-    )
-    asked = {"over_selection": session.conditions.over_selection, "deadline_s": session.plan.deadline_s}
-    return {"format": 1, **{key: getattr(config, key) for key in keys}, **asked, "fleet": session.fleet.name}
 
 
 def _check_inputs(data: Dataset, architecture: Architecture) -> None:
@@ -247,33 +93,6 @@ def check_axes(method: Method, config: RunConfig) -> None:
             raise ConfigError(f"{key}: {value} makes no sense with {name}: {method.refuses[value]}")
     if config.server_optimizer == "avg" and config.server_lr not in (None, 1.0) and "avgm" in method.refuses:
         raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.refuses['avgm']}")
-
-
-def tiers_of(config: RunConfig) -> tuple[Tier, ...]:
-    """Return the tiers of a resolved configuration, largest first."""
-    return tuple(Tier(ratio) for ratio in config.tiers or () if isinstance(ratio, float))
-
-
-def method_of(config: RunConfig) -> Method:
-    """Return the method of a resolved configuration."""
-    ratios = tuple(tier.ratio for tier in tiers_of(config))
-    return create(config.method, config.method_options, dynamic_tiers=config.tier_assignment == "dynamic", tiers=ratios)
-
-
-def _plan(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
-    """Return what every class of the fleet can take."""
-    tiers = tiers_of(config)
-    return make_plan(
-        Population(fleet, config.clients, config.seed),
-        {tier: costs.of(tier) for tier in tiers},
-        clients.task.training,
-        clients.shards.largest,
-        clients.shards.mean,
-        costs.full,
-        costs.method.evaluated,
-        conditions.states,
-        Planning(config.on_shortfall, costs.splits(tiers[0]), costs.of),
-    )
 
 
 def auto_tiers(
@@ -326,11 +145,6 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
     )
 
 
-def objective_of(config: RunConfig) -> Objective:
-    """Return the objective of ``config``."""
-    return Objective(config.objective, config.objective_strength)
-
-
 def _task(config: RunConfig, architecture: Architecture, training: Training) -> Task:
     return Task(
         seed=config.seed,
@@ -347,14 +161,3 @@ def _task(config: RunConfig, architecture: Architecture, training: Training) -> 
         enforce=config.enforce,
         cpu_limit_s=config.cpu_limit_s,
     )
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread: sums then come out to the same bits on any number of cores and workers."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -19,11 +19,11 @@ from edgefl.local.train import OptimizerName, Training
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture
 from edgefl.networks import GivenInputs, Network, architecture_of, batch_in
-from edgefl.prepare import one_thread
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods
 from edgefl.report.summary import cost_row
 from edgefl.server.plan import fastest_round_s
+from edgefl.session import one_thread
 from edgefl.wire import header_bytes, tensor_bytes
 
 DEFAULT_BATCH_SIZE = 32

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgefl.config import RunConfig
 from edgefl.files import write_bytes, write_json
-from edgefl.prepare import Session, about, one_thread, prepare
+from edgefl.prepare import prepare
 from edgefl.records import RoundRecord
 from edgefl.report import dry_page
 from edgefl.report.participation import participation_rows
@@ -20,6 +20,7 @@ from edgefl.run import OnRound, RunResult
 from edgefl.runfolder import RunFolder
 from edgefl.server.clients import ClientStore
 from edgefl.server.standing import Standing
+from edgefl.session import Session, about, one_thread
 
 CONFIG = "dry-run.toml"
 """A name of its own: what is here is no run that could be resumed."""

@@ -17,7 +17,7 @@ from edgefl.files import read_toml, write_bytes, write_json
 from edgefl.onnxio.verify import VerifyReport
 from edgefl.onnxio.verify import verify as verify_bundle
 from edgefl.outcome import Trained, accuracies, checkpoint_of, fleet_of, of_clients, representatives, resumed
-from edgefl.prepare import Session, about, one_thread, prepare
+from edgefl.prepare import prepare
 from edgefl.records import RoundRecord
 from edgefl.report import html
 from edgefl.report.participation import participation_rows
@@ -25,6 +25,7 @@ from edgefl.report.summary import class_rows, tier_rows, totals
 from edgefl.runfolder import RunFolder
 from edgefl.server.clients import ClientStore
 from edgefl.server.standing import Standing
+from edgefl.session import Session, about, one_thread
 
 OnRound = Callable[[RoundRecord], None]
 Notify = Callable[[str], None]

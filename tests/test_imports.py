@@ -38,6 +38,7 @@ ALLOWED: dict[str, set[str]] = {
 TOP = {
     "run",
     "prepare",
+    "session",
     "costing",
     "outcome",
     "networks",

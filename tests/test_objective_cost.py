@@ -12,10 +12,11 @@ from edgefl.costing import tier_cost, training_of
 from edgefl.local.objective import Objective
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.prepare import one_thread, prepare
+from edgefl.prepare import prepare
 from edgefl.records import Cost, Outcome, Tier
 from edgefl.run import play
 from edgefl.server.clients import ClientStore
+from edgefl.session import one_thread
 
 CLASSES = 10
 # A fleet whose deadline leaves time for twice the bytes; two clients, because the second round has memories and variates to send.

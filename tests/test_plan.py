@@ -32,7 +32,7 @@ from edgefl.prepare import auto_tiers
 from edgefl.profiling import training_for
 from edgefl.records import Tier
 from edgefl.rng import torch_seeded
-from edgefl.server.plan import make_plan
+from edgefl.server.settle import make_plan
 from edgefl.units import parse_amount
 from edgefl.wire import payload_bytes
 

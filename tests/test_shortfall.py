@@ -17,8 +17,9 @@ from edgefl.local.client import Job
 from edgefl.models.norm import splits_batches
 from edgefl.records import Outcome, Tier
 from edgefl.rng import generator
-from edgefl.server.plan import Fit, Planning, make_plan
+from edgefl.server.plan import Fit
 from edgefl.server.sessions import Asked
+from edgefl.server.settle import Planning, make_plan
 from edgefl.wire import decode, encode
 
 BIG, HALF = Tier(1.0), Tier(0.5)

@@ -9,11 +9,12 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.outcome import Trained, of_clients
-from edgefl.prepare import Session, one_thread, prepare
+from edgefl.prepare import prepare
 from edgefl.records import RoundRecord, Tier
 from edgefl.run import play
 from edgefl.server import evaluate
 from edgefl.server.clients import ClientStore
+from edgefl.session import Session, one_thread
 
 
 def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
