@@ -22,7 +22,7 @@ from edgefl.server import evaluate
 from edgefl.server.buffered import blob_of
 from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.clients import ClientStore
-from edgefl.server.sessions import Asked
+from edgefl.server.forecast import Asked
 from edgefl.server.standing import FleetMemory, Flight, Standing
 from edgefl.session import Session
 from edgefl.wire import stored_tensors
@@ -155,7 +155,7 @@ def fleet_of(session: Session, checkpoint: Checkpoint, store: ClientStore) -> Fl
 
     def flight(values: Mapping[str, Any]) -> Flight:
         client, turn, start_s = int(values["client"]), int(values["turn"]), float(values["start_s"])
-        (expected,) = session.sessions.expected(Asked(np.array([client]), turn, start_s), {})
+        (expected,) = session.forecast.expected(Asked(np.array([client]), turn, start_s), {})
         found = Flight(client, turn, int(values["step"]), start_s, expected)
         return replace(found, payload=store.blob(blob_of(found, session.method.per_client)))
 

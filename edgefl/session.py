@@ -27,11 +27,11 @@ from edgefl.records import RoundRecord, Tier
 from edgefl.rng import generator
 from edgefl.server.buffered import Buffer, play_step
 from edgefl.server.clients import ClientStore
+from edgefl.server.forecast import Forecast
 from edgefl.server.optimizer import ServerOptimizer
 from edgefl.server.outbox import Rules
 from edgefl.server.plan import Plan
 from edgefl.server.rounds import play_round
-from edgefl.server.sessions import Sessions
 from edgefl.server.settle import Planning, make_plan
 from edgefl.server.standing import Standing
 
@@ -58,9 +58,9 @@ class Session:
         per_round, buffer = self.config.per_round, self.config.buffer
         assert per_round is not None  # resolved
         if buffer is None:
-            return play_round(method, standing, self.sessions, self.rules, per_round, engine, store, number)
+            return play_round(method, standing, self.forecast, self.rules, per_round, engine, store, number)
         waiting = Buffer(buffer, per_round, self.config.staleness_power)
-        return play_step(method, standing, self.sessions, self.rules, waiting, engine, store, number)
+        return play_step(method, standing, self.forecast, self.rules, waiting, engine, store, number)
 
     @property
     def rules(self) -> Rules:
@@ -69,10 +69,10 @@ class Session:
         return Rules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer)
 
     @cached_property
-    def sessions(self) -> Sessions:
+    def forecast(self) -> Forecast:
         """What is to be expected of clients."""
         config, shards = self.config, self.clients.shards
-        return Sessions(self.plan, self.conditions, config.seed, shards.size, config.tier_assignment, config.tier_shares)
+        return Forecast(self.plan, self.conditions, config.seed, shards.size, config.tier_assignment, config.tier_shares)
 
     def at(self, method: Method) -> Session:
         """Return this run under ``method``, a later phase of its own: with that phase's costs and what fits the fleet then."""

@@ -20,7 +20,7 @@ from edgefl.registry import methods
 from edgefl.rehearsal import rehearse
 from edgefl.rng import generator, shuffled
 from edgefl.server.clients import ClientStore
-from edgefl.server.sessions import Asked
+from edgefl.server.forecast import Asked
 from edgefl.server.standing import Standing
 from edgefl.wire import decode, encode
 
@@ -55,7 +55,7 @@ def simulated(session, at_work, size, steps, deadline_s=None):
                 order = shuffled(session.config.seed, clients, np.arange(clients), turn, "select").tolist()
                 client = next(c for c in order if c in idle)
                 idle.remove(client)
-                (o,) = session.sessions.expected(Asked(np.array([client]), turn, clock_s), {})
+                (o,) = session.forecast.expected(Asked(np.array([client]), turn, clock_s), {})
                 sky.append((clock_s + o.timing.total_s, client, clock_s, o.status, step))
             if not sky:
                 break

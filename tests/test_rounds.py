@@ -39,16 +39,16 @@ def by_status(record):
 
 def without(session, *clients):
     """Return the run in which ``clients`` are given nothing: no session of theirs begins."""
-    sessions = session.sessions
+    forecast = session.forecast
 
-    class Without(type(sessions)):
+    class Without(type(forecast)):
         def expected(self, asked, drained_j):
             found = super().expected(asked, drained_j)
             return [replace(o, status="refused", timing=None) if o.client in clients else o for o in found]
 
     copy = replace(session)
-    values = {name: getattr(sessions, name) for name in ("plan", "conditions", "seed", "size_of", "policy", "shares")}
-    copy.__dict__["sessions"] = Without(**values)
+    values = {name: getattr(forecast, name) for name in ("plan", "conditions", "seed", "size_of", "policy", "shares")}
+    copy.__dict__["forecast"] = Without(**values)
     return copy
 
 
@@ -134,7 +134,7 @@ def test_who_is_late_cannot_be_asked_until_it_is_done(fleet):
 
 
 def test_who_answers_after_the_deadline_is_late(fleet):
-    whole = ask(small(fleet, over_selection=1.0, per_round=12).sessions, Standing(None), 12, 1)
+    whole = ask(small(fleet, over_selection=1.0, per_round=12).forecast, Standing(None), 12, 1)
     middle_s = sorted(o.timing.total_s for o in whole.outcomes)[6]
     session = small(fleet, over_selection=1.0, per_round=12, deadline_s=middle_s, on_shortfall=("send",))
     _, record = play(session, engine=False)

@@ -17,8 +17,8 @@ from edgefl.local.client import Job
 from edgefl.models.norm import splits_batches
 from edgefl.records import Outcome, Tier
 from edgefl.rng import generator
+from edgefl.server.forecast import Asked
 from edgefl.server.plan import Fit
-from edgefl.server.sessions import Asked
 from edgefl.server.settle import Planning, make_plan
 from edgefl.wire import decode, encode
 
@@ -76,7 +76,7 @@ def cost_of(session, tier, parts=None):
 
 
 def expected(session, clients=range(12), turn=1):
-    return session.sessions.expected(Asked(np.array(clients, np.int64), turn, 0.0), {})
+    return session.forecast.expected(Asked(np.array(clients, np.int64), turn, 0.0), {})
 
 
 # Which of the orders gives what ------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_devices_are_in_their_states_as_often_as_the_profile_says_and_stay_in_th
     again = session.plan.population.states(everyone[::-1], session.plan.states, 3)[::-1]
     assert (again == found).all()
     assert (session.plan.population.states(everyone, session.plan.states, 4) != found).mean() > 0.3
-    assert session.sessions.cell_of(17, 3).state.name == names[found[17]]
+    assert session.forecast.cell_of(17, 3).state.name == names[found[17]]
 
 
 def test_what_other_apps_leave_of_memory_and_speed_decides_the_tier(tmp_path, memory):

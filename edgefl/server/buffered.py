@@ -27,9 +27,9 @@ from edgefl.methods.base import Method
 from edgefl.records import Outcome, RoundRecord, Submodel, Update
 from edgefl.server.clients import ClientStore
 from edgefl.server.control import Control
+from edgefl.server.forecast import Asked, Forecast
 from edgefl.server.outbox import Outbox, Rules
 from edgefl.server.rounds import ended, fleet_at, tired
-from edgefl.server.sessions import Asked, Sessions
 from edgefl.server.standing import FleetMemory, Flight, Standing
 from edgefl.wire import decode
 
@@ -62,7 +62,7 @@ class Air:
     the night that is ``slept`` through; ``in_vain`` counts the sessions in a row that did not answer.
     """
 
-    sessions: Sessions
+    forecast: Forecast
     buffer: Buffer
     step: int
     clock_s: float
@@ -87,7 +87,7 @@ class Air:
             first = min(self.fleet.flights, key=lambda flight: (flight.end_s, flight.client))
             flights = tuple(flight for flight in self.fleet.flights if flight is not first)
             self.clock_s = max(self.clock_s, first.end_s)
-            self.fleet = replace(fleet_at(self.sessions, self.fleet, self.clock_s), flights=flights)
+            self.fleet = replace(fleet_at(self.forecast, self.fleet, self.clock_s), flights=flights)
             if first.expected.status != "trained":
                 self.end(first.expected, first)
             elif self._in_time(first):
@@ -102,7 +102,7 @@ class Air:
         outcome = replace(outcome, staleness=self.step - flight.step)
         self.over.append(outcome)
         self.in_vain = 0 if outcome.status == "trained" else self.in_vain + 1
-        self.fleet = self.fleet.after([outcome], self.clock_s, self.sessions.conditions.battery)
+        self.fleet = self.fleet.after([outcome], self.clock_s, self.forecast.conditions.battery)
 
     def _wait(self, until_s: float) -> None:
         """Move the clock on while nobody is at work."""
@@ -110,13 +110,13 @@ class Air:
         self.clock_s = max(self.clock_s, until_s)
 
     def _in_time(self, flight: Flight) -> bool:
-        deadline_s = self.sessions.plan.deadline_s
+        deadline_s = self.forecast.plan.deadline_s
         return deadline_s is None or flight.end_s - flight.start_s <= deadline_s
 
     def _fill(self) -> None:
         """Ask clients until as many are at work as shall be, but none that has answered or was refused since the last step."""
-        population, seed = self.sessions.plan.population.clients, self.sessions.seed
-        one = replace(self.sessions.conditions, over_selection=1.0)
+        population, seed = self.forecast.plan.population.clients, self.forecast.seed
+        one = replace(self.forecast.conditions, over_selection=1.0)
         while len(self.fleet.flights) < min(self.buffer.at_work, population):
             taken = {*self.done, *(flight.client for flight in self.fleet.flights)}
             if len(taken) >= population:
@@ -134,8 +134,8 @@ class Air:
             self._wait(start_s)
             if not len(clients):
                 return
-            self.fleet = replace(fleet_at(self.sessions, self.fleet, self.clock_s), turns=turn)
-            (expected,) = self.sessions.expected(Asked(clients, turn, start_s), self.fleet.drained_j)
+            self.fleet = replace(fleet_at(self.forecast, self.fleet, self.clock_s), turns=turn)
+            (expected,) = self.forecast.expected(Asked(clients, turn, start_s), self.fleet.drained_j)
             if expected.status == "refused":
                 self.done.add(expected.client)
                 self.over.append(expected)
@@ -149,7 +149,7 @@ class Air:
 def play_step(
     method: Method,
     standing: Standing,
-    sessions: Sessions,
+    forecast: Forecast,
     rules: Rules,
     buffer: Buffer,
     engine: Engine | None,
@@ -158,11 +158,11 @@ def play_step(
 ) -> tuple[Standing, RoundRecord]:
     """Play until the buffer is full for the ``number``-th time and step; return what the server has then and the record.
 
-    Sessions that ended since the step before are in the record. Without an ``engine`` nobody trains: everything else is simulated.
+    Forecast that ended since the step before are in the record. Without an ``engine`` nobody trains: everything else is simulated.
     """
     started = time.perf_counter()
     state, after, memory = standing.state, standing.state, standing.memory
-    air = Air(sessions, buffer, number - 1, standing.clock_s, standing.fleet)
+    air = Air(forecast, buffer, number - 1, standing.clock_s, standing.fleet)
     observed: Mapping[str, Any] = {}
     if engine is None:
         missing = buffer.size
@@ -171,7 +171,7 @@ def play_step(
             for flight in arrived:
                 air.end(flight.expected, flight)
     else:
-        control = Control(rules.objective, standing.memory, sessions.plan.population.clients)
+        control = Control(rules.objective, standing.memory, forecast.plan.population.clients)
         outbox = Outbox(method, state, rules, control, number)
         sent: list[Submodel] = []
         arriving = _updates(air, outbox, engine, store, sent)
@@ -193,7 +193,7 @@ def play_step(
         accuracy={},
         host_s=time.perf_counter() - started,
         observed=observed,
-        deadline_s=sessions.plan.deadline_s,
+        deadline_s=forecast.plan.deadline_s,
     )
     return Standing(after, memory, air.clock_s, air.fleet), record
 
@@ -210,7 +210,7 @@ def _updates(air: Air, outbox: Outbox, engine: Engine, store: ClientStore, sent:
         by_client = {flight.client: flight for flight in arrived}
         for outcome in engine.map(jobs()):
             flight = by_client[outcome.client]
-            air.end(ended(outcome, air.sessions, flight.turn), flight)
+            air.end(ended(outcome, air.forecast, flight.turn), flight)
             if outcome.status != "trained" or outcome.tier is None:
                 continue
             missing -= 1

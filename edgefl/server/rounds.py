@@ -16,8 +16,8 @@ from edgefl.methods.base import Method
 from edgefl.records import Outcome, RoundRecord, Submodel, Update
 from edgefl.server.clients import ClientStore
 from edgefl.server.control import Control
+from edgefl.server.forecast import Asked, Forecast, lost_after
 from edgefl.server.outbox import Outbox, Rules
-from edgefl.server.sessions import Asked, Sessions, lost_after
 from edgefl.server.standing import FleetMemory, Standing
 
 
@@ -57,22 +57,22 @@ class Round:
         return tuple(late), closes_s
 
 
-def ask(sessions: Sessions, standing: Standing, wanted: int, number: int) -> Round:
+def ask(forecast: Forecast, standing: Standing, wanted: int, number: int) -> Round:
     """Return the clients of round ``number``: drawn from those eligible, when enough of them are, with what is expected of each."""
-    population, clock_s = sessions.plan.population.clients, standing.clock_s
+    population, clock_s = forecast.plan.population.clients, standing.clock_s
     while True:
-        busy = fleet_at(sessions, standing.fleet, clock_s).busy
-        clients, start_s = sessions.conditions.select(sessions.seed, population, wanted, number, clock_s, busy)
-        outcomes = sessions.expected(Asked(clients, number, start_s), fleet_at(sessions, standing.fleet, start_s).drained_j)
+        busy = fleet_at(forecast, standing.fleet, clock_s).busy
+        clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy)
+        outcomes = forecast.expected(Asked(clients, number, start_s), fleet_at(forecast, standing.fleet, start_s).drained_j)
         if not outcomes or not all(map(tired, outcomes)) or clock_s > standing.clock_s:
             break
-        clock_s = sessions.conditions.night_s(start_s)  # nothing changes before batteries are charged
-    return Round(number, start_s, tuple(outcomes), sessions.plan.deadline_s)
+        clock_s = forecast.conditions.night_s(start_s)  # nothing changes before batteries are charged
+    return Round(number, start_s, tuple(outcomes), forecast.plan.deadline_s)
 
 
-def fleet_at(sessions: Sessions, fleet: FleetMemory, clock_s: float) -> FleetMemory:
+def fleet_at(forecast: Forecast, fleet: FleetMemory, clock_s: float) -> FleetMemory:
     """Return what the fleet remembers at a later time."""
-    return fleet.at(clock_s, sessions.conditions.day(clock_s))
+    return fleet.at(clock_s, forecast.conditions.day(clock_s))
 
 
 def tired(outcome: Outcome) -> bool:
@@ -83,7 +83,7 @@ def tired(outcome: Outcome) -> bool:
 def play_round(
     method: Method,
     standing: Standing,
-    sessions: Sessions,
+    forecast: Forecast,
     rules: Rules,
     wanted: int,
     engine: Engine | None,
@@ -98,17 +98,17 @@ def play_round(
     """
     started = time.perf_counter()
     state = standing.state
-    round_ = ask(sessions, standing, wanted, number)
+    round_ = ask(forecast, standing, wanted, number)
     done: list[Outcome] = []
     after, memory = state, standing.memory
     observed: Mapping[str, Any] = {}
     if engine is None:
         done = round_.arrivals[:wanted]
     else:
-        control = Control(rules.objective, standing.memory, sessions.plan.population.clients)
+        control = Control(rules.objective, standing.memory, forecast.plan.population.clients)
         outbox = Outbox(method, state, rules, control, number)
         sent: list[Submodel] = []
-        arriving = _updates(round_, wanted, outbox, sessions, engine, store, done, sent)
+        arriving = _updates(round_, wanted, outbox, forecast, engine, store, done, sent)
         if (first := next(arriving, None)) is not None:
             after = method.aggregate(state, chain([first], arriving))
             after, kept = control.finish(state, after)
@@ -128,7 +128,7 @@ def play_round(
         waited_s=round_.start_s - standing.clock_s,
         deadline_s=round_.deadline_s,
     )
-    fleet = fleet_at(sessions, standing.fleet, round_.start_s).after(outcomes, clock_s, sessions.conditions.battery)
+    fleet = fleet_at(forecast, standing.fleet, round_.start_s).after(outcomes, clock_s, forecast.conditions.battery)
     return Standing(after, memory, clock_s, fleet), record
 
 
@@ -136,7 +136,7 @@ def _updates(
     round_: Round,
     wanted: int,
     outbox: Outbox,
-    sessions: Sessions,
+    forecast: Forecast,
     engine: Engine,
     store: ClientStore,
     done: list[Outcome],
@@ -159,22 +159,22 @@ def _updates(
 
         for outcome in engine.map(jobs()):
             submodel = submodels.pop(outcome.client)
-            done.append(ended(outcome, sessions, round_.number))
+            done.append(ended(outcome, forecast, round_.number))
             if outcome.status == "trained":
                 missing -= 1
                 yield outbox.receive(outcome, submodel, store)
 
 
-def ended(outcome: Outcome, sessions: Sessions, turn: int) -> Outcome:
+def ended(outcome: Outcome, forecast: Forecast, turn: int) -> Outcome:
     """Return how a session ended, without what was sent and kept: one that was killed ends there, and has taken what it had taken."""
     outcome = replace(outcome, payload=b"", kept=b"")
     if outcome.status not in ("out_of_memory", "out_of_time", "crashed", "diverged"):
         return outcome
-    steps = sessions.plan.training.steps(outcome.samples)
+    steps = forecast.plan.training.steps(outcome.samples)
     # The first step is the largest: what goes over the memory does so there. A process may die at any moment; all of its work is lost.
     # What is no number is found after the last step, and not sent.
     survived = 1 if outcome.status == "out_of_memory" else steps
-    return lost_after(sessions.cell_of(outcome.client, turn), outcome, survived, steps, outcome.status)
+    return lost_after(forecast.cell_of(outcome.client, turn), outcome, survived, steps, outcome.status)
 
 
 def _total_s(outcome: Outcome) -> float:

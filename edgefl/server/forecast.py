@@ -38,7 +38,7 @@ class _Load:
 
 
 @dataclass(frozen=True)
-class Sessions:
+class Forecast:
     """Foresees clients' sessions: the plan of a phase under the run's conditions.
 
     Attributes:

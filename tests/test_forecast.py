@@ -13,7 +13,7 @@ from edgefl.fleet import conditions as conditions_module
 from edgefl.fleet.availability import Always, Daily
 from edgefl.fleet.conditions import PATIENCE_S, Conditions
 from edgefl.rng import normals, uniforms
-from edgefl.server.sessions import Asked, cut, lost_after
+from edgefl.server.forecast import Asked, cut, lost_after
 from edgefl.server.standing import FleetMemory
 
 ALL = np.arange(12)
@@ -21,7 +21,7 @@ ALL = np.arange(12)
 
 def expected(session, clients=ALL, turn=1, start_s=0.0, drained_j=None):
     """Return client → what is expected of it."""
-    found = session.sessions.expected(Asked(np.asarray(clients, np.int64), turn, start_s), drained_j or {})
+    found = session.forecast.expected(Asked(np.asarray(clients, np.int64), turn, start_s), drained_j or {})
     return {outcome.client: outcome for outcome in found}
 
 
