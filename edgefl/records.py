@@ -380,6 +380,16 @@ class RoundRecord:
     waited_s: float = 0.0
     deadline_s: float | None = None
 
+    @property
+    def useful(self) -> Work:
+        """What the clients took whose updates the server used."""
+        return Work.of(o for o in self.outcomes if o.status == "trained")
+
+    @property
+    def wasted(self) -> Work:
+        """What the others took: late, lost on the way, killed, diverged."""
+        return Work.of(o for o in self.outcomes if o.status not in ("trained", "refused"))
+
     def groups(self) -> list[dict[str, Any]]:
         """Return the sums over the clients of one device, tier and status each."""
         found: dict[tuple[str, float, str], list[Outcome]] = {}
@@ -394,12 +404,9 @@ class RoundRecord:
     def to_json(self, clients: bool = True) -> dict[str, Any]:
         """Return the JSON form of the record, totals included.
 
-        ``useful`` is what the clients took whose updates the server used, ``wasted`` what the others took: late, lost on the way, killed,
-        diverged. ``clients`` writes a line for each of them.
+        ``clients`` writes a line for each of them.
         """
-        groups = self.groups()
-        useful = _summed(group for group in groups if group["status"] == "trained")
-        wasted = _summed(group for group in groups if group["status"] not in ("trained", "refused"))
+        useful, wasted = asdict(self.useful), asdict(self.wasted)
         return {
             "round": self.round,
             "round_s": self.round_s,
@@ -411,14 +418,8 @@ class RoundRecord:
             **{key: useful[key] + wasted[key] for key in ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j")},
             "useful": useful,
             "wasted": wasted,
-            "groups": groups,
+            "groups": self.groups(),
             "host_s": self.host_s,
             **({"observed": dict(self.observed)} if self.observed else {}),
             **({"clients": [o.to_json() for o in self.outcomes]} if clients else {}),
         }
-
-
-def _summed(groups: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    found = list(groups)
-    zero = asdict(Work())
-    return {key: sum((group[key] for group in found), start) for key, start in zero.items()}
