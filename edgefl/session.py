@@ -96,7 +96,7 @@ class Session:
         method.check(self.architecture, tiers, config.clients)
         costs = self.costs if method == self.method else Costs(method, config, self.architecture, self.clients.task.training)
         fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
-        conditions = replace(conditions_of(config, fleet), availability=self.conditions.availability)
+        conditions = conditions_of(config, fleet, self.conditions.availability)
         plan = plan_of(costs, config, fleet, self.clients, conditions)
         phase = replace(self, method=method, tiers=tiers, costs=costs, plan=plan)
         return replace(phase, config=config, fleet=fleet, conditions=conditions)

@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgefl import RunConfig
-from edgefl.cli.main import main
 from edgefl.errors import ConfigError, DataError, InputError
 from edgefl.files import shared
 from edgefl.prepare import prepare
 
 QUICK = ["--model=mlp", "--clients=8", "--rounds=1", "--local-epochs=1"]
 NUMBERS_ABOVE_0 = ["deadline_s", "cpu_limit_s"]
-
-
-@pytest.fixture
-def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """The command line, called in an empty folder: arguments → exit status, standard output, standard error."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["edgefl", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        output, errors = capsys.readouterr()
-        return int(left.value.code or 0), output, errors
-
-    return call
 
 
 def refused(called: Any, *arguments: str) -> str:

@@ -14,8 +14,8 @@ from edgefl.fleet.profile import Fleet
 from edgefl.fleet.trace import load_trace
 
 
-def conditions_of(config: RunConfig, fleet: Fleet) -> Conditions:
-    """Return what happens to clients besides their work.
+def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | None = None) -> Conditions:
+    """Return what happens to clients besides their work; ``availability`` is the configuration's own, if it was worked out before.
 
     Raises:
         ConfigError: the configuration asks for figures that the fleet's profile does not have, or for a deadline that nobody can meet.
@@ -29,7 +29,7 @@ def conditions_of(config: RunConfig, fleet: Fleet) -> Conditions:
         over_selection=config.over_selection or 1.0,
         links_vary=not ideal,
         states=_states(config, fleet),
-        availability=_availability(config, fleet),
+        availability=availability or _availability(config, fleet),
         battery=not ideal and not charging,
         start_hour=config.start_hour,
     )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -175,11 +174,7 @@ def play_step(
         outbox = Outbox(method, state, rules, control, number)
         sent: list[Submodel] = []
         arriving = _updates(air, outbox, engine, store, sent)
-        if (first := next(arriving, None)) is not None:
-            after = method.aggregate(state, chain([first], arriving))
-            after, kept = control.finish(state, after)
-            tensors, slots = rules.optimizer.step(state.tensors, after.tensors, memory)
-            after, memory = after.replace(tensors), {**kept, **slots}
+        after, memory = outbox.aggregated(arriving, memory)
         observed = method.observe(state, sent)
         _keep_sent(air, outbox, store)
     if air.over and not air.fleet.flights and all(o.timing is None for o in air.over):

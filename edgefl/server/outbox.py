@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from torch import Tensor
 
 from edgefl.local.client import Job, trained_shapes
 from edgefl.local.objective import PLAIN, Objective
@@ -80,6 +83,15 @@ class Outbox:
         self.control.add(submodel, names, tensors, self.state)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
         return Update(outcome.client, submodel.tier, tensors, submodel.places, outcome.samples)
+
+    def aggregated(self, updates: Iterator[Update], memory: Mapping[str, Tensor]) -> tuple[GlobalState, Mapping[str, Tensor]]:
+        """Return the state and the server's memory after ``updates``, consumed as they come; both as they are where none comes."""
+        if (first := next(updates, None)) is None:
+            return self.state, memory
+        after = self.method.aggregate(self.state, chain([first], updates))
+        after, kept = self.control.finish(self.state, after)
+        tensors, slots = self.rules.optimizer.step(self.state.tensors, after.tensors, memory)
+        return after.replace(tensors), {**kept, **slots}
 
     def _make(self, tier: Tier, round_: int, client: int | None = None) -> tuple[Submodel, bytes]:
         key = (round_, "submodel") if client is None else (round_, client, "submodel")

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from edgefl.engine import Engine
@@ -109,11 +108,7 @@ def play_round(
         outbox = Outbox(method, state, rules, control, number)
         sent: list[Submodel] = []
         arriving = _updates(round_, wanted, outbox, forecast, engine, store, done, sent)
-        if (first := next(arriving, None)) is not None:
-            after = method.aggregate(state, chain([first], arriving))
-            after, kept = control.finish(state, after)
-            tensors, slots = rules.optimizer.step(state.tensors, after.tensors, memory)
-            after, memory = after.replace(tensors), {**kept, **slots}
+        after, memory = outbox.aggregated(arriving, memory)
         observed = method.observe(state, sent)
     outcomes, round_s = round_.closed(done, wanted)
     clock_s = round_.start_s + round_s

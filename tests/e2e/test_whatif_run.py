@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,10 @@ import pytest
 from pages import Page
 
 from edgefl import RunConfig
-from edgefl.cli.main import group, main
+from edgefl.cli.main import group
 from edgefl.rehearsal import dry_run
 
 QUICK = ["--method=heterofl", "--model=mlp", "--rounds=4", "--clients=30", "--seed=5"]
-
-
-@pytest.fixture
-def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """The command line, called in an empty folder: arguments → exit status, standard output, standard error."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["edgefl", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        output, errors = capsys.readouterr()
-        return int(left.value.code or 0), output, errors
-
-    return call
 
 
 def examples(command: str) -> list[list[str]]:
