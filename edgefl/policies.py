@@ -7,7 +7,6 @@ from itertools import product
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.fleet.load import load_fleet
 from edgefl.prepare import chosen_tiers, prepare
 from edgefl.rehearsal import outcome_of
 from edgefl.session import one_thread
@@ -59,7 +58,7 @@ def whatif(
                 one = session.varied(**changes)
                 changes["tiers"] = chosen_tiers(one.config, one.fleet, one.architecture, one.plan.training, one.clients)
             rows.append(outcome_of(label, session.varied(**changes), config.rounds))
-    titles = {c.device.name: c.device.title for c in load_fleet(config.profile).classes}
+    titles = {c.device.name: c.device.title for c in session.fleet.classes}
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
     return {**{key: getattr(session.config, key) for key in keys}, "titles": titles, "rows": rows}
 

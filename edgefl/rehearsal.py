@@ -35,10 +35,8 @@ def rehearse(session: Session, rounds: int) -> Iterator[RoundRecord]:
     standing = Standing(session.first_state())
     store = ClientStore(Path("never written"))
     for number in range(1, rounds + 1):
-        method, _ = session.method.advance(standing.state, number)
-        if method != session.method:
-            session = session.at(method)
-        standing, record = session.play(method, standing, None, store, number)
+        session, _ = session.advanced(standing.state, number)
+        standing, record = session.play(session.method, standing, None, store, number)
         yield record
 
 

@@ -104,10 +104,8 @@ def play(
     standing = standing or Standing(session.first_state())
     with open_engine(str(config.engine), config.workers, session.clients) as engine:
         for number in range(first, config.rounds + 1):
-            method, state = session.method.advance(standing.state, number)
-            if method != session.method:
-                session = session.at(method)
-            standing, record = session.play(method, replace(standing, state=state), engine, store, number)
+            session, state = session.advanced(standing.state, number)
+            standing, record = session.play(session.method, replace(standing, state=state), engine, store, number)
             if number % config.eval_every == 0 or number == config.rounds:
                 started = time.perf_counter()
                 accuracy = accuracies(Trained(session, standing.state, store), number)

@@ -16,7 +16,6 @@ from edgefl.costing import Costs
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine import Engine
 from edgefl.fleet.conditions import Conditions
-from edgefl.fleet.load import load_fleet
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
@@ -81,6 +80,11 @@ class Session:
             self, method=method, costs=costs, plan=plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
         )
 
+    def advanced(self, state: GlobalState, number: int) -> tuple[Session, GlobalState]:
+        """Return this run as round ``number`` finds it, in another phase of its method if that begins one, and its state then."""
+        method, state = self.method.advance(state, number)
+        return (self if method == self.method else self.at(method)), state
+
     def varied(self, **changes: Any) -> Session:
         """Return this run with another deadline, other tiers or another over-selection: the same data, and costs are worked out once.
 
@@ -95,7 +99,7 @@ class Session:
         method = method_of(config)
         method.check(self.architecture, tiers, config.clients)
         costs = self.costs if method == self.method else Costs(method, config, self.architecture, self.clients.task.training)
-        fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
+        fleet = with_deadline(self.fleet, config.deadline_s)
         conditions = conditions_of(config, fleet, self.conditions.availability)
         plan = plan_of(costs, config, fleet, self.clients, conditions)
         phase = replace(self, method=method, tiers=tiers, costs=costs, plan=plan)

@@ -157,7 +157,7 @@ def play_step(
 ) -> tuple[Standing, RoundRecord]:
     """Play until the buffer is full for the ``number``-th time and step; return what the server has then and the record.
 
-    Forecast that ended since the step before are in the record. Without an ``engine`` nobody trains: everything else is simulated.
+    Sessions that ended since the step before are in the record. Without an ``engine`` nobody trains: everything else is simulated.
     """
     started = time.perf_counter()
     state, after, memory = standing.state, standing.state, standing.memory
