@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from edgefl.factor.gradient import gradients
+
 Shape = tuple[int, ...]
 
 
@@ -140,6 +142,6 @@ def jacobian_gap(
         step: η.
     """
     weight = compose(factors)
-    slopes = torch.autograd.grad((weight * gradient).sum(), factors, create_graph=True)
+    slopes = gradients((weight * gradient).sum(), factors, constant=False)
     moved = compose([factor - step * slope for factor, slope in zip(factors, slopes, strict=True)])
     return torch.linalg.vector_norm(moved - weight + step * gradient)

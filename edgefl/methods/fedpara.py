@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
+from edgefl.factor.gradient import gradients
 from edgefl.factor.hadamard import Shape, jacobian_gap, rank_of, rank_range
 from edgefl.factor.hadamard_layers import RECURRENT, HadamardWeight, composed, composed_weights
 from edgefl.methods.base import GlobalState, MethodConfig, cross_entropy
@@ -86,8 +87,7 @@ class FedPara(FedAvg):
         weights = [part() for part in parts]
         with _given(parts, weights):
             loss = cross_entropy(module(batch.x), batch)
-        gradients = torch.autograd.grad(loss, weights, retain_graph=True, materialize_grads=True)
-        for part, gradient in zip(parts, gradients, strict=True):
+        for part, gradient in zip(parts, gradients(loss, weights, keep=True), strict=True):
             gap = jacobian_gap(part.compose, list(part.parameters()), gradient, self.config.jacobian_step)
             loss = loss + self.config.jacobian / 2 * gap
         return loss

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from edgefl.factor.gradient import held
 from edgefl.factor.width import cut, nested, stacked_in
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
@@ -120,7 +121,7 @@ class FjORD(Method):
         if width == nested.widths[-1]:
             return loss
         student = F.log_softmax(nested.forward(module, width, batch.x), 1)
-        return loss + F.kl_div(student, F.log_softmax(teacher.detach(), 1), reduction="batchmean", log_target=True)
+        return loss + F.kl_div(student, F.log_softmax(held(teacher), 1), reduction="batchmean", log_target=True)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Average every entry over the clients that hold it, by samples."""

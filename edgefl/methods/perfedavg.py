@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from edgefl.factor.gradient import gradients
 from edgefl.methods.base import MethodConfig, cross_entropy
 from edgefl.methods.fedavg import FedAvg
 from edgefl.records import Batch
@@ -54,14 +55,13 @@ class PerFedAvg(FedAvg):
 
     def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
         """Return f(w − α∇f(w, D), D'), whose gradient is the first-order one: ∇f(w, D) counts as a constant."""
-        half = (len(batch.y) + 1) // 2
+        half = (batch.y.shape[0] + 1) // 2  # not len: an exported batch has no size yet
         first, second = (Batch(batch.x[part], batch.y[part], batch.present) for part in (slice(half), slice(-half, None)))
         parameters = dict(module.named_parameters())
         inner = cross_entropy(module(first.x), first)
-        # A parameter that this network's forward pass leaves out has no gradient, and does not move.
-        gradients = torch.autograd.grad(inner, list(parameters.values()), allow_unused=True)
-        moved = zip(parameters.items(), gradients, strict=True)
-        adapted = {name: w if g is None else w - self.config.alpha * g for (name, w), g in moved}
+        # A parameter that this network's forward pass leaves out has a gradient of zeros, and does not move.
+        slopes = gradients(inner, list(parameters.values()))
+        adapted = {name: w - self.config.alpha * g for (name, w), g in zip(parameters.items(), slopes, strict=True)}
         return cross_entropy(functional_call(module, adapted, (second.x,)), second)
 
     def adapt(self, module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:

@@ -49,7 +49,7 @@ def forward_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: 
     if training := [type(part).__name__ for part in module.modules() if part.training]:
         raise EdgeflError(f"{name}: {training[0]} is in training mode; a network is exported for evaluation: call eval() first")
     model = _exported(module, input_shape, input_dtype)
-    _strip(model)
+    strip(model, "forward")
     model = fixed_reshapes(model)
     try:
         _ensure(model, input_shape, input_dtype)
@@ -73,13 +73,13 @@ def _exported(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str)
                 verbose=False,
             )
         except Exception as error:  # the exporter raises many kinds, each with its own chain of causes
-            raise EdgeflError(f"{type(module).__name__} cannot be exported to ONNX: {_reason(error)}") from error
+            raise EdgeflError(f"{type(module).__name__} cannot be exported to ONNX: {reason_of(error)}") from error
     if program is None:
         raise EdgeflError("torch.onnx.export returned no program; torch 2.8 or newer is needed")
     return program.model_proto
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Name the operation that has no ONNX form, or else repeat what the exporter says first."""
     cause = error.__cause__ or error
     if target := _TARGET.search(str(cause)):
@@ -87,9 +87,9 @@ def _reason(error: BaseException) -> str:
     return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
 
 
-def _strip(model: onnx.ModelProto) -> None:
-    """Clear what the exporter notes beside the graph: stack traces, with file names of this computer."""
-    model.graph.name = "forward"
+def strip(model: onnx.ModelProto, name: str) -> None:
+    """Name the graph, and clear what the exporter notes beside it: stack traces, with file names of this computer."""
+    model.graph.name = name
     records = [model]
     for graph in graphs_in(model.graph):
         records += [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]

@@ -1,0 +1,48 @@
+"""Derivatives inside a loss: for methods that take a step before they judge where it led.
+
+In PyTorch they are autograd's. While a network is exported they become operators of their own, which stand for "the derivative here" and
+are written out when the training graph is made (:mod:`edgefl.onnxio.autodiff`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, keep: bool = False) -> tuple[Tensor, ...]:
+    """Return ∂``value``/∂t for each t of ``tensors``, of its shape; zeros where ``value`` does not depend on it.
+
+    Args:
+        value: a scalar.
+        tensors: what it was computed from.
+        constant: whether the result counts as constant when it is differentiated in its turn.
+        keep: whether ``value`` will be differentiated again, and holds on to what that takes.
+
+    Example:
+        >>> w = torch.tensor([1.0, -2.0], requires_grad=True)
+        >>> gradients(w.square().sum(), [w])
+        (tensor([ 2., -4.]),)
+    """
+    if torch.compiler.is_exporting():
+        types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
+        attributes = {"constant": int(constant)}
+        found = torch.onnx.ops.symbolic_multi_out(
+            "edgefl::Gradient", (value, *tensors), attributes, dtypes=types, shapes=shapes, version=1
+        )
+        return tuple(found)
+    return torch.autograd.grad(value, tensors, retain_graph=keep or not constant, create_graph=not constant, materialize_grads=True)
+
+
+def held(tensor: Tensor) -> Tensor:
+    """Return ``tensor`` as a constant: nothing is differentiated through it.
+
+    >>> held(torch.ones(1, requires_grad=True)).requires_grad
+    False
+    """
+    if torch.compiler.is_exporting():
+        kept: Tensor = torch.onnx.ops.symbolic("edgefl::Held", (tensor,), dtype=tensor.dtype, shape=tensor.shape, version=1)
+        return kept
+    return tensor.detach()

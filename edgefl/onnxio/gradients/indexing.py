@@ -1,0 +1,43 @@
+"""Gradients of picking entries by their index."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from edgefl.onnxio.gradients.tape import Gradient, Op, Tape, rule
+
+
+@rule("Gather")
+def gather(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """One known index: zeros around it. Otherwise, as for an embedding, each row's gradients are added up where it was taken from."""
+    x, index = op.inputs
+    shape = tape.shape(x)
+    axis = op.get("axis", 0) % len(shape)
+    known = tape.known(index)
+    if known is not None and known.size == 1:
+        size = tape.fixed(op, x, [axis])[0]
+        place = int(known.reshape(())) % size
+        kept = tape.op("Unsqueeze", gradient, tape.integers(axis)) if known.ndim == 0 else gradient
+        if size == 1:
+            return [kept, None]
+        before, after = [0] * len(shape), [0] * len(shape)
+        before[axis], after[axis] = place, size - 1 - place
+        return [tape.op("Pad", kept, tape.integers(*before, *after)), None]
+    if axis != 0:
+        op.refuse(f"axis {axis} has no rule for indices that depend on data, expected 0")
+    rows = tape.op("ConstantOfShape", tape.integers(*tape.fixed(op, x)), value=_zero(tape))
+    return [tape.op("ScatterND", rows, tape.op("Unsqueeze", index, tape.integers(-1)), gradient, reduction="add"), None]
+
+
+def _zero(tape: Tape) -> object:
+
+    return onnx.numpy_helper.from_array(np.zeros(1, tape.real))
+
+
+@rule("GatherElements")
+def gather_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Each entry's gradient is added up where it was taken from."""
+    x, index = op.inputs
+    zeros = tape.op("Sub", x, x)
+    return [tape.op("ScatterElements", zeros, index, gradient, axis=op.get("axis", 0), reduction="add"), None]
