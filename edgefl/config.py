@@ -89,6 +89,7 @@ class RunConfig(BaseModel):
     cpu_limit_s: float = Field(600.0, gt=0)
     eval_every: int = Field(1, ge=1)
     eval_samples: int | None = Field(None, ge=1)
+    runtime: Literal["torch", "onnx"] = "torch"
     engine: Literal["inline", "pool"] | None = None
     workers: int = Field(1, ge=1)
     seed: int = Field(0, ge=0)

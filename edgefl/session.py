@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.local.client import Clients
+from edgefl.local.onnx_training import StepGraphs
 from edgefl.methods.base import GlobalState, Method, check_tiers, create
 from edgefl.models.base import Architecture
 from edgefl.records import RoundRecord, Tier
@@ -33,6 +34,9 @@ from edgefl.server.plan import Plan
 from edgefl.server.rounds import play_round
 from edgefl.server.settle import Planning, make_plan
 from edgefl.server.standing import Standing
+
+if TYPE_CHECKING:
+    from edgefl.onnxio.tier_graphs import TierGraphs
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,19 @@ class Session:
     def rules(self) -> Rules:
         """How updates are made and put together."""
         optimizer = ServerOptimizer.of(self.config.server_optimizer, self.config.server_lr)
-        return Rules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer)
+        graphs = self.step_graphs if self.config.runtime == "onnx" else None
+        return Rules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer, graphs)
+
+    def graphs_of(self, method: Method, tier: Tier) -> TierGraphs:
+        """Return the ONNX graphs that a client of ``tier`` trains and infers with, its weights outside."""
+        from edgefl.onnxio.tier_graphs import tier_graphs  # a second to import, and most runs train in torch
+
+        task = self.clients.task
+        return tier_graphs(method, self.architecture, tier, task.training.optimizer, task.training.weight_decay, task.objective)
+
+    def step_graphs(self, method: Method, tier: Tier) -> StepGraphs:
+        """Return the training steps of ``tier`` in ONNX."""
+        return self.graphs_of(method, tier).steps
 
     @cached_property
     def forecast(self) -> Forecast:

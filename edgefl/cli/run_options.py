@@ -108,6 +108,12 @@ _FLAGS: dict[str, Callable[[Any], Any]] = dict(
         _flag(TIERS, "tier_shares", "Shares of the clients at each tier, where it is drawn. [all alike]", Numbers("0.5,0.3,0.2")),
         _flag(CLIENT, "local_epochs", "Passes over its data that a client makes a round. [digits: 5, else 1]", int),
         _flag(CLIENT, "batch_size", "Samples of a training step. [32]", int),
+        _flag(
+            CLIENT,
+            "runtime",
+            "What takes training steps: torch, or onnx (onnxruntime, by exported graphs). [torch]",
+            metavar="WHAT",
+        ),
         _flag(CLIENT, "micro_batch", "Samples at once; gradients are accumulated over a batch. [the batch]", int),
         _flag(CLIENT, "optimizer", "momentum, sgd or adam. [momentum]", metavar="NAME"),
         _flag(CLIENT, "lr", "Learning rate. [0.05]", float),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,6 +16,8 @@ from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
 from edgefl.local.objective import PLAIN, Objective
+from edgefl.local.onnx_loop import train_in_onnx
+from edgefl.local.onnx_training import StepGraphs
 from edgefl.local.train import OverMemory, Trained, Training, optimizer_of, train
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
@@ -52,7 +55,7 @@ class Job:
 
     ``kept`` is None before a client's first round. ``planned`` is the outcome that the server expects: device, samples, simulated
     seconds and joules, bytes. ``memory_bytes`` is what the device has for training now, ``micro_batch`` how many samples it takes at once
-    where that is fewer than the run's configuration says.
+    where that is fewer than the run's configuration says. ``graphs`` are the steps of its tier where onnxruntime trains.
     """
 
     round: int
@@ -63,6 +66,12 @@ class Job:
     kept: bytes | None = field(default=None, repr=False)
     memory_bytes: float | None = None
     micro_batch: int | None = None
+    graphs: StepGraphs | None = field(default=None, repr=False)
+
+    @property
+    def loop(self) -> Callable[..., Trained]:
+        """The local loop: torch's, or that of onnxruntime where the job has its steps as ``graphs``."""
+        return train if self.graphs is None else partial(train_in_onnx, self.graphs)
 
 
 class Clients:
@@ -73,8 +82,8 @@ class Clients:
         self.data: Dataset = data or load(task.dataset, task.data_dir)
         self.shards = Shards(self.data, task.clients, task.partition, task.seed, task.permute_labels, task.data_share)
 
-    def run(self, job: Job, loop: Callable[..., Trained] = train) -> Outcome:
-        """Play one client's part: decode, build, load, train by ``loop``, encode.
+    def run(self, job: Job, loop: Callable[..., Trained] | None = None) -> Outcome:
+        """Play one client's part: decode, build, load, train by ``loop`` (None: the job's own), encode.
 
         Training that ends in NaN or infinity is an outcome (``diverged``), whose tensors are not sent, nor kept; so is a step that holds
         more than the device has, where the run meters it (``out_of_memory``).
@@ -82,7 +91,8 @@ class Clients:
         task, method, client = self.task, job.method, job.planned.client
         training = task.training.at(job.round)
         training = training if job.micro_batch is None else replace(training, micro_batch=job.micro_batch)
-        limit_bytes = job.memory_bytes if task.enforce == "meter" else None
+        limited = task.enforce == "meter" or (task.enforce == "hard" and job.graphs is not None)
+        limit_bytes = job.memory_bytes if limited else None
         shapes = method.shapes(task.architecture, job.tier)
         parameters = trained_shapes(method, task.architecture, job.tier) if task.objective.remembers else {}
         arrived = decode(job.payload, shapes | task.objective.control_shapes(parameters), f"client {client}")
@@ -102,7 +112,7 @@ class Clients:
             loss = loss_of(method, task.objective, received)
             draws = generator(task.seed, job.round, client, "draw")
             try:
-                result = loop(module, loss, optimizer, x, y, present, training, rng, draws, limit_bytes)
+                result = (loop or job.loop)(module, loss, optimizer, x, y, present, training, rng, draws, limit_bytes)
             except OverMemory as over:
                 lost = replace(job.planned, status="out_of_memory", steps=1, upload_bytes=0)
                 lost = replace(lost, measured_peak_activation_bytes=over.peak_activation_bytes)

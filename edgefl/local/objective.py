@@ -13,7 +13,7 @@ round:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -96,6 +96,15 @@ class Objective:
                 after = before - self.strength * moved
             keep[MEMORY + name] = after
         return up, keep
+
+
+def anchors(names: Iterable[str]) -> dict[str, str]:
+    """Return buffer → name outside of the network, of what :meth:`Objective.attach` puts there for the parameters ``names``.
+
+    >>> anchors(["fc.weight"])
+    {'start/fc/weight': 'start.fc.weight', 'shift/fc/weight': 'shift.fc.weight'}
+    """
+    return {_buffer(kind, name): f"{kind}.{name}" for name in names for kind in ("start", "shift")}
 
 
 def _buffer(kind: str, name: str) -> str:

@@ -127,7 +127,7 @@ def train(
     memory = None
     for epoch in range(training.epochs):
         total = 0.0
-        for index in _batches(samples, training.batch_size, rng):
+        for index in batches(samples, training.batch_size, rng):
             meter = LivenessMeter(held_by(module)) if memory is None else None
             draw = None if draws is None else float(draws.random())
             with meter or nullcontext():
@@ -151,6 +151,7 @@ def train(
     return Trained(total / samples, steps, memory.peak_activation_bytes, memory.split.total)
 
 
-def _batches(samples: int, batch_size: int, rng: np.random.Generator) -> Iterator[Tensor]:
+def batches(samples: int, batch_size: int, rng: np.random.Generator) -> Iterator[Tensor]:
+    """Yield the positions of each batch of an epoch, drawn by ``rng``; the last batch may be smaller."""
     order = torch.from_numpy(rng.permutation(samples))
     return iter(order.split(batch_size))

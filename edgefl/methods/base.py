@@ -211,6 +211,13 @@ class Method(abc.ABC):
         """Return the tiers of which a client of ``tier`` trains one in each step, all equally likely."""
         return (tier,)
 
+    def draws(self, tier: Tier) -> tuple[float | None, ...]:
+        """Return values of :attr:`edgefl.records.Batch.draw`, one from each equally likely kind of step of a client of ``tier``.
+
+        With n of them, kind i is what a draw in [i/n, (i + 1)/n) leads to.
+        """
+        return (None,)
+
     def evaluated(self, samples: int) -> int:
         """Return how many samples go forward only in a round of a client with ``samples`` of them."""
         return 0

@@ -103,6 +103,11 @@ class FjORD(Method):
         """Return the tiers up to the client's own; with distillation every step trains the own width."""
         return (tier,) if self.config.distill else tuple(map(Tier, reversed(self._widths(tier))))
 
+    def draws(self, tier: Tier) -> tuple[float | None, ...]:
+        """Return one draw for each width up to the client's own."""
+        count = len(self._widths(tier))
+        return tuple((kind + 0.5) / count for kind in range(count))
+
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return copies of the leading slices."""
         places = state.slices(tier, self.shapes)

@@ -38,7 +38,7 @@ class LossGraph:
     roles: Roles
 
     def part(self, outputs: Sequence[str]) -> onnx.ModelProto:
-        """Return the part of the graph that computes ``outputs``, with the inputs that it reads."""
+        """Return the part of the graph that computes ``outputs``, with the inputs that it reads; without ``outputs``, the inputs alone."""
         part = onnx.ModelProto()
         part.CopyFrom(self.model)
         kept = [value for value in part.graph.output if value.name in outputs]
@@ -46,7 +46,7 @@ class LossGraph:
         part.graph.output.extend(kept)
         drop_unread(part.graph)
         read = {name for node in part.graph.node for name in node.input}
-        inputs = [value for value in part.graph.input if value.name in read]
+        inputs = [value for value in part.graph.input if value.name in read or not outputs]
         part.graph.ClearField("input")
         part.graph.input.extend(inputs)
         return part

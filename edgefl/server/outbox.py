@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from edgefl.local.client import Job, trained_shapes
 from edgefl.local.objective import PLAIN, Objective
+from edgefl.local.onnx_training import StepGraphs
 from edgefl.methods.base import GlobalState, Method
 from edgefl.records import Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
@@ -23,12 +24,16 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Rules:
-    """How a run's updates are made and put together: what stays the same over all of its rounds."""
+    """How a run's updates are made and put together: what stays the same over all of its rounds.
+
+    ``graphs`` gives a tier's training steps where onnxruntime takes them; None: torch does.
+    """
 
     seed: int
     codec: str = "fp32"
     objective: Objective = PLAIN
     optimizer: ServerOptimizer = AVERAGE
+    graphs: Callable[[Method, Tier], StepGraphs] | None = None
 
 
 @dataclass
@@ -70,7 +75,8 @@ class Outbox:
         assert outcome.tier is not None  # nothing is sent to a client that is refused
         planned = replace(outcome, download_bytes=len(payload))
         limits = outcome.memory_bytes, outcome.micro_batch
-        return Job(self.round if round_ is None else round_, self.method, outcome.tier, payload, planned, kept, *limits)
+        graphs = None if self.rules.graphs is None else self.rules.graphs(self.method, outcome.tier)
+        return Job(self.round if round_ is None else round_, self.method, outcome.tier, payload, planned, kept, *limits, graphs)
 
     def receive(self, outcome: Outcome, submodel: Submodel, store: ClientStore) -> Update:
         """Return the update that a trained client sent, checked; what the client keeps is stored, its control variates taken out."""
