@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from edgefl import __version__
 from edgefl.data.sources import Split
 from edgefl.local.onnx_runtime import OutOfMemoryError, predict_capped
-from edgefl.onnxio.bundle import Manifest, TierEntry, build_tier, write
+from edgefl.onnxio.bundle import Budget, Manifest, TierEntry, build_tier, write
+from edgefl.outcome import Representative
 from edgefl.records import Tier
 from edgefl.report.summary import TierResult, cost_row
 from edgefl.rng import generator
 from edgefl.server import evaluate
+from edgefl.trainable import trainable
 
 if TYPE_CHECKING:
     from edgefl.session import Session
@@ -37,14 +37,14 @@ class Deployed:
 
 
 def build_bundle(
-    session: Session, modules: Mapping[Tier, tuple[nn.Module, Split]], out: Path, say: Callable[[str], None]
+    session: Session, tiers: Mapping[Tier, Representative], out: Path, say: Callable[[str], None]
 ) -> dict[Tier, Deployed]:
     """Export every tier, measure it on its held-out samples, and write the bundle to ``out``: whole or absent.
 
     Raises:
         BundleError: ``out`` exists and is not empty, or an exported graph differs from its module.
     """
-    deployed = {tier: _deploy(session, tier, module, test, say) for tier, (module, test) in modules.items()}
+    deployed = {tier: _deploy(session, tier, chosen, say) for tier, chosen in tiers.items()}
     data = session.data
     manifest = Manifest(
         edgefl_version=__version__,
@@ -63,17 +63,21 @@ def build_bundle(
     return deployed
 
 
-def _deploy(session: Session, tier: Tier, module: nn.Module, test: Split, say: Callable[[str], None]) -> Deployed:
+def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[[str], None]) -> Deployed:
+    module, test = chosen.deployed, chosen.test
     rng = generator(session.config.seed, "reference", tier.label)
     files = build_tier(module, session.data.input_shape, tier.label, rng, session.data.vocabulary)
     cost, device = session.plan.costs[tier], session.plan.home_of(tier).device
     costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and not key.startswith("params")}
+    training = trainable(session, tier, chosen.network)
     accuracy, inference_bytes = _run_on_device(session, tier, files.contents[f"{tier.label}/forward.onnx"], test, say)
     entry = TierEntry(
         tier=tier.number,
         label=tier.label,
         device=device.name,
         form="factored",
+        budget=_budget(session, tier),
+        train=training.entry,
         opset=files.opset,
         forward=f"{tier.label}/forward.onnx",
         reference=f"{tier.label}/reference.safetensors",
@@ -85,7 +89,14 @@ def _deploy(session: Session, tier: Tier, module: nn.Module, test: Split, say: C
         accuracy_torch=evaluate.accuracy(module, test, evaluate.BATCH_SIZE),
         parity_max_abs_error=files.parity_max_abs_error,
     )
-    return Deployed(entry, files.contents, inference_bytes)
+    return Deployed(entry, {**files.contents, **training.contents}, inference_bytes)
+
+
+def _budget(session: Session, tier: Tier) -> Budget:
+    """Return what the device that a tier was sized for gives it, as a manifest has it."""
+    limits = session.plan.home_of(tier).budget
+    memory_bytes = None if limits.memory_bytes is None else int(limits.memory_bytes)
+    return Budget(memory_bytes=memory_bytes, round_s=limits.deadline_s, energy_j=limits.energy_j)
 
 
 def _run_on_device(

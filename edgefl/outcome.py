@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from edgefl.data.sources import Split
 from edgefl.errors import CheckpointError
@@ -44,13 +44,20 @@ class Trained:
         session, method = self.session, self.session.method
         if client is None or not method.personalised:
             return self._ready(method.deploy(self.state, tier))
-        personal = first_personal(method, session.architecture, tier, session.config.seed)
-        if (kept := self.store.get(client)) is not None:
-            tensors = stored_tensors(kept, f"what client {client} kept")
-            personal = {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}
         own = session.clients.shards.train(client)
-        module = self._ready(method.deploy(self.state, tier, personal, client))
+        module = self._ready(method.deploy(self.state, tier, self.personal(tier, client), client))
         return method.adapt(module, torch.from_numpy(own.x), torch.from_numpy(own.y)).eval()
+
+    def network(self, tier: Tier, client: int | None = None) -> nn.Module:
+        """Return the network of ``tier`` as ``client`` would train it next, with statistics, in evaluation mode."""
+        return self._ready(self.session.method.trained(self.state, tier, self.personal(tier, client), client))
+
+    def personal(self, tier: Tier, client: int | None) -> dict[str, Tensor]:
+        """Return what ``client`` keeps, the objective's memory left out; what everybody begins with for one who has not trained yet."""
+        if client is not None and (kept := self.store.get(client)) is not None:
+            tensors = stored_tensors(kept, f"what client {client} kept")
+            return {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}
+        return first_personal(self.session.method, self.session.architecture, tier, self.session.config.seed)
 
     def _ready(self, module: nn.Module) -> nn.Module:
         return evaluate.with_statistics(module, self.session.shards(), self.session.config.batch_size)
@@ -104,17 +111,26 @@ def _evaluated(session: Session) -> list[int]:
     return sorted(shuffled(session.config.seed, clients, first, "evaluated clients").tolist())
 
 
-def representatives(trained: Trained) -> dict[Tier, tuple[nn.Module, Split]]:
-    """Return each tier's network for the bundle, and the samples that its accuracy is measured on.
+@dataclass(frozen=True)
+class Representative:
+    """What stands for a tier in a bundle: the network that a device runs, the one it trains, and samples to measure accuracy on."""
 
-    Where clients have models of their own, it is the model of the first client of the tier that has trained.
+    deployed: nn.Module
+    network: nn.Module
+    test: Split
+
+
+def representatives(trained: Trained) -> dict[Tier, Representative]:
+    """Return each tier's networks for the bundle.
+
+    Where clients have models of their own, they are those of the first client of the tier that has trained.
     """
     session = trained.session
-    found: dict[Tier, tuple[nn.Module, Split]] = {}
+    found: dict[Tier, Representative] = {}
     for tier in session.tiers:
         client = _first_of(trained, tier) if of_clients(session) else None
         test = session.test if client is None else session.clients.shards.test(client)
-        found[tier] = trained.module(tier, client), test
+        found[tier] = Representative(trained.module(tier, client), trained.network(tier, client), test)
     return found
 
 

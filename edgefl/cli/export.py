@@ -10,9 +10,31 @@ import click
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Folder to write; must not exist.")
-def command(run: Path, out: Path) -> None:
-    """Write the bundle of the finished run in the folder RUN: an ONNX file per tier, references, costs and hashes."""
+@click.option(
+    "--form",
+    type=click.Choice(("factored", "composed", "auto")),
+    default="auto",
+    show_default=True,
+    help="Of factorized layers: small factors, multiplied out, or what suits the tier's device.",
+)
+@click.option("--quantize", type=click.Choice(("int8",)), help="Write 8-bit variants too, with their accuracy.")
+@click.option("--fp16", is_flag=True, help="Write 16-bit variants too, with their accuracy.")
+@click.option(
+    "--sign", type=click.Path(path_type=Path), metavar="KEY", help="Sign the bundle: PEM file of an Ed25519 private key."
+)
+@click.option("--with-client", is_flag=True, help="Put the Python and browser clients beside the graphs.")
+def command(run: Path, out: Path, form: str, quantize: str | None, fp16: bool, sign: Path | None, with_client: bool) -> None:
+    """Write the bundle of the finished run in the folder RUN: per tier the graphs that infer and train, references, costs and hashes."""
     from edgefl.run import export
 
-    export(run, out, notify=lambda message: click.echo(message, err=True))
-    click.echo(f"{out}: written; check it with: edgefl verify {out}")
+    export(
+        run,
+        out,
+        form=form,
+        quantize=quantize,
+        fp16=fp16,
+        sign=sign,
+        client=with_client,
+        notify=lambda message: click.echo(message, err=True),
+    )
+    click.echo(f"{out}: written; check it with: edgefl verify {out}{'' if sign is None else ' --key PUBLIC_KEY'}")

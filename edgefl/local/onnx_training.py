@@ -97,10 +97,16 @@ class Stepper:
         needed = {name for run in runs for name in run.inputs} - {"x", "y"}
         if missing := sorted(needed - first.keys()):
             raise EdgeflError(f"tensor {missing[0]} of the training graph: no value; {len(missing)} are missing")
-        self._now = {name: _value(first[name]) for name in sorted(needed | changed.keys())}
+        # onnxruntime takes an array's own memory: what steps write to is copied, or they would write to the caller's.
+        self._now = {n: _value(first[n].copy() if n in changed else first[n]) for n in sorted(needed | changed.keys())}
         self._next = {name: _value(np.empty(shape, np.float32)) for name, shape in changed.items()}
         self._zeros = {name: np.zeros(shape, np.float32) for name, shape in changed.items() if name.startswith("g.")}
         self._loss = _value(np.zeros((), np.float32))
+
+    @property
+    def inputs(self) -> list[list[str]]:
+        """The names of what each graph reads."""
+        return [list(run.inputs) for run in self._kinds]
 
     @property
     def held_bytes(self) -> int:

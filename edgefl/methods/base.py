@@ -178,6 +178,12 @@ class Method(abc.ABC):
 
         ``personal`` is what ``client`` keeps. Without them it is the network of nobody in particular.
         """
+        return self.trained(state, tier, personal, client)
+
+    def trained(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the tier's network as clients train it, factors inside, with what the server sends; in evaluation mode."""
         submodel = self.submodel(state, tier, np.random.default_rng(0), client)
         module = submodel.build()
         module.load_state_dict({**submodel.tensors, **(personal or {})})

@@ -180,6 +180,14 @@ class FedFOMO(FedAvg):
         network.load_state_dict(personal or {name: own.get(name, tensor) for name, tensor in mean.items()})
         return network.eval()
 
+    def trained(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the client's own model, with its room for affinities: what it is sent is judged, not trained."""
+        network = self.network(state.architecture, tier)
+        network.load_state_dict(self.deploy(state, tier, personal, client).state_dict())
+        return network.eval()
+
     # The client's half.
 
     def receive(

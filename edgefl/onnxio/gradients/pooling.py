@@ -1,1 +1,3 @@
-"""Gradients of this family."""
+"""Gradients of pooling."""
+
+from __future__ import annotations

@@ -1,0 +1,195 @@
+"""Factorized layers multiplied out to the plain layers of torch that compute the same.
+
+One table says how, kind by kind. A new kind of factorized layer adds its line with :func:`composes`::
+
+    @composes(MyConv2d)
+    def _mine(layer: MyConv2d) -> nn.Module:
+        return convolution(weight, layer.bias, layer)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from edgefl.errors import ConfigError
+from edgefl.factor.basis_layers import Composed
+from edgefl.factor.hadamard_layers import ComposedConv2d, ComposedLinear, ComposedRecurrent
+from edgefl.factor.kernel_layers import KernelConv2d, KernelLinear
+from edgefl.factor.layers import LowRankConv2d, LowRankLinear, composed_weight
+from edgefl.factor.rank1 import compose as rank_one_weight
+from edgefl.factor.rank1_layers import RankOneConv2d, RankOneLinear
+from edgefl.factor.tucker_layers import TuckerConv2d
+
+L = TypeVar("L", bound=nn.Module)
+Which = Callable[[str, nn.Module], bool]
+_TABLE: dict[type[nn.Module], Callable[[Any], nn.Module]] = {}
+
+
+def composes(kind: type[L]) -> Callable[[Callable[[L], nn.Module]], Callable[[L], nn.Module]]:
+    """Register a function that makes the plain layer of one of ``kind``, weights and all.
+
+    Raises:
+        ConfigError: the kind has one already.
+    """
+
+    def register(make: Callable[[L], nn.Module]) -> Callable[[L], nn.Module]:
+        if kind in _TABLE:
+            raise ConfigError(f"{kind.__name__}: how it is multiplied out is registered already")
+        _TABLE[kind] = make
+        return make
+
+    return register
+
+
+def factorized_layers(network: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers of ``network`` that can be multiplied out, by name, in the order of definition.
+
+    >>> layer = LowRankLinear(nn.Linear(6, 4), 2)
+    >>> list(factorized_layers(nn.Sequential(nn.Flatten(), layer, nn.ReLU())))
+    ['1']
+    """
+    return {name: layer for name, layer in network.named_modules() if type(layer) in _TABLE}
+
+
+@torch.no_grad()
+def plain_layer(layer: nn.Module) -> nn.Module:
+    """Return the layer of torch's own that computes what the factorized ``layer`` does, in the same mode.
+
+    >>> plain_layer(LowRankLinear(nn.Linear(6, 4), 2))
+    Linear(in_features=6, out_features=4, bias=True)
+
+    Raises:
+        ConfigError: the table has nothing on layers of this kind.
+    """
+    if (make := _TABLE.get(type(layer))) is None:
+        known = ", ".join(sorted(kind.__name__ for kind in _TABLE))
+        raise ConfigError(f"{type(layer).__name__} is no factorized layer that can be multiplied out; known: {known}")
+    plain = make(layer).train(layer.training)
+    # What was hung on the layer from outside belongs to what takes its place.
+    plain._forward_hooks, plain._forward_pre_hooks = layer._forward_hooks.copy(), layer._forward_pre_hooks.copy()
+    return plain
+
+
+def composed_network(network: nn.Module, which: Which | None = None) -> nn.Module:
+    """Return a copy of ``network`` with its factorized layers multiplied out; ``network`` stays as it is.
+
+    Args:
+        network: any network; one without factorized layers is copied as it is.
+        which: says of a name and a factorized layer whether it is multiplied out; None: all are.
+
+    >>> network = nn.Sequential(LowRankLinear(nn.Linear(6, 4), 2), LowRankLinear(nn.Linear(4, 3), 1))
+    >>> [type(layer).__name__ for layer in composed_network(network, lambda name, layer: name == "1")]
+    ['LowRankLinear', 'Linear']
+    """
+    layers = factorized_layers(network)
+    chosen = {name: layer for name, layer in layers.items() if which is None or which(name, layer)}
+    if any(layer is network for layer in chosen.values()):
+        return plain_layer(network)
+    # Given to the copy as what stands for the factorized layers: their factors are never copied.
+    return copy.deepcopy(network, {id(layer): plain_layer(layer) for layer in chosen.values()})
+
+
+def convolution(weight: Tensor, bias: Tensor | None, like: Any, padding_mode: Any = "zeros") -> nn.Conv2d:
+    """Return a convolution with ``weight`` (n, m/g, k₁, k₂) and the stride, padding, dilation and groups of ``like``."""
+    groups = int(getattr(like, "groups", 1))
+    plain = nn.Conv2d(
+        weight.shape[1] * groups, weight.shape[0], (weight.shape[2], weight.shape[3]), like.stride, like.padding, like.dilation,
+        groups, bias is not None, padding_mode, device="meta",
+    )  # fmt: skip
+    return _filled(plain, {"weight": weight, "bias": bias})
+
+
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Return a linear layer with ``weight`` (n, m)."""
+    plain = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    return _filled(plain, {"weight": weight, "bias": bias})
+
+
+def recurrent(cell: Any, weights: dict[str, Tensor]) -> nn.Module:
+    """Return a recurrent layer of the kind and size of ``cell`` with these weights and biases."""
+    options = {"nonlinearity": cell.nonlinearity} if isinstance(cell, nn.RNN) else {}
+    plain = type(cell)(
+        cell.input_size, cell.hidden_size, cell.num_layers, bias=cell.bias, batch_first=cell.batch_first, dropout=cell.dropout,
+        bidirectional=cell.bidirectional, device="meta", **options,
+    )  # fmt: skip
+    return _filled(plain, weights)
+
+
+def _filled(plain: L, values: dict[str, Any]) -> L:
+    plain.load_state_dict({k: v.detach().clone().contiguous() for k, v in values.items() if v is not None}, assign=True)
+    return plain
+
+
+@composes(LowRankConv2d)
+def _low_rank_convolution(layer: LowRankConv2d) -> nn.Module:
+    u, v = layer.u, layer.v
+    # Rows are the first layer's, columns the second's.
+    place = {key: (getattr(u, key)[0], getattr(v, key)[1]) for key in ("stride", "padding", "dilation")}
+    return convolution(composed_weight(u.weight, v.weight), v.bias, SimpleNamespace(**place))
+
+
+@composes(LowRankLinear)
+def _low_rank_linear(layer: LowRankLinear) -> nn.Module:
+    return linear(composed_weight(layer.u.weight, layer.v.weight), layer.v.bias)
+
+
+@composes(TuckerConv2d)
+def _tucker(layer: TuckerConv2d) -> nn.Module:
+    expand, core, reduce = layer.expand.weight.flatten(1), layer.core.weight, layer.reduce.weight.flatten(1)
+    return convolution(torch.einsum("na,abkl,bm->nmkl", expand, core, reduce), layer.expand.bias, layer.core)
+
+
+@composes(KernelConv2d)
+def _kernel_convolution(layer: KernelConv2d) -> nn.Module:
+    u, v = layer.factors()
+    weight = (u @ v).view(len(u), *layer.v.weight.shape[1:])
+    return convolution(weight, layer.u.bias, layer.v, layer.v.padding_mode)
+
+
+@composes(KernelLinear)
+def _kernel_linear(layer: KernelLinear) -> nn.Module:
+    u, v = layer.factors()
+    return linear(u @ v, layer.u.bias)
+
+
+@composes(ComposedConv2d)
+def _composed_convolution(layer: ComposedConv2d) -> nn.Module:
+    return convolution(layer.weight(), layer.bias, layer)
+
+
+@composes(ComposedLinear)
+def _composed_linear(layer: ComposedLinear) -> nn.Module:
+    return linear(layer.weight(), layer.bias)
+
+
+@composes(ComposedRecurrent)
+def _composed_recurrent(layer: ComposedRecurrent) -> nn.Module:
+    parts = {name: getattr(layer, name) for name in layer._names}
+    return recurrent(layer._cell[0], {name: part() if isinstance(part, nn.Module) else part for name, part in parts.items()})
+
+
+@composes(Composed)
+def _of_a_basis(layer: Composed) -> nn.Module:
+    weights = {**layer.weights(), **{name: getattr(layer, name) for name in layer.others}}
+    skeleton = layer._skeleton[0]
+    if isinstance(skeleton, nn.RNNBase):
+        return recurrent(skeleton, weights)
+    if isinstance(skeleton, nn.Conv2d):
+        return convolution(weights["weight"], weights.get("bias"), skeleton, skeleton.padding_mode)
+    return linear(weights["weight"], weights.get("bias"))
+
+
+@composes(RankOneConv2d)
+def _rank_one_convolution(layer: RankOneConv2d) -> nn.Module:
+    return convolution(rank_one_weight(layer.u, layer.v, layer.mu), layer.bias, layer)
+
+
+@composes(RankOneLinear)
+def _rank_one_linear(layer: RankOneLinear) -> nn.Module:
+    return linear(rank_one_weight(layer.u, layer.v, layer.mu), layer.bias)

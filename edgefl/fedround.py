@@ -1,0 +1,276 @@
+"""One round with real devices: update files in, the next global model and bundle out."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from edgefl.config import RunConfig
+from edgefl.deploy import build_bundle
+from edgefl.errors import BundleError, CheckpointError, InputError, WireError
+from edgefl.files import sha256, storage_errors, sync_folder, write_bytes, write_json
+from edgefl.local.client import trained_shapes
+from edgefl.local.objective import CONTROL
+from edgefl.methods.base import GlobalState
+from edgefl.onnxio import bundle as bundles
+from edgefl.outcome import Trained, accuracies, representatives, resumed
+from edgefl.prepare import prepare
+from edgefl.records import Submodel, Tier, Update
+from edgefl.runfolder import RunFolder
+from edgefl.server.checkpoint import Checkpoint
+from edgefl.server.control import Control
+from edgefl.server.handout import handed_out
+from edgefl.server.outbox import Outbox
+from edgefl.server.standing import Standing
+from edgefl.session import Session, one_thread
+from edgefl.updates import DeviceUpdate, Expected, Received, read_update, receive
+
+Notify = Callable[[str], None]
+_STATE = "model.safetensors"
+_NEAR = 1e-4
+
+
+@dataclass(frozen=True)
+class FedRound:
+    """What one round of updates made.
+
+    Attributes:
+        folder: of the kind that a run leaves, as far as the next round needs it: configuration, model, bundle.
+        round: how many rounds the new model has behind it.
+        tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, accuracy ``before`` and ``after``.
+        accuracy: of the global model, before and after.
+        refused: a message about every update that was left out.
+    """
+
+    folder: Path
+    round: int
+    tiers: tuple[Mapping[str, Any], ...]
+    accuracy: tuple[float, float]
+    refused: tuple[str, ...]
+
+
+def fed_round(
+    bundle: Path | str,
+    updates: Path | str,
+    out: Path | str | None = None,
+    *,
+    run: Path | str | None = None,
+    skip_bad: bool = False,
+    notify: Notify | None = None,
+) -> FedRound:
+    """Aggregate the update files of devices that trained ``bundle`` into the next global model, and write it with its bundle.
+
+    The run's method, server optimizer and objective decide how, as in a simulated round; every file is checked first, and then they are
+    taken one at a time, so that memory does not grow with their number.
+
+    Args:
+        bundle: what the devices trained.
+        updates: folder of the files that they sent back; hidden files are passed over.
+        out: folder to write, of the same kind as ``run``; None takes the next free ``runs/NNNN-method-round-R``.
+        run: the finished run, or what an earlier ``fed_round`` wrote, that the bundle was exported from; None: the folder it lies in.
+        skip_bad: leave out files that are wrong, instead of refusing all.
+        notify: called with a line about each file that is left out, and about tiers that do not run on their device.
+
+    Raises:
+        InputError: bundle, run or a file is not what is expected, the method's updates mean nothing without the server's knowledge of
+            its clients, or nothing is left to aggregate. Nothing is written then.
+    """
+    say = notify or (lambda message: None)
+    manifest = bundles.read(Path(bundle))
+    folder = _run_of(Path(bundle), manifest, run)
+    _check_aggregates(Path(bundle), manifest)
+    config = RunConfig.load(folder.require("config.toml"), {})
+    number = manifest.round + 1
+    target = Path(out) if out is not None else RunFolder.next_free(f"{config.method}-round-{number}")
+    if not RunFolder(target).is_new():
+        raise CheckpointError(f"{target}: exists and is not an empty folder; give another --out")
+    with one_thread():
+        checkpoint = folder.model()
+        session, standing = resumed(prepare(config, required=False), checkpoint, str(folder.path / _STATE))
+        sent = _sent(session, standing, Path(bundle), manifest)
+        expected = _expected(session, manifest, sent)
+        received = _accepted(receive(Path(updates), expected), Path(updates), skip_bad, say)
+        after = _aggregated(session, standing, sent, received.updates, expected, number)
+        next_session, state = session.advanced(after.state, number + 1)
+        with folder.client_store(checkpoint) as store:
+            ways = [
+                accuracies(Trained(session, standing.state, store), manifest.round),
+                accuracies(Trained(session, after.state, store), number),
+            ]
+            result = _result(target, number, session, received, ways)
+            model = replace(
+                checkpoint, round=number, tensors=state.tensors, server=after.memory,
+                options=next_session.method.config.model_dump(mode="json"),
+            )  # fmt: skip
+            trained = Trained(next_session, state, store)
+            _write(folder, model, trained, result, say)
+    return result
+
+
+def _run_of(bundle: Path, manifest: bundles.Manifest, run: Path | str | None) -> RunFolder:
+    """Return the run that a bundle was exported from."""
+    folder = RunFolder(Path(run) if run is not None else bundle.resolve().parent)
+    if run is None and not (folder.path / _STATE).is_file():
+        raise InputError(f"{bundle}: the folder it lies in holds no run; give the one that it was exported from as --run")
+    path = folder.require(_STATE)
+    found = sha256(path.read_bytes())
+    if manifest.state_sha256 is None:
+        raise BundleError(f"{bundle}: state_sha256: the bundle does not say which model it was made from; export it again")
+    if found != manifest.state_sha256:
+        raise BundleError(
+            f"{bundle}: state_sha256: got {manifest.state_sha256[:16]}…, {path} has {found[:16]}…: the bundle is of another "
+            "run or round; give its own as --run"
+        )
+    return folder
+
+
+def _check_aggregates(bundle: Path, manifest: bundles.Manifest) -> None:
+    for entry in manifest.tiers:
+        if entry.train is None:
+            raise BundleError(f"{bundle}: tier {entry.label}: train: there is none: the bundle was exported for inference only")
+        if entry.train.no_update:
+            raise BundleError(
+                f"{bundle}: updates of {manifest.method} cannot be aggregated outside of a run: {entry.train.no_update}"
+            )
+
+
+def _sent(session: Session, standing: Standing, bundle: Path, manifest: bundles.Manifest) -> dict[str, Submodel]:
+    """Return the sub-model that devices of each tier were given, by its label: the bundle's tensors at their places in the state."""
+    found = {}
+    for entry in manifest.tiers:
+        assert entry.train is not None  # checked
+        tier = Tier(float(entry.tier))
+        if tier not in session.tiers:
+            raise BundleError(f"{bundle}: tier {entry.label}: the run has {', '.join(t.label for t in session.tiers)}")
+        submodel, tensors = handed_out(session.method, standing, session.rules, session.config.clients, manifest.round, tier)
+        given = _parameters(bundle, manifest, entry.train.parameters)
+        for name, tensor in tensors.items():
+            other = given.get(name)
+            if other is None and name.startswith(CONTROL):
+                other = torch.zeros_like(tensor)
+            if other is None or other.shape != tensor.shape or not torch.allclose(other, tensor, rtol=_NEAR, atol=_NEAR):
+                raise BundleError(
+                    f"{bundle}: tier {entry.label}: {name} is not what the run's model gives on this computer: an update would have no "
+                    "place in it; export the bundle again, here"
+                )
+        found[entry.label] = replace(submodel, tensors={name: given[name] for name in submodel.tensors})
+    return found
+
+
+def _parameters(bundle: Path, manifest: bundles.Manifest, path: str) -> dict[str, Tensor]:
+    file = bundle / path
+    content = file.read_bytes() if file.is_file() else b""
+    if sha256(content) != manifest.files[path].sha256:
+        raise BundleError(f"{file}: missing or changed: its SHA-256 is not the manifest's; get the bundle again")
+    return safetensors.torch.load(content)
+
+
+def _expected(session: Session, manifest: bundles.Manifest, sent: Mapping[str, Submodel]) -> Expected:
+    tiers = {}
+    for entry in manifest.tiers:
+        assert entry.train is not None  # checked
+        tier = sent[entry.label].tier
+        shapes = session.method.upload_shapes(session.architecture, tier)
+        if dict(entry.train.upload) != shapes:
+            raise BundleError(f"tier {entry.label}: upload: the bundle's tensors are not those that {manifest.method} aggregates")
+        controls = session.rules.objective.control_shapes(trained_shapes(session.method, session.architecture, tier))
+        tiers[entry.label] = {**shapes, **controls}
+    return Expected(manifest.manifest_sha256, manifest.round, tiers)
+
+
+def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> Received:
+    """Return what was received once it is clear that there is something to aggregate, and nothing wrong unless that may be."""
+    if received.problems and not skip_bad:
+        more = f"\n{len(received.problems) - 1} more files are wrong; --skip-bad leaves them out" if received.problems[1:] else ""
+        raise WireError(f"{received.problems[0]}{more}")
+    for problem in received.problems:
+        say(f"left out: {problem}")
+    if not received.updates:
+        raise WireError(f"{folder}: no update to aggregate; expected files that devices trained from this bundle wrote")
+    return received
+
+
+def _aggregated(
+    session: Session,
+    standing: Standing,
+    sent: Mapping[str, Submodel],
+    updates: tuple[DeviceUpdate, ...],
+    expected: Expected,
+    number: int,
+) -> Standing:
+    """Return what the server has after round ``number``."""
+    method, rules = session.method, session.rules
+    outbox = Outbox(method, standing.state, rules, Control(rules.objective, standing.memory, session.config.clients), number)
+    names = {label: trained_shapes(method, session.architecture, of.tier) for label, of in sent.items()}
+
+    def arriving() -> Iterator[Update]:
+        for client, accepted in enumerate(updates):
+            update = read_update(accepted.path, expected)  # again: only one is held at a time
+            submodel = sent[update.tier]
+            tensors = {name: torch.from_numpy(tensor) for name, tensor in update.tensors.items()}
+            outbox.control.add(submodel, names[update.tier], tensors, standing.state)
+            own = {name: tensor for name, tensor in tensors.items() if not name.startswith(CONTROL)}
+            yield Update(client, submodel.tier, own, submodel.places, update.samples)
+
+    state, memory = outbox.aggregated(arriving(), standing.memory)
+    _check_finite(state)
+    return replace(standing, state=state, memory=memory)
+
+
+def _check_finite(state: GlobalState) -> None:
+    for name, tensor in state.tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise WireError(
+                f"{name}: the updates, finite each, do not add up to finite weights; leave out those with huge values"
+            )
+
+
+def _result(target: Path, number: int, session: Session, received: Received, accuracy: list[dict[str, float]]) -> FedRound:
+    before, after = accuracy
+    rows = []
+    for tier in session.tiers:
+        own = [update for update in received.updates if update.tier == tier.label]
+        rows.append({
+            "tier": tier.number, "updates": len(own), "samples": sum(update.samples for update in own),
+            "before": before[tier.label], "after": after[tier.label],
+        })  # fmt: skip
+    return FedRound(target, number, tuple(rows), (before["global"], after["global"]), received.problems)
+
+
+def _write(run: RunFolder, model: Checkpoint, trained: Trained, result: FedRound, say: Notify) -> None:
+    """Write the folder, whole or not at all."""
+    target = result.folder
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+        try:
+            write_bytes(temporary / _STATE, model.to_bytes())
+            write_bytes(temporary / "config.toml", run.require("config.toml").read_bytes())
+            if (kept := run.path / "clients.sqlite").is_file():
+                shutil.copyfile(kept, temporary / kept.name)
+            build_bundle(trained.session, representatives(trained), temporary / "bundle", say)
+            write_json(temporary / "fed-round.json", _record(result))
+            temporary.chmod(0o755)
+            if target.exists():
+                target.rmdir()
+            temporary.rename(target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_folder(target.parent)
+
+
+def _record(result: FedRound) -> dict[str, Any]:
+    before, after = result.accuracy
+    return {
+        "format": 1, "round": result.round, "tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after},
+        "refused": list(result.refused),
+    }  # fmt: skip

@@ -1,0 +1,123 @@
+"""Loops (Scan) over the steps of a recurrent layer, and the rule of their gradients, loops in the other direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import onnx
+import onnx.helper
+
+from edgefl.onnxio.gradients.recurrent_cells import CELLS, Names
+from edgefl.onnxio.gradients.tape import Gradient, Op, Tape, rule
+
+Widths = tuple[Sequence[int], Sequence[int], Sequence[int]]
+"""Of states, of what is read step by step, and of what is written step by step; each is (batch, width) within a step."""
+
+
+def loop(tape: Tape, name: str, states: Sequence[str], gates: str, weights: Sequence[str], backwards: bool) -> tuple[str, ...]:
+    """Append the loop of one direction of a layer.
+
+    Args:
+        tape: where to.
+        name: the cell's, in :data:`CELLS`.
+        states: the first ones, (batch, hidden) each.
+        gates: what the steps' inputs give, (steps, batch, gates·hidden).
+        weights: what every step reads from outside.
+        backwards: from the last step to the first.
+
+    Returns:
+        The last states; all h (steps, batch, hidden); and what the cell stores of each step.
+    """
+    cell, (batch, size) = CELLS[name], tape.shape(states[0])
+    steps, _, width = tape.shape(gates)
+
+    def step(*inputs: str) -> Names:
+        after, stored = cell.step(tape, inputs[:-1], inputs[-1], weights)
+        return (*after, after[0], *stored)
+
+    stored = [part * (size or 0) for part in cell.stored]
+    widths = [size or 0] * cell.states, [width or 0], stored
+    outputs = _scan(tape, name, (states, [gates]), step, widths, backwards)
+    tape.shapes |= dict.fromkeys(outputs[: cell.states], (batch, size))
+    tape.shapes |= {output: (steps, batch, part) for output, part in zip(outputs[cell.states :], stored, strict=True)}
+    return outputs
+
+
+@rule("Scan")
+def loop_back(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
+    """Back through a loop that :func:`loop` wrote; others have no rule, and neither has the loop back itself."""
+    name = op.get("body").name
+    if name not in CELLS:
+        op.refuse("only loops of LSTM, GRU and RNN layers have a rule, and their gradients have none: no second derivatives of them")
+    cell, size = CELLS[name], tape.fixed(op, op.inputs[0], [1])[0]
+    states, reads = op.inputs[: cell.states], op.inputs[cell.states + 1 :]
+    weights = [read for read in reads if read not in tape.constants]
+    stored, of_stored = op.outputs[cell.states :], gradients[cell.states :]
+    if any(of_stored[1:]):
+        op.refuse("what its steps store for the gradient has no gradient itself")
+    zeros = None if all(gradients[: cell.states]) else tape.op("ConstantOfShape", tape.op("Shape", states[0]), value=zero(tape))
+    own, rows = [g or zeros for g in gradients[: cell.states]], [*filter(None, of_stored[:1]), *stored]
+
+    def step(*inputs: str) -> Names:
+        carried, (*of_h, _) = list(inputs[: cell.states]), [*inputs[cell.states : len(inputs) - len(stored)], ""]
+        carried[0] = tape.total([carried[0], *of_h])
+        before, returned = cell.back(tape, carried, inputs[len(inputs) - len(stored) :], weights)
+        return (*before, *returned)
+
+    widths = [size] * cell.states, [size * part for part in ([1, *cell.stored])[-len(rows) :]], [size * part for part in cell.returned]
+    backwards = not op.get("scan_input_directions", [0])[0]
+    found = _scan(tape, f"{name}.gradient", (own, rows), step, widths, backwards)
+    returned = found[cell.states :]
+    of_weights: dict[str, str] = {}
+    if any(tape.needs(weight) for weight in weights):
+        flat = [tape.reshape(value, (None, width)) for value, width in zip(returned, widths[2], strict=True)]
+        before = tape.reshape(_before(tape, stored[0], states[0], backwards), (None, size))
+        of_weights = dict(zip(weights, cell.weights(tape, flat, stored, before), strict=False))
+    return [*found[: cell.states], returned[0], *map(of_weights.get, reads)]
+
+
+def _before(tape: Tape, outputs: str, first: str, forwards: bool) -> str:
+    """Return h before each step: its outputs, moved on by one, behind the first state."""
+    first = tape.op("Unsqueeze", first, tape.integers(0))
+    cut = (0, -1) if forwards else (1, 2**31 - 1)
+    rest = tape.op("Slice", outputs, *(tape.integers(end) for end in cut), tape.integers(0))
+    return str(tape.op("Concat", *((first, rest) if forwards else (rest, first)), axis=0))
+
+
+def _scan(
+    tape: Tape, name: str, inputs: tuple[Names, Names], step: Callable[..., Names], widths: Widths, backwards: bool
+) -> tuple[str, ...]:
+    """Append a loop; ``step`` writes its body: from states and rows, ``inputs``, to new states and rows."""
+    outer, tape.nodes = tape.nodes, []
+    try:
+        given = [tape.fresh(hint) for hint, names in zip(("state", "row"), inputs, strict=True) for _ in names]
+        written = list(_distinct(tape, step(*given)))
+        nodes = tape.nodes
+    finally:
+        tape.nodes = outer
+    described = [
+        [onnx.helper.make_tensor_value_info(name, element_type(tape), [None, width]) for name, width in zip(names, sizes, strict=True)]
+        for names, sizes in ((given, [*widths[0], *widths[1]]), (written, [*widths[0], *widths[2]]))
+    ]
+    body = onnx.helper.make_graph(nodes, name, *described)
+    turned = {"scan_input_directions": [1] * len(inputs[1]), "scan_output_directions": [1] * len(widths[2])} if backwards else {}
+    states, rows = inputs
+    return tuple(tape.op("Scan", *states, *rows, count=len(written), body=body, num_scan_inputs=len(rows), **turned))
+
+
+def _distinct(tape: Tape, names: Names) -> Iterator[str]:
+    """Copy what is written twice: outputs of a graph must differ."""
+    seen: set[str] = set()
+    for name in names:
+        yield str(tape.op("Identity", name)) if name in seen else name
+        seen.add(name)
+
+
+def element_type(tape: Tape) -> int:
+    """Return ONNX's number for the graph's type of numbers."""
+    return int(onnx.helper.np_dtype_to_tensor_dtype(tape.real))
+
+
+def zero(tape: Tape) -> onnx.TensorProto:
+    """Return the 0 that ConstantOfShape takes."""
+    return onnx.helper.make_tensor("zero", element_type(tape), [1], [0.0])

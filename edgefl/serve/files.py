@@ -1,0 +1,90 @@
+"""What is served: address → file, all of it known before the first request; no address is ever joined to a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from edgefl.errors import BundleError
+from edgefl.files import shared
+from edgefl.onnxio.manifest import MANIFEST, Manifest
+from edgefl.onnxio.manifest_file import read
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".wasm": "application/wasm",
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A file that is served, and the folder that it must not lead out of."""
+
+    path: Path
+    folder: Path
+
+    @property
+    def content_type(self) -> str:
+        """By the ending of the name; what a browser does not need to know is only bytes."""
+        return TYPES.get(self.path.suffix, "application/octet-stream")
+
+    def open(self) -> BufferedReader:
+        """Open the file, which is plain and lies in its folder, whatever both have become since the table was made.
+
+        Raises:
+            OSError: it is missing, not a plain file, or behind a link.
+        """
+        if self.path.resolve() != self.folder.resolve() / self.path.relative_to(self.folder):
+            raise OSError(None, "behind a symbolic link")
+        if not stat.S_ISREG(self.path.lstat().st_mode):
+            raise OSError(None, "not a plain file")  # opening a pipe would wait for its other end
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        return os.fdopen(os.open(self.path, flags), "rb")
+
+
+def bundle_addresses(bundle: Path) -> dict[str, Served]:
+    """Return address → file of a bundle: the manifest and what it lists, under ``/bundle/``.
+
+    Raises:
+        BundleError: the manifest is wrong, or a file that it lists is missing, changed or behind a link.
+    """
+    manifest = read(bundle)
+    _check(bundle, manifest)
+    return {f"/bundle/{name}": Served(bundle / name, bundle) for name in (MANIFEST, *manifest.files)}
+
+
+def page_addresses(runtime: Path) -> dict[str, Served]:
+    """Return address → file of the page, at ``/``, and of onnxruntime-web's files in ``runtime``, under ``/ort/``."""
+    page = _listed("/", shared("export") / "web", (".html", ".css", ".js", ".svg"))
+    return {"/": page["/index.html"], **page, **_listed("/ort/", runtime, (".mjs", ".wasm"))}
+
+
+def _listed(prefix: str, folder: Path, endings: tuple[str, ...]) -> dict[str, Served]:
+    return {prefix + path.name: Served(path, folder) for path in sorted(folder.iterdir()) if path.suffix in endings}
+
+
+def _check(bundle: Path, manifest: Manifest) -> None:
+    """Hold every file to its length and hash, and name all that are not as listed."""
+    problems = []
+    for name, entry in manifest.files.items():
+        try:
+            with Served(bundle / name, bundle).open() as file:
+                size, digest = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            problems.append(f"{bundle}: {name}: cannot be read ({error.strerror})")
+            continue
+        if size != entry.bytes:
+            problems.append(f"{bundle}: {name}: {size} bytes, the manifest says {entry.bytes}")
+        elif digest != entry.sha256:
+            problems.append(f"{bundle}: {name}: changed: its SHA-256 is not the manifest's")
+    if problems:
+        raise BundleError("\n".join(problems))

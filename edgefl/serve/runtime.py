@@ -1,0 +1,106 @@
+"""onnxruntime-web's files: not part of edgefl (15 MB), but fetched once, by npm, in the version that the page names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from edgefl.errors import InputError
+from edgefl.files import shared, storage_errors
+
+PACKAGE = "onnxruntime-web"
+FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
+_NPM = ("ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+_LONGEST_S = 600
+
+
+def version() -> str:
+    """Return the version of onnxruntime-web that the page is made for, ``export/web/package.json``'s."""
+    return str(json.loads(_page("package.json").read_text(encoding="utf-8"))["dependencies"][PACKAGE])
+
+
+def cache() -> Path:
+    """Return the folder where the files are kept between runs: ``edgefl/web/VERSION`` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "edgefl" / "web" / version()
+
+
+def runtime(say: Callable[[str], None]) -> Path:
+    """Return a folder with :data:`FILES`: ``node_modules`` beside the page, else the cache, which npm fills the first time.
+
+    Args:
+        say: told what takes a while.
+
+    Raises:
+        InputError: npm is needed and missing, or fails; says how to get the files otherwise.
+        StorageError: the cache cannot be written.
+    """
+    beside = _page("node_modules") / PACKAGE
+    if _holds(beside / "dist") and _version_of(beside) == version():
+        return beside / "dist"
+    folder = cache()
+    if not _holds(folder):
+        _fetch(folder, say)
+    return folder
+
+
+def _page(name: str) -> Path:
+    return shared("export") / "web" / name
+
+
+def _holds(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in FILES)
+
+
+def _version_of(package: Path) -> str:
+    try:
+        return str(json.loads((package / "package.json").read_text(encoding="utf-8"))["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _fetch(folder: Path, say: Callable[[str], None]) -> None:
+    """Let npm install what the lock file pins, by hash, into a temporary folder, and move the files in: all or none."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise InputError(
+            f"{PACKAGE} {version()} is not on this computer, and npm, which fetches it, is not either; {_otherwise(folder)}"
+        )
+    say(f"fetching {PACKAGE} {version()} into {folder}, once")
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".npm.") as temporary:
+            work = Path(temporary)
+            for name in ("package.json", "package-lock.json"):
+                shutil.copyfile(_page(name), work / name)
+            _install(npm, work, folder)
+            whole = work / "whole"
+            whole.mkdir()
+            for name in FILES:
+                shutil.move(work / "node_modules" / PACKAGE / "dist" / name, whole / name)
+            if folder.is_dir() and not _holds(folder):
+                shutil.rmtree(folder)
+            try:
+                whole.rename(folder)
+            except OSError:
+                if not _holds(folder):  # another process may have been first
+                    raise
+
+
+def _install(npm: str, work: Path, folder: Path) -> None:
+    try:
+        done = subprocess.run([npm, *_NPM], cwd=work, capture_output=True, text=True, check=False, timeout=_LONGEST_S)
+    except subprocess.TimeoutExpired:
+        raise InputError(f"npm did not fetch {PACKAGE} in {_LONGEST_S} s; {_otherwise(folder)}") from None
+    if done.returncode != 0:
+        lines = [line.removeprefix("npm error ") for line in done.stderr.splitlines() if line.startswith("npm error ")]
+        raise InputError(f"npm cannot fetch {PACKAGE}: {'; '.join(lines[:3]) or 'no message'}; {_otherwise(folder)}")
+
+
+def _otherwise(folder: Path) -> str:
+    return f"install Node.js with npm and be online once, or copy {', '.join(FILES)} from the package's folder dist to {folder}"

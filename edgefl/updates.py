@@ -1,0 +1,201 @@
+"""Update files: what devices send back, held to what their bundle asked for before anything is made of it. No torch, no pickle.
+
+A file is read whole once its size is plausible; its header is at most 1 MiB, and its length exactly that of the expected tensors and the
+header, so that no file can grow in memory. What it says of itself is shown in messages as Python would write it, cut.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from edgefl.errors import WireError
+
+FORMAT, VERSION = "edgefl-update", "1"
+MAX_HEADER_BYTES = 1 << 20
+MAX_COUNT = 10**9
+"""The most samples, or steps, that an update may claim."""
+KEYS = ("format", "version", "bundle", "round", "tier", "samples", "steps", "client")
+_CLIENT = re.compile(r"[0-9A-Za-z._-]{1,64}")
+_SHOWN = 80
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What updates must be: of which bundle (``manifest_sha256``) and round, and the shapes of each tier's tensors."""
+
+    bundle: str
+    round: int
+    tiers: Mapping[str, Shapes]
+
+    def data_bytes(self, tier: str) -> int:
+        """Return the bytes of the tensors of an update of ``tier``, which are float32.
+
+        >>> Expected("", 0, {"1": {"w": (10, 4), "b": (10,)}}).data_bytes("1")
+        200
+        """
+        return 4 * sum(math.prod(shape) for shape in self.tiers[tier].values())
+
+
+@dataclass(frozen=True)
+class DeviceUpdate:
+    """One update file that passed every check: who sent it, and its tensors, float32."""
+
+    path: Path
+    client: str
+    tier: str
+    samples: int
+    steps: int
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Received:
+    """What is in a folder of updates: those that can be aggregated, without their tensors, and a message about each other one."""
+
+    updates: tuple[DeviceUpdate, ...]
+    problems: tuple[str, ...]
+
+
+def receive(folder: Path, expected: Expected) -> Received:
+    """Check every file in ``folder`` that is not hidden, one at a time, in the order of their names.
+
+    Of two updates of one client the first is taken.
+
+    Raises:
+        WireError: ``folder`` is none.
+    """
+    updates: dict[str, DeviceUpdate] = {}
+    problems = []
+    for path in _files(folder):
+        try:
+            update = read_update(path, expected)
+            if (before := updates.get(update.client)) is not None:
+                raise WireError(f"{path}: client: {update.client!r} sent {before.path.name} already, expected one update of each")
+        except WireError as error:
+            problems.append(str(error))
+        else:
+            updates[update.client] = replace(update, tensors={})
+    return Received(tuple(updates.values()), tuple(problems))
+
+
+def read_update(path: Path, expected: Expected) -> DeviceUpdate:
+    """Return the update in the file at ``path``.
+
+    Raises:
+        WireError: it is not the file that is expected; names file, key, value and expectation.
+    """
+    content = _content(path, expected)
+    header = _header(path, content)
+    about = _about(path, header, expected)
+    tier = about["tier"]
+    _check_tensors(path, header, expected.tiers[tier])
+    length = 8 + int.from_bytes(content[:8], "little") + expected.data_bytes(tier)
+    if len(content) != length:
+        raise WireError(f"{path}: {len(content):,} bytes, expected {length:,} for the tensors of tier {tier}")
+    try:
+        tensors = safetensors.numpy.load(content)
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise WireError(f"{path}: not a valid safetensors file ({_cut(str(error))})") from None
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor).all():
+            wrong = tensor[~np.isfinite(tensor)].flat[0]
+            raise WireError(f"{path}: {name}: holds {wrong}, expected finite values")
+    samples, steps = int(about["samples"]), int(about["steps"])
+    return DeviceUpdate(path, about["client"], tier, samples, steps, {name: tensors[name] for name in expected.tiers[tier]})
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    try:
+        found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise WireError(f"{folder}: {error.strerror}; expected a folder of update files") from None
+    yield from found
+
+
+def _content(path: Path, expected: Expected) -> bytes:
+    """Return the bytes of a file whose size is that of an update of some tier."""
+    if path.is_symlink() or not path.is_file():
+        raise WireError(f"{path}: a folder, a link or no plain file; expected an update file")
+    most = 8 + MAX_HEADER_BYTES + max(map(expected.data_bytes, expected.tiers))
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise WireError(f"{path}: {path.stat().st_size:,} bytes, expected at most {most:,} for any tier")
+    if content[:4] == b"PK\x03\x04":
+        raise WireError(f"{path}: a zip archive, expected an update file (safetensors)")
+    return content
+
+
+def _header(path: Path, content: bytes) -> dict[str, Any]:
+    length = int.from_bytes(content[:8], "little")
+    if len(content) < 8 or length > MAX_HEADER_BYTES:
+        raise WireError(f"{path}: a header of {length:,} bytes, expected at most {MAX_HEADER_BYTES:,}: no safetensors file")
+    try:
+        header = json.loads(content[8 : 8 + length], object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{path}: its header is not valid JSON ({_cut(str(error))})") from None
+    if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
+        raise WireError(f"{path}: its header is no table of tensors: no safetensors file")
+    return header
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
+def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, str]:
+    """Return what the file says of itself, every key checked."""
+    about = header.pop("__metadata__", {})
+    if different := sorted(about.keys() ^ set(KEYS)):
+        state = "missing" if different[0] in KEYS else "not expected"
+        raise WireError(f"{path}: {_cut(different[0])}: {state}; an update says {', '.join(KEYS)}")
+    count = f"a whole number from 1 to {MAX_COUNT:,}"
+    expectations: dict[str, tuple[Callable[[str], object], str]] = {
+        "format": ({FORMAT}.__contains__, repr(FORMAT)),
+        "version": ({VERSION}.__contains__, f"{VERSION!r}: made by another version of edgefl"),
+        "round": ({str(expected.round)}.__contains__, f"'{expected.round}', the bundle's round"),
+        "bundle": ({expected.bundle}.__contains__, f"{expected.bundle!r}: it was trained from another bundle"),
+        "tier": (expected.tiers.__contains__, f"one of {', '.join(expected.tiers)}"),
+        "samples": (_is_count, count),
+        "steps": (_is_count, count),
+        "client": (_CLIENT.fullmatch, "1 to 64 of 0-9 A-Z a-z . _ -"),
+    }
+    for key, (right, expectation) in expectations.items():
+        value = about[key]
+        if not isinstance(value, str) or not right(value):
+            raise WireError(f"{path}: {key}: got {_cut(value)}, expected {expectation}")
+    return dict(about)
+
+
+def _is_count(text: str) -> bool:
+    return bool(re.fullmatch(r"[1-9][0-9]{0,9}", text)) and int(text) <= MAX_COUNT
+
+
+def _check_tensors(path: Path, header: Mapping[str, Any], shapes: Shapes) -> None:
+    if different := sorted(header.keys() ^ shapes.keys()):
+        state = "missing" if different[0] in shapes else "not expected"
+        raise WireError(f"{path}: {_cut(different[0])}: {state}; expected {len(shapes)} tensors, got {len(header)}")
+    for name, shape in shapes.items():
+        got = header[name].get("dtype"), header[name].get("shape")
+        if got != ("F32", list(shape)):
+            raise WireError(f"{path}: {name}: got {_cut(got[0])} of shape {_cut(got[1])}, expected 'F32' of shape {list(shape)}")
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,92 @@
+"""What a device trains on and classifies: an .npz file, or images in folders named like their classes."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from edgefl_bundle import InputError, first_line
+
+
+def read_data(path: Path, manifest: Mapping[str, Any], labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return samples (n, …), ready for the network, and their labels (n,) int64; ``labels`` says that there must be some."""
+    dtype = manifest.get("input_dtype", "float32")
+    x, y = _read_npz(path) if path.suffix == ".npz" else _read_images(path, manifest)
+    shape = tuple(manifest["input_shape"])
+    if x.shape[1:] != shape or not x.ndim:
+        raise InputError(f"{path}: x: got shape {x.shape}, expected (samples, {', '.join(map(str, shape))})")
+    if not len(x):
+        raise InputError(f"{path}: x: no sample, expected at least one")
+    if x.dtype == np.uint8 and dtype == "float32":
+        x = _prepared(path, x, manifest["preprocessing"])
+    elif dtype == "int64" and x.dtype.kind in "iu":
+        ids = len(manifest["preprocessing"].get("alphabet", "")) or None
+        if x.min() < 0 or (ids is not None and x.max() >= ids):
+            raise InputError(f"{path}: x: token ids {x.min()} to {x.max()}, expected 0 to {'any' if ids is None else ids - 1}")
+        x = x.astype(np.int64)
+    if x.dtype != dtype:
+        raw = "" if dtype == "int64" else ", or uint8 where they are raw pixels"
+        raise InputError(f"{path}: x: got {x.dtype}, expected {dtype}, what the network takes{raw}")
+    if x.dtype == np.float32 and not np.isfinite(x).all():
+        raise InputError(f"{path}: x holds NaN or infinity, expected finite values")
+    if y is None:
+        if labels:
+            raise InputError(f"{path}: y: no labels, expected one per sample: training needs them")
+        return x, None
+    classes = manifest["classes"]
+    if y.shape != (len(x),) or y.dtype.kind not in "iu":
+        raise InputError(f"{path}: y: got {y.dtype} of shape {y.shape}, expected integers of shape ({len(x)},)")
+    if y.min() < 0 or y.max() >= classes:
+        raise InputError(f"{path}: y: labels {y.min()} to {y.max()}, expected 0 to {classes - 1}")
+    return x, y.astype(np.int64)
+
+
+def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if "x" not in file:
+                raise InputError(f"{path}: x: missing, expected arrays x and y; it has {', '.join(file) or 'none'}")
+            return file["x"], file.get("y")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}; expected an .npz file or a folder of images") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, MemoryError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not an .npz file of plain arrays ({first_line(error)})") from None
+
+
+def _prepared(path: Path, pixels: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
+    """Return raw pixels as the network takes them: (pixel · scale − mean) / std, of every channel or of each its own."""
+    if not {"scale", "mean", "std"} <= how.keys():
+        raise InputError(f"{path}: x: raw pixels (uint8), but the manifest has no scale, mean and std: expected prepared float32")
+    mean, std = (np.asarray(how[key], np.float64).reshape(-1, 1, 1) for key in ("mean", "std"))
+    return ((pixels * np.float64(how["scale"]) - mean) / std).astype(np.float32)
+
+
+def _read_images(path: Path, manifest: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return images as float32: white, 255, counts as the largest pixel that ``scale`` knows. Without subfolders there are no labels."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder; expected an .npz file or a folder of images")
+    try:
+        from PIL import Image
+    except ImportError:
+        raise InputError(f"{path}: reading images needs the package Pillow: pip install Pillow, or give an .npz file") from None
+    shape, names = manifest["input_shape"], manifest["class_names"]
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise InputError(f"{path}: images cannot be {shape}, what the network takes; give an .npz file")
+    folders = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")) if path.is_dir() else []
+    if unknown := [p for p in folders if p.name not in names]:
+        raise InputError(f"{unknown[0]}: no class of that name; expected one subfolder per class: {', '.join(names)}")
+    found = [(p, names.index(folder.name)) for folder in folders for p in sorted(folder.iterdir())]
+    found = found or [(p, -1) for p in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    pixels = []
+    for file, _ in found:
+        try:
+            with Image.open(file) as image:
+                one = image.convert("L" if shape[0] == 1 else "RGB").resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
+            raise InputError(f"{file}: not an image ({first_line(error)})") from None
+        pixels.append(np.asarray(one, np.float32).reshape(shape[1], shape[2], -1).transpose(2, 0, 1) / 255)
+    x = _prepared(path, np.stack(pixels) if pixels else np.empty((0, *shape)), {**manifest["preprocessing"], "scale": 1.0})
+    return x, np.array([label for _, label in found], np.int64) if folders else None

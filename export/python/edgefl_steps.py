@@ -1,0 +1,193 @@
+"""Training steps in onnxruntime: weights that stay where they are between steps, a limit to memory, and objectives that remember."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, Tensors, first_line
+
+_REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")
+_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
+_limits: list[int] = []
+"""The limit of this process's arena, once it has one: onnxruntime takes one, for good."""
+
+
+def options(threads: int) -> ort.SessionOptions:
+    """Return the options of a session that frees every value after its last use, and is silent."""
+    found = ort.SessionOptions()
+    found.intra_op_num_threads, found.inter_op_num_threads = threads, 1
+    found.enable_mem_pattern = found.enable_mem_reuse = False
+    found.log_severity_level = 4
+    return found
+
+
+def run(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return all outputs for ``feeds``, copied out of onnxruntime's memory."""
+    try:
+        return [output.copy() for output in session.run(None, {n: np.ascontiguousarray(v) for n, v in feeds.items()})]
+    except Exception as error:  # onnxruntime's exception types live in its C extension
+        raise ClientError(f"onnxruntime {ort.__version__} cannot run the graph: {first_line(error)}") from error
+
+
+def dtypes(session: ort.InferenceSession) -> dict[str, type]:
+    """Return name → type of a graph's inputs."""
+    return {one.name: _TYPES.get(one.type, np.float32) for one in session.get_inputs()}
+
+
+class Steps:
+    """The graphs of a tier and the tensors that they train.
+
+    What a step changes has two buffers, one to read and one to write, which take turns: nothing is copied between steps.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        graphs: list[str],
+        feeds: Mapping[str, Any],
+        x: np.ndarray,
+        y: np.ndarray,
+        threads: int,
+        memory_bytes: int | None,
+    ) -> None:
+        self._samples, self._memory_bytes = len(x), memory_bytes
+        sessions = [bundle.session(path, options(threads)) for path in graphs]
+        arrays: Tensors = {}
+        for session in sessions:
+            arrays |= _complete(session, feeds)
+        changed = {one.name.removesuffix(".out") for s in sessions for one in s.get_outputs() if one.name.endswith(".out")}
+        self._now = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
+        self._next = {name: ort.OrtValue.ortvalue_from_numpy(np.zeros_like(arrays[name])) for name in arrays if name in changed}
+        self._loss = ort.OrtValue.ortvalue_from_numpy(np.zeros((), np.float32))
+        if memory_bytes:
+            held = [value.tensor_size_in_bytes() for value in (*self._now.values(), *self._next.values())]
+            self._limit(sum(held) + x.nbytes + y.nbytes, [_reserved(bundle, path, arrays, x[:1], y[:1]) for path in graphs])
+            sessions = [bundle.session(path, _in_arena(threads)) for path in graphs]
+        self._bound = [(session, session.io_binding(), dtypes(session)) for session in sessions]
+        self._outputs = [{one.name for one in session.get_outputs()} for session in sessions]
+
+    def _limit(self, outside_bytes: int, reserved_bytes: list[int]) -> None:
+        """Limit onnxruntime's memory to what weights, their second buffers and the batch, which lie outside of it, leave."""
+        have, need = int(self._memory_bytes or 0), outside_bytes + sum(reserved_bytes)
+        # The arena takes constants without looking at its limit, and one below them wraps around to none at all.
+        if need >= have:
+            raise BudgetError(f"weights, optimizer state and a batch take {need:,} bytes, {have:,} are allowed", need, have)
+        limit = have - outside_bytes
+        if not _limits:
+            arena = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+            # 1: grow by what is asked for, no more. -1: the library's own chunk sizes; others have been seen to abort the process.
+            ort.create_and_register_allocator(arena, ort.OrtArenaCfg(limit, 1, -1, -1))
+            _limits.append(limit)
+        elif _limits != [limit]:
+            raise InputError("memory_bytes: this process has another limit already, for good; train in a new process")
+
+    def step(self, x: np.ndarray, y: np.ndarray, number: int) -> float:
+        """Run one step of graph ``number`` on a batch and return its loss."""
+        session, binding, kinds = self._bound[number]
+        batch = {"x": x, "y": y}
+        for name, kind in kinds.items():
+            given = batch.get(name)
+            value = self._now[name] if given is None else ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(given, kind))
+            binding.bind_ortvalue_input(name, value)
+        written = [name for name in self._next if f"{name}.out" in self._outputs[number]]
+        for name in written:
+            binding.bind_ortvalue_output(f"{name}.out", self._next[name])
+        binding.bind_ortvalue_output("loss", self._loss)
+        try:
+            session.run_with_iobinding(binding)
+        except Exception as error:  # as above
+            if refused := _REFUSED.search(str(error)):
+                left, asked = int(refused[1]), int(refused[2])
+                have = int(self._memory_bytes or 0)
+                need = have - left + asked
+                message = f"a step of {self._samples} samples needs at least {need:,} bytes, {have:,} are allowed"
+                raise BudgetError(f"{message}; a smaller --batch-size needs less", need, have) from None
+            raise ClientError(f"onnxruntime {ort.__version__} cannot run the step: {first_line(error)}") from error
+        for name in written:
+            self._now[name], self._next[name] = self._next[name], self._now[name]
+        return float(self._loss.numpy())
+
+    def tensors(self) -> Tensors:
+        """Return parameters and statistics as they are now, by bare name."""
+        # What numpy() returns may lie in the buffer itself, which ends with these steps.
+        return {name[2:]: value.numpy().copy() for name, value in self._now.items() if name[:2] in ("p.", "s.")}
+
+
+def _complete(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> Tensors:
+    """Return a graph's inputs but for x and y; what an optimizer keeps begins with zeros."""
+    found: Tensors = {}
+    for name, kind in dtypes(session).items():
+        if name in ("x", "y"):
+            continue
+        value = feeds.get(name)
+        if value is None and name == "t":
+            value = 0
+        if value is None and name[:2] in ("m.", "v."):
+            value = np.zeros_like(feeds[f"p.{name[2:]}"])
+        if value is None:
+            raise InputError(f"a training graph has an input {name!r}, for which the bundle has no value")
+        found[name] = np.array(value, kind, order="C")
+    return found
+
+
+def _reserved(bundle: Bundle, path: str, arrays: Tensors, x: np.ndarray, y: np.ndarray) -> int:
+    """Return what onnxruntime takes for a graph's own constants before its first operator runs, as its profile of one step says."""
+    with tempfile.TemporaryDirectory() as folder:
+        profiled = options(1)
+        profiled.enable_profiling, profiled.profile_file_prefix = True, str(Path(folder) / "step")
+        session = bundle.session(path, profiled)
+        kinds = dtypes(session)
+        run(session, {**{name: array for name, array in arrays.items() if name in kinds}, "x": x.astype(kinds["x"]), "y": y})
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    kernels = [event["args"] for event in events if "mem_in_use_delta" in event.get("args", {})]
+    if not kernels:
+        raise InputError(f"memory_bytes: onnxruntime {ort.__version__} does not report its memory; 1.28 or newer does")
+    return int(kernels[0]["mem_bytes_in_use"]) - int(kernels[0]["mem_in_use_delta"])
+
+
+def _in_arena(threads: int) -> ort.SessionOptions:
+    found = options(threads)
+    found.add_session_config_entry("session.use_env_allocators", "1")
+    return found
+
+
+class Objective:
+    """What prox, dyn and scaffold add to a round: μ/2·‖w − w₀‖² + ⟨s, w⟩ over the parameters that travel.
+
+    w₀ are the weights at the start of the round, s = −h for ``dyn`` and c − cₖ for ``scaffold``. After K steps at rate η, h ← h − α(w − w₀)
+    and cₖ⁺ = cₖ − c + (w₀ − w)/(K·η) stay on the device; ``scaffold`` sends cₖ⁺ − cₖ.
+    """
+
+    def __init__(self, table: Mapping[str, Any], given: Tensors, before: Mapping[str, np.ndarray | None]) -> None:
+        self.name, self.strength = table["objective"]["name"], float(table["objective"]["strength"])
+        names = [name for name in table["trained"] if name not in table["personal"]] if self.name != "none" else []
+        self.start = {name: given[name] for name in names}
+        self.control = {name: given.get(f"control:{name}", np.zeros_like(given[name])) for name in names}
+        remembered = {name: before.get(name) for name in names}
+        self.before = {n: np.zeros_like(given[n]) if kept is None else kept for n, kept in remembered.items()}
+
+    def feeds(self) -> Tensors:
+        """Return what the training graphs read: w₀ and s."""
+        sign = 1 if self.name == "scaffold" else 0
+        shifts = {f"f.shift.{name}": sign * self.control[name] - self.before[name] for name in self.start}
+        return {f"f.start.{name}": value for name, value in self.start.items()} | shifts
+
+    def finish(self, after: Tensors, travelled: float) -> Tensors:
+        """Return what the device keeps and sends besides weights; ``travelled`` is K·η, the sum of the steps' rates."""
+        found: Tensors = {}
+        for name, start in self.start.items() if self.name in ("dyn", "scaffold") else ():
+            moved, before = after[name] - start, self.before[name]
+            if self.name == "scaffold":
+                kept = before - self.control[name] - moved / np.float32(travelled)
+                found[f"control:{name}"] = kept - before
+            else:
+                kept = before - np.float32(self.strength) * moved
+            found |= {f"memory:{name}": kept, f"before:{name}": before}
+        return found

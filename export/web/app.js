@@ -1,0 +1,119 @@
+// The page: opens the bundle beside it, joins its parts, and gives tests and the console `window.edgefl`.
+
+import { openBundle } from "./bundle.js";
+import { $, bytes, count, element, guarded, percent, plural, problem, say } from "./dom.js";
+import { InputView } from "./input-view.js";
+import { Model } from "./model.js";
+import { Samples } from "./samples.js";
+import { figures, TrainingView } from "./training-view.js";
+
+const base = new URL("./bundle/", import.meta.url).href;
+
+async function start() {
+  const worker = storePage();
+  const bundle = await openBundle(base);
+  const { manifest } = bundle;
+  const model = new Model(bundle);
+  const samples = new Samples(manifest);
+  const input = new InputView(model, samples);
+  const training = new TrainingView(model, samples, () => input.classify());
+  describe(manifest);
+  $("tier").replaceChildren(
+    ...manifest.tiers.map(({ label, device }) => element("option", { value: label, textContent: device ? `${label} – ${device}` : label })),
+  );
+  const choose = async (label) => {
+    say(`Loading tier ${label} …`);
+    $("tier").disabled = true;
+    try {
+      const loaded = await model.choose(label);
+      $("tier").value = label;
+      showTier(model.entry, manifest, loaded);
+      training.show();
+      say(`Tier ${label} is ready: its outputs agree with its reference to ${loaded.maxAbsError.toExponential(0)}.`);
+      await input.classify();
+    } finally {
+      $("tier").disabled = false;
+    }
+  };
+  $("tier").addEventListener("change", guarded(() => choose($("tier").value)));
+  window.edgefl = api(model, samples, choose, input);
+  await choose(smallest(manifest.tiers));
+  await worker;
+  storeBundle(bundle);
+}
+
+/** The tier that a page starts with: the smallest that can be trained, or the smallest of all. */
+function smallest(tiers) {
+  const trainable = tiers.filter((tier) => tier.train);
+  return (trainable.length ? trainable : tiers).reduce((least, tier) => (tier.params < least.params ? tier : least)).label;
+}
+
+function describe(manifest) {
+  const { model, dataset, method, round, edgefl_version: version } = manifest;
+  $("title").textContent = `${model} on this device`;
+  document.title = `${model} – edgefl`;
+  const facts = { "data set": dataset, method, round, classes: manifest.classes, edgefl: version, bundle: manifest.manifest_sha256.slice(0, 12) };
+  $("facts").replaceChildren(
+    ...Object.entries(facts).map(([term, value]) => element("div", {}, element("dt", { textContent: term }), element("dd", { textContent: value }))),
+  );
+}
+
+function showTier(entry, manifest, loaded) {
+  const { budget = {}, train } = entry;
+  figures($("tier-facts"), [
+    ["Sized for", entry.device ?? "no device", budget.memory_bytes ? `${bytes(budget.memory_bytes)} of memory` : ""],
+    ["Parameters", count(entry.params), entry.form],
+    ["Accuracy", entry.accuracy_onnx === null ? "–" : percent(entry.accuracy_onnx), "of held-out samples, when exported"],
+    ["Inference graph", bytes(manifest.files[entry.forward].bytes), "with its weights"],
+    ["Training graph", train ? bytes(train.graphs.reduce((sum, path) => sum + manifest.files[path].bytes, 0)) : "none", train ? train.optimizer : ""],
+  ]);
+  $("runtime").textContent = `onnxruntime-web on ${plural(loaded.threads, "thread")}${crossOriginIsolated ? "" : ": this page is not isolated, so there are no more"}.`;
+}
+
+/** What tests and the console use; values are plain numbers and arrays. */
+function api(model, samples, choose, input) {
+  return {
+    model,
+    samples,
+    choose,
+    input,
+    manifest: model.manifest,
+    /** Logits of one sample or several. */
+    predict: (x) => model.predict(x).then((rows) => rows.map((row) => Array.from(row))),
+    /** {x, y, steps | epochs, lr, momentum, batchSize, seed, shuffle} → {losses, stopped, diverged, …}. */
+    train: (options) => model.train(options),
+    /** The update as the bytes of a safetensors file. */
+    update: () => model.update().then(({ bytes: content }) => Array.from(content)),
+    reset: () => model.reset(),
+    check: () => model.check(),
+  };
+}
+
+/** Keep the page and onnxruntime for use without a network. */
+async function storePage() {
+  if (!("serviceWorker" in navigator)) return null;
+  try {
+    await navigator.serviceWorker.register(new URL("./sw.js", import.meta.url), { type: "module" });
+    return await navigator.serviceWorker.ready;
+  } catch (error) {
+    console.info(`not stored for use without a network: ${error.message}`);
+    return null;
+  }
+}
+
+/** Keep the bundle's tiers too, and say so. */
+async function storeBundle(bundle) {
+  try {
+    if (!navigator.serviceWorker?.controller && !(await navigator.serviceWorker?.ready)) throw new Error("no service worker");
+    const stored = await bundle.storeAll();
+    $("offline").textContent = `Stored: works without a network from now on, all ${plural(bundle.manifest.tiers.length, "tier")} (${bytes(stored)}).`;
+    document.documentElement.dataset.stored = "yes";
+  } catch (error) {
+    $("offline").textContent = `Not stored for use without a network: ${error.message}.`;
+  }
+}
+
+start().catch((error) => {
+  say("");
+  problem(error);
+});

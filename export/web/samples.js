@@ -1,0 +1,120 @@
+// The local training set, and the files that samples come from. Nothing of it leaves the page.
+
+import { readNpz } from "./npz.js";
+import { normalised, planes } from "./preprocess.js";
+
+export class Samples {
+  constructor(manifest) {
+    this.manifest = manifest;
+    this.x = [];
+    this.y = [];
+  }
+
+  get length() {
+    return this.y.length;
+  }
+
+  add(x, label) {
+    this.x.push(x);
+    this.y.push(label);
+  }
+
+  removeLast() {
+    this.x.pop();
+    return this.y.pop();
+  }
+
+  clear() {
+    this.x = [];
+    this.y = [];
+  }
+
+  /** How many samples every class has. */
+  counts() {
+    const counts = new Array(this.manifest.classes).fill(0);
+    for (const label of this.y) counts[label] += 1;
+    return counts;
+  }
+
+  /** All samples in one flat array. */
+  flat() {
+    const size = this.x[0]?.length ?? 0;
+    const Kind = this.x[0]?.constructor ?? Float32Array;
+    const all = new Kind(size * this.length);
+    this.x.forEach((sample, i) => all.set(sample, i * size));
+    return all;
+  }
+}
+
+/** Return the pixels of an image file: {width, height, data}, cut to the network's proportions around its middle. */
+export async function readImage(file, shape) {
+  let picture;
+  try {
+    picture = await createImageBitmap(file);
+  } catch {
+    throw new Error(`${file.name}: cannot be read as an image; PNG, JPEG, WebP and GIF can`);
+  }
+  const [, height, width] = shape;
+  const scale = Math.min(picture.width / width, picture.height / height);
+  const [across, down] = [Math.max(1, Math.round(width * scale)), Math.max(1, Math.round(height * scale))];
+  const canvas = new OffscreenCanvas(across, down);
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.drawImage(picture, (across - picture.width) / 2, (down - picture.height) / 2);
+  picture.close();
+  return context.getImageData(0, 0, across, down);
+}
+
+/**
+ * Return [{x, label}] of a file of samples: .npz or JSON, with `x` and `y`: inputs as the network takes them (ids of characters for
+ * text), or `pixels` instead of `x`: raw ones, normalised as the bundle says. A class is a number or, in JSON, a name.
+ */
+export async function readSamples(file, manifest, rule) {
+  const fail = (what) => new Error(`${file.name}: ${what}`);
+  const [content, y] = await (file.name.endsWith(".npz") ? fromNpz(file) : fromJson(file)).catch((error) => {
+    throw fail(error.message);
+  });
+  const { values, raw } = content;
+  const size = manifest.input_shape.reduce((product, side) => product * side, 1);
+  if (values.length !== y.length) throw fail(`${values.length} samples but ${y.length} classes, expected as many`);
+  if (!values.length) throw fail("no samples");
+  const ids = manifest.input_dtype === "int64";
+  const vocabulary = manifest.preprocessing.alphabet?.length ?? Infinity;
+  const sound = ids ? (id) => Number.isInteger(id) && id >= 0 && id < vocabulary : Number.isFinite;
+  return values.map((value, i) => {
+    const plain = Array.from(value, (number) => (typeof number === "bigint" ? Number(number) : number));
+    if (plain.length !== size) throw fail(`sample ${i}: ${plain.length} values, expected ${size}: ${manifest.input_shape.join(" × ")}`);
+    if (!plain.every(sound)) throw fail(`sample ${i}: expected ${ids ? "ids of characters" : "finite numbers"} only`);
+    const label = typeof y[i] === "string" ? manifest.class_names.indexOf(y[i]) : Number(y[i]);
+    if (!Number.isInteger(label) || label < 0 || label >= manifest.classes) throw fail(`sample ${i}: there is no class ${y[i]}`);
+    if (ids) return { x: BigInt64Array.from(plain, BigInt), label };
+    const x = Float32Array.from(plain);
+    return { x: raw ? fromPixels(x, manifest.input_shape, rule) : x, label };
+  });
+}
+
+async function fromJson(file) {
+  const content = JSON.parse(await file.text());
+  const values = content?.x ?? content?.pixels;
+  if (!Array.isArray(values) || !Array.isArray(content.y)) throw new Error('expected {"x": [...], "y": [...]} or {"pixels": [...], "y": [...]}');
+  return [{ values: values.map((value) => [value].flat(Infinity)), raw: !content.x }, content.y];
+}
+
+async function fromNpz(file) {
+  const arrays = await readNpz(new Uint8Array(await file.arrayBuffer()));
+  const [x, y] = [arrays.get("x") ?? arrays.get("pixels"), arrays.get("y")];
+  if (!x?.shape.length || y?.shape.length !== 1) throw new Error("expected the arrays x (or pixels) and y, a class per sample");
+  const size = x.data.length / Math.max(1, x.shape[0]);
+  const values = Array.from({ length: x.shape[0] }, (_, i) => x.data.subarray(i * size, (i + 1) * size));
+  return [{ values, raw: !arrays.has("x") }, Array.from(y.data)];
+}
+
+function fromPixels(pixels, [channels], rule) {
+  const size = pixels.length / channels;
+  const lights = Array.from({ length: channels }, (_, c) => pixels.subarray(c * size, (c + 1) * size).map((pixel) => pixel * (rule.scale ?? 1)));
+  return normalised(lights, rule);
+}
+
+/** Return one sample of an image file. */
+export async function imageSample(file, manifest, rule, inverted) {
+  return normalised(planes(await readImage(file, manifest.input_shape), manifest.input_shape, inverted), rule);
+}

@@ -1,0 +1,175 @@
+// The sections Training and Update: settings, the run with its curve and figures, and the file for the server.
+
+import { draw, table } from "./chart.js";
+import { $, bytes, digits, element, guarded, percent, plural, say } from "./dom.js";
+
+const JUDGED = 1000; // samples on which accuracy before and after is taken
+
+const short = (loss) => (loss < 0.001 ? "under 0.001" : digits(loss));
+
+/** Fill a list of figures: [term, value, remark] each. */
+export function figures(list, rows) {
+  list.replaceChildren(
+    ...rows.map(([term, value, remark]) => {
+      const parts = [element("dt", { textContent: term }), element("dd", { textContent: value })];
+      if (remark) parts.push(element("dd", { textContent: remark }));
+      return element("div", {}, ...parts);
+    }),
+  );
+}
+
+export class TrainingView {
+  /** `after` is called when the model has changed. */
+  constructor(model, samples, after) {
+    Object.assign(this, { model, samples, after, losses: [], running: false });
+    $("training").addEventListener("submit", (event) => {
+      event.preventDefault();
+      guarded(() => this.train(), $("train"))();
+    });
+    new ResizeObserver(() => draw($("chart"), this.losses)).observe($("chart"));
+    $("stop").addEventListener("click", () => this.model.stop());
+    $("reset").addEventListener("click", guarded(() => this.reset()));
+    $("download").addEventListener("click", guarded(() => this.download()));
+  }
+
+  /** Show a tier that was just loaded. */
+  show() {
+    const { train, label } = this.model.entry;
+    $("training").hidden = $("training-facts").hidden = !train;
+    $("no-training").hidden = Boolean(train);
+    $("no-training").textContent = `Tier ${label} comes without a training graph: it can only classify.`;
+    if (train) {
+      $("epochs").value = train.epochs;
+      $("batch").value = train.batch_size;
+      $("rate").value = train.lr;
+    }
+    this.losses = [];
+    this.result = null;
+    this.showRun();
+    this.enable();
+  }
+
+  enable() {
+    const { running } = this;
+    const trained = this.model.steps > 0;
+    for (const id of ["train", "tier", "epochs", "batch", "rate", "seed"]) $(id).disabled = running;
+    $("stop").disabled = !running;
+    $("reset").disabled = running || !trained;
+    const hindrance = this.model.entry?.train?.no_update;
+    $("download").disabled = running || !trained || Boolean(hindrance);
+    if (hindrance) $("update-note").textContent = `Updates of this tier cannot be sent: ${hindrance}`;
+    else if (!trained) $("update-note").textContent = "After training, the update for the server can be downloaded here.";
+    else {
+      const what = plural(this.model.steps, "step");
+      $("update-note").textContent = `The trained parameters after ${what}, about ${bytes(this.uploadBytes)}. No sample is in the file; it says how many there were.`;
+    }
+  }
+
+  /** What the tensors of an update take; SCAFFOLD sends a control variate with each that is trained. */
+  get uploadBytes() {
+    const { upload = {}, trained = {}, objective } = this.model.entry?.train ?? {};
+    const size = (name) => 4 * upload[name].reduce((product, side) => product * side, 1);
+    return Object.keys(upload).reduce((sum, name) => sum + size(name) * (objective.name === "scaffold" && name in trained ? 2 : 1), 0);
+  }
+
+  /** Return the number in a field. Throws what was expected where there is none. */
+  setting(id) {
+    const field = $(id);
+    if (field.checkValidity()) return field.valueAsNumber;
+    field.focus();
+    const whole = field.step === "any" ? "a number" : "a whole number";
+    throw new Error(`${field.labels[0].textContent}: ${field.value || "nothing"}, expected ${whole} from ${field.min} to ${field.max}.`);
+  }
+
+  async train() {
+    const [epochs, batchSize, lr, seed] = ["epochs", "batch", "rate", "seed"].map((id) => this.setting(id));
+    if (!this.samples.length) throw new Error("There is nothing to train on: add labelled samples first.");
+    const [x, y] = [this.samples.flat(), [...this.samples.y]];
+    this.running = true;
+    this.enable();
+    $("stop").focus();
+    say(`Training on ${plural(y.length, "sample")} …`);
+    try {
+      await this.model.prepare();
+      const before = await this.judge(x, y);
+      const total = epochs * Math.ceil(y.length / batchSize);
+      const done = this.losses.length;
+      $("progress").max = total;
+      const onProgress = (progress) => {
+        this.losses.push(...progress.losses);
+        $("progress").value = progress.done;
+        this.showRun();
+      };
+      this.result = await this.model.train({ x, y, epochs, batchSize, lr, seed, onProgress });
+      this.losses.length = done;
+      this.losses.push(...this.result.losses);
+      this.result.accuracies = [before, await this.judge(x, y)];
+      this.showRun();
+      await this.after();
+      this.finished();
+    } finally {
+      this.running = false;
+      const beside = document.activeElement === document.body || document.activeElement === $("stop");
+      this.enable();
+      if (beside) $("train").focus(); // a disabled button cannot keep the focus
+    }
+  }
+
+  judge(x, y) {
+    const size = x.length / y.length;
+    return this.model.accuracy(x.subarray(0, JUDGED * size), y.slice(0, JUDGED));
+  }
+
+  finished() {
+    const { losses, stopped, diverged, accuracies } = this.result;
+    if (diverged) {
+      throw new Error("The loss is no longer a number: training stopped, and the parameters of the last sound step are kept. Try a smaller learning rate.");
+    }
+    const end = `${stopped ? "Stopped" : "Done"} after ${plural(losses.length, "step")}: loss ${short(losses[0])} to ${short(losses.at(-1))}, `;
+    say(`${end}${percent(accuracies[0])} to ${percent(accuracies[1])} of your samples are right.`);
+  }
+
+  showRun() {
+    const { losses, result } = this;
+    const { entry, bundle } = this.model;
+    for (const id of ["curve", "curve-table", "progress"]) $(id).hidden = !losses.length;
+    draw($("chart"), losses);
+    const rows = losses.length ? table(losses) : [];
+    $("loss-rows").replaceChildren(
+      ...rows.map(([first, last, loss]) => element("tr", {}, element("th", { scope: "row", textContent: first === last ? first : `${first}–${last}` }), element("td", { textContent: loss.toFixed(4) }))),
+    );
+    $("chart-title").textContent = losses.length
+      ? `Loss of every training step: ${short(losses[0])} at first, ${short(losses.at(-1))} at step ${losses.length}. The bold line is a running mean.`
+      : "Loss of every training step";
+    const train = entry.train;
+    const accuracies = result?.accuracies?.map(percent);
+    figures($("training-facts"), [
+      ["Speed", result ? `${digits(result.losses.length / Math.max(result.seconds, 1e-9))} steps/s` : "–", result ? `${plural(result.threads, "thread")} of WebAssembly` : ""],
+      ["Your samples right", accuracies ? accuracies[1] : "–", accuracies ? `${accuracies[0]} before` : ""],
+      ["WebAssembly heap", result ? bytes(result.heapBytes) : "–", "all of onnxruntime, at its largest"],
+      ["Predicted memory", bytes(train?.predicted_memory_bytes), train ? `of a step of ${train.batch_size}` : ""],
+      ["Downloaded", bytes(bundle.downloadedBytes), "graphs and parameters of this tier"],
+      ["Upload", train && !train.no_update ? bytes(this.uploadBytes) : "–", "parameters of an update"],
+    ]);
+  }
+
+  async reset() {
+    await this.model.reset();
+    this.losses = [];
+    this.result = null;
+    this.showRun();
+    this.enable();
+    $("train").focus();
+    say("The model is again the one that came with the bundle.");
+    await this.after();
+  }
+
+  async download() {
+    const { bytes: content } = await this.model.update();
+    const name = `update-round${this.model.manifest.round}-tier${this.model.entry.label}-${this.model.client}.safetensors`;
+    const link = element("a", { href: URL.createObjectURL(new Blob([content])), download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    say(`${name}: ${bytes(content.length)}, handed to the browser's downloads.`);
+  }
+}

@@ -1,0 +1,130 @@
+// onnxruntime lives here, so that the page stays responsive. A message {id, kind, ...} is answered by {id, result} or {id, error};
+// training sends {id, progress} meanwhile.
+
+import * as ort from "./ort/ort.wasm.min.mjs";
+import { readTensors, writeTensors } from "./safetensors.js";
+import { Trainer, predicted } from "./trainer.js";
+
+// onnxruntime tells nobody how large its heap is: remember the memory that it makes for itself.
+const Memory = WebAssembly.Memory;
+let heap = null;
+WebAssembly.Memory = function (descriptor) {
+  const memory = new Memory(descriptor);
+  if (descriptor.initial > 0) heap = memory;
+  return memory;
+};
+ort.env.wasm.wasmPaths = new URL("./ort/", import.meta.url).href;
+ort.env.logLevel = "error";
+
+const PROGRESS_MS = 60;
+let tier = null; // {manifest, entry, forward, trainer}
+let stopping = false;
+let queue = Promise.resolve(); // onnxruntime runs one thing at a time, in the order asked
+
+const handlers = {
+  /** Make a tier ready for inference: its forward graph is held to its own reference. */
+  async load({ manifest, entry, forward, reference }) {
+    await tier?.forward.release();
+    await tier?.trainer?.release();
+    tier = null;
+    const session = await ort.InferenceSession.create(forward, { executionProviders: ["wasm"] });
+    tier = { manifest, entry, forward: session, trainer: null };
+    const tensors = readTensors(reference, entry.reference);
+    const { data, dims } = tensors.get("x");
+    return { maxAbsError: farthest(await logits(data, dims[0]), tensors.get("logits").data), ...usage() };
+  },
+
+  /** Make a tier ready for training. */
+  async prepare({ graphs, predict, parameters }) {
+    const { manifest, entry } = tier;
+    const tensors = readTensors(parameters, entry.train.parameters);
+    tier.trainer = await Trainer.create(ort, manifest, entry.train, { graphs, predict }, tensors);
+    return usage();
+  },
+
+  async predict({ x, count }) {
+    return { logits: await logits(x, count) };
+  },
+
+  async train({ id, x, y, steps, options }) {
+    stopping = false;
+    let [sent, losses] = [performance.now(), []];
+    const result = await tier.trainer.train(x, y, steps, options, async (done, loss) => {
+      losses.push(loss);
+      if (performance.now() - sent > PROGRESS_MS || done === steps) {
+        postMessage({ id, progress: { done, losses, ...usage() } });
+        [sent, losses] = [performance.now(), []];
+      }
+      await turn(); // "stop" is a message too
+      return !stopping;
+    });
+    return { ...result, totalSteps: tier.trainer.steps, ...usage() };
+  },
+
+  /** Three steps of the first graph on the tier's synthetic batch, and the losses expected of them. What was trained stays. */
+  async check({ reference }) {
+    const { trainer, entry } = tier;
+    const tensors = readTensors(reference, entry.train.reference);
+    const kept = { state: trainer.state, steps: trainer.steps, rateSum: trainer.rateSum, samples: trainer.samples };
+    trainer.reset();
+    const { lr, momentum } = entry.train;
+    const y = Array.from(tensors.get("y").data, Number);
+    const options = { lr, momentum, batchSize: y.length, shuffle: false, graph: 0, everyClass: true };
+    const expected = Array.from(tensors.get("losses").data);
+    const { losses } = await trainer.train(tensors.get("x").data, y, expected.length, options, async () => true);
+    Object.assign(trainer, kept);
+    return { losses, expected };
+  },
+
+  async update({ metadata }) {
+    const { trainer } = tier;
+    const { steps, samples } = trainer;
+    return { bytes: writeTensors(trainer.update(), { ...metadata, steps: String(steps), samples: String(samples) }), steps, samples };
+  },
+
+  async reset() {
+    tier.trainer?.reset();
+    return usage();
+  },
+};
+
+function logits(x, count) {
+  const { manifest, entry, forward, trainer } = tier;
+  return trainer?.steps ? trainer.predict(x, count) : predicted(ort, forward, manifest, x, count, entry.batch_size);
+}
+
+function farthest(found, expected) {
+  if (found.length !== expected.length) return Infinity;
+  const worst = found.reduce((most, value, i) => Math.max(most, Math.abs(value - expected[i])), 0);
+  return found.every(Number.isFinite) ? worst : Infinity;
+}
+
+function usage() {
+  return { heapBytes: heap?.buffer.byteLength ?? 0, threads: ort.env.wasm.numThreads ?? 1, steps: tier?.trainer?.steps ?? 0 };
+}
+
+/** Let messages in: a turn of the event loop, without the pause that timers have. */
+function turn() {
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
+}
+
+onmessage = ({ data }) => {
+  if (data.kind === "stop") {
+    stopping = true;
+    return;
+  }
+  queue = queue.then(async () => {
+    try {
+      postMessage({ id: data.id, result: await handlers[data.kind](data) });
+    } catch (error) {
+      postMessage({ id: data.id, error: String(error?.message ?? error) });
+    }
+  });
+};

@@ -1,0 +1,107 @@
+"""A served bundle and a browser; tests skip where Chromium, Playwright or onnxruntime-web is missing."""
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hand_bundle import write_bundle
+
+from edgefl.errors import InputError
+from edgefl.serve.files import bundle_addresses, page_addresses
+from edgefl.serve.runtime import runtime
+from edgefl.serve.server import Server
+
+CHROMIUM = os.environ.get("EDGEFL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+ARGUMENTS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+
+@contextlib.contextmanager
+def serving(bundle: Path, runtime_folder: Path) -> Iterator[Server]:
+    """Serve until the block ends; requests that are being answered end too."""
+    with Server("127.0.0.1", 0, bundle_addresses(bundle) | page_addresses(runtime_folder)) as server:
+        thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.02))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="session")
+def ort_web() -> Path:
+    """The folder with onnxruntime-web's files, fetched by npm the first time."""
+    try:
+        return runtime(lambda _: None)
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def browser(ort_web: Path) -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install 'edgefl-sim[web]'")
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"{CHROMIUM}: no Chromium; install it, or name it in EDGEFL_CHROMIUM")
+    with sync_api.sync_playwright() as playwright:
+        # Its folder for the user's data is fresh and removed afterwards.
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("web") / "bundle"
+    write_bundle(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def url(bundle: Path, ort_web: Path) -> Iterator[str]:
+    with serving(bundle, ort_web) as server:
+        yield server.url
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Open an address in a browser of its own, wait until its first tier is there or a problem is shown, and return the page."""
+    with contextlib.ExitStack() as stack:
+
+        def open_page(address: str, **settings: Any) -> Any:
+            context = stack.enter_context(contextlib.closing(browser.new_context(**settings)))
+            page = context.new_page()
+            page.set_default_timeout(15_000)
+            page.goto(address)
+            page.wait_for_selector("#problem:not([hidden]), #tier:not([disabled])")
+            return page
+
+        yield open_page
+
+
+@pytest.fixture(scope="session")
+def shared_page(browser: Any, url: str) -> Iterator[Any]:
+    with contextlib.closing(browser.new_context(viewport={"width": 1000, "height": 800})) as context:
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: pytest.fail(f"the page threw {error}"))
+        page.goto(url)
+        page.wait_for_selector("#tier:not([disabled])")
+        yield page
+
+
+@pytest.fixture
+def page(shared_page: Any) -> Any:
+    """The page with tier 1 as the bundle has it, and no samples."""
+    shared_page.select_option("#tier", "1")
+    shared_page.evaluate("() => edgefl.choose('1')")
+    shared_page.wait_for_selector("#tier:not([disabled])")
+    shared_page.evaluate("() => { document.getElementById('empty').click(); document.getElementById('clear').click(); }")
+    return shared_page
