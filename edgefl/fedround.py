@@ -153,6 +153,8 @@ def _sent(session: Session, standing: Standing, bundle: Path, manifest: bundles.
         submodel, tensors = handed_out(session.method, standing, session.rules, session.config.clients, manifest.round, tier)
         given = _parameters(bundle, manifest, entry.train.parameters)
         for name, tensor in tensors.items():
+            if name not in entry.train.trained and not name.startswith(CONTROL):
+                continue  # statistics may have been measured anew
             other = given.get(name)
             if other is None and name.startswith(CONTROL):
                 other = torch.zeros_like(tensor)

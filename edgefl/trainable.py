@@ -50,6 +50,7 @@ def trainable(session: Session, tier: Tier, network: nn.Module) -> Trainable:
     by_role = {kind: {name: tuple(tensors[name].shape) for name, role in roles.items() if role[0] == kind} for kind in "psf"}
     learned = by_role["p"] | by_role["s"]
     upload = method.upload_shapes(session.architecture, tier)
+    no_update = _no_update(session, upload, learned)
     paths = {f"{tier.label}/{_graph_name(i, len(graphs.steps.steps))}": graph for i, graph in enumerate(graphs.steps.steps)}
     contents = {
         **paths,
@@ -73,10 +74,10 @@ def trainable(session: Session, tier: Tier, network: nn.Module) -> Trainable:
         statistics=by_role["s"],
         frozen=by_role["f"],
         personal=tuple(sorted(method.personal(network) & learned.keys())),
-        upload={name: shape for name, shape in upload.items() if name in learned},
+        upload={} if no_update else upload,
         objective=Objective(name=objective.name, strength=objective.strength if objective.name != "none" else 0.0),
         present=any("present" in names for names in stepper.inputs),
-        no_update=_no_update(session, upload, learned),
+        no_update=no_update,
         predicted_memory_bytes=session.plan.costs[tier].training_memory_bytes,
         onnx_peak_bytes=peak_bytes(graphs.steps.steps[-1], {**feed, **scalars}) + x.nbytes,
     )

@@ -7,6 +7,7 @@ are written out when the training graph is made (:mod:`edgefl.onnxio.autodiff`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, k
     """
     if torch.compiler.is_exporting():
         types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
-        attributes = {"constant": int(constant)}
+        attributes: dict[str, Any] = {"constant": int(constant)}
         found = torch.onnx.ops.symbolic_multi_out(
             "edgefl::Gradient", (value, *tensors), attributes, dtypes=types, shapes=shapes, version=1
         )

@@ -82,7 +82,7 @@ class Stepper:
             _limit_arena(max(arena_bytes, *(2 * len(graph) for graph in chosen)))
         make = _session if arena_bytes is None else _limited_session
         runs = [_Run(make(graph, threads)) for graph in chosen]
-        self._kinds, self._update = (runs[:-1], runs[-1]) if parts else (runs, None)
+        self._kinds, self._update = runs[: len(graphs.steps)], runs[-1] if parts else None
         scalars = {"lr": np.array(lr, np.float32), "beta": np.array(beta, np.float32), "share": np.ones((), np.float32)}
         changed = {name: shape for run in runs for name, shape in run.changed.items()}
         first = {
@@ -138,6 +138,10 @@ class Stepper:
     def tensors(self) -> dict[str, np.ndarray]:
         """Return copies of the tensors that steps change, by the graphs' names."""
         return {name: self._now[name].numpy().copy() for name in self._next if not name.startswith("g.")}
+
+    def sums(self) -> dict[str, np.ndarray]:
+        """Return copies of the gradients that the last step in parts added up, by the names of their parameters in the graphs."""
+        return {"p" + name[1:]: self._now[name].numpy().copy() for name in self._zeros}
 
     def _take(self, run: _Run, arrays: Arrays) -> float:
         binding = run.session.io_binding()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import re
 import warnings
 from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import onnx
 import onnx.shape_inference
@@ -59,7 +62,7 @@ def forward_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: 
 
 
 def _exported(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str) -> onnx.ModelProto:
-    with quiet():
+    with exporting():
         try:
             program = torch.onnx.export(
                 module,
@@ -110,6 +113,29 @@ def _ensure(model: onnx.ModelProto, input_shape: tuple[int, ...], input_dtype: s
     if len(dims) != 2 or dims[0] != "batch" or not isinstance(dims[1], int):
         raise EdgeflError(f"its output is {dims}, expected (batch, classes)")
     onnx.checker.check_model(model, full_check=True)
+
+
+@contextlib.contextmanager
+def exporting() -> Iterator[None]:
+    """Call torch's exporter in here: in silence, and with its table of operators made once in a process, half a second's work.
+
+    The table is a private part of torch; where that looks otherwise, the exporter makes its own each time.
+    """
+    with quiet():
+        registry, make = _tables()
+        with mock.patch.object(registry, "from_torchlib", make) if registry is not None else contextlib.nullcontext():
+            yield
+
+
+@functools.cache
+def _tables() -> tuple[Any, Any]:
+    """Return the class that makes the exporter's tables, None where there is none, and a function that remembers those it made."""
+    try:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+    except ImportError:
+        return None, None
+    make = getattr(ONNXRegistry, "from_torchlib", None)
+    return (None, None) if make is None else (ONNXRegistry, staticmethod(functools.cache(make)))
 
 
 @contextlib.contextmanager

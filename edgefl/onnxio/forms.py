@@ -22,7 +22,7 @@ from torch import nn
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, factorized_layers
 from edgefl.onnxio.batch import fixed_reshapes
-from edgefl.onnxio.export import OPSET, _ensure, quiet, reason_of, strip
+from edgefl.onnxio.export import OPSET, _ensure, exporting, reason_of, strip
 from edgefl.onnxio.external import LIMIT_BYTES, check, split
 
 Form = Literal["factored", "composed", "auto"]
@@ -90,9 +90,9 @@ def form_files(
         raise EdgeflError(f"{name} is in training mode; a network is exported for evaluation: call eval() first")
     factors = {f"{at}.{key}" for at, layer in factorized_layers(module).items() for key, _ in layer.named_parameters()}
     model = _exported(module, input_shape, input_dtype, factors)
-    # First of all: what follows serializes the model, which could not be done with all of its weights.
-    beside = split(model, path, limit_bytes)
     strip(model, "forward")
+    # Before what serializes the model, which could not be done with all of its weights.
+    beside = split(model, path, limit_bytes)
     model = fixed_reshapes(model)
     try:
         if beside:
@@ -107,7 +107,7 @@ def form_files(
 def _exported(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str, kept: Collection[str]) -> onnx.ModelProto:
     """Export ``module`` with the parameters ``kept`` as they are: inputs while the graph is simplified, so that nothing folds them."""
     x = torch.zeros(2, *input_shape, dtype=getattr(torch, input_dtype))
-    with quiet():
+    with exporting():
         try:
             program = torch.onnx.export(
                 module, (x,), dynamo=True, input_names=["x"], output_names=["logits"], opset_version=OPSET, optimize=False,

@@ -12,11 +12,12 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from edgefl.errors import BundleError
+from edgefl.onnxio.external import LIMIT_BYTES
 from edgefl.onnxio.graphs import dims_of, graphs_in
 from edgefl.onnxio.operators import OPERATORS
 
-MAX_GRAPH_BYTES = (1 << 31) - 1
-"""What one ONNX file can hold at most; only a model of more than that may keep its weights beside it."""
+MAX_INNER_BYTES = LIMIT_BYTES
+"""Only a model that is more than this, weights and all, may keep them beside it."""
 
 _TYPES: dict[str, int] = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
 _BITS: dict[int, int] = {
@@ -58,8 +59,8 @@ def load_graph(folder: Path, name: str, opset: int, files: Mapping[str, int]) ->
         BundleError: it is not a valid ONNX model, or holds what no graph of a bundle may.
     """
     path = folder / name
-    if path.stat().st_size > MAX_GRAPH_BYTES:
-        raise BundleError(f"{name}: more than {MAX_GRAPH_BYTES:,} bytes, which no ONNX file can have")
+    if path.stat().st_size > LIMIT_BYTES:
+        raise BundleError(f"{name}: more than {LIMIT_BYTES:,} bytes, which no ONNX file can have")
     try:
         model = onnx.load_model_from_string(path.read_bytes())
     except (DecodeError, ValueError) as error:
@@ -68,7 +69,7 @@ def load_graph(folder: Path, name: str, opset: int, files: Mapping[str, int]) ->
     _check_text(name, model, graphs)
     _check_operators(name, model, graphs)
     _check_tensors(name, graphs)
-    external = _check_external(name, graphs, files)
+    external = _check_external(name, path.stat().st_size, graphs, files)
     try:
         onnx.checker.check_model(path if external else model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
@@ -171,17 +172,17 @@ def _constants(graph: onnx.GraphProto) -> Iterator[TensorProto]:
             yield from attribute.tensors
 
 
-def _check_external(name: str, graphs: list[onnx.GraphProto], files: Mapping[str, int]) -> bool:
+def _check_external(name: str, file_bytes: int, graphs: list[onnx.GraphProto], files: Mapping[str, int]) -> bool:
     """Return whether weights lie beside the graph: in files of the bundle, and only where one file could not hold them."""
     if any(_is_external(tensor) for graph in graphs for tensor in _constants(graph)):
         raise BundleError(f"{name}: keeps constants outside the file")
     external = [tensor for graph in graphs for tensor in graph.initializer if _is_external(tensor)]
     if outside := [tensor.name for tensor in external if not _beside(name, tensor, files)]:
         raise BundleError(f"{name}: keeps weights outside the file, and not in one of the bundle that holds them: {outside[0]!r}")
-    total_bytes = sum(_declared_bytes(tensor) for tensor in external)
-    if external and total_bytes <= MAX_GRAPH_BYTES:
+    total_bytes = file_bytes + sum(_declared_bytes(tensor) for tensor in external)
+    if external and total_bytes <= MAX_INNER_BYTES:
         raise BundleError(
-            f"{name}: keeps weights outside the file: {total_bytes:,} bytes, expected more than {MAX_GRAPH_BYTES:,}"
+            f"{name}: keeps weights outside the file: {total_bytes:,} bytes with it, expected more than {MAX_INNER_BYTES:,}"
         )
     return bool(external)
 

@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxio.batch import drop_unread, fixed_reshapes
-from edgefl.onnxio.export import OPSET, quiet, reason_of, strip
+from edgefl.onnxio.export import OPSET, exporting, reason_of, strip
 from edgefl.onnxio.graphs import dims_of
 from edgefl.records import Batch
 
@@ -49,6 +49,10 @@ class LossGraph:
         inputs = [value for value in part.graph.input if value.name in read or not outputs]
         part.graph.ClearField("input")
         part.graph.input.extend(inputs)
+        domains = {node.domain for node in part.graph.node} | {""}
+        opsets = [opset for opset in part.opset_import if opset.domain in domains]
+        part.ClearField("opset_import")
+        part.opset_import.extend(opsets)
         return part
 
 
@@ -80,7 +84,7 @@ def loss_graph(
     statistics = [role for role in roles.values() if role.startswith("s.")]
     losses = tuple("loss" if len(draws) == 1 else f"loss.{i}" for i in range(len(draws)))
     traced = _Traced(network, loss, tuple(roles), [name for name in roles if roles[name].startswith("s.")], tuple(draws))
-    with quiet():
+    with exporting():
         try:
             program = torch.onnx.export(
                 traced,

@@ -155,6 +155,8 @@ def _static(model: onnx.ModelProto, tools: SimpleNamespace, calibration: np.ndar
     # Unsigned activations with signed weights: what x86, Arm and WebAssembly all have fast kernels for.
     types = {"activation_type": q.QuantType.QUInt8, "weight_type": q.QuantType.QInt8}
     options = {"quant_format": q.QuantFormat.QDQ, "per_channel": True, "op_types_to_quantize": _QUANTIZED, **types}
+    # Products come out in float: logits keep all of their digits, and what another layer takes is rounded in front of it.
+    options["extra_options"] = {"OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]}
     return _by_file(lambda out: q.quantize_static(model, out, samples, **options))
 
 

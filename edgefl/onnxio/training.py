@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import onnx
 import onnx.checker
 import onnx.helper
@@ -105,6 +106,7 @@ def _measured(graph: LossGraph) -> list[str]:
 def _tape(graph: LossGraph, loss: str) -> tuple[Tape, onnx.ModelProto]:
     part = graph.part([loss, *(role + OUT for role in _measured(graph))])
     tape = tape_of(part)
+    tape.learn_shapes(graph.part([]))  # of tensors that this loss does not read, too
     if loss != "loss":
         tape.op("Identity", loss, out="loss")
     return tape, part
@@ -184,13 +186,13 @@ class _Update:
         return str(tape.op("Div", tape.op("Div", mean, of_first), scale))
 
     def _bias_corrections(self) -> tuple[str, str]:
-        """Return 1 − β₁ᵗ and 1 − β₂ᵗ, written once."""
+        """Return 1 − β₁ᵗ and 1 − β₂ᵗ, written once: in float64, or the difference from 1 would have three digits left."""
         if self._corrections is None:
-            tape = self.tape
-            steps = tape.op("Add", "t", tape.number(1.0), out="t" + OUT)
-            first, second = (
-                tape.op("Sub", tape.number(1.0), tape.op("Pow", b, steps)) for b in ("beta", tape.number(ADAM_BETA2))
-            )
+            tape, kinds = self.tape, onnx.TensorProto
+            steps = tape.op("Cast", tape.op("Add", "t", tape.number(1.0), out="t" + OUT), to=kinds.DOUBLE)
+            bases = tape.op("Cast", "beta", to=kinds.DOUBLE), tape.constant(np.array(ADAM_BETA2))
+            one = tape.constant(np.array(1.0))
+            first, second = (tape.op("Cast", tape.op("Sub", one, tape.op("Pow", b, steps)), to=kinds.FLOAT) for b in bases)
             self._corrections = first, second
         return self._corrections
 

@@ -22,6 +22,7 @@ from edgefl.errors import InputError
 from edgefl.local.limits import held
 
 POLL_S = 0.02
+_START_S = 60.0  # until its first line, which a busy computer may take long to reach
 _LEAST_BYTES = 4 << 30
 _PER_BYTE = 8
 _SHARE_OF_FREE = 0.8
@@ -123,7 +124,7 @@ def _lines(child: subprocess.Popen[str], file_s: float, memory_bytes: int) -> It
         lines.put("")
 
     threading.Thread(target=read, args=(child.stdout,), daemon=True).start()
-    deadline = time.monotonic() + file_s
+    deadline = time.monotonic() + max(file_s, _START_S)
     while True:
         try:
             text = lines.get(timeout=POLL_S)

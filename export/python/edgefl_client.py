@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import secrets
 import sys
 import time
@@ -25,6 +26,10 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True  # it may run inside a bundle, in which nothing else may appear
+
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors, read_bundle, write
 from edgefl_data import read_data
 from edgefl_steps import Objective, Steps, dtypes, options, run
@@ -168,7 +173,7 @@ def _loop(steps: Steps, how: Training, x: np.ndarray, y: np.ndarray, graphs: int
 
 
 def _is_of(state: State, bundle: Bundle) -> bool:
-    return state.about.get("bundle") == bundle.manifest["manifest_sha256"]
+    return bool(state.about.get("bundle") == bundle.manifest["manifest_sha256"])
 
 
 def _current(bundle: Bundle, label: str, given: Tensors, state: State | None) -> Tensors:
@@ -215,7 +220,7 @@ def _train(given: argparse.Namespace) -> None:
     state = State.of_file(given.state) if given.state else None
     keys = ("epochs", "batch_size", "lr", "max_steps", "max_seconds", "memory_bytes", "threads", "seed")
     assert y is not None  # asked for
-    after = train(bundle, given.tier, x, y, Training(**{key: getattr(given, key) for key in keys}), state, given.client)
+    after = train(bundle, given.tier, x, y, Training(**{key: getattr(given, key) for key in keys}), state, given.client or "")
     write(given.out, after.to_bytes())
     steps, part = len(after.losses), max(1, len(after.losses) // 4)
     first, last = (sum(some) / len(some) for some in (after.losses[:part], after.losses[-part:]))
@@ -247,6 +252,12 @@ def _number(kind: type, least: float, most: float = math.inf) -> Any:
     return convert
 
 
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[0-9A-Za-z._-]{1,64}", text):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected 1 to 64 of 0-9 A-Z a-z . _ -")
+    return text
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -268,7 +279,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--max-seconds", type=_number(float, 0), help="0 is no limit; default: the budget of the bundle's device")
     one.add_argument("--memory-bytes", type=_number(int, 0), help="0 is no limit; default: the budget of the bundle's device")
     one.add_argument("--seed", type=_number(int, 0), default=0)
-    one.add_argument("--client", default="", help="name in the update; default: random")
+    one.add_argument("--client", type=_name, help="name in the update; default: random")
     one.set_defaults(run=_train)
     one = commands.add_parser("update", help="write what the server aggregates")
     one.add_argument("state", type=Path, help="what train wrote")

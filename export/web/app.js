@@ -7,7 +7,8 @@ import { Model } from "./model.js";
 import { Samples } from "./samples.js";
 import { figures, TrainingView } from "./training-view.js";
 
-const base = new URL("./bundle/", import.meta.url).href;
+// In a bundle that carries this page as client/web, the bundle is two folders up.
+const base = new URL(import.meta.url.endsWith("/client/web/app.js") ? "../../" : "./bundle/", import.meta.url).href;
 
 async function start() {
   const worker = storePage();
@@ -26,13 +27,13 @@ async function start() {
     $("tier").disabled = true;
     try {
       const loaded = await model.choose(label);
-      $("tier").value = label;
       showTier(model.entry, manifest, loaded);
       training.show();
       say(`Tier ${label} is ready: its outputs agree with its reference to ${loaded.maxAbsError.toExponential(0)}.`);
       await input.classify();
     } finally {
       $("tier").disabled = false;
+      if (model.entry) $("tier").value = model.entry.label;
     }
   };
   $("tier").addEventListener("change", guarded(() => choose($("tier").value)));

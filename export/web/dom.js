@@ -18,7 +18,7 @@ export function say(text) {
   $("status").textContent = text;
 }
 
-/** Show what went wrong, and read it out at once; nothing hides it again. */
+/** Show what went wrong, and read it out at once; the next action hides it. */
 export function problem(error) {
   const message = error ? String(error.message ?? error) : "";
   $("problem").hidden = !message;
@@ -60,9 +60,11 @@ export function digits(value) {
   return Number.isInteger(value) && value < 1000 ? String(value) : Number(value.toPrecision(3)).toString();
 }
 
-/** Return a share as a percentage. */
+/** Return a share as a percentage; only exactly 0 and 1 read 0 % and 100 %. */
 export function percent(share) {
-  return `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+  if (share > 0 && share < 0.0005) return "<0.1 %";
+  if (share < 1 && share >= 0.9995) return ">99.9 %";
+  return `${(100 * share).toFixed((share > 0 && share < 0.1) || (share < 1 && share >= 0.995) ? 1 : 0)} %`;
 }
 
 /** Return a number and its noun: "1 sample", "2 samples". */

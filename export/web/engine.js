@@ -34,8 +34,8 @@ export class Engine {
     });
   }
 
-  /** Ask a training to end after the step it is at. */
+  /** Ask every training so far, also one that waits, to end after the step it is at. */
   stop() {
-    this.worker.postMessage({ kind: "stop" });
+    this.worker.postMessage({ kind: "stop", last: this.last });
   }
 }

@@ -5,7 +5,7 @@ import { Pad } from "./pad.js";
 import { encoded, inputKind, normalised, planes, ranked, rules } from "./preprocess.js";
 import { imageSample, readImage, readSamples } from "./samples.js";
 
-const SHOWN = 10;
+const SHOWN = 5;
 
 export class InputView {
   constructor(model, samples) {
@@ -105,8 +105,11 @@ export class InputView {
 
   showAnswer(logits) {
     $("add").disabled = !logits;
-    const rows = logits ? ranked(logits, SHOWN) : [];
+    const all = logits ? ranked(logits, logits.length) : [];
+    const [rows, rest] = [all.slice(0, SHOWN), all.slice(SHOWN)];
     const names = this.manifest.class_names;
+    const others = rest.reduce((sum, { probability }) => sum + probability, 0);
+    $("others").textContent = rest.length ? `${plural(rest.length, "other class", "other classes")}: ${percent(others)} together` : "";
     $("answer").textContent = logits ? `Most likely: ${names[rows[0].label]}, ${percent(rows[0].probability)}` : "Nothing to classify yet.";
     $("bars").replaceChildren(
       ...rows.map(({ label, probability }) => {

@@ -93,7 +93,12 @@ export async function readSamples(file, manifest, rule) {
 }
 
 async function fromJson(file) {
-  const content = JSON.parse(await file.text());
+  let content;
+  try {
+    content = JSON.parse(await file.text());
+  } catch (error) {
+    throw new Error(`not valid JSON (${error.message})`);
+  }
   const values = content?.x ?? content?.pixels;
   if (!Array.isArray(values) || !Array.isArray(content.y)) throw new Error('expected {"x": [...], "y": [...]} or {"pixels": [...], "y": [...]}');
   return [{ values: values.map((value) => [value].flat(Infinity)), raw: !content.x }, content.y];

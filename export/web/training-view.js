@@ -52,7 +52,7 @@ export class TrainingView {
   enable() {
     const { running } = this;
     const trained = this.model.steps > 0;
-    for (const id of ["train", "tier", "epochs", "batch", "rate", "seed"]) $(id).disabled = running;
+    for (const id of ["train", "tier", "epochs", "batch", "rate", "seed"]) $(id).disabled = running || !this.model.entry;
     $("stop").disabled = !running;
     $("reset").disabled = running || !trained;
     const hindrance = this.model.entry?.train?.no_update;
@@ -92,9 +92,9 @@ export class TrainingView {
     try {
       await this.model.prepare();
       const before = await this.judge(x, y);
-      const total = epochs * Math.ceil(y.length / batchSize);
+      const epochSteps = Math.ceil(y.length / batchSize);
       const done = this.losses.length;
-      $("progress").max = total;
+      $("progress").max = epochs * epochSteps;
       const onProgress = (progress) => {
         this.losses.push(...progress.losses);
         $("progress").value = progress.done;
@@ -103,8 +103,10 @@ export class TrainingView {
       this.result = await this.model.train({ x, y, epochs, batchSize, lr, seed, onProgress });
       this.losses.length = done;
       this.losses.push(...this.result.losses);
+      this.result.epochSteps = epochSteps;
       this.result.accuracies = [before, await this.judge(x, y)];
       this.showRun();
+      this.measure();
       await this.after();
       this.finished();
     } finally {
@@ -120,13 +122,27 @@ export class TrainingView {
     return this.model.accuracy(x.subarray(0, JUDGED * size), y.slice(0, JUDGED));
   }
 
+  /** Ask the browser for the memory of the page and its worker, where it tells; it answers when it next collects garbage. */
+  async measure() {
+    const { result } = this;
+    try {
+      result.pageBytes = (await performance.measureUserAgentSpecificMemory()).bytes;
+      if (result === this.result && !this.running) this.showRun();
+    } catch {
+      // not every browser measures it
+    }
+  }
+
   finished() {
     const { losses, stopped, diverged, accuracies } = this.result;
     if (diverged) {
       throw new Error("The loss is no longer a number: training stopped, and the parameters of the last sound step are kept. Try a smaller learning rate.");
     }
-    const end = `${stopped ? "Stopped" : "Done"} after ${plural(losses.length, "step")}: loss ${short(losses[0])} to ${short(losses.at(-1))}, `;
-    say(`${end}${percent(accuracies[0])} to ${percent(accuracies[1])} of your samples are right.`);
+    if (!losses.length) return say("Stopped before the first step.");
+    const epoch = Math.min(losses.length, this.result.epochSteps);
+    const [first, last] = [losses.slice(0, epoch), losses.slice(-epoch)].map((part) => short(part.reduce((sum, loss) => sum + loss, 0) / epoch));
+    const end = `${stopped ? "Stopped" : "Done"} after ${plural(losses.length, "step")}: mean loss ${first} in the first epoch, ${last} in the last; `;
+    return say(`${end}${percent(accuracies[0])} to ${percent(accuracies[1])} of your samples are right.`);
   }
 
   showRun() {
@@ -144,10 +160,11 @@ export class TrainingView {
     const train = entry.train;
     const accuracies = result?.accuracies?.map(percent);
     figures($("training-facts"), [
-      ["Speed", result ? `${digits(result.losses.length / Math.max(result.seconds, 1e-9))} steps/s` : "–", result ? `${plural(result.threads, "thread")} of WebAssembly` : ""],
+      ["Speed", result?.losses.length ? `${digits(result.losses.length / Math.max(result.seconds, 1e-9))} steps/s` : "–", result?.threads ? `${plural(result.threads, "thread")} of WebAssembly` : ""],
       ["Your samples right", accuracies ? accuracies[1] : "–", accuracies ? `${accuracies[0]} before` : ""],
-      ["WebAssembly heap", result ? bytes(result.heapBytes) : "–", "all of onnxruntime, at its largest"],
-      ["Predicted memory", bytes(train?.predicted_memory_bytes), train ? `of a step of ${train.batch_size}` : ""],
+      ["WebAssembly heap", result?.heapBytes ? bytes(result.heapBytes) : "–", "all of onnxruntime, at its largest"],
+      ...(result?.pageBytes ? [["Page in all", bytes(result.pageBytes), "as the browser measures it"]] : []),
+      ["Predicted memory", bytes(train?.predicted_memory_bytes), train ? `of a step of ${train.batch_size}${train.onnx_peak_bytes ? `; onnxruntime's peak was ${bytes(train.onnx_peak_bytes)}` : ""}` : ""],
       ["Downloaded", bytes(bundle.downloadedBytes), "graphs and parameters of this tier"],
       ["Upload", train && !train.no_update ? bytes(this.uploadBytes) : "–", "parameters of an update"],
     ]);

@@ -16,22 +16,29 @@ WebAssembly.Memory = function (descriptor) {
 ort.env.wasm.wasmPaths = new URL("./ort/", import.meta.url).href;
 ort.env.logLevel = "error";
 
+const MAX_ABS_ERROR = 1e-4;
 const PROGRESS_MS = 60;
 let tier = null; // {manifest, entry, forward, trainer}
-let stopping = false;
+let training = false;
+let lastStopped = 0; // trainings up to this call were asked to end
 let queue = Promise.resolve(); // onnxruntime runs one thing at a time, in the order asked
 
 const handlers = {
-  /** Make a tier ready for inference: its forward graph is held to its own reference. */
+  /** Make a tier ready for inference, once its forward graph computes its own reference here; otherwise the last one stays. */
   async load({ manifest, entry, forward, reference }) {
-    await tier?.forward.release();
-    await tier?.trainer?.release();
-    tier = null;
     const session = await ort.InferenceSession.create(forward, { executionProviders: ["wasm"] });
-    tier = { manifest, entry, forward: session, trainer: null };
     const tensors = readTensors(reference, entry.reference);
     const { data, dims } = tensors.get("x");
-    return { maxAbsError: farthest(await logits(data, dims[0]), tensors.get("logits").data), ...usage() };
+    const found = await predicted(ort, session, manifest, data, dims[0], entry.batch_size);
+    const maxAbsError = farthest(found, tensors.get("logits").data);
+    if (!(maxAbsError <= MAX_ABS_ERROR)) {
+      await session.release();
+      throw new Error(`tier ${entry.label}: this browser's outputs differ from its reference by ${maxAbsError.toExponential(1)}; it is not used.`);
+    }
+    await tier?.forward.release();
+    await tier?.trainer?.release();
+    tier = { manifest, entry, forward: session, trainer: null };
+    return { maxAbsError, ...usage() };
   },
 
   /** Make a tier ready for training. */
@@ -47,7 +54,7 @@ const handlers = {
   },
 
   async train({ id, x, y, steps, options }) {
-    stopping = false;
+    training = true;
     let [sent, losses] = [performance.now(), []];
     const result = await tier.trainer.train(x, y, steps, options, async (done, loss) => {
       losses.push(loss);
@@ -56,7 +63,7 @@ const handlers = {
         [sent, losses] = [performance.now(), []];
       }
       await turn(); // "stop" is a message too
-      return !stopping;
+      return id > lastStopped;
     });
     return { ...result, totalSteps: tier.trainer.steps, ...usage() };
   },
@@ -117,14 +124,20 @@ function turn() {
 
 onmessage = ({ data }) => {
   if (data.kind === "stop") {
-    stopping = true;
+    lastStopped = data.last;
     return;
   }
-  queue = queue.then(async () => {
-    try {
-      postMessage({ id: data.id, result: await handlers[data.kind](data) });
-    } catch (error) {
-      postMessage({ id: data.id, error: String(error?.message ?? error) });
-    }
-  });
+  // A question to the model does not wait for the end of training: it is answered between two steps.
+  if (training && data.kind === "predict") answer(data);
+  else queue = queue.then(() => answer(data));
 };
+
+async function answer(data) {
+  try {
+    postMessage({ id: data.id, result: await handlers[data.kind](data) });
+  } catch (error) {
+    postMessage({ id: data.id, error: String(error?.message ?? error) });
+  } finally {
+    if (data.kind === "train") training = false;
+  }
+}

@@ -484,7 +484,14 @@ def test_files_that_cannot_be_written_are_named(bundle, data, tmp_path, capsys):
 
 
 def test_numbers_of_options_are_checked(bundle, data, capsys):
-    for flag, value in (("--epochs", "0"), ("--lr", "nan"), ("--lr", "-1"), ("--max-seconds", "inf"), ("--threads", "x")):
+    for flag, value in (
+        ("--epochs", "0"),
+        ("--lr", "nan"),
+        ("--lr", "-1"),
+        ("--max-seconds", "inf"),
+        ("--threads", "x"),
+        ("--client", "a b"),
+    ):
         assert called(capsys, "train", bundle, "0.5", data, "--out", "x", flag, value)[0] == 2
 
 

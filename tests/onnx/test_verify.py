@@ -11,16 +11,20 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from handmade import Regression, samples
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from pydantic import ValidationError
-from small_bundle import WEIGHT, contents, manifest, model, reference, tier, value, written
+from small_bundle import WEIGHT, contents, manifest, model, reference, tier, value, written, written_trainable
 
 from edgefl.errors import BundleError
 from edgefl.files import sha256, shared
-from edgefl.onnxio.bundle import read, write
+from edgefl.onnxio.bundle import Budget, Manifest, Objective, TierEntry, TrainEntry, Variant, read, write
+from edgefl.onnxio.client_files import client_files
+from edgefl.onnxio.manifest import FileEntry
 from edgefl.onnxio.verify import verify
+from edgefl.updates import Expected, read_update
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -58,7 +62,7 @@ def run_beside(folder, code):
 
 
 def test_the_examples_of_the_readme_run_and_see_damage(sound, tmp_path):
-    infer, check = readme_examples()
+    infer, _, check = readme_examples()
     done = run_beside(sound, infer)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "a", "")
     assert (run_beside(sound, check).returncode, run_beside(sound, check).stderr) == (0, "")
@@ -67,6 +71,34 @@ def test_the_examples_of_the_readme_run_and_see_damage(sound, tmp_path):
     assert run_beside(tmp_path / "bundle", check).stderr == "0.5/forward.onnx: changed\n"
     (tmp_path / "bundle" / "manifest.json").write_bytes((sound / "manifest.json").read_bytes() + b" ")
     assert run_beside(tmp_path / "bundle", check).stderr == "manifest.json: changed\n"
+
+
+def test_the_readmes_example_trains_and_writes_an_update(tmp_path):
+    network = Regression(optimizer="adam")
+    folder = written_trainable(tmp_path / "bundle", network)
+    done = run_beside(folder, readme_examples()[1])
+    x, y = samples(8)
+    learned, losses = network.trained([(x, y)] * 3)
+    assert (done.stdout.split(), done.returncode) == ([f"{loss:.4f}" for loss in losses], 0)
+    manifest_ = read(folder)
+    update = read_update(
+        tmp_path / "update.safetensors", Expected(manifest_.manifest_sha256, 3, {"0.5": manifest_.tiers[0].train.upload})
+    )
+    assert (update.tier, update.samples, update.steps) == ("0.5", 8, 3)
+    for name, tensor in learned.items():
+        assert np.abs(update.tensors[name] - tensor).max() < 1e-5
+
+
+def test_the_readme_names_every_key_of_the_manifest():
+    text = (shared("export") / "README.md").read_text(encoding="utf-8")
+    for record in (Manifest, TierEntry, TrainEntry, Budget, Variant, Objective, FileEntry):
+        assert [key for key in record.model_fields if not re.search(rf"`{key}(\[\])?`", text)] == []
+
+
+def test_checking_a_bundle_needs_no_torch(sound):
+    code = f"from pathlib import Path; from edgefl.onnxio.verify import verify; verify(Path({str(sound)!r}))"
+    code += "; import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @given(data=st.data())
@@ -138,6 +170,17 @@ def test_a_tier_without_its_files_is_not_written(tmp_path):
     with pytest.raises(BundleError, match=r"no content for 0\.5/forward\.onnx, which its tiers name"):
         write(tmp_path / "bundle", manifest(), {k: v for k, v in contents().items() if k != "0.5/forward.onnx"})
     assert not list(tmp_path.iterdir())
+
+
+def test_clients_travel_with_a_bundle(tmp_path):
+    files = client_files()
+    assert {"client/python/edgefl_client.py", "client/web/index.html"} <= files.keys()
+    assert not any("node_modules" in name or "__pycache__" in name or "/." in name for name in files)
+    write(tmp_path / "bundle", manifest(), {**contents(), **files})
+    assert verify(tmp_path / "bundle").files == 5 + len(files)
+    (tmp_path / "bundle" / "client" / "web" / "index.html").write_text("other")
+    with pytest.raises(BundleError, match=r"client/web/index\.html: 5 bytes, the manifest says"):
+        verify(tmp_path / "bundle")
 
 
 def test_an_empty_folder_may_take_a_bundle(tmp_path):

@@ -17,10 +17,16 @@ from edgefl.serve.runtime import runtime
 from edgefl.serve.server import Server
 
 CHROMIUM = os.environ.get("EDGEFL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @contextlib.contextmanager
@@ -46,7 +52,7 @@ def ort_web() -> Path:
 
 
 @pytest.fixture(scope="session")
-def browser(ort_web: Path) -> Iterator[Any]:
+def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install 'edgefl-sim[web]'")
     if not Path(CHROMIUM).exists():
         pytest.skip(f"{CHROMIUM}: no Chromium; install it, or name it in EDGEFL_CHROMIUM")

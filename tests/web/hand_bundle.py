@@ -1,5 +1,6 @@
 """A small bundle whose graphs are written by hand: two layers with their backward pass, node by node."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def samples(count: int, seed: int = 5) -> tuple[np.ndarray, np.ndarray]:
 def nodes_of(text: str) -> list[onnx.NodeProto]:
     """Lines ``output = Operator(input, ...) name=value ...`` as nodes."""
     nodes = []
-    for line in text.strip().splitlines():
+    for line in filter(str.strip, text.splitlines()):
         left, right = line.strip().split(" = ", 1)
         call, _, settings = right.partition(") ")
         operator, _, inputs = call.rstrip(")").partition("(")
@@ -51,8 +52,11 @@ FORWARD = """
     h = Relu(z1)
     logits = Gemm(h, {p}two.weight, {p}two.bias) transB=1
 """
+MASK = """
+    seen = Where(present, logits, never)
+"""
 BACKWARD = """
-    logp = LogSoftmax(logits) axis=1
+    logp = LogSoftmax({seen}) axis=1
     hot = OneHot(y, depth, off_on)
     size = Shape(y)
     n = Cast(size) to=1
@@ -60,7 +64,8 @@ BACKWARD = """
     sum = ReduceSum(picked) keepdims=0
     negative = Neg(sum)
     over = Div(negative, n)
-    loss = Reshape(over, none)
+    whole = Reshape(over, none)
+    loss = Mul(whole, times)
     prob = Exp(logp)
     off = Sub(prob, hot)
     dz2 = Div(off, n)
@@ -80,7 +85,10 @@ UPDATE = """
     p.{n}.out = Sub(p.{n}, step.{n})
 """
 SHIFTED = """
-    all.{n} = Add(g.{n}, f.shift.{n})
+    moved.{n} = Sub(p.{n}, f.start.{n})
+    pull.{n} = Mul(strength, moved.{n})
+    both.{n} = Add(f.shift.{n}, pull.{n})
+    all.{n} = Add(g.{n}, both.{n})
     step.{n} = Mul(lr, all.{n})
     p.{n}.out = Sub(p.{n}, step.{n})
 """
@@ -90,9 +98,9 @@ def model(
     text: str, inputs: dict[str, tuple[Any, ...]], outputs: dict[str, tuple[Any, ...]], stored: dict[str, np.ndarray]
 ) -> bytes:
     def value(name: str, shape: tuple[Any, ...]) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(
-            name, TensorProto.INT64 if name == "y" or shape == ("batch", 7) else TensorProto.FLOAT, shape
-        )
+        ids = name == "y" or shape == ("batch", 7)
+        kind = TensorProto.BOOL if name == "present" else TensorProto.INT64 if ids else TensorProto.FLOAT
+        return helper.make_tensor_value_info(name, kind, shape)
 
     graph = helper.make_graph(
         nodes_of(text),
@@ -112,45 +120,45 @@ def forward_graph(start: dict[str, np.ndarray], *, weights_inside: bool) -> byte
     return model(FORWARD.format(p=prefix), inputs, {"logits": ("batch", CLASSES)}, start if weights_inside else {})
 
 
-def train_graph(start: dict[str, np.ndarray], *, shifted: bool = False) -> bytes:
-    """With momentum, or plain SGD with SCAFFOLD's correction ``f.shift.<name>``."""
-    roles = ("p.", "f.shift.") if shifted else ("p.", "m.")
+def train_graph(start: dict[str, np.ndarray], *, shifted: bool = False, times: int = 1) -> bytes:
+    """With momentum; or SGD for the classes ``present`` only, with an objective's shift and a pull of 0.3 to its start.
+
+    The loss is said ``times``-fold; gradients are as they are.
+    """
+    roles = ("p.", "f.shift.", "f.start.") if shifted else ("p.", "m.")
     tensors = {role + name: array.shape for role in roles for name, array in start.items()}
-    scalars = {"lr": ()} if shifted else {"lr": (), "beta": ()}
-    updates = "".join((SHIFTED if shifted else UPDATE).format(n=name) for name in NAMES)
+    others: dict[str, tuple[Any, ...]] = {"lr": (), **({"present": (CLASSES,)} if shifted else {"beta": ()})}
     stored = {
         "depth": np.int64(CLASSES).reshape(()),
         "off_on": np.array([0, 1], np.float32),
         "none": np.array([], np.int64),
         "zero": np.array([0], np.int64),
         "nought": np.float32(0).reshape(()),
+        "never": np.float32(-1e9).reshape(()),
+        "strength": np.float32(0.3).reshape(()),
+        "times": np.float32(times).reshape(()),
     }
     outputs = {f"{name}.out": shape for name, shape in tensors.items() if not name.startswith("f.")}
-    text = FORWARD.format(p="p.") + BACKWARD.strip("\n") + updates
-    text = "\n".join(line for line in text.splitlines() if line.strip())
-    return model(text, {"x": ("batch", *SHAPE), "y": ("batch",), **tensors, **scalars}, {"loss": (), **outputs}, stored)
+    backward = (MASK if shifted else "") + BACKWARD.format(seen="seen" if shifted else "logits")
+    updates = "".join((SHIFTED if shifted else UPDATE).format(n=name) for name in NAMES)
+    text = FORWARD.format(p="p.") + backward + updates
+    return model(text, {"x": ("batch", *SHAPE), "y": ("batch",), **tensors, **others}, {"loss": (), **outputs}, stored)
 
 
-def run_steps(graph: bytes, start: dict[str, np.ndarray], feeds: list[tuple[np.ndarray, np.ndarray]], **scalars: float) -> Any:
+def run_steps(graph: bytes, start: dict[str, np.ndarray], feeds: list[tuple[np.ndarray, np.ndarray]], **others: Any) -> Any:
     """Return losses and final tensors of plain onnxruntime in Python, one step per batch of ``feeds``."""
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
-    state = {
-        n: start[n[2:]] if n.startswith("p.") else np.zeros_like(start[n.removeprefix("f.shift.").removeprefix("m.")])
-        for n in names
-        if "." in n
-    }
+    bare = {name: re.sub(r"^(p|m|f\.shift|f\.start)\.", "", name) for name in names if "." in name}
+    zero = {name for name in bare if name.startswith(("m.", "f.shift."))}
+    state = {name: np.zeros_like(start[own]) if name in zero else start[own] for name, own in bare.items()}
+    fixed = {name: value if name == "present" else np.array(value, np.float32) for name, value in others.items()}
     losses = []
     for x, y in feeds:
-        given = {
-            "x": x,
-            "y": y,
-            **state,
-            **{name: np.array(value, np.float32) for name, value in scalars.items() if name in names},
-        }
-        outputs = dict(zip([value.name for value in session.get_outputs()], session.run(None, given), strict=True))
-        losses.append(float(outputs.pop("loss")))
-        state |= {name.removesuffix(".out"): array for name, array in outputs.items()}
+        outputs = session.run(None, {"x": x, "y": y, **state, **fixed})
+        named = dict(zip([value.name for value in session.get_outputs()], outputs, strict=True))
+        losses.append(float(named.pop("loss")))
+        state |= {name.removesuffix(".out"): array for name, array in named.items()}
     return losses, state
 
 
@@ -166,11 +174,14 @@ def tier_of(ratio: float, hidden: int, kind: str) -> tuple[dict[str, Any], dict[
     }
     train = None
     if kind != "none":
-        graph = train_graph(start, shifted=kind == "scaffold")
-        losses, _ = run_steps(graph, start, [(x, y)] * 3, lr=LR, beta=MOMENTUM)
+        if kind == "momentum":
+            graphs = {"train.onnx": train_graph(start)}
+            losses, _ = run_steps(graphs["train.onnx"], start, [(x, y)] * 3, lr=LR, beta=MOMENTUM)
+        else:
+            graphs = {f"train-{n}.onnx": train_graph(start, shifted=True, times=n + 1) for n in (0, 1)}
+            losses, _ = run_steps(graphs["train-0.onnx"], start, [(x, y)] * 3, lr=LR, present=np.ones(CLASSES, bool))
         reference = {"x": x, "y": y, "losses": np.array(losses, np.float32)}
-        graphs = ["train.onnx"] if kind == "momentum" else ["train-0.onnx", "train-1.onnx"]
-        files |= {f"{label}/{name}": graph for name in graphs}
+        files |= {f"{label}/{name}": graph for name, graph in graphs.items()}
         files |= {
             f"{label}/predict.onnx": forward_graph(start, weights_inside=False),
             f"{label}/parameters.safetensors": safetensors.numpy.save(start),
@@ -193,6 +204,7 @@ def tier_of(ratio: float, hidden: int, kind: str) -> tuple[dict[str, Any], dict[
             "personal": ["two.bias"] if kind == "scaffold" else [],
             "upload": {name: shape for name, shape in shapes.items() if kind != "scaffold" or name != "two.bias"},
             "objective": {"name": "scaffold" if kind == "scaffold" else "none", "strength": 0.0},
+            "present": kind == "scaffold",
             "predicted_memory_bytes": 123_000,
         }
     size = sum(array.size for array in start.values())

@@ -74,7 +74,8 @@ def test_a_file_comes_with_its_type_and_a_page_that_is_isolated(server, target, 
     assert answer.headers["Cross-Origin-Embedder-Policy"] == "require-corp"
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     policy = answer.headers["Content-Security-Policy"]
-    assert "default-src 'none'" in policy and "script-src 'self' 'wasm-unsafe-eval';" in policy
+    assert "default-src 'none'" in policy
+    assert "script-src 'self' 'wasm-unsafe-eval';" in policy
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,8 @@ def test_files_are_only_read(server, method):
 
 def test_head_has_no_body_and_an_unchanged_file_is_not_sent_again(server):
     whole, head = asked(server, "/app.js"), asked(server, "/app.js", "HEAD")
-    assert head.content == b"" and head.headers["Content-Length"] == str(len(whole.content))
+    assert head.content == b""
+    assert head.headers["Content-Length"] == str(len(whole.content))
     again = asked(server, "/app.js", **{"If-None-Match": whole.headers["ETag"]})
     assert (again.status, again.content) == (304, b"")
 
@@ -165,7 +167,9 @@ def test_a_damaged_bundle_is_refused(tmp_path):
         "1/parameters.safetensors",
         "1/train.onnx",
     ]
-    assert "symbolic link" in lines[0] and "5 bytes, the manifest says" in lines[2] and "changed: its SHA-256" in lines[3]
+    assert "symbolic link" in lines[0]
+    assert "5 bytes, the manifest says" in lines[2]
+    assert "changed: its SHA-256" in lines[3]
 
 
 def test_a_port_that_is_taken_is_named(server):
@@ -199,7 +203,8 @@ def test_the_command_serves_until_it_is_interrupted_without_torch(tmp_path):
 
 def test_the_command_names_what_is_wrong_with_a_bundle(called, tmp_path):
     status, output, errors = called("serve", str(tmp_path), "--port", "0")
-    assert (status, output) == (2, "") and "holds no manifest.json" in errors
+    assert (status, output) == (2, "")
+    assert "holds no manifest.json" in errors
 
 
 # Where onnxruntime-web comes from. `npm` is a script here.
@@ -227,9 +232,11 @@ def test_npm_fills_the_cache_once(npm, tmp_path):
     assert folder == tmp_path / "cache" / "edgefl" / "web" / version() == cache()
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     assert [path.name for path in folder.parent.iterdir()] == [version()], "the temporary folder is gone"
-    assert runtime(said.append) == folder and len(said) == 1
+    assert runtime(said.append) == folder
+    assert len(said) == 1
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert len(calls) == 1 and calls[0].startswith("ci --ignore-scripts")
+    assert len(calls) == 1
+    assert calls[0].startswith("ci --ignore-scripts")
 
 
 def test_what_lies_beside_the_page_comes_first_if_its_version_is_right(npm, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from edgefl.onnxio.gradients.conv_weight import WORK_PER_COPY, reversed_rows, weight_gradient
+from edgefl.onnxio.gradients.patterns import channel_sum
 from edgefl.onnxio.gradients.tape import Gradient, Op, Tape, rule
 from edgefl.onnxio.gradients.windows import Window, window_of
 
@@ -14,14 +15,14 @@ WORK_PER_TRANSPOSE = 6.0
 
 @rule("Conv")
 def conv(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """y = w * x + b: the transposed convolution of the gradient, the correlation of gradient and map, the sum over places."""
+    """For y = w * x + b the transposed convolution of the gradient, the correlation of gradient and map, the sum over places."""
     (x, w), b, groups = op.inputs[:2], op.input(2), op.get("group", 1)
     shape = tape.fixed(op, w)
     window = window_of(tape, op, x, op.outputs[0], shape[2:])
     return [
         input_gradient(tape, window, w, shape, gradient, groups) if tape.needs(x) else None,
         weight_gradient(tape, window, x, gradient, shape, groups) if tape.needs(w) else None,
-        channel_sum(tape, gradient, window.rank) if tape.needs(b) else None,
+        channel_sum(tape, gradient, tape.shape(op.outputs[0])) if tape.needs(b) else None,
     ][: len(op.inputs)]
 
 
@@ -39,13 +40,8 @@ def conv_transpose(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [
         of_x,
         weight_gradient(tape, window, gradient, x, shape, groups) if tape.needs(w) else None,
-        channel_sum(tape, gradient, window.rank) if tape.needs(b) else None,
+        channel_sum(tape, gradient, tape.shape(op.outputs[0])) if tape.needs(b) else None,
     ][: len(op.inputs)]
-
-
-def channel_sum(tape: Tape, value: str, rank: int) -> str:
-    """Sum (batch, channels, …) over everything but the channels."""
-    return str(tape.op("ReduceSum", value, tape.integers(0, *range(2, 2 + rank)), keepdims=0))
 
 
 def input_gradient(tape: Tape, window: Window, w: str, shape: tuple[int, ...], gradient: str, groups: int) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from edgefl.onnxio.gradients.recurrent_cells import CELLS
 from edgefl.onnxio.gradients.recurrent_loops import loop, zero
 from edgefl.onnxio.gradients.tape import Op, Shape, Tape, prepared
 

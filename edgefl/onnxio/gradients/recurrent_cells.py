@@ -28,7 +28,6 @@ class Cell:
     """A kind of recurrent layer.
 
     Attributes:
-        gates: how many gates there are.
         states: how many states there are: h, and c of an LSTM.
         stored: widths of what a step stores, in units of H, h′ first.
         step: the body of the loop forward.
@@ -37,7 +36,6 @@ class Cell:
         weights: gradients of what the step reads from outside.
     """
 
-    gates: int
     states: int
     stored: tuple[int, ...]
     step: Step
@@ -179,10 +177,10 @@ def _relu_back(tape: Tape, gradients: Names, stored: Names, weights: Names) -> t
 
 
 CELLS: dict[str, Cell] = {
-    "edgefl.lstm": Cell(4, 2, (1, 3, 1, 1), _lstm_step, _lstm_back, (4,), _one_matrix),
-    "edgefl.gru": Cell(3, 1, (1, 2, 1, 1), _gru_step, _gru_back, (3, 3), _matrix_and_bias),
-    "edgefl.gru.early": Cell(3, 1, (1, 2, 1, 1), _gru_early_step, _gru_early_back, (3,), _gru_early_weights),
-    "edgefl.rnn.tanh": Cell(1, 1, (1,), _rnn_step("Tanh"), _rnn_back, (1,), _one_matrix),
-    "edgefl.rnn.relu": Cell(1, 1, (1,), _rnn_step("Relu"), _relu_back, (1,), _one_matrix),
+    "edgefl.lstm": Cell(2, (1, 3, 1, 1), _lstm_step, _lstm_back, (4,), _one_matrix),
+    "edgefl.gru": Cell(1, (1, 2, 1, 1), _gru_step, _gru_back, (3, 3), _matrix_and_bias),
+    "edgefl.gru.early": Cell(1, (1, 2, 1, 1), _gru_early_step, _gru_early_back, (3,), _gru_early_weights),
+    "edgefl.rnn.tanh": Cell(1, (1,), _rnn_step("Tanh"), _rnn_back, (1,), _one_matrix),
+    "edgefl.rnn.relu": Cell(1, (1,), _rnn_step("Relu"), _relu_back, (1,), _one_matrix),
 }
 """Cells by the name of the loop's body, by which its gradient is found."""

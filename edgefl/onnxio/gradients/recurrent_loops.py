@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import onnx
 import onnx.helper
@@ -48,32 +49,40 @@ def loop_back(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
     """Back through a loop that :func:`loop` wrote; others have no rule, and neither has the loop back itself."""
     name = op.get("body").name
     if name not in CELLS:
-        op.refuse("only loops of LSTM, GRU and RNN layers have a rule, and their gradients have none: no second derivatives of them")
+        op.refuse("only loops of LSTM, GRU and RNN layers have a rule; their gradients have none: no second derivatives of them")
     cell, size = CELLS[name], tape.fixed(op, op.inputs[0], [1])[0]
     states, reads = op.inputs[: cell.states], op.inputs[cell.states + 1 :]
     weights = [read for read in reads if read not in tape.constants]
-    stored, of_stored = op.outputs[cell.states :], gradients[cell.states :]
-    if any(of_stored[1:]):
+    forwards = not op.get("scan_input_directions", [0])[0]
+    found = _gradient_loop(tape, op, gradients, weights, forwards)
+    of_states, of_gates = found[: cell.states], found[cell.states :]
+    stored = op.outputs[cell.states :]
+    before = tape.reshape(_before(tape, stored[0], states[0], forwards), (None, size))
+    flat = [tape.reshape(value, (None, size * part)) for value, part in zip(of_gates, cell.returned, strict=True)]
+    of_weights = dict(zip(weights, cell.weights(tape, flat, stored, before), strict=False))  # a bias may not be there
+    return [*of_states, of_gates[0], *map(of_weights.get, reads)]
+
+
+def _gradient_loop(tape: Tape, op: Op, gradients: Sequence[Gradient], weights: Names, forwards: bool) -> tuple[str, ...]:
+    """Append the loop back of ``op``; return the gradients of the first states, and those of the gates of all steps."""
+    name = op.get("body").name
+    cell, size = CELLS[name], tape.fixed(op, op.inputs[0], [1])[0]
+    last, (of_h, *others), stored = gradients[: cell.states], gradients[cell.states :], op.outputs[cell.states :]
+    if any(others):
         op.refuse("what its steps store for the gradient has no gradient itself")
-    zeros = None if all(gradients[: cell.states]) else tape.op("ConstantOfShape", tape.op("Shape", states[0]), value=zero(tape))
-    own, rows = [g or zeros for g in gradients[: cell.states]], [*filter(None, of_stored[:1]), *stored]
+    zeros = None if all(last) else tape.op("ConstantOfShape", tape.op("Shape", op.inputs[0]), value=zero(tape))
 
     def step(*inputs: str) -> Names:
-        carried, (*of_h, _) = list(inputs[: cell.states]), [*inputs[cell.states : len(inputs) - len(stored)], ""]
-        carried[0] = tape.total([carried[0], *of_h])
-        before, returned = cell.back(tape, carried, inputs[len(inputs) - len(stored) :], weights)
-        return (*before, *returned)
+        after, rows = list(inputs[: cell.states]), list(inputs[cell.states :])
+        if of_h:
+            after[0] = tape.op("Add", after[0], rows.pop(0))
+        before, of_gates = cell.back(tape, after, rows, weights)
+        return (*before, *of_gates)
 
-    widths = [size] * cell.states, [size * part for part in ([1, *cell.stored])[-len(rows) :]], [size * part for part in cell.returned]
-    backwards = not op.get("scan_input_directions", [0])[0]
-    found = _scan(tape, f"{name}.gradient", (own, rows), step, widths, backwards)
-    returned = found[cell.states :]
-    of_weights: dict[str, str] = {}
-    if any(tape.needs(weight) for weight in weights):
-        flat = [tape.reshape(value, (None, width)) for value, width in zip(returned, widths[2], strict=True)]
-        before = tape.reshape(_before(tape, stored[0], states[0], backwards), (None, size))
-        of_weights = dict(zip(weights, cell.weights(tape, flat, stored, before), strict=False))
-    return [*found[: cell.states], returned[0], *map(of_weights.get, reads)]
+    rows = [of_h, *stored] if of_h else list(stored)
+    parts = [1] * cell.states, [1, *cell.stored] if of_h else cell.stored, cell.returned
+    first, read, written = ([size * part for part in widths] for widths in parts)
+    return _scan(tape, f"{name}.gradient", ([g or str(zeros) for g in last], rows), step, (first, read, written), forwards)
 
 
 def _before(tape: Tape, outputs: str, first: str, forwards: bool) -> str:
@@ -95,14 +104,18 @@ def _scan(
         nodes = tape.nodes
     finally:
         tape.nodes = outer
-    described = [
-        [onnx.helper.make_tensor_value_info(name, element_type(tape), [None, width]) for name, width in zip(names, sizes, strict=True)]
-        for names, sizes in ((given, [*widths[0], *widths[1]]), (written, [*widths[0], *widths[2]]))
-    ]
-    body = onnx.helper.make_graph(nodes, name, *described)
-    turned = {"scan_input_directions": [1] * len(inputs[1]), "scan_output_directions": [1] * len(widths[2])} if backwards else {}
     states, rows = inputs
+    read = _declared(tape, given, [*widths[0], *widths[1]])
+    body = onnx.helper.make_graph(nodes, name, read, _declared(tape, written, [*widths[0], *widths[2]]))
+    turned: dict[str, Any] = (
+        {"scan_input_directions": [1] * len(rows), "scan_output_directions": [1] * len(widths[2])} if backwards else {}
+    )
     return tuple(tape.op("Scan", *states, *rows, count=len(written), body=body, num_scan_inputs=len(rows), **turned))
+
+
+def _declared(tape: Tape, names: Names, widths: Sequence[int]) -> list[onnx.ValueInfoProto]:
+    kind = element_type(tape)
+    return [onnx.helper.make_tensor_value_info(name, kind, [None, width]) for name, width in zip(names, widths, strict=True)]
 
 
 def _distinct(tape: Tape, names: Names) -> Iterator[str]:

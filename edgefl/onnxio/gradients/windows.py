@@ -61,10 +61,9 @@ class Window:
         return all(step == 1 for step in self.strides)
 
     @property
-    def tiles(self) -> bool:
-        """Whether no two places share an entry, and no entry is padding."""
-        apart = all(step >= (k - 1) * d + 1 for step, k, d in zip(self.strides, self.kernel, self.dilations, strict=True))
-        return apart and not any(self.pads)
+    def apart(self) -> bool:
+        """Whether no two places share an entry."""
+        return all(step >= (k - 1) * d + 1 for step, k, d in zip(self.strides, self.kernel, self.dilations, strict=True))
 
     def cropped(self, tape: Tape, x: str) -> tuple[Window, str]:
         """Return the window over, and the name of, the part of the map ``x`` that it reaches; one entry wide, it skips the rest too."""
@@ -76,7 +75,7 @@ class Window:
         zeros = tape.integers(*[0] * self.rank)
         part = tape.op("Slice", x, zeros, tape.integers(*stops), tape.integers(*self.axes), tape.integers(*steps))
         if single:
-            return replace(self, sizes=self.places, strides=steps), part
+            return replace(self, sizes=self.places, strides=(1,) * self.rank), part
         return replace(self, sizes=stops), part
 
 
