@@ -151,7 +151,7 @@ def as_model(
     """Return what is on a tape as a model, without constants that no node reads and, given outputs, nodes that lead to none of them."""
     outputs = list(outputs)
     nodes = _live(tape.nodes, {value.name for value in outputs}) if outputs else list(tape.nodes)
-    read = {name for node in nodes for name in _reads(node)}
+    read = {name for node in nodes for name in reads(node)}
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in tape.constants.items() if name in read]
     graph = onnx.helper.make_graph(nodes, name, list(inputs), outputs, constants)
     return onnx.helper.make_model(
@@ -164,14 +164,14 @@ def _live(nodes: Sequence[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodePr
     for node in reversed(nodes):
         if wanted.intersection(node.output):
             kept.append(node)
-            wanted.update(_reads(node))
+            wanted.update(reads(node))
     return kept[::-1]
 
 
-def _reads(node: onnx.NodeProto) -> set[str]:
+def reads(node: onnx.NodeProto) -> set[str]:
     """Return the values that a node reads, bodies of loops included."""
-    inner = {name for attribute in node.attribute if attribute.HasField("g") for n in attribute.g.node for name in _reads(n)}
+    inner = {name for attribute in node.attribute if attribute.HasField("g") for n in attribute.g.node for name in reads(n)}
     return set(node.input) | inner
 
 
-__all__ = ["as_model", "differentiate", "tape_of"]
+__all__ = ["as_model", "differentiate", "reads", "tape_of"]

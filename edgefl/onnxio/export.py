@@ -15,7 +15,7 @@ from unittest import mock
 import onnx
 import onnx.shape_inference
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxio.batch import fixed_reshapes
@@ -117,25 +117,43 @@ def _ensure(model: onnx.ModelProto, input_shape: tuple[int, ...], input_dtype: s
 
 @contextlib.contextmanager
 def exporting() -> Iterator[None]:
-    """Call torch's exporter in here: in silence, and with its table of operators made once in a process, half a second's work.
+    """Call torch's exporter in here: in silence, and without work that it would do anew or in vain.
 
-    The table is a private part of torch; where that looks otherwise, the exporter makes its own each time.
+    Its table of operators, half a second's work, is made once in a process; shapes of an LSTM are said, not found by running its steps
+    one by one. Both are private parts of torch: where they look otherwise, the exporter does as it does, and takes longer.
     """
-    with quiet():
-        registry, make = _tables()
-        with mock.patch.object(registry, "from_torchlib", make) if registry is not None else contextlib.nullcontext():
-            yield
+    with quiet(), contextlib.ExitStack() as patches:
+        for module, name, function in (_tables(), _recurrent_shapes()):
+            if module is not None:
+                patches.enter_context(mock.patch.object(module, name, function))
+        yield
 
 
 @functools.cache
-def _tables() -> tuple[Any, Any]:
-    """Return the class that makes the exporter's tables, None where there is none, and a function that remembers those it made."""
+def _tables() -> tuple[Any, str, Any]:
+    """Return the class that makes the exporter's tables (None: there is none), the name of its maker, and one that remembers."""
     try:
         from torch.onnx._internal.exporter._registration import ONNXRegistry
     except ImportError:
-        return None, None
-    make = getattr(ONNXRegistry, "from_torchlib", None)
-    return (None, None) if make is None else (ONNXRegistry, staticmethod(functools.cache(make)))
+        return None, "", None
+    name = "from_torchlib"
+    return (
+        (ONNXRegistry, name, staticmethod(functools.cache(make)))
+        if (make := getattr(ONNXRegistry, name, None))
+        else (None, "", None)
+    )
+
+
+@functools.cache
+def _recurrent_shapes() -> tuple[Any, str, Any]:
+    """Return the module that works out an LSTM layer's outputs (None: there is none), its function's name, and one that gives shapes."""
+    from torch._decomp import decompositions
+
+    def shapes(inp: Tensor, hidden: Any, params: Any, has_biases: bool, reverse: bool = False) -> tuple[Tensor, tuple[Any, ...]]:
+        return inp.new_empty((*inp.shape[:2], hidden[0].shape[-1])), tuple(hidden)
+
+    name = "one_layer_lstm"
+    return (decompositions, name, shapes) if hasattr(decompositions, name) else (None, "", None)
 
 
 @contextlib.contextmanager

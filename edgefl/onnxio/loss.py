@@ -103,8 +103,12 @@ def loss_graph(
         raise EdgeflError("torch.onnx.export returned no program; torch 2.8 or newer is needed")
     model = program.model_proto
     strip(model, "step")
-    if fixed := [dims_of(value) for value in model.graph.input if value.name in ("x", "y") and isinstance(dims_of(value)[0], int)]:
-        raise EdgeflError(f"{type(network).__name__} cannot be trained in ONNX: its loss depends on how many samples there are: {fixed}")
+    if fixed := [
+        dims_of(value) for value in model.graph.input if value.name in ("x", "y") and isinstance(dims_of(value)[0], int)
+    ]:
+        raise EdgeflError(
+            f"{type(network).__name__} cannot be trained in ONNX: its loss depends on how many samples there are: {fixed}"
+        )
     return LossGraph(fixed_reshapes(model), losses, roles)
 
 

@@ -13,7 +13,7 @@ import onnx.helper
 import onnx.shape_inference
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxio.autodiff import as_model, differentiate, tape_of
+from edgefl.onnxio.autodiff import as_model, differentiate, reads, tape_of
 from edgefl.onnxio.export import OPSET
 from edgefl.onnxio.gradients import Tape
 from edgefl.onnxio.loss import OUT, LossGraph
@@ -116,7 +116,7 @@ def _checked(
     tape: Tape, inputs: Iterable[onnx.ValueInfoProto], changed: Sequence[str], results: Sequence[str], name: str
 ) -> bytes:
     """Return the model with what it reads as inputs, its tensors that change declared on both sides."""
-    read = {name for node in tape.nodes for name in node.input}
+    read = {name for node in tape.nodes for name in reads(node)}
     held = [_value(name, tape.shapes.get(_like(name), ())) for name in changed]
     scalars = [_value(name, ()) for name in ("lr", "beta", "share") if name in read]
     others = [value for value in inputs if value.name in read and value.name not in changed]

@@ -23,7 +23,9 @@ from hand_bundle import (
     parameters,
     run_steps,
     samples,
+    tier_of,
     train_graph,
+    write_bundle,
     write_text_bundle,
 )
 
@@ -190,7 +192,10 @@ def test_training_from_the_page(page, tmp_path):
     page.fill("#epochs", "3")
     page.click("#train")
     page.wait_for_selector("#download:not([disabled])")
-    assert re.search(r"Done after 12 steps: mean loss \d\.\d+ in the first epoch, 0\.\d+ in the last; \d+ % to \d+ % of your", page.text_content("#status"))
+    assert re.search(
+        r"Done after 12 steps: mean loss \d\.\d+ in the first epoch, 0\.\d+ in the last; \d+ % to \d+ % of your",
+        page.text_content("#status"),
+    )
     figures = page.locator("#training-facts").inner_text()
     assert re.search(r"Speed\s+\d+ steps/s", figures)
     assert "16.8 MB" in figures
@@ -512,6 +517,21 @@ def test_what_changed_since_it_was_served_is_refused(bundle, ort_web, opened, tm
             page.reload()
             page.wait_for_selector("#problem:not([hidden])")
             assert message in page.text_content("#problem-text")
+
+
+def test_a_model_that_computes_something_else_here_is_not_used(ort_web, opened, tmp_path):
+    entry, files = tier_of(1, 3, "none")
+    reference = safetensors.numpy.load(files[entry["reference"]])
+    files[entry["reference"]] = safetensors.numpy.save({**reference, "logits": reference["logits"] + np.float32(0.01)})
+    write_bundle(tmp_path / "bundle", made=[(entry, files)])
+    with serving(tmp_path / "bundle", ort_web) as server:
+        page = opened(server.url)
+        assert "tier 1: this browser's outputs differ from its reference by 1.0e-2; it is not used" in page.text_content(
+            "#problem-text"
+        )
+        assert page.locator("#train").is_disabled()
+        with pytest.raises(Exception, match="No tier is loaded"):
+            trained(page, *samples(4))
 
 
 # Text.

@@ -26,8 +26,13 @@ def gather(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         return [tape.op("Pad", kept, tape.integers(*before, *after)), None]
     if axis != 0:
         op.refuse(f"axis {axis} has no rule for indices that depend on data, expected 0")
-    rows = tape.op("ConstantOfShape", tape.integers(*tape.fixed(op, x)), value=_zero(tape))
-    return [tape.op("ScatterND", rows, tape.op("Unsqueeze", index, tape.integers(-1)), gradient, reduction="add"), None]
+    rows, *widths = tape.fixed(op, x)
+    # One element at a time: onnxruntime adds the slices of ScatterND from several threads, and loses some where a row is taken twice.
+    parts = tape.reshape(gradient, (None, *widths))
+    places = tape.op("Reshape", tape.op("Cast", index, to=onnx.TensorProto.INT32), tape.integers(-1, *[1] * len(widths)))
+    places = tape.op("Expand", places, tape.op("Shape", parts))
+    zeros = tape.op("ConstantOfShape", tape.integers(rows, *widths), value=_zero(tape))
+    return [tape.op("ScatterElements", zeros, places, parts, axis=0, reduction="add"), None]
 
 
 def _zero(tape: Tape) -> object:

@@ -23,7 +23,10 @@ _BATCHES = (5, 7)  # two sizes: what differs between them grows with the batch
 
 @dataclass(frozen=True)
 class Op:
-    """A node of the forward graph: its operator, the values that it reads ("" where one is left out) and writes, its attributes."""
+    """A node of the forward graph: its operator, the values that it reads ("" where one is left out) and writes, its attributes.
+
+    What the bodies of loops read from outside counts among the inputs, behind the node's own, in the order of first use.
+    """
 
     name: str
     kind: str
@@ -36,7 +39,7 @@ class Op:
         """Return the node as a record; texts of attributes are str."""
         values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         texts = {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
-        return Op(node.name, node.op_type, tuple(node.input), tuple(node.output), texts)
+        return Op(node.name, node.op_type, (*node.input, *_outer_reads(node)), tuple(node.output), texts)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an attribute, or ``default``."""
@@ -49,6 +52,17 @@ class Op:
     def refuse(self, what: str) -> NoReturn:
         """Raise an :class:`InputError` that names this node."""
         raise InputError(f"node {self.name or self.outputs[0]!r} ({self.kind}): {what}")
+
+
+def _outer_reads(node: onnx.NodeProto) -> list[str]:
+    """Return the values of the surrounding graph that the bodies of a node read."""
+    found: dict[str, None] = {}
+    for graph in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+        own = {""} | {value.name for value in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            found |= dict.fromkeys(name for name in (*inner.input, *_outer_reads(inner)) if name not in own)
+            own.update(inner.output)
+    return list(found)
 
 
 Gradient = str | None
