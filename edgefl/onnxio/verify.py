@@ -120,7 +120,8 @@ def _walk(top: Path) -> Iterator[str]:
     while left:
         folder = left.pop()
         try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
         except OSError as error:
             raise BundleError(f"{_plain(str(folder))}: cannot be listed ({error.strerror})") from None
         for entry in entries:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 
+import onnx
+import onnx.helper
+
 from edgefl.onnxio.gradients.tape import Gradient, Op, Tape, rule
 
 
 @rule("Relu")
 def relu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """1 where the output is positive."""
-    return [tape.op("Where", tape.op("Greater", op.outputs[0], tape.number(0.0)), gradient, tape.number(0.0))]
+    """1 where the output is positive: a cast to bool and back, half the time of Greater and Where."""
+    return [tape.op("Mul", gradient, where_not_zero(tape, op.outputs[0]))]
+
+
+def where_not_zero(tape: Tape, value: str) -> str:
+    """Return 1 where ``value`` is not 0, else 0."""
+    other = tape.op("Cast", value, to=onnx.TensorProto.BOOL)
+    return str(tape.op("Cast", other, to=onnx.helper.np_dtype_to_tensor_dtype(tape.real)))
 
 
 @rule("LeakyRelu")
