@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from edgefl.comparing import Comparison as Comparison
     from edgefl.comparing import compare as compare
     from edgefl.config import RunConfig as RunConfig
+    from edgefl.fedround import FedRound as FedRound
+    from edgefl.fedround import fed_round as fed_round
     from edgefl.fleet.budget import Budget as Budget
     from edgefl.planning import plan as plan
     from edgefl.policies import whatif as whatif
@@ -29,6 +31,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Budget": "edgefl.fleet.budget",
+    "FedRound": "edgefl.fedround",
+    "fed_round": "edgefl.fedround",
     "Comparison": "edgefl.comparing",
     "compare": "edgefl.comparing",
     "RunConfig": "edgefl.config",
@@ -43,8 +47,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "Budget", "Comparison", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export", "plan", "profile", "simulate",
-    "verify", "whatif",
+    "Budget", "Comparison", "FedRound", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export", "fed_round", "plan",
+    "profile", "simulate", "verify", "whatif",
 ]  # fmt: skip
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from edgefl import __version__
 from edgefl.data.sources import Split
 from edgefl.local.onnx_runtime import OutOfMemoryError, predict_capped
-from edgefl.onnxio.bundle import Budget, Manifest, TierEntry, build_tier, write
+from edgefl.onnxio.bundle import Budget, Manifest, Sign, TierEntry, Variant, build_tier, write
+from edgefl.onnxio.choice import choice_for
+from edgefl.onnxio.client_files import client_files
+from edgefl.onnxio.forms import Form, Formed, formed
+from edgefl.onnxio.quantize import Kind, int8_kind, variant
 from edgefl.outcome import Representative
 from edgefl.records import Tier
 from edgefl.report.summary import TierResult, cost_row
@@ -36,21 +42,48 @@ class Deployed:
         return TierResult(float(self.entry.accuracy_onnx or 0.0), float(self.entry.accuracy_torch or 0.0), self.inference_bytes)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """How tiers are exported: the form of factorized layers, whether 8-bit and 16-bit variants and the clients lie beside, who signs."""
+
+    form: Form = "auto"
+    int8: bool = False
+    fp16: bool = False
+    clients: bool = False
+    sign: Sign | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The server's state that a bundle is made from: its round, and the hash of its file, which an update's round must agree with."""
+
+    round: int
+    state_sha256: str
+
+
 def build_bundle(
-    session: Session, tiers: Mapping[Tier, Representative], out: Path, say: Callable[[str], None]
+    session: Session,
+    tiers: Mapping[Tier, Representative],
+    source: Source,
+    out: Path,
+    say: Callable[[str], None],
+    wanted: Wanted | None = None,
 ) -> dict[Tier, Deployed]:
     """Export every tier, measure it on its held-out samples, and write the bundle to ``out``: whole or absent.
 
     Raises:
         BundleError: ``out`` exists and is not empty, or an exported graph differs from its module.
     """
-    deployed = {tier: _deploy(session, tier, chosen, say) for tier, chosen in tiers.items()}
+    wanted = wanted or Wanted()
+    deployed = {tier: _deploy(session, tier, chosen, say, wanted) for tier, chosen in tiers.items()}
     data = session.data
     manifest = Manifest(
         edgefl_version=__version__,
         method=session.config.method,
         model=session.architecture.model,
         dataset=data.name,
+        round=source.round,
+        state_sha256=source.state_sha256,
         input_shape=data.input_shape,
         input_dtype="int64" if data.vocabulary else "float32",
         classes=data.classes,
@@ -59,23 +92,29 @@ def build_bundle(
         tiers=tuple(d.entry for d in deployed.values()),
         files={},
     )
-    write(out, manifest, {path: content for d in deployed.values() for path, content in d.contents.items()})
+    contents = {path: content for d in deployed.values() for path, content in d.contents.items()}
+    write(out, manifest, {**contents, **(client_files() if wanted.clients else {})}, wanted.sign)
     return deployed
 
 
-def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[[str], None]) -> Deployed:
-    module, test = chosen.deployed, chosen.test
+def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[[str], None], wanted: Wanted) -> Deployed:
+    shaped, test = _formed(session, tier, chosen.deployed, wanted.form), chosen.test
+    module = shaped.module
     rng = generator(session.config.seed, "reference", tier.label)
     files = build_tier(module, session.data.input_shape, tier.label, rng, session.data.vocabulary)
     cost, device = session.plan.costs[tier], session.plan.home_of(tier).device
     costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and not key.startswith("params")}
     training = trainable(session, tier, chosen.network)
-    accuracy, inference_bytes = _run_on_device(session, tier, files.contents[f"{tier.label}/forward.onnx"], test, say)
+    graph = files.contents[f"{tier.label}/forward.onnx"]
+    accuracy, inference_bytes = _run_on_device(session, tier, graph, test, say)
+    variants = list(_variants(session, tier, graph, test, wanted))
     entry = TierEntry(
         tier=tier.number,
         label=tier.label,
         device=device.name,
-        form="factored",
+        form=wanted.form,
+        composed_layers=shaped.composed_layers,
+        variants=tuple(record for record, _ in variants),
         budget=_budget(session, tier),
         train=training.entry,
         opset=files.opset,
@@ -89,7 +128,26 @@ def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[
         accuracy_torch=evaluate.accuracy(module, test, evaluate.BATCH_SIZE),
         parity_max_abs_error=files.parity_max_abs_error,
     )
-    return Deployed(entry, {**files.contents, **training.contents}, inference_bytes)
+    contents = {**files.contents, **training.contents, **{record.graph: content for record, content in variants}}
+    return Deployed(entry, contents, inference_bytes)
+
+
+def _formed(session: Session, tier: Tier, network: nn.Module, form: Form) -> Formed:
+    """Return the network in the form that is wanted; ``auto`` as suits the device that the tier was sized for."""
+    if form != "auto":
+        return formed(network, form)
+    home = session.plan.home_of(tier)
+    limits, rates = home.budget, home.device.compute.training_step
+    x = session.architecture.samples(1)
+    return formed(network, form, choice_for(network, x, rates, home.device.training_bytes, limits.download_bytes).composed)
+
+
+def _variants(session: Session, tier: Tier, graph: bytes, test: Split, wanted: Wanted) -> Iterator[tuple[Variant, bytes]]:
+    kinds: list[Kind] = [int8_kind(graph)] if wanted.int8 else []
+    if wanted.fp16:
+        kinds.append("fp16")
+    for kind in kinds:
+        yield variant(tier.label, graph, kind, session.data.train.x, test.x, test.y)
 
 
 def _budget(session: Session, tier: Tier) -> Budget:

@@ -9,33 +9,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from torch import Tensor
 
 from edgefl.config import RunConfig
-from edgefl.deploy import build_bundle
-from edgefl.errors import BundleError, CheckpointError, InputError, WireError
+from edgefl.deploy import Source, build_bundle
+from edgefl.errors import CheckpointError, WireError
 from edgefl.files import sha256, storage_errors, sync_folder, write_bytes, write_json
 from edgefl.local.client import trained_shapes
 from edgefl.local.objective import CONTROL
 from edgefl.methods.base import GlobalState
-from edgefl.onnxio import bundle as bundles
+from edgefl.offer import Offer, check_aggregates, offer, run_of
+from edgefl.onnxio.manifest_file import read
 from edgefl.outcome import Trained, accuracies, representatives, resumed
 from edgefl.prepare import prepare
-from edgefl.records import Submodel, Tier, Update
-from edgefl.runfolder import RunFolder
+from edgefl.records import Update
+from edgefl.runfolder import MODEL, RunFolder
 from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.control import Control
-from edgefl.server.handout import handed_out
 from edgefl.server.outbox import Outbox
 from edgefl.server.standing import Standing
 from edgefl.session import Session, one_thread
-from edgefl.updates import DeviceUpdate, Expected, Received, read_update, receive
+from edgefl.updates import DeviceUpdate, Received, read_update, receive
 
 Notify = Callable[[str], None]
-_STATE = "model.safetensors"
-_NEAR = 1e-4
 
 
 @dataclass(frozen=True)
@@ -84,9 +80,9 @@ def fed_round(
             its clients, or nothing is left to aggregate. Nothing is written then.
     """
     say = notify or (lambda message: None)
-    manifest = bundles.read(Path(bundle))
-    folder = _run_of(Path(bundle), manifest, run)
-    _check_aggregates(Path(bundle), manifest)
+    manifest = read(Path(bundle))
+    folder = run_of(Path(bundle), manifest, run)
+    check_aggregates(Path(bundle), manifest)
     config = RunConfig.load(folder.require("config.toml"), {})
     number = manifest.round + 1
     target = Path(out) if out is not None else RunFolder.next_free(f"{config.method}-round-{number}")
@@ -94,11 +90,10 @@ def fed_round(
         raise CheckpointError(f"{target}: exists and is not an empty folder; give another --out")
     with one_thread():
         checkpoint = folder.model()
-        session, standing = resumed(prepare(config, required=False), checkpoint, str(folder.path / _STATE))
-        sent = _sent(session, standing, Path(bundle), manifest)
-        expected = _expected(session, manifest, sent)
-        received = _accepted(receive(Path(updates), expected), Path(updates), skip_bad, say)
-        after = _aggregated(session, standing, sent, received.updates, expected, number)
+        session, standing = resumed(prepare(config, required=False), checkpoint, str(folder.path / MODEL))
+        given = offer(session, standing, Path(bundle), manifest)
+        received = _accepted(receive(Path(updates), given.expected), Path(updates), skip_bad, say)
+        after = _aggregated(session, standing, given, received.updates, number)
         next_session, state = session.advanced(after.state, number + 1)
         with folder.client_store(checkpoint) as store:
             ways = [
@@ -115,79 +110,6 @@ def fed_round(
     return result
 
 
-def _run_of(bundle: Path, manifest: bundles.Manifest, run: Path | str | None) -> RunFolder:
-    """Return the run that a bundle was exported from."""
-    folder = RunFolder(Path(run) if run is not None else bundle.resolve().parent)
-    if run is None and not (folder.path / _STATE).is_file():
-        raise InputError(f"{bundle}: the folder it lies in holds no run; give the one that it was exported from as --run")
-    path = folder.require(_STATE)
-    found = sha256(path.read_bytes())
-    if manifest.state_sha256 is None:
-        raise BundleError(f"{bundle}: state_sha256: the bundle does not say which model it was made from; export it again")
-    if found != manifest.state_sha256:
-        raise BundleError(
-            f"{bundle}: state_sha256: got {manifest.state_sha256[:16]}…, {path} has {found[:16]}…: the bundle is of another "
-            "run or round; give its own as --run"
-        )
-    return folder
-
-
-def _check_aggregates(bundle: Path, manifest: bundles.Manifest) -> None:
-    for entry in manifest.tiers:
-        if entry.train is None:
-            raise BundleError(f"{bundle}: tier {entry.label}: train: there is none: the bundle was exported for inference only")
-        if entry.train.no_update:
-            raise BundleError(
-                f"{bundle}: updates of {manifest.method} cannot be aggregated outside of a run: {entry.train.no_update}"
-            )
-
-
-def _sent(session: Session, standing: Standing, bundle: Path, manifest: bundles.Manifest) -> dict[str, Submodel]:
-    """Return the sub-model that devices of each tier were given, by its label: the bundle's tensors at their places in the state."""
-    found = {}
-    for entry in manifest.tiers:
-        assert entry.train is not None  # checked
-        tier = Tier(float(entry.tier))
-        if tier not in session.tiers:
-            raise BundleError(f"{bundle}: tier {entry.label}: the run has {', '.join(t.label for t in session.tiers)}")
-        submodel, tensors = handed_out(session.method, standing, session.rules, session.config.clients, manifest.round, tier)
-        given = _parameters(bundle, manifest, entry.train.parameters)
-        for name, tensor in tensors.items():
-            if name not in entry.train.trained and not name.startswith(CONTROL):
-                continue  # statistics may have been measured anew
-            other = given.get(name)
-            if other is None and name.startswith(CONTROL):
-                other = torch.zeros_like(tensor)
-            if other is None or other.shape != tensor.shape or not torch.allclose(other, tensor, rtol=_NEAR, atol=_NEAR):
-                raise BundleError(
-                    f"{bundle}: tier {entry.label}: {name} is not what the run's model gives on this computer: an update would have no "
-                    "place in it; export the bundle again, here"
-                )
-        found[entry.label] = replace(submodel, tensors={name: given[name] for name in submodel.tensors})
-    return found
-
-
-def _parameters(bundle: Path, manifest: bundles.Manifest, path: str) -> dict[str, Tensor]:
-    file = bundle / path
-    content = file.read_bytes() if file.is_file() else b""
-    if sha256(content) != manifest.files[path].sha256:
-        raise BundleError(f"{file}: missing or changed: its SHA-256 is not the manifest's; get the bundle again")
-    return safetensors.torch.load(content)
-
-
-def _expected(session: Session, manifest: bundles.Manifest, sent: Mapping[str, Submodel]) -> Expected:
-    tiers = {}
-    for entry in manifest.tiers:
-        assert entry.train is not None  # checked
-        tier = sent[entry.label].tier
-        shapes = session.method.upload_shapes(session.architecture, tier)
-        if dict(entry.train.upload) != shapes:
-            raise BundleError(f"tier {entry.label}: upload: the bundle's tensors are not those that {manifest.method} aggregates")
-        controls = session.rules.objective.control_shapes(trained_shapes(session.method, session.architecture, tier))
-        tiers[entry.label] = {**shapes, **controls}
-    return Expected(manifest.manifest_sha256, manifest.round, tiers)
-
-
 def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> Received:
     """Return what was received once it is clear that there is something to aggregate, and nothing wrong unless that may be."""
     if received.problems and not skip_bad:
@@ -200,23 +122,16 @@ def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> 
     return received
 
 
-def _aggregated(
-    session: Session,
-    standing: Standing,
-    sent: Mapping[str, Submodel],
-    updates: tuple[DeviceUpdate, ...],
-    expected: Expected,
-    number: int,
-) -> Standing:
+def _aggregated(session: Session, standing: Standing, given: Offer, updates: tuple[DeviceUpdate, ...], number: int) -> Standing:
     """Return what the server has after round ``number``."""
     method, rules = session.method, session.rules
     outbox = Outbox(method, standing.state, rules, Control(rules.objective, standing.memory, session.config.clients), number)
-    names = {label: trained_shapes(method, session.architecture, of.tier) for label, of in sent.items()}
+    names = {label: trained_shapes(method, session.architecture, of.tier) for label, of in given.sent.items()}
 
     def arriving() -> Iterator[Update]:
         for client, accepted in enumerate(updates):
-            update = read_update(accepted.path, expected)  # again: only one is held at a time
-            submodel = sent[update.tier]
+            update = read_update(accepted.path, given.expected)  # again: only one is held at a time
+            submodel = given.sent[update.tier]
             tensors = {name: torch.from_numpy(tensor) for name, tensor in update.tensors.items()}
             outbox.control.add(submodel, names[update.tier], tensors, standing.state)
             own = {name: tensor for name, tensor in tensors.items() if not name.startswith(CONTROL)}
@@ -254,11 +169,13 @@ def _write(run: RunFolder, model: Checkpoint, trained: Trained, result: FedRound
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
         try:
-            write_bytes(temporary / _STATE, model.to_bytes())
+            content = model.to_bytes()
+            write_bytes(temporary / MODEL, content)
             write_bytes(temporary / "config.toml", run.require("config.toml").read_bytes())
             if (kept := run.path / "clients.sqlite").is_file():
                 shutil.copyfile(kept, temporary / kept.name)
-            build_bundle(trained.session, representatives(trained), temporary / "bundle", say)
+            source = Source(model.round, sha256(content))
+            build_bundle(trained.session, representatives(trained), source, temporary / "bundle", say)
             write_json(temporary / "fed-round.json", _record(result))
             temporary.chmod(0o755)
             if target.exists():

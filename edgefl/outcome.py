@@ -39,13 +39,17 @@ class Trained:
     state: GlobalState
     store: ClientStore
 
-    def module(self, tier: Tier, client: int | None = None) -> nn.Module:
-        """Return the deployed network of ``tier``: of ``client``, adapted to its data, where clients have models of their own."""
+    def module(self, tier: Tier, client: int | None = None, factored: bool = False) -> nn.Module:
+        """Return the deployed network of ``tier``: of ``client``, adapted to its data, where clients have models of their own.
+
+        ``factored`` keeps the factors of methods that deploy them multiplied out.
+        """
         session, method = self.session, self.session.method
+        deploy = method.factored if factored else method.deploy
         if client is None or not method.personalised:
-            return self._ready(method.deploy(self.state, tier))
+            return self._ready(deploy(self.state, tier))
         own = session.clients.shards.train(client)
-        module = self._ready(method.deploy(self.state, tier, self.personal(tier, client), client))
+        module = self._ready(deploy(self.state, tier, self.personal(tier, client), client))
         return method.adapt(module, torch.from_numpy(own.x), torch.from_numpy(own.y)).eval()
 
     def network(self, tier: Tier, client: int | None = None) -> nn.Module:
@@ -113,7 +117,7 @@ def _evaluated(session: Session) -> list[int]:
 
 @dataclass(frozen=True)
 class Representative:
-    """What stands for a tier in a bundle: the network that a device runs, the one it trains, and samples to measure accuracy on."""
+    """What stands for a tier in a bundle: the network that a device runs, with factors, the one it trains, and held-out samples."""
 
     deployed: nn.Module
     network: nn.Module
@@ -130,7 +134,7 @@ def representatives(trained: Trained) -> dict[Tier, Representative]:
     for tier in session.tiers:
         client = _first_of(trained, tier) if of_clients(session) else None
         test = session.test if client is None else session.clients.shards.test(client)
-        found[tier] = Representative(trained.module(tier, client), trained.network(tier, client), test)
+        found[tier] = Representative(trained.module(tier, client, factored=True), trained.network(tier, client), test)
     return found
 
 

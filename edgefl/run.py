@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from edgefl.config import HOST_KEYS, RunConfig
-from edgefl.deploy import build_bundle
+from edgefl.deploy import Source, Wanted, build_bundle
 from edgefl.engine import open_engine
 from edgefl.errors import CheckpointError, ConfigError
-from edgefl.files import read_toml, write_bytes, write_json
+from edgefl.files import read_toml, sha256, write_bytes, write_json
+from edgefl.onnxio.forms import Form
+from edgefl.onnxio.signature import signer
 from edgefl.onnxio.verify import VerifyReport
 from edgefl.onnxio.verify import verify as verify_bundle
 from edgefl.outcome import Trained, accuracies, checkpoint_of, fleet_of, of_clients, representatives, resumed
@@ -22,7 +24,7 @@ from edgefl.records import RoundRecord
 from edgefl.report import html
 from edgefl.report.participation import participation_rows
 from edgefl.report.summary import class_rows, tier_rows, totals
-from edgefl.runfolder import RunFolder
+from edgefl.runfolder import MODEL, RunFolder
 from edgefl.server.clients import ClientStore
 from edgefl.server.standing import Standing
 from edgefl.session import Session, about, one_thread
@@ -141,8 +143,10 @@ def _finish(trained: Trained, folder: RunFolder, say: Notify) -> RunResult:
     session, config = trained.session, trained.session.config
     rounds = folder.rounds()
     final = checkpoint_of(session, Standing(trained.state, clock_s=rounds[-1]["clock_s"]), trained.store, config.rounds)
-    write_bytes(folder.path / "model.safetensors", final.to_bytes())
-    deployed = build_bundle(session, representatives(trained), folder.fresh_bundle(), say)
+    content = final.to_bytes()
+    write_bytes(folder.path / MODEL, content)
+    source = Source(config.rounds, sha256(content))
+    deployed = build_bundle(session, representatives(trained), source, folder.fresh_bundle(), say)
     summary: dict[str, Any] = {
         **about(session),
         "accuracy_of": "clients" if of_clients(session) else "global",
@@ -163,31 +167,58 @@ def _distinct(rounds: Sequence[Mapping[str, Any]]) -> Counter[str]:
     return Counter({c["client"]: c["device"] for r in rounds for c in r["clients"] if c["status"] == "trained"}.values())
 
 
-def export(run: Path | str, out: Path | str, *, notify: Notify | None = None) -> Path:
+def export(
+    run: Path | str,
+    out: Path | str,
+    *,
+    form: Form = "auto",
+    quantize: Literal["int8"] | None = None,
+    fp16: bool = False,
+    sign: Path | None = None,
+    client: bool = False,
+    notify: Notify | None = None,
+) -> Path:
     """Write the bundle of a finished run to the folder ``out`` and return it.
+
+    Args:
+        run: the run's folder.
+        out: must not exist, or be empty.
+        form: of factorized layers: ``factored``, ``composed``, or ``auto``, layer by layer what suits the tier's device.
+        quantize: "int8" writes 8-bit variants of each forward graph too, calibrated on training samples.
+        fp16: whether 16-bit variants are written too.
+        sign: PEM file of an Ed25519 private key to sign the bundle with.
+        client: whether the Python and browser clients are put beside the graphs.
+        notify: called with a line about each tier that does not run on its device.
 
     Raises:
         CheckpointError: ``run`` holds no finished run.
         BundleError: ``out`` exists and is not empty.
+        InputError: ``sign`` is no such key.
     """
+    wanted = Wanted(form, quantize == "int8", fp16, client, None if sign is None else signer(sign))
     folder = RunFolder(Path(run))
     config = RunConfig.load(folder.require("config.toml"), {})
     with one_thread():
         model = folder.model()
-        session, standing = resumed(prepare(config), model, str(folder.path / "model.safetensors"))
+        session, standing = resumed(prepare(config), model, str(folder.path / MODEL))
         with folder.client_store(model) as store:
             trained = Trained(session, standing.state, store)
-            build_bundle(session, representatives(trained), Path(out), notify or (lambda message: None))
+            source = Source(model.round, sha256((folder.path / MODEL).read_bytes()))
+            build_bundle(session, representatives(trained), source, Path(out), notify or (lambda message: None), wanted)
     return Path(out)
 
 
-def verify(bundle: Path | str) -> VerifyReport:
-    """Check a bundle: hashes, graphs, and outputs in onnxruntime against the stored reference.
+def verify(bundle: Path | str, *, key: Path | str | None = None) -> VerifyReport:
+    """Check a bundle: hashes, graphs, and what they compute in onnxruntime against the stored references.
+
+    Args:
+        bundle: its folder.
+        key: PEM file of the Ed25519 public key whose owner must have signed it.
 
     Raises:
         BundleError: anything is missing, extra, changed or wrong; the message lists all of it.
     """
-    return verify_bundle(Path(bundle))
+    return verify_bundle(Path(bundle), None if key is None else Path(key))
 
 
 def report(run: Path | str) -> Path:

@@ -17,6 +17,9 @@ from edgefl.records import RoundRecord
 from edgefl.server import checkpoint
 from edgefl.server.clients import ClientStore
 
+MODEL = "model.safetensors"
+"""The server's state after the last round."""
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -134,7 +137,7 @@ class RunFolder:
 
     def model(self) -> checkpoint.Checkpoint:
         """Return the final state."""
-        return checkpoint.Checkpoint.of_file(self.require("model.safetensors"))
+        return checkpoint.Checkpoint.of_file(self.require(MODEL))
 
     def fresh_bundle(self) -> Path:
         """Return the path of ``bundle``, clear of one that an interrupted run left."""

@@ -10,6 +10,7 @@ import numpy as np
 import safetensors.numpy
 from torch import nn
 
+from edgefl.local.onnx_loop import beta_of
 from edgefl.local.onnx_training import StepGraphs, Stepper, peak_bytes
 from edgefl.onnxio.manifest import Objective, TrainEntry
 from edgefl.records import Tier
@@ -44,7 +45,8 @@ def trainable(session: Session, tier: Tier, network: nn.Module) -> Trainable:
     x, y = _samples(session, tier, training.batch_size)
     reference = {"x": x[:REFERENCE_SAMPLES], "y": y[:REFERENCE_SAMPLES]}
     feed = _with_anchors(graphs.steps, arrays, session)
-    stepper = Stepper(graphs.steps, feed, training.lr, training.momentum if training.optimizer == "momentum" else 0.9)
+    beta = beta_of(training)
+    stepper = Stepper(graphs.steps, feed, training.lr, beta)
     losses = [stepper.step(reference["x"], reference["y"]) for _ in range(REFERENCE_STEPS)]
     scalars = {"lr": np.array(0.0, np.float32), "beta": np.array(0.0, np.float32), "x": x, "y": y}
     by_role = {kind: {name: tuple(tensors[name].shape) for name, role in roles.items() if role[0] == kind} for kind in "psf"}
@@ -67,7 +69,7 @@ def trainable(session: Session, tier: Tier, network: nn.Module) -> Trainable:
         reference=f"{tier.label}/train_reference.safetensors",
         optimizer=training.optimizer,
         lr=training.lr,
-        momentum=training.momentum,
+        momentum=beta,
         batch_size=training.batch_size,
         epochs=training.epochs,
         trained=by_role["p"],

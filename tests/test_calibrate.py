@@ -424,7 +424,7 @@ def bundle(tmp_path_factory):
     (folder / "1").mkdir()
     (folder / "1" / "forward.onnx").write_bytes(graph)
     manifest = {
-        "format_version": 1,
+        "format_version": 2,
         "manifest_sha256": "0" * 64,
         "model": "small",
         "input_shape": [1, 8, 8],

@@ -32,7 +32,9 @@ ALLOWED: dict[str, set[str]] = {
     "local": {"errors", "records", "registry", "rng", "wire", "data", "models", "methods", "cost"},
     "engine": {"errors", "records", "local"},
     "server": {"errors", "files", "records", "rng", "wire", "data", "models", "fleet", "methods", "local", "engine"},
-    "onnxio": {"errors", "files", "local"},
+    "onnxio": {"errors", "files", "records", "factor", "cost", "models", "methods", "local"},
+    "serve": {"errors", "files", "onnxio"},
+    "updates": {"errors"},
     "report": {"codecs", "wire", "config", "errors", "files", "records", "units", "fleet", "server", ""},
 }
 TOP = {
@@ -53,6 +55,9 @@ TOP = {
     "benchmarks",
     "machine",
     "deploy",
+    "trainable",
+    "fedround",
+    "offer",
     "runfolder",
     "cli",
     "",

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -144,7 +145,7 @@ def test_a_changed_byte_is_refused_or_changes_a_value_only(position, value):
     """Whatever byte is damaged: either the file is refused, or it is still an update of the declared shapes, all finite."""
     damaged = bytearray(content())
     damaged[position % len(damaged)] = value
-    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"edgefl-damaged-{os.getpid()}"
+    path = Path(tempfile.gettempdir()) / f"edgefl-damaged-{os.getpid()}"
     path.write_bytes(bytes(damaged))
     try:
         update = read_update(path, EXPECTED)

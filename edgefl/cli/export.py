@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import click
+
+if TYPE_CHECKING:
+    from edgefl.onnxio.forms import Form
 
 
 @click.command()
@@ -23,7 +27,9 @@ import click
     "--sign", type=click.Path(path_type=Path), metavar="KEY", help="Sign the bundle: PEM file of an Ed25519 private key."
 )
 @click.option("--with-client", is_flag=True, help="Put the Python and browser clients beside the graphs.")
-def command(run: Path, out: Path, form: str, quantize: str | None, fp16: bool, sign: Path | None, with_client: bool) -> None:
+def command(
+    run: Path, out: Path, form: Form, quantize: Literal["int8"] | None, fp16: bool, sign: Path | None, with_client: bool
+) -> None:
     """Write the bundle of the finished run in the folder RUN: per tier the graphs that infer and train, references, costs and hashes."""
     from edgefl.run import export
 

@@ -50,5 +50,7 @@ def _print(result: FedRound) -> None:
     before, after = map(human_percent, result.accuracy)
     count = sum(row["updates"] for row in result.tiers)
     left_out = f", {len(result.refused)} left out" if result.refused else ""
-    click.echo(f"global model: {before} before, {after} after round {result.round}, of {count} {'update' if count == 1 else 'updates'}{left_out}")
+    click.echo(
+        f"global model: {before} before, {after} after round {result.round}, of {count} {'update' if count == 1 else 'updates'}{left_out}"
+    )
     click.echo(f"folder: {result.folder}  (model.safetensors, bundle/)")

@@ -14,23 +14,39 @@ import click
 from edgefl import __version__
 from edgefl.errors import EdgeflError, InputError
 
-_ORDER = ("simulate", "compare", "whatif", "methods", "profile", "plan", "devices", "calibrate", "export", "verify", "report")
+_ORDER = (
+    *(
+        "simulate",
+        "compare",
+        "whatif",
+        "methods",
+        "profile",
+        "plan",
+        "devices",
+        "calibrate",
+        "export",
+        "verify",
+        "serve",
+        "fed-round",
+    ),
+    "report",
+)
 
 
 class Commands(click.Group):
-    """Commands of this package: a file ``name.py`` whose click command is called ``command``."""
+    """Commands of this package: a file ``name.py`` whose click command is called ``command``; a ``_`` is a ``-`` of the name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, the most used first."""
         files = Path(__file__).parent.glob("*.py")
-        found = {path.stem for path in files if "\ndef command(" in path.read_text(encoding="utf-8")}
+        found = {path.stem.replace("_", "-") for path in files if "\ndef command(" in path.read_text(encoding="utf-8")}
         return [name for name in _ORDER if name in found] + sorted(found - set(_ORDER))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import one command."""
         if name not in self.list_commands(ctx):
             return None
-        command: click.Command = importlib.import_module(f"edgefl.cli.{name}").command
+        command: click.Command = importlib.import_module(f"edgefl.cli.{_module(name)}").command
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -48,10 +64,14 @@ class Commands(click.Group):
         folder = Path(__file__).parent
         rows = []
         for name in self.list_commands(ctx):
-            text = ast.get_docstring(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))) or ""
+            text = ast.get_docstring(ast.parse((folder / f"{_module(name)}.py").read_text(encoding="utf-8"))) or ""
             rows.append((name, text.splitlines()[0].partition(": ")[2]))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def _module(name: str) -> str:
+    return name.replace("-", "_")
 
 
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

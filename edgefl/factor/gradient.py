@@ -34,7 +34,9 @@ def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, k
             "edgefl::Gradient", (value, *tensors), attributes, dtypes=types, shapes=shapes, version=1
         )
         return tuple(found)
-    return torch.autograd.grad(value, tensors, retain_graph=keep or not constant, create_graph=not constant, materialize_grads=True)
+    return torch.autograd.grad(
+        value, tensors, retain_graph=keep or not constant, create_graph=not constant, materialize_grads=True
+    )
 
 
 def held(tensor: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.rank1 import compose, factor_sizes, first_factors, prune
+from edgefl.factor.rank1 import compose, factor_sizes, first_factors
 
 
 @runtime_checkable
@@ -65,11 +65,6 @@ def fill(layer: RankOneConv2d | RankOneLinear, weight: Tensor) -> None:
     u, v = first_factors(weight)
     layer.u.copy_(u)
     layer.v.copy_(v)
-
-
-def pruned_weight(u: Tensor, v: Tensor, mu: Tensor, threshold: float) -> Tensor:
-    """Return the dense weight of a layer as it is evaluated: μ without its entries below ``threshold``."""
-    return compose(u, v, prune(mu, threshold))
 
 
 def _parameters(dense: nn.Conv2d | nn.Linear) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter, nn.Parameter | None]:

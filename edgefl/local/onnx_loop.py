@@ -43,7 +43,7 @@ def train_in_onnx(
     if room is not None and room <= 0:
         raise OverMemory(held_bytes, 0)
     micro = training.micro_batch if training.micro_batch and training.micro_batch < training.batch_size else None
-    stepper = Stepper(graphs, arrays, training.lr, _beta(training), parts=micro is not None, arena_bytes=room)
+    stepper = Stepper(graphs, arrays, training.lr, beta_of(training), parts=micro is not None, arena_bytes=room)
     peak, total, steps = None, 0.0, 0
     for _ in range(training.epochs):
         total = 0.0
@@ -75,7 +75,8 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _beta(training: Training) -> float:
+def beta_of(training: Training) -> float:
+    """Return what training graphs take as ``beta``: the momentum, or Adam's β₁, which is torch's own."""
     return {"momentum": training.momentum, "adam": 0.9, "sgd": 0.0}[training.optimizer]
 
 

@@ -189,6 +189,12 @@ class Method(abc.ABC):
         module.load_state_dict({**submodel.tensors, **(personal or {})})
         return module.eval()
 
+    def factored(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return what :meth:`deploy` returns, its factors kept where that multiplies them out; else the same network."""
+        return self.deploy(state, tier, personal, client)
+
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the size of what the server holds as one network, whether or not a client trains it."""
         return Tier(1.0)

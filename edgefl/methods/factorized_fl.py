@@ -12,8 +12,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.rank1 import cosines, matching_weights
-from edgefl.factor.rank1_layers import RankOne, RankOneConv2d, RankOneLinear, fill, pruned_weight, rank_one
+from edgefl.factor.compose import composed_network
+from edgefl.factor.rank1 import cosines, matching_weights, prune
+from edgefl.factor.rank1_layers import RankOne, RankOneConv2d, RankOneLinear, fill, rank_one
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
@@ -178,15 +179,19 @@ class FactorizedFL(Method):
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
         """Return the dense network of u vᵀ ⊕ μ, with μ pruned."""
+        return composed_network(self.factored(state, tier, personal, client))
+
+    def factored(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the network of rank-1 layers, with μ pruned."""
         received = self.submodel(state, tier, np.random.default_rng(0), client).tensors
         plain = {name: tensor for name, tensor in state.tensors.items() if "/" not in name}
         tensors = {**plain, **received, **(personal or {})}
         with Unfilled():
-            network = state.architecture.build(tier.ratio)
-        layers = rank_one_layers(state.once("skeleton", lambda: _skeleton(state.architecture, state.tiers[0])))
-        for name in layers:
-            u, v, mu = (tensors.pop(f"{name}.{part}") for part in ("u", "v", "mu"))
-            tensors[f"{name}.weight"] = pruned_weight(u, v, mu, self.config.sparsity)
+            network = self.network(state.architecture, tier)
+        for name in rank_one_layers(network):
+            tensors[f"{name}.mu"] = prune(tensors[f"{name}.mu"], self.config.sparsity)
         network.load_state_dict(tensors)
         return network.eval()
 

@@ -100,6 +100,12 @@ class FedPara(FedAvg):
         network.load_state_dict(state.tensors)
         return filled(state.architecture.build(), network, HadamardWeight)
 
+    def factored(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the network as trained."""
+        return super().deploy(state, tier, personal, client)
+
 
 def candidates(network: nn.Module, linear: bool | None, classifier: bool = False) -> Weights:
     """Return the weights that may be factorized, name → shape: of convolutions, linear and recurrent layers that are trained.

@@ -175,6 +175,12 @@ class FLANC(Method):
         network.load_state_dict(dense_state(composed))
         return network.eval()
 
+    def factored(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the network of width p as trained."""
+        return super().deploy(state, tier, personal, client)
+
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the widest tier: the server holds no other network."""
         return max(state.tiers)

@@ -109,6 +109,12 @@ class LowRankTraining(FedAvg):
         plain = state.architecture.build()
         return filled(self._small(plain, self._ranks(plain, tier)), trained, ProductWeight)
 
+    def factored(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the network as trained: factors of recurrent weights too."""
+        return super().deploy(state, tier, personal, client)
+
 
 def _layer(network: nn.Module, weight: str) -> nn.Module:
     return network.get_submodule(weight.rpartition(".")[0])

@@ -83,6 +83,12 @@ class PFedPara(PartlyPersonal):
         network = super().deploy(state, tier, personal, client)
         return filled(state.architecture.build(), network, HadamardWeight)
 
+    def factored(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return a client's network as trained."""
+        return super().deploy(state, tier, personal, client)
+
     def _ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
         classifier = self.config.classifier
         if classifier is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -165,11 +165,14 @@ class PriSM(Method):
         The place of a factor is the dense weight and its kernels' numbers, as a column: they number components, not rows of the
         weight.
         """
+        return self._cut(state, tier, lambda layer, values: self.chosen(layer, values, tier, rng))
+
+    def _cut(self, state: GlobalState, tier: Tier, choose: Callable[[KernelLayer, Tensor], Tensor]) -> Submodel:
         shapes = state.once(f"shapes {tier.label}", lambda: self.shapes(state.architecture, tier))
         factors: dict[str, tuple[Tensor, Place]] = {}
         for layer in self._kernel_layers(state, tier):
             decomposed = self._factors(state, layer)
-            kernels = self.chosen(layer, decomposed.values, tier, rng)
+            kernels = choose(layer, decomposed.values)
             place = Place(layer.target, (kernels[:, None],))
             for name, factor in zip((layer.u, layer.v), layer.cut(decomposed, kernels), strict=True):
                 factors[name] = factor.reshape(shapes[name]).contiguous(), place
@@ -239,6 +242,17 @@ class PriSM(Method):
                 parts.setdefault(layer.target, []).append(layer.composed(self._factors(state, layer), first))
             tensors |= {name: torch.cat(of) for name, of in parts.items()}
         network.load_state_dict(tensors)
+        return network.eval()
+
+    def factored(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the network of the tier's width with its first r kernels; at 1 the server's own weights."""
+        if tier.ratio >= 1:
+            return self.deploy(state, tier, personal, client)
+        submodel = self._cut(state, tier, lambda layer, values: torch.arange(layer.count))
+        network = submodel.build()
+        network.load_state_dict(dict(submodel.tensors))
         return network.eval()
 
     # The client's half.

@@ -17,7 +17,8 @@ from torch import nn
 from edgefl.errors import BundleError
 from edgefl.files import storage_errors, sync_folder
 from edgefl.local.onnx_runtime import predict
-from edgefl.onnxio.export import OPSET, forward_graph
+from edgefl.onnxio.export import OPSET
+from edgefl.onnxio.forms import form_files
 from edgefl.onnxio.manifest import FORMAT_VERSION as FORMAT_VERSION
 from edgefl.onnxio.manifest import MANIFEST, MAX_ABS_ERROR, SIGNATURE
 from edgefl.onnxio.manifest import Budget as Budget
@@ -52,16 +53,27 @@ def build_tier(
     Raises:
         BundleError: onnxruntime's outputs differ from torch's by more than 1e-4.
     """
-    graph = forward_graph(module, input_shape, "int64" if vocabulary else "float32")
+    path = f"{label}/forward.onnx"
+    files = form_files(module, input_shape, "int64" if vocabulary else "float32", path)
     shape = (REFERENCE_SAMPLES, *input_shape)
     x = rng.integers(vocabulary, size=shape) if vocabulary else rng.standard_normal(shape).astype(np.float32)
     with torch.no_grad():
         logits = module(torch.from_numpy(x)).numpy()
-    error = float(np.abs(predict(graph, x, batch_size=REFERENCE_SAMPLES) - logits).max())
+    error = float(np.abs(_run(files, path, x) - logits).max())
     if not error <= MAX_ABS_ERROR:
         raise BundleError(f"tier {label}: onnxruntime differs from torch by {error:.2e}, expected at most {MAX_ABS_ERROR:.0e}")
     reference = safetensors.numpy.save({"x": x, "logits": np.ascontiguousarray(logits)})
-    return TierFiles({f"{label}/forward.onnx": graph, f"{label}/reference.safetensors": reference}, OPSET, error)
+    return TierFiles({**files, f"{label}/reference.safetensors": reference}, OPSET, error)
+
+
+def _run(files: Mapping[str, bytes], path: str, x: np.ndarray) -> np.ndarray:
+    """Return the outputs of the graph at ``path``, weights beside it or not."""
+    if len(files) == 1:
+        return predict(files[path], x, batch_size=len(x))
+    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
+        for name, content in files.items():
+            (Path(folder) / Path(name).name).write_bytes(content)
+        return predict(Path(folder) / Path(path).name, x, batch_size=len(x))
 
 
 def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign: Sign | None = None) -> Manifest:

@@ -55,7 +55,8 @@ def forward_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: 
     strip(model, "forward")
     model = fixed_reshapes(model)
     try:
-        _ensure(model, input_shape, input_dtype)
+        check_ends(model, input_shape, input_dtype)
+        onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EdgeflError) as error:
         raise EdgeflError(f"{name} does not export to a graph that a bundle can hold: {error}") from error
     return model.SerializeToString(deterministic=True)
@@ -101,7 +102,8 @@ def strip(model: onnx.ModelProto, name: str) -> None:
         record.ClearField("metadata_props")
 
 
-def _ensure(model: onnx.ModelProto, input_shape: tuple[int, ...], input_dtype: str) -> None:
+def check_ends(model: onnx.ModelProto, input_shape: tuple[int, ...], input_dtype: str) -> None:
+    """Raise :class:`EdgeflError` unless a graph has the input ``x`` and the output ``logits`` of a tier, and ai.onnx operators."""
     if model.functions or any(opset.domain for opset in model.opset_import):
         raise EdgeflError("it uses operators outside ai.onnx")
     found = [(v.name, v.type.tensor_type.elem_type, dims_of(v)) for v in (*model.graph.input, *model.graph.output)]
@@ -112,7 +114,6 @@ def _ensure(model: onnx.ModelProto, input_shape: tuple[int, ...], input_dtype: s
     dims = found[1][2]
     if len(dims) != 2 or dims[0] != "batch" or not isinstance(dims[1], int):
         raise EdgeflError(f"its output is {dims}, expected (batch, classes)")
-    onnx.checker.check_model(model, full_check=True)
 
 
 @contextlib.contextmanager

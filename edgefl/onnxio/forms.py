@@ -22,7 +22,7 @@ from torch import nn
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, factorized_layers
 from edgefl.onnxio.batch import fixed_reshapes
-from edgefl.onnxio.export import OPSET, _ensure, exporting, reason_of, strip
+from edgefl.onnxio.export import OPSET, check_ends, exporting, reason_of, strip
 from edgefl.onnxio.external import LIMIT_BYTES, check, split
 
 Form = Literal["factored", "composed", "auto"]
@@ -95,10 +95,8 @@ def form_files(
     beside = split(model, path, limit_bytes)
     model = fixed_reshapes(model)
     try:
-        if beside:
-            check(model)
-        else:
-            _ensure(model, input_shape, input_dtype)
+        check_ends(model, input_shape, input_dtype)
+        check(model)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EdgeflError) as error:
         raise EdgeflError(f"{name} does not export to a graph that a bundle can hold: {error}") from error
     return {path: model.SerializeToString(deterministic=True), **beside}

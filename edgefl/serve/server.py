@@ -11,7 +11,6 @@ from http import HTTPStatus
 from typing import Any, BinaryIO
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from edgefl import __version__
 from edgefl.errors import InputError
 from edgefl.serve.files import Served
 
@@ -124,7 +123,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def version_string(self) -> str:
         """Return what the header Server says."""
-        return f"edgefl/{__version__}"
+        return "edgefl"
 
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing: only the command line prints."""

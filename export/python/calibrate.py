@@ -48,8 +48,8 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
         content = path.read_bytes()
         manifest = json.loads(content)
         own = manifest["manifest_sha256"]
-        if manifest["format_version"] != 1:
-            raise InputError(f"{path}: format_version: got {manifest['format_version']!r}, expected 1")
+        if manifest["format_version"] != 2:
+            raise InputError(f"{path}: format_version: got {manifest['format_version']!r}, expected 2")
         if hashlib.sha256(content.replace(own.encode(), b"0" * 64, 1)).hexdigest() != own:
             raise InputError(f"{path}: changed: get the bundle again")
         for tier in manifest["tiers"]:

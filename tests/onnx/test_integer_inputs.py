@@ -99,7 +99,7 @@ def test_a_bundle_of_ids_verifies_and_says_its_type(tmp_path, files):
 
 def test_a_bundle_that_says_another_type_than_its_graph_does_not_verify(tmp_path, files):
     folder = written(tmp_path / "bundle", files.contents, input_dtype="float32")
-    with pytest.raises(BundleError, match=r"1/forward\.onnx: x is \('batch', 6\), expected float32 with a free batch"):
+    with pytest.raises(BundleError, match=r"1/reference\.safetensors: x is int64 \(4, 6\), expected float32 \(4, 6\)"):
         verify(folder)
 
 
@@ -107,9 +107,7 @@ def test_a_reference_of_another_type_does_not_verify(tmp_path, files):
     tensors = safetensors.numpy.load(files.contents["1/reference.safetensors"])
     wrong = safetensors.numpy.save({**tensors, "x": tensors["x"].astype(np.float32)})
     folder = written(tmp_path / "bundle", {**files.contents, "1/reference.safetensors": wrong})
-    with pytest.raises(
-        BundleError, match=r"float32 x \(4, 6\) and float32 logits \(4, 80\), expected finite int64 and float32 \(4, 6\)"
-    ):
+    with pytest.raises(BundleError, match=r"1/reference\.safetensors: x is float32 \(4, 6\), expected int64 \(4, 6\)"):
         verify(folder)
 
 

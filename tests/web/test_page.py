@@ -169,6 +169,14 @@ def test_stop_counts_while_the_graphs_are_being_fetched(page):
     assert len(trained(page, x, y)["losses"]) == STEPS
 
 
+def test_a_last_step_that_leaves_no_numbers_is_undone(page):
+    x, y = samples(16)
+    before = page.evaluate("x => edgefl.predict(x)", x.tolist())
+    result = trained(page, x, y, lr=1e39, steps=1)
+    assert (result["diverged"], len(result["losses"]), result["totalSteps"]) == (True, 1, 0)
+    np.testing.assert_array_equal(page.evaluate("x => edgefl.predict(x)", x.tolist()), before)
+
+
 # What it shows and says.
 
 
