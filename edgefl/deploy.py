@@ -39,7 +39,9 @@ class Deployed:
     @property
     def result(self) -> TierResult:
         """The tier's accuracy, from the exported file and from the torch module, and what running the file held."""
-        return TierResult(float(self.entry.accuracy_onnx or 0.0), float(self.entry.accuracy_torch or 0.0), self.inference_bytes)
+        training_bytes = None if self.entry.train is None else self.entry.train.onnx_peak_bytes
+        accuracies = float(self.entry.accuracy_onnx or 0.0), float(self.entry.accuracy_torch or 0.0)
+        return TierResult(*accuracies, self.inference_bytes, training_bytes)
 
 
 @dataclass(frozen=True)

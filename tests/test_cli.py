@@ -91,6 +91,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "lr_schedule": ("cosine", "cosine"),
     "optimizer": ("sgd", "sgd"),
     "codec": ("fp16", "fp16"),
+    "runtime": ("onnx", "onnx"),
     "engine": ("pool", "pool"),
     "conditions": ("ideal", "ideal"),
     "over_selection": ("1.5", 1.5),

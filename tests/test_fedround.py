@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,12 +71,10 @@ def write_bundle(session: Session, standing: Standing, folder: Path, round_: int
 def _bundles_without_graphs(monkeypatch):
     """Exporting takes seconds, and is tested where bundles are."""
 
-    def build(session, tiers, out, say, *, round_, state, **_):
-        (out.parent / "checked").write_bytes(state)
-        taken = Checkpoint.of_file(out.parent / "checked")
-        (out.parent / "checked").unlink()
+    def build(session, tiers, source, out, say):
+        taken = Checkpoint.of_file(out.parent / "model.safetensors")
         standing = Standing(session.first_state().replace(taken.tensors), taken.server)
-        write_bundle(session, standing, out, round_, sha256(state))
+        write_bundle(session, standing, out, source.round, source.state_sha256)
 
     monkeypatch.setattr("edgefl.fedround.build_bundle", build)
 
@@ -397,3 +396,20 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
         at.play()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inbox of run", "run"]
     assert math.isfinite(at.state().clock_s)
+
+
+def test_the_command_shows_accuracies_and_ends_with_2_on_a_wrong_file(tmp_path, called):
+    at = offered(tmp_path / "run")
+    at.sends_back("a", samples=1200)
+    (at.inbox / "b").write_bytes(b"damaged")
+    asked = ["fed-round", str(at.bundle), "--updates", str(at.inbox), "--out", str(tmp_path / "next")]
+    status, output, errors = called(*asked)
+    assert (status, output) == (2, "")
+    assert errors.startswith(f"Error: {at.inbox / 'b'}: ")
+    assert not (tmp_path / "next").exists()
+    status, output, errors = called(*asked, "--skip-bad")
+    assert status == 0
+    assert errors.startswith(f"left out: {at.inbox / 'b'}: ")
+    assert re.search(r"\n +1 +1 +1,200 +[\d.]+ % +[\d.]+ % *\n", output)
+    assert "after round 4, of 1 update, 1 left out" in output
+    assert f"folder: {tmp_path / 'next'}" in output

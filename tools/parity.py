@@ -41,7 +41,8 @@ RESULTS = Path(__file__).parent / "results" / "parity.json"
 class Parity:
     """How far onnxruntime and torch are from float64: the loss, absolute, and the worst gradient by its norm, with that of torch beside it.
 
-    Errors of gradients are relative to the tensor's own norm, or where that is under a millionth of the largest, to this.
+    Errors of gradients are relative to the tensor's own norm, or where that is under a thousandth of the largest, to this: what scales a
+    layer in front of a normalisation has a gradient of rounding errors only.
     """
 
     method: str
@@ -93,7 +94,7 @@ def measured(
         exact, exact_loss = _in_torch(method, objective, module, batch, torch.float64)
         single, _ = _in_torch(method, objective, module, batch, torch.float32)
         found, loss = _in_onnx(graphs, module, x, y, present, kind)
-        floor = 1e-6 * max(float(np.linalg.norm(g)) for g in exact.values())
+        floor = 1e-3 * max(float(np.linalg.norm(g)) for g in exact.values())
         ours = {n: _off(found[graphs.roles[n]], g, floor) for n, g in exact.items()}
         theirs = {n: _off(single[n], g, floor) for n, g in exact.items()}
         worst = max(ours, key=lambda n: ours[n] / max(GRADIENT_TOLERANCE, 2 * theirs[n]))

@@ -37,12 +37,12 @@ def command(bundle: Path, updates: Path, run: Path | None, out: Path | None, ski
 def _print(result: FedRound) -> None:
     from edgefl.cli.console import as_rich, show
     from edgefl.report.tables import Column, PlainTable, tier_label
-    from edgefl.units import human_count, human_percent
+    from edgefl.units import human_percent
 
     columns = (
         Column("tier", "", lambda row: tier_label(row["tier"])),
-        Column("updates", "", lambda row: human_count(row["updates"])),
-        Column("samples", "", lambda row: human_count(row["samples"])),
+        Column("updates", "", lambda row: f"{row['updates']:,}"),
+        Column("samples", "", lambda row: f"{row['samples']:,}"),
         Column("accuracy", "before", lambda row: human_percent(row["before"])),
         Column("accuracy", "after", lambda row: human_percent(row["after"])),
     )

@@ -92,6 +92,7 @@ def refusals_of(summary: Json, rounds: Sequence[Json]) -> list[dict[str, Any]]:
 
 _MEASURED = {
     "activations of a training step": ("peak_activation_bytes_training", "measured_peak_activation_bytes_training"),
+    "activations of a training step, in onnxruntime": ("peak_activation_bytes_training", "measured_peak_activation_bytes_onnx"),
     "a training step in all": ("training_memory_bytes", "measured_training_memory_bytes"),
     "activations of an inference": ("peak_activation_bytes_inference", "measured_peak_activation_bytes_inference"),
 }

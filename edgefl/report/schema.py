@@ -42,6 +42,7 @@ class TierRow(Record):
     measured_peak_activation_bytes_training: Whole | None
     measured_training_memory_bytes: Whole | None = None  # runs of older versions have neither
     measured_peak_activation_bytes_inference: Whole | None = None
+    measured_peak_activation_bytes_onnx: Whole | None = None
     parameter_bytes: Whole
     gradient_bytes: Whole
     optimizer_bytes: Whole

@@ -29,6 +29,7 @@ class TierResult:
     accuracy: float | None = None
     torch_accuracy: float | None = None
     measured_peak_activation_bytes_inference: int | None = None
+    measured_peak_activation_bytes_onnx: int | None = None
 
 
 def cost_row(cost: Cost) -> dict[str, Any]:

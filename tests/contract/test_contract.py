@@ -7,8 +7,10 @@ it, as ``words [kind]``; such a rule must then really fail (strict xfail), so th
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -28,6 +30,11 @@ from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import methods
 from edgefl.rng import generator
 from edgefl.wire import decode, encode, payload_bytes
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import parity  # the table of all networks is made by the same function
+
+sys.path.pop(0)
 
 ARCHITECTURES = {
     "cnn": Architecture("cnn-digits", (1, 8, 8), 4),
@@ -392,6 +399,15 @@ def exported(case: Case, tier: Tier) -> tuple[torch.nn.Module, TierFiles]:
 def test_onnx_equals_torch(case):
     for tier in case.tiers:
         assert exported(case, tier)[1].parity_max_abs_error <= 1e-4
+
+
+@rule("a training step in onnxruntime is torch's")
+def test_a_training_step_in_onnxruntime_is_torchs(case):
+    """Loss and every gradient against torch in float64; of networks but the first, the smallest tier stands for all."""
+    tiers = case.tiers if case.architecture is ARCHITECTURES["cnn"] else case.tiers[-1:]
+    for tier in tiers:
+        for row in parity.measured(case.method, type(case.method).__name__, case.architecture, case.tiers, tier):
+            assert row.passes, row
 
 
 @rule("a deployed network has the size and the MACs of its row of costs")

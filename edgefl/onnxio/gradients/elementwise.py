@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.helper
 
 from edgefl.onnxio.gradients.tape import Gradient, Op, Tape, rule
 
 
-@rule("Identity", "Cast")
+@rule("Identity")
 def identity(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """x: a cast between types of numbers; graphs have one such type."""
+    """The same."""
     return [gradient]
+
+
+@rule("Cast")
+def cast(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The same between types of real numbers, of which graphs have one; integers and truth values have no slope."""
+    return [gradient if onnx.helper.tensor_dtype_to_np_dtype(op.get("to")).kind == "f" else None]
 
 
 @rule("Add", "Sum")

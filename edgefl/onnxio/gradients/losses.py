@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx.helper
 
 from edgefl.onnxio.gradients.tape import Op, Tape, prepared
@@ -21,7 +22,7 @@ def cross_entropy(tape: Tape, op: Op) -> None:
     classes = tape.fixed(op, logits, [1])[0]
     places, (loss,) = tape.shape(logits), op.outputs
     logs = tape.op("LogSoftmax", logits, axis=1)
-    chosen = tape.op("OneHot", labels, tape.integers(classes), tape.constant(tape.pair(0, 1)), axis=1)
+    chosen = tape.op("OneHot", labels, tape.constant(np.array(classes)), tape.constant(tape.pair(0, 1)), axis=1)
     picked = tape.op("Mul", logs, chosen)
     tape.shapes |= {logs: places, chosen: places, picked: places}
     own = tape.op("ReduceSum", picked, tape.integers(1), keepdims=0)
