@@ -517,10 +517,9 @@ def test_a_signature_must_be_its_owners(bundle, data, tmp_path, capsys, monkeypa
 
 
 def test_all_of_it_runs_where_neither_torch_nor_edgefl_is(python, bundle, data, tmp_path):
-    missing = subprocess.run([str(python), "-c", "import torch"], capture_output=True, text=True, check=False)
-    assert "No module named 'torch'" in missing.stderr
-    missing = subprocess.run([str(python), "-c", "import edgefl"], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert "No module named 'edgefl'" in missing.stderr
+    for name in ("torch", "edgefl"):
+        missing = subprocess.run([str(python), "-I", "-c", f"import {name}"], capture_output=True, text=True, check=False)
+        assert f"No module named '{name}'" in missing.stderr
     state, sent = tmp_path / "state", tmp_path / "up.safetensors"
     trained = client(python, "train", bundle, "0.5", data, "--out", state, "--memory-bytes", 10**8)
     assert trained.returncode == 0, trained.stderr

@@ -93,7 +93,9 @@ def test_decay_acts_on_the_parameters_that_it_is_to_act_on():
     for stepper in steppers:
         stepper.step(*samples())
     without, with_decay = (stepper.tensors() for stepper in steppers)
-    np.testing.assert_allclose(without["p.1.weight"] - with_decay["p.1.weight"], LR * DECAY * module[1].weight.detach(), atol=1e-7)
+    np.testing.assert_allclose(
+        without["p.1.weight"] - with_decay["p.1.weight"], LR * DECAY * module[1].weight.detach(), atol=1e-7
+    )
     np.testing.assert_array_equal(without["p.1.bias"], with_decay["p.1.bias"])
 
 

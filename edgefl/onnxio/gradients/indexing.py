@@ -46,3 +46,11 @@ def gather_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     x, index = op.inputs
     zeros = tape.op("Sub", x, x)
     return [tape.op("ScatterElements", zeros, index, gradient, axis=op.get("axis", 0), reduction="add"), None]
+
+
+@rule("ScatterElements")
+def scatter_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """What was added has the gradient of where it went; only where it is added up."""
+    if op.get("reduction", "none") != "add":
+        op.refuse(f"reduction {op.get('reduction', 'none')!r} has no rule, expected 'add'")
+    return [gradient, None, tape.op("GatherElements", gradient, op.inputs[1], axis=op.get("axis", 0))]

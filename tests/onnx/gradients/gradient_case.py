@@ -132,24 +132,33 @@ def of_torch(case: Case, samples: int | None) -> tuple[list[Array], dict[str, Ar
 
 def check(case: Case) -> None:
     """Compare gradients with torch's in float64, with finite differences, and as onnxruntime computes them in float32."""
+    results = of_torch(case, None)[0]
+    check_model(case, *(graph(case, results, real) for real in (TensorProto.DOUBLE, TensorProto.FLOAT)))
+
+
+def check_model(case: Case, double: onnx.ModelProto, single: onnx.ModelProto) -> None:
+    """The same for graphs of the case in float64 and float32."""
+    models = with_gradients(case, double) if case.reference else None, with_gradients(case, single)
+    session = session_of(models[1])
     for samples in (None, 1) if case.batch else (None,):
         results, expected = of_torch(case, samples)
         weights = {f"k{i}": weights_of(r.shape) for i, r in enumerate(results) if r.dtype == np.float64}
         fed = case.fed(samples) | weights
-        whole = of_torch(case, None)[0]
-        if case.reference:
-            double = graph(case, whole, TensorProto.DOUBLE)
-            compare(run(with_gradients(case, double), fed), expected, case.tolerance)
-            if case.exact:
+        if models[0] is not None:
+            compare(run(models[0], fed), expected, case.tolerance)
+            if case.exact and samples is None:
                 along_a_line(case, double, fed, expected)
-        model = with_gradients(case, graph(case, whole, TensorProto.FLOAT))
-        single = {n: v.astype(np.float32) if v.dtype == np.float64 else v for n, v in fed.items()}
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         read = {value.name for value in session.get_inputs()}
-        values = session.run(None, {n: v for n, v in single.items() if n in read})
+        rounded = {n: v.astype(np.float32) if v.dtype == np.float64 else v for n, v in fed.items() if n in read}
+        values = session.run(None, rounded)
         compare(dict(zip((o.name for o in session.get_outputs()), values, strict=True)), expected, 2e-4)
+
+
+def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """Return the graph in onnxruntime, on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 class ConvTranspose(OpRun):  # type: ignore[misc]

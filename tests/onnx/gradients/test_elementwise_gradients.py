@@ -73,7 +73,9 @@ CASES = [
     Case("LeakyRelu", {"x": draw(3, 4)}, lambda x: F.leaky_relu(x, float(np.float32(0.01)))),
     Case("Elu", {"x": draw(3, 4)}, lambda x: F.elu(x, 0.75), {"alpha": 0.75}),
     Case("HardSigmoid", {"x": 3 * draw(3, 4)}, lambda x: (0.25 * x + 0.5).clamp(0, 1), {"alpha": 0.25, "beta": 0.5}),
-    Case("Gelu", {"x": draw(3, 4)}, lambda x: F.gelu(x, approximate="tanh"), {"approximate": "tanh"}, exact=False, tolerance=1e-6),
+    Case(
+        "Gelu", {"x": draw(3, 4)}, lambda x: F.gelu(x, approximate="tanh"), {"approximate": "tanh"}, exact=False, tolerance=1e-6
+    ),
     Case("Softmax", {"x": draw(3, 4)}, lambda x: x.softmax(-1)),
     Case("Softmax", {"x": draw(3, 4, 2)}, lambda x: x.softmax(1), {"axis": 1}),
     Case("LogSoftmax", {"x": draw(3, 4)}, lambda x: x.log_softmax(-1)),

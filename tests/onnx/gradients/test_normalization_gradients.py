@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import torch.nn.functional as F
 from gradient_case import Case, check, draw, positive
 from torch import Tensor

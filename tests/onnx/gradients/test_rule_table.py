@@ -44,7 +44,9 @@ def test_an_operator_without_a_rule_is_named() -> None:
     model = parse_model(text + "{ z = Mish (x)  y = ReduceSum <keepdims = 0> (z) }")
     model.graph.node[0].name = "odd"
     tape = tape_of(model)
-    with pytest.raises(InputError, match=r"'odd' \(Mish\): no gradient rule for Mish.*edgefl/onnxio/gradients, which has Abs, Add,.*Where"):
+    with pytest.raises(
+        InputError, match=r"'odd' \(Mish\): no gradient rule for Mish.*edgefl/onnxio/gradients, which has Abs, Add,.*Where"
+    ):
         differentiate(tape, "y", ["x"])
 
 

@@ -75,8 +75,12 @@ CASES = [
     Case("Split", {"x": draw(3, 5), "sizes": integers(2, 3)}, lambda x: x.split([2, 3], 1), {"axis": 1}, outputs=2),
     Case("Split", {"x": draw(3, 6)}, lambda x: x.chunk(3, 1), {"axis": -1, "num_outputs": 3}, outputs=3),
     Case("Pad", {"x": draw(3, 2, 4), "pads": integers(0, 1, 2, 0, 0, 3)}, lambda x: F.pad(x, (2, 3, 1, 0))),
-    Case("Pad", {"x": draw(3, 4), "pads": integers(1, 0), "v": np.array(2.0), "axes": integers(1)}, lambda x, v: F.pad(x, (1, 0), value=2.0),
-         constants=("v",)),  # fmt: skip
+    Case(
+        "Pad",
+        {"x": draw(3, 4), "pads": integers(1, 0), "v": np.array(2.0), "axes": integers(1)},
+        lambda x, v: F.pad(x, (1, 0), value=2.0),
+        constants=("v",),
+    ),
     Case("Tile", {"x": draw(3, 2), "times": integers(1, 3)}, lambda x: x.repeat(1, 3)),
     Case("Tile", {"x": draw(2, 3), "times": integers(2, 2)}, lambda x: x.repeat(2, 2), batch=()),
     cut(draw(3, 6), [1], [4], [1]),
@@ -87,10 +91,27 @@ CASES = [
     cut(draw(5, 4), [1, 0], [-1, 2]),
     Case("Gather", {"x": draw(3, 4, 2), "i": np.array(2)}, lambda x: x[:, 2], {"axis": 1}),
     Case("Gather", {"x": draw(3, 4, 2), "i": np.array([-1])}, lambda x: x[:, -1:], {"axis": 1}),
-    Case("Gather", {"x": draw(5, 2), "i": np.array([[0, 3], [3, 1], [3, 3]])}, lambda x: x[torch.tensor([[0, 3], [3, 1], [3, 3]])], batch=()),
+    Case(
+        "Gather",
+        {"x": draw(5, 2), "i": np.array([[0, 3], [3, 1], [3, 3]])},
+        lambda x: x[torch.tensor([[0, 3], [3, 1], [3, 3]])],
+        batch=(),
+    ),
     Case("Gather", {"x": draw(5, 2), "i": np.array([[0, 3], [3, 1]])}, lambda x: x[torch.tensor([[0, 3], [3, 1]])], batch=()),
-    Case("GatherElements", {"x": draw(2, 4), "i": np.array([[0, 3, 3], [1, 1, 2]])}, lambda x: x.gather(1, torch.tensor([[0, 3, 3], [1, 1, 2]])),
-         {"axis": 1}, batch=()),  # fmt: skip
+    Case(
+        "GatherElements",
+        {"x": draw(2, 4), "i": np.array([[0, 3, 3], [1, 1, 2]])},
+        lambda x: x.gather(1, torch.tensor([[0, 3, 3], [1, 1, 2]])),
+        {"axis": 1},
+        batch=(),
+    ),
+    Case(
+        "ScatterElements",
+        {"x": draw(2, 4), "i": np.array([[0, 3, 3], [1, 1, 2]]), "u": draw(2, 3)},
+        lambda x, u: x.scatter_add(1, torch.tensor([[0, 3, 3], [1, 1, 2]]), u),
+        {"axis": 1, "reduction": "add"},
+        batch=(),
+    ),
     *(reduced(kind, draw(3, 4, 2), own, (1,), keepdims=0) for kind, own in REDUCED.items()),
     *(reduced(kind, draw(3, 4, 2), own, (-1, 1)) for kind, own in REDUCED.items()),
     *(reduced(kind, draw(3, 4), own, keepdims=0) for kind, own in REDUCED.items()),
@@ -98,12 +119,15 @@ CASES = [
     reduced("ReduceSum", draw(3, 4), lambda x, *_: x, (), noop_with_empty_axes=1),
     Case("ReduceMax", {"x": WHOLE, "axes": integers(1)}, lambda x: x.amax(1, True), exact=False),  # several are as large
     Case("ReduceMin", {"x": WHOLE, "axes": integers(1)}, lambda x: x.amin(1, True), exact=False),
-    Case("ReduceL2", {"x": np.zeros((2, 3)), "axes": integers(1)}, lambda x: torch.linalg.vector_norm(x, 2, 1, True), exact=False),
-    Case("ReduceL1", {"x": np.zeros((2, 3)), "axes": integers(1)}, lambda x: torch.linalg.vector_norm(x, 1, 1, True), exact=False),
+    Case(
+        "ReduceL2", {"x": np.zeros((2, 3)), "axes": integers(1)}, lambda x: torch.linalg.vector_norm(x, 2, 1, True), exact=False
+    ),
+    Case(
+        "ReduceL1", {"x": np.zeros((2, 3)), "axes": integers(1)}, lambda x: torch.linalg.vector_norm(x, 1, 1, True), exact=False
+    ),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_shape(case: Case) -> None:
     check(case)
-
