@@ -31,7 +31,7 @@ from edgefl.server.standing import Standing
 from edgefl.session import Session
 
 SMALL = {
-    "dataset": "digits", "model": "mlp", "method": "fedavg", "clients": 10, "rounds": 3, "local_epochs": 1, "eval_samples": 20,
+    "dataset": "digits", "model": "mlp", "method": "fedavg", "clients": 10, "rounds": 3, "local_epochs": 1, "eval_samples": 50,
     "tiers": (1.0,), "conditions": "ideal", "deadline_s": 10.0,
 }  # fmt: skip
 
@@ -143,7 +143,8 @@ def offered(folder: Path, **keys) -> Offered:
 
 def moved(tensors: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return {name: (tensor + rng.normal(size=tensor.shape)).astype(np.float32) for name, tensor in tensors.items()}
+    # A file may be read in any order of its tensors: they are sorted here, so that each gets its own numbers.
+    return {name: (tensors[name] + rng.normal(size=tensors[name].shape)).astype(np.float32) for name in sorted(tensors)}
 
 
 def near(state: Checkpoint, expected: dict[str, np.ndarray]) -> None:
@@ -184,7 +185,7 @@ def test_accuracies_are_those_of_the_samples_that_the_run_evaluates_on(tmp_path)
         outputs = network(torch.from_numpy(session.test.x.copy())).detach().numpy()
         found.append(float((outputs.argmax(1) == session.test.y).mean()))
     assert at.play().accuracy == tuple(found)
-    assert len(session.test) == 20
+    assert len(session.test) == 50
     assert found[0] != found[1]
 
 

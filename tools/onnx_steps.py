@@ -3,11 +3,12 @@
 Usage: python tools/onnx_steps.py [--quick] [--seconds S] [--json FILE] [--write] | --export
 
 Both sides do the same work: one batch, the method's own loss, momentum SGD with weight decay, weights from the last step. They take
-turns, so that a machine that slows down slows both; a ratio is the median over turns. One thread is timed by its own processor time, which
-others' work on the machine leaves alone, two threads by the clock: those need a machine that does nothing else. With ``--write`` the tables,
-and that of inference by ``inference_shares.py``, go into the README, between ``<!-- steps:begin -->`` and ``<!-- forms:begin -->`` and
-their ends. ``--export`` writes the graphs of ResNet-18's four FedHM tiers to a folder that is removed, and prints nothing: what is timed
-as a whole process.
+turns, so that a machine that slows down slows both; a ratio is the median over turns. One thread is timed by its own processor time,
+which the work of others disturbs little, two threads by the clock: those need a machine that does nothing else.
+
+``--write`` puts the tables into the README, between ``<!-- steps:begin -->`` and its end, and that of inference (as
+``inference_shares.py`` measures it) at ``<!-- forms:begin -->``. ``--export`` exports the graphs of ResNet-18's four FedHM tiers to a
+folder that is removed, and does nothing else: what is timed as a whole process.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from edgefl.onnxio.choice import choice_for
 from edgefl.onnxio.forms import formed
 from edgefl.onnxio.tier_graphs import tier_graphs
 from edgefl.records import Batch, Tier
-from edgefl.registry import models
+from edgefl.registry import methods, models
 from edgefl.rng import generator
 
 RATIO_TARGET, EXPORT_TARGET_S = 1.2, 20.0
@@ -74,11 +75,11 @@ class Subject:
         facts = models.facts(self.model)
         return Architecture(self.model, tuple(facts["usual_input"]), int(facts.get("usual_classes", 10)))
 
-    def created(self) -> Method:
-        """Return the method, of a run that has this tier and the full one where the method has several."""
-        return create(
-            self.method, tiers=tuple(dict.fromkeys((1.0, self.ratio))) if self.method in ("fedhm", "flanc") else (self.ratio,)
-        )
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        """The tiers of the run: the full one too, unless the method exists at one size only."""
+        one_size = len(methods.load(self.method).default_tiers) == 1
+        return (self.ratio,) if one_size or self.ratio == 1 else (1.0, self.ratio)
 
 
 SUBJECTS = (
@@ -124,9 +125,9 @@ class Pair:
     """The same step in torch and in onnxruntime, from the same weights."""
 
     def __init__(self, subject: Subject) -> None:
-        self.method, self.architecture, self.tier = subject.created(), subject.architecture, Tier(subject.ratio)
-        tiers = (self.tier,) if subject.ratio == 1 or subject.method == "fedpara" else (Tier(1.0), self.tier)
-        state = self.method.init(self.architecture, tiers, generator(0, "init"))
+        self.method, self.architecture = create(subject.method, tiers=subject.tiers), subject.architecture
+        self.tier = Tier(subject.ratio)
+        state = self.method.init(self.architecture, tuple(map(Tier, subject.tiers)), generator(0, "init"))
         personal = first_personal(self.method, self.architecture, self.tier, 0)
         self.module = self.method.trained(state, self.tier, personal, 0).train()
         self.graphs = tier_graphs(
@@ -188,7 +189,7 @@ def rows_of(subjects: Sequence[Subject], threads: Sequence[int], seconds: float)
     times: dict[str, list[Timed]] = {title: [] for title in pairs}
     for count in threads:
         for title, pair in pairs.items():
-            print(f"{title}: {count} threads", file=sys.stderr, flush=True)
+            print(f"{title}: {_threads(count)}", file=sys.stderr, flush=True)
             times[title].append(pair.timed(count, seconds))
     return [Row(title, facts[title], tuple(times[title])) for title in pairs]
 
@@ -226,7 +227,7 @@ def bold(text: str, missed: bool) -> str:
 
 def steps_markdown(rows: Sequence[Row], export_s: float | None) -> str:
     """Return the tables of time, and of size and memory."""
-    counts = [f"{t.threads} thread{'s' if t.threads > 1 else ''}" for t in rows[0].times]
+    counts = [_threads(t.threads) for t in rows[0].times]
     times = [
         [row.network, *(cell for t in row.times for cell in (f"{t.torch_s * 1e3:.2f}", f"{t.onnx_s * 1e3:.2f}", _ratio(t.ratio)))]
         for row in rows
@@ -246,6 +247,10 @@ def steps_markdown(rows: Sequence[Row], export_s: float | None) -> str:
     parts = [about, table(["network", *titles], times), "Size of `train.onnx`, and memory of that step:"]
     parts += [table(["network", "kB", "at most", "predicted MB", "onnxruntime MB"], sizes), made]
     return "\n\n".join(filter(None, parts))
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
 
 
 def _ratio(ratio: float) -> str:
