@@ -106,7 +106,7 @@ def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[
     files = build_tier(module, session.data.input_shape, tier.label, rng, session.data.vocabulary)
     cost, device = session.plan.costs[tier], session.plan.home_of(tier).device
     costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and not key.startswith("params")}
-    training = trainable(session, tier, chosen.network)
+    training = trainable(session, tier, chosen.network, chosen.control)
     graph = files.contents[f"{tier.label}/forward.onnx"]
     accuracy, inference_bytes = _run_on_device(session, tier, graph, test, say)
     variants = list(_variants(session, tier, graph, test, wanted))

@@ -105,7 +105,7 @@ def fed_round(
                 checkpoint, round=number, tensors=state.tensors, server=after.memory,
                 options=next_session.method.config.model_dump(mode="json"),
             )  # fmt: skip
-            trained = Trained(next_session, state, store)
+            trained = Trained(next_session, state, store, after.memory, number)
             _write(folder, model, trained, result, say)
     return result
 

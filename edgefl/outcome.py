@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,16 @@ from torch import Tensor, nn
 from edgefl.data.sources import Split
 from edgefl.errors import CheckpointError
 from edgefl.local.client import first_personal
-from edgefl.local.objective import MEMORY
+from edgefl.local.objective import CONTROL, MEMORY
 from edgefl.methods.base import GlobalState, create
-from edgefl.records import Tier
+from edgefl.records import Submodel, Tier
 from edgefl.rng import shuffled
 from edgefl.server import evaluate
 from edgefl.server.buffered import blob_of
 from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.clients import ClientStore
 from edgefl.server.forecast import Asked
+from edgefl.server.handout import handed_out
 from edgefl.server.standing import FleetMemory, Flight, Standing
 from edgefl.session import Session
 from edgefl.wire import stored_tensors
@@ -33,11 +34,13 @@ EVALUATED_CLIENTS = 100
 
 @dataclass(frozen=True)
 class Trained:
-    """The state of a run: the session of its present phase, the server's state, and what clients keep."""
+    """The state of a run: the session of its present phase, the server's state and memory, what clients keep, and the rounds so far."""
 
     session: Session
     state: GlobalState
     store: ClientStore
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    round: int = 0
 
     def module(self, tier: Tier, client: int | None = None, factored: bool = False) -> nn.Module:
         """Return the deployed network of ``tier``: of ``client``, adapted to its data, where clients have models of their own.
@@ -54,7 +57,26 @@ class Trained:
 
     def network(self, tier: Tier, client: int | None = None) -> nn.Module:
         """Return the network of ``tier`` as ``client`` would train it next, with statistics, in evaluation mode."""
-        return self._ready(self.session.method.trained(self.state, tier, self.personal(tier, client), client))
+        method, personal = self.session.method, self.personal(tier, client)
+        if method.per_client and method.personalised:  # what such a client is sent depends on who it is
+            return self._ready(method.trained(self.state, tier, personal, client))
+        submodel, tensors = self.handed_out(tier)
+        module = submodel.build()
+        module.load_state_dict({**{name: tensors[name] for name in submodel.tensors}, **personal})
+        return self._ready(module.eval())
+
+    def control(self, tier: Tier) -> dict[str, Tensor]:
+        """Return the server's control variates for ``tier`` by their names in payloads, nothing where the objective has none."""
+        if not self.session.rules.objective.controls:
+            return {}
+        return {name: tensor for name, tensor in self.handed_out(tier)[1].items() if name.startswith(CONTROL)}
+
+    def handed_out(self, tier: Tier) -> tuple[Submodel, dict[str, Tensor]]:
+        """Return what devices of ``tier`` train in the next round: fed_round finds its places again by the same call."""
+        session = self.session
+        return handed_out(
+            session.method, Standing(self.state, self.memory), session.rules, session.config.clients, self.round, tier
+        )
 
     def personal(self, tier: Tier, client: int | None) -> dict[str, Tensor]:
         """Return what ``client`` keeps, the objective's memory left out; what everybody begins with for one who has not trained yet."""
@@ -117,11 +139,15 @@ def _evaluated(session: Session) -> list[int]:
 
 @dataclass(frozen=True)
 class Representative:
-    """What stands for a tier in a bundle: the network that a device runs, with factors, the one it trains, and held-out samples."""
+    """What stands for a tier in a bundle: the network that a device runs, with factors, the one it trains, and held-out samples.
+
+    ``control`` are the control variates that it trains with.
+    """
 
     deployed: nn.Module
     network: nn.Module
     test: Split
+    control: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def representatives(trained: Trained) -> dict[Tier, Representative]:
@@ -134,7 +160,8 @@ def representatives(trained: Trained) -> dict[Tier, Representative]:
     for tier in session.tiers:
         client = _first_of(trained, tier) if of_clients(session) else None
         test = session.test if client is None else session.clients.shards.test(client)
-        found[tier] = Representative(trained.module(tier, client, factored=True), trained.network(tier, client), test)
+        networks = trained.module(tier, client, factored=True), trained.network(tier, client)
+        found[tier] = Representative(*networks, test, trained.control(tier))
     return found
 
 

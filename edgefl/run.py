@@ -135,14 +135,14 @@ def _play(
         folder.save(checkpoint_of(session, standing, store, record.round), store)
         if on_round is not None:
             on_round(record)
-    return Trained(session, standing.state, store)
+    return Trained(session, standing.state, store, standing.memory, session.config.rounds)
 
 
 def _finish(trained: Trained, folder: RunFolder, say: Notify) -> RunResult:
     """Write the model, the bundle, the summary and the report; the summary comes last: it marks a run as complete."""
     session, config = trained.session, trained.session.config
     rounds = folder.rounds()
-    final = checkpoint_of(session, Standing(trained.state, clock_s=rounds[-1]["clock_s"]), trained.store, config.rounds)
+    final = checkpoint_of(session, Standing(trained.state, trained.memory, rounds[-1]["clock_s"]), trained.store, config.rounds)
     content = final.to_bytes()
     write_bytes(folder.path / MODEL, content)
     source = Source(config.rounds, sha256(content))
@@ -202,7 +202,7 @@ def export(
         model = folder.model()
         session, standing = resumed(prepare(config), model, str(folder.path / MODEL))
         with folder.client_store(model) as store:
-            trained = Trained(session, standing.state, store)
+            trained = Trained(session, standing.state, store, standing.memory, model.round)
             source = Source(model.round, sha256((folder.path / MODEL).read_bytes()))
             build_bundle(session, representatives(trained), source, Path(out), notify or (lambda message: None), wanted)
     return Path(out)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors.numpy
-from torch import nn
+from torch import Tensor, nn
 
+from edgefl.local.objective import CONTROL
 from edgefl.local.onnx_loop import beta_of
 from edgefl.local.onnx_training import StepGraphs, Stepper, peak_bytes
 from edgefl.onnxio.manifest import Objective, TrainEntry
@@ -31,8 +32,10 @@ class Trainable:
     contents: Mapping[str, bytes]
 
 
-def trainable(session: Session, tier: Tier, network: nn.Module) -> Trainable:
+def trainable(session: Session, tier: Tier, network: nn.Module, control: Mapping[str, Tensor]) -> Trainable:
     """Return the graphs with which a device trains ``network``, the tier's as clients train it, and infers with what came out.
+
+    ``control`` are the server's control variates, stored beside the first tensors.
 
     Raises:
         EdgeflError: its training cannot be written as a graph (names operation or operator).
@@ -44,7 +47,7 @@ def trainable(session: Session, tier: Tier, network: nn.Module) -> Trainable:
     arrays = {role: np.ascontiguousarray(tensors[name].detach().numpy()) for name, role in roles.items()}
     x, y = _samples(session, tier, training.batch_size)
     reference = {"x": x[:REFERENCE_SAMPLES], "y": y[:REFERENCE_SAMPLES]}
-    feed = _with_anchors(graphs.steps, arrays, session)
+    feed = _with_anchors(graphs.steps, arrays, control, session)
     beta = beta_of(training)
     stepper = Stepper(graphs.steps, feed, training.lr, beta)
     losses = [stepper.step(reference["x"], reference["y"]) for _ in range(REFERENCE_STEPS)]
@@ -57,7 +60,9 @@ def trainable(session: Session, tier: Tier, network: nn.Module) -> Trainable:
     contents = {
         **paths,
         f"{tier.label}/predict.onnx": graphs.predict,
-        f"{tier.label}/parameters.safetensors": safetensors.numpy.save({role[2:]: array for role, array in arrays.items()}),
+        f"{tier.label}/parameters.safetensors": safetensors.numpy.save(
+            {**{role[2:]: array for role, array in arrays.items()}, **{name: tensor.numpy() for name, tensor in control.items()}}
+        ),
         f"{tier.label}/train_reference.safetensors": safetensors.numpy.save(
             {**reference, "losses": np.array(losses, np.float32)}
         ),
@@ -98,14 +103,17 @@ def _samples(session: Session, tier: Tier, count: int) -> tuple[np.ndarray[Any, 
     return x, rng.integers(data.classes, size=count)
 
 
-def _with_anchors(graphs: StepGraphs, arrays: Mapping[str, np.ndarray], session: Session) -> dict[str, np.ndarray]:
-    """Return ``arrays`` with what an objective holds on to at the start of a first round: the weights themselves, and zeros."""
+def _with_anchors(
+    graphs: StepGraphs, arrays: Mapping[str, np.ndarray], control: Mapping[str, Tensor], session: Session
+) -> dict[str, np.ndarray]:
+    """Return ``arrays`` with what an objective holds on to in a device's first round: the weights, and the server's control or zeros."""
     feed = {**arrays, "present": np.ones(session.data.classes, bool)}
     for role in graphs.roles.values():
         if role not in feed:
             kind, name = role.removeprefix("f.").split(".", 1)
             start = arrays[f"p.{name}"]
-            feed[role] = start if kind == "start" else np.zeros_like(start)
+            shift = control[CONTROL + name].numpy() if CONTROL + name in control else np.zeros_like(start)
+            feed[role] = start if kind == "start" else shift
     return feed
 
 

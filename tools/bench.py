@@ -10,6 +10,7 @@ How to read the table:
 - ``× import torch`` is seconds over those of ``python -c "import torch"`` in the same turn: the figure to compare between machines.
 - ``peak MB`` is the largest resident memory of the process, 1 MB = 10⁶ bytes, as the system reports it for each child.
 - ``target`` says what the case is held to, and whether the median meets it. A missed target is not a failure of the tool.
+- Cases that are tools themselves (``train-steps``, ``inference``) are held to the figures that they measure: the largest is shown.
 
 To add a case, write a function that returns a ``Run`` and give it a line in ``CASES``.
 """
@@ -25,10 +26,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 TOOLS = Path(__file__).resolve().parent
 BASELINE = "import-torch"
@@ -36,11 +38,12 @@ BASELINE = "import-torch"
 
 @dataclass(frozen=True)
 class Run:
-    """What one run took."""
+    """What one run took; and by their names the figures that it measured itself, where it is a tool."""
 
     seconds: float
     cpu_s: float
     peak_bytes: int
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 def process(*command: str) -> Run:
@@ -113,22 +116,60 @@ def dry_million_long() -> Run:
     return dry_run(clients=1_000_000, rounds=1_000)
 
 
+def measured(read: Callable[[Any], Mapping[str, float]], tool: str, *options: str) -> Run:
+    """Run a tool that writes what it measured as JSON, and take the figures that are in there."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "figures.json"
+        run = process(sys.executable, tool, *options, "--json", str(out))
+        return replace(run, figures=read(json.loads(out.read_text(encoding="utf-8"))))
+
+
+def train_steps() -> Run:
+    """Measure training steps in onnxruntime: each as a multiple of torch's, on one thread and on two."""
+
+    def read(found: Any) -> dict[str, float]:
+        return {f"{row['network']}, {t['threads']} threads": t["ratio"] for row in found["rows"] for t in row["times"]}
+
+    return measured(read, "onnx_steps.py", "--no-export", "--seconds", "3")
+
+
+def inference() -> Run:
+    """Measure inference in the form ``auto``: its share of the full network's time less the least share of MACs of its tier."""
+
+    def read(rows: Any) -> dict[str, float]:
+        least = {row["tier"]: min(other["mac_share"] for other in rows if other["tier"] == row["tier"]) for row in rows}
+        return {f"tier {row['tier']:g}": row["time_share"] - least[row["tier"]] for row in rows if row["form"] == "auto"}
+
+    return measured(read, "inference_shares.py")
+
+
+def export_resnet18() -> Run:
+    """Export four tiers, each with its graphs for inference, training, and inference of what was trained."""
+    return process(sys.executable, "onnx_steps.py", "--export")
+
+
 @dataclass(frozen=True)
 class Case:
-    """A line of the table: what it runs, and the most it may take."""
+    """A line of the table: what it runs, and the most it may take, or the most that a figure it measures may be."""
 
     title: str
     run: Callable[[], Run]
     seconds_target: float | None = None
     peak_bytes_target: int | None = None
+    figure_target: float | None = None
 
-    def verdict(self, seconds: float, peak_bytes: float) -> str:
+    def verdict(self, seconds: float, peak_bytes: float, figures: Mapping[str, float]) -> str:
         """Say what the target is and whether it is met."""
         parts = []
         if self.seconds_target is not None:
             parts.append(f"< {self.seconds_target:g} s: {_met(seconds < self.seconds_target)}")
         if self.peak_bytes_target is not None:
             parts.append(f"< {self.peak_bytes_target / 1e6:,.0f} MB: {_met(peak_bytes < self.peak_bytes_target)}")
+        if self.figure_target is not None:
+            worst = max(figures, key=lambda name: figures[name])
+            passed = sum(figure <= self.figure_target for figure in figures.values())
+            met = "met" if passed == len(figures) else f"**met by {passed} of {len(figures)}**"
+            parts.append(f"≤ {self.figure_target:g}: {met}, at most {figures[worst]:.2f} ({worst})")
         return ", ".join(parts)
 
 
@@ -147,6 +188,9 @@ CASES = {
         "`edgefl simulate --dry-run`, 1,000 rounds of 1,000 of 1,000,000 clients", dry_million_long, seconds_target=120
     ),
     "plan": Case("`edgefl plan --allocate spectral` ResNet-18, 100 M MACs, 200 MB", plan_ranks),
+    "train-steps": Case("`tools/onnx_steps.py`: training steps ÷ torch's", train_steps, figure_target=1.2),
+    "inference": Case("`tools/inference_shares.py`: share of time − share of MACs", inference, figure_target=0.1),
+    "export-resnet18": Case("graphs of ResNet-18, 3×32×32, four FedHM tiers", export_resnet18, seconds_target=20),
 }
 
 
@@ -171,7 +215,8 @@ def markdown(found: Mapping[str, Sequence[Run]]) -> str:
         seconds, peak_bytes = median(run.seconds for run in done), median(run.peak_bytes for run in done)
         ratio = median(run.seconds / base.seconds for run, base in zip(done, found[BASELINE], strict=True))
         figures = f"{seconds:.2f} | {median(run.cpu_s for run in done):.2f} | {ratio:.2f} | {peak_bytes / 1e6:,.0f}"
-        lines.append(f"| {CASES[name].title} | {figures} | {CASES[name].verdict(seconds, peak_bytes)} |")
+        own = {key: median(run.figures[key] for run in done) for key in done[0].figures}
+        lines.append(f"| {CASES[name].title} | {figures} | {CASES[name].verdict(seconds, peak_bytes, own)} |")
     return "\n".join(lines)
 
 

@@ -26,10 +26,10 @@ from statistics import median
 
 import inference_shares
 import numpy as np
-import onnxruntime as ort
 import torch
 from bench import commit, machine
-from counters.markdown import README, replaced, table
+from counters.markdown import README, replaced
+from step_tables import Facts, Row, Timed, forms_markdown, steps_markdown
 
 from edgefl.benchmarks import clock_of, interleaved, timed, torch_threads
 from edgefl.costing import tier_cost
@@ -39,7 +39,7 @@ from edgefl.local.objective import PLAIN
 from edgefl.local.onnx_loop import beta_of
 from edgefl.local.onnx_training import Stepper, peak_bytes
 from edgefl.local.train import Training, optimizer_of
-from edgefl.methods.base import Method, create
+from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.onnxio.bundle import build_tier
 from edgefl.onnxio.choice import choice_for
@@ -49,11 +49,11 @@ from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
 
-RATIO_TARGET, EXPORT_TARGET_S = 1.2, 20.0
 # A rate so small that weights stay where they are: no step is cheaper than another because it has nothing left to learn.
 TRAINING = Training(epochs=1, batch_size=32, lr=1e-5, momentum=0.9, weight_decay=1e-4)
 EXPORTED = Architecture("resnet18", (3, 32, 32), 10)
 EXPORTED_TIERS = (1.0, 0.5, 0.25, 0.125)
+INFERENCES = 100
 
 
 @dataclass(frozen=True)
@@ -96,31 +96,6 @@ SUBJECTS = (
 QUICK = (SUBJECTS[0], SUBJECTS[2])
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What does not depend on this machine's speed: bytes of the graphs, and of a step's memory as predicted and as onnxruntime has it."""
-
-    graph_bytes: int
-    parameter_bytes: int
-    predicted_memory_bytes: int
-    onnx_memory_bytes: int
-
-    @property
-    def most_graph_bytes(self) -> int:
-        """What the graph is held to."""
-        return int(1.5 * self.parameter_bytes) + 300_000
-
-
-@dataclass(frozen=True)
-class Timed:
-    """Seconds of a step on so many threads, medians, and the median of their ratio."""
-
-    threads: int
-    torch_s: float
-    onnx_s: float
-    ratio: float
-
-
 class Pair:
     """The same step in torch and in onnxruntime, from the same weights."""
 
@@ -159,8 +134,8 @@ class Pair:
             tasks = {"torch": timed(in_torch, clock), "onnx": timed(lambda: stepper.step(self.x, self.y), clock)}
             found = interleaved(tasks, seconds)
         pairs = [(t, o) for (t,), (o,) in zip(found["torch"], found["onnx"], strict=True)]
-        medians = (median(pair[side] for pair in pairs) for side in (0, 1))
-        return Timed(threads, *medians, median(o / t for t, o in pairs))
+        torch_s, onnx_s = (median(pair[side] for pair in pairs) for side in (0, 1))
+        return Timed(threads, torch_s, onnx_s, median(o / t for t, o in pairs))
 
     def facts(self) -> Facts:
         """Return sizes and memory; onnxruntime's: what lies still between steps, the batch, and the most that a step has in use besides."""
@@ -173,15 +148,6 @@ class Pair:
         return Facts(len(graph), trained, predicted, stepper.held_bytes + self.x.nbytes + peak)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the tables."""
-
-    network: str
-    facts: Facts
-    times: tuple[Timed, ...]
-
-
 def rows_of(subjects: Sequence[Subject], threads: Sequence[int], seconds: float) -> list[Row]:
     """Measure; all on one thread first, so that no other thread is there to wait for work."""
     pairs = {subject.title: Pair(subject) for subject in subjects}
@@ -189,7 +155,7 @@ def rows_of(subjects: Sequence[Subject], threads: Sequence[int], seconds: float)
     times: dict[str, list[Timed]] = {title: [] for title in pairs}
     for count in threads:
         for title, pair in pairs.items():
-            print(f"{title}: {_threads(count)}", file=sys.stderr, flush=True)
+            print(f"{title}, threads: {count}", file=sys.stderr, flush=True)
             times[title].append(pair.timed(count, seconds))
     return [Row(title, facts[title], tuple(times[title])) for title in pairs]
 
@@ -216,71 +182,6 @@ def export_seconds() -> float:
     return time.perf_counter() - started
 
 
-def bold(text: str, missed: bool) -> str:
-    """Return ``text``, marked where a target is missed.
-
-    >>> bold("1.31", 1.31 > 1.2)
-    '**1.31**'
-    """
-    return f"**{text}**" if missed else text
-
-
-def steps_markdown(rows: Sequence[Row], export_s: float | None) -> str:
-    """Return the tables of time, and of size and memory."""
-    counts = [_threads(t.threads) for t in rows[0].times]
-    times = [
-        [row.network, *(cell for t in row.times for cell in (f"{t.torch_s * 1e3:.2f}", f"{t.onnx_s * 1e3:.2f}", _ratio(t.ratio)))]
-        for row in rows
-    ]
-    sizes = [[row.network, *_sizes(row.facts)] for row in rows]
-    here = machine()
-    about = (
-        f"A step of {TRAINING.batch_size} samples, momentum SGD with decay, in ms; onnxruntime {ort.__version__}, torch "
-        f"{torch.__version__.partition('+')[0]}, {here['cores']} cores, {here['system']}. Bold: more than {RATIO_TARGET:g} × torch's."
-    )
-    made = (
-        f"Export of ResNet-18's four FedHM tiers with all three graphs: {bold(f'{export_s:.1f} s', export_s >= EXPORT_TARGET_S)}."
-        if export_s
-        else ""
-    )
-    titles = [title for count in counts for title in (f"{count}: torch", "onnxruntime", "ratio")]
-    parts = [about, table(["network", *titles], times), "Size of `train.onnx`, and memory of that step:"]
-    parts += [table(["network", "kB", "at most", "predicted MB", "onnxruntime MB"], sizes), made]
-    return "\n\n".join(filter(None, parts))
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' if count > 1 else ''}"
-
-
-def _ratio(ratio: float) -> str:
-    return bold(f"{ratio:.2f}", ratio > RATIO_TARGET)
-
-
-def _sizes(facts: Facts) -> list[str]:
-    size = bold(f"{facts.graph_bytes / 1e3:,.0f}", facts.graph_bytes > facts.most_graph_bytes)
-    memory = (f"{n / 1e6:,.1f}" for n in (facts.predicted_memory_bytes, facts.onnx_memory_bytes))
-    return [size, f"{facts.most_graph_bytes / 1e3:,.0f}", *memory]
-
-
-def forms_markdown() -> str:
-    """Return the table of inference in every form: FedHM's ResNet-18, shares of the dense network's time, one sample, one thread."""
-    with torch_threads(1):
-        rows = inference_shares.rows_of("fedhm", EXPORTED, list(EXPORTED_TIERS), 100)
-    lines = []
-    for ratio in EXPORTED_TIERS:
-        forms = {row["form"]: row for row in rows if row["tier"] == ratio and row["form"] != "dense"}
-        least, auto = min(row["mac_share"] for row in forms.values()), forms["auto"]
-        times = [
-            bold(f"{row['time_share']:.2f}", row is auto and row["time_share"] > least + inference_shares.SLACK)
-            for row in forms.values()
-        ]
-        sizes = [f"{row['file_bytes'] / 1e6:.1f}" for row in forms.values()]
-        lines.append([f"{ratio:g}", f"{least:.2f}", *times, f"{auto['composed']} of {auto['layers']}", *sizes])
-    titles = ["tier", "MACs", *inference_shares.FORMS, "composed in auto", *(f"{form}, MB" for form in inference_shares.FORMS)]
-    return table(titles, lines)
-
-
 def write(name: str, body: str, readme: Path) -> None:
     """Put a table into the README."""
     readme.write_text(replaced(readme.read_text(encoding="utf-8"), name, body), encoding="utf-8")
@@ -292,29 +193,32 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two small networks on one thread, no export: that it works")
     parser.add_argument("--seconds", type=float, help="of turns for each network and number of threads [10; quick: 0.2]")
     parser.add_argument("--threads", default="1,2", help="separated by commas [1,2]")
+    parser.add_argument("--no-export", action="store_true", help="leave the export out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--write", action="store_true", help="replace the README's tables, that of inference too")
     parser.add_argument("--readme", type=Path, default=README, help="the file with the markers")
     parser.add_argument("--export", action="store_true", help="export and do nothing else")
     options = parser.parse_args()
-    if options.quick and options.write:
-        parser.error("--quick gives no figures for the README")
+    if (options.quick or options.no_export) and options.write:
+        parser.error("--write takes all figures: leave --quick and --no-export out")
     if options.export:
         with tempfile.TemporaryDirectory() as folder, torch_threads(1):
             export(Path(folder))
         return
-    export_s = None if options.quick else export_seconds()
+    export_s = None if options.quick or options.no_export else export_seconds()
     threads = [1] if options.quick else [int(count) for count in options.threads.split(",")]
     seconds = options.seconds or (0.2 if options.quick else 10.0)
     rows = rows_of(QUICK if options.quick else SUBJECTS, threads, seconds)
-    text = steps_markdown(rows, export_s)
+    text = steps_markdown(rows, TRAINING.batch_size, export_s)
     print(text)
     if options.json:
         found = {"commit": commit(), "machine": machine(), "export_s": export_s, "rows": [asdict(row) for row in rows]}
         options.json.write_text(f"{json.dumps(found, indent=2)}\n", encoding="utf-8")
     if options.write:
         write("steps", text, options.readme)
-        write("forms", forms_markdown(), options.readme)
+        with torch_threads(1):
+            shares = inference_shares.rows_of("fedhm", EXPORTED, list(EXPORTED_TIERS), INFERENCES)
+        write("forms", forms_markdown(shares), options.readme)
 
 
 if __name__ == "__main__":

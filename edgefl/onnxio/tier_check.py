@@ -103,7 +103,7 @@ def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
     scalars |= {"t": 0.0} if train.optimizer == "adam" else {}
     start |= {name: np.array(value, np.float32) for name, value in scalars.items()}
     start |= {f"f.start.{name}": tensors[name] for name in train.trained}
-    start |= {f"f.shift.{name}": np.zeros_like(tensors[name]) for name in train.trained}
+    start |= {f"f.shift.{name}": tensors.get(f"control:{name}", np.zeros_like(tensors[name])) for name in train.trained}
     return start | ({"present": np.ones(manifest.classes, np.bool_)} if train.present else {})
 
 

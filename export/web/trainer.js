@@ -68,6 +68,8 @@ export class Trainer {
     const { trained } = this.entry;
     let source = "psf".includes(role) ? this.initial.get(name) : undefined;
     if (!source && role === "f" && name.startsWith("start.")) source = this.initial.get(name.slice(6));
+    // SCAFFOLD's shift is the server's control variate less the device's own, which is zero at first.
+    if (!source && role === "f" && name.startsWith("shift.")) source = this.initial.get(`control:${name.slice(6)}`);
     if (source) return this.tensor(source.type, source.data, source.dims);
     const shifted = role === "f" && name.startsWith("shift.") ? name.slice(6) : name;
     const dims = role === "t" ? [] : trained[shifted];
@@ -157,7 +159,8 @@ export class Trainer {
       tensors.set(name, { dims, data });
       if (this.entry.objective.name !== "scaffold" || !(name in this.entry.trained) || !this.rateSum) continue;
       const start = this.initial.get(name).data;
-      tensors.set(`control:${name}`, { dims, data: data.map((value, i) => (start[i] - value) / this.rateSum) });
+      const control = this.initial.get(`control:${name}`)?.data;
+      tensors.set(`control:${name}`, { dims, data: data.map((value, i) => (start[i] - value) / this.rateSum - (control?.[i] ?? 0)) });
     }
     return tensors;
   }

@@ -8,21 +8,32 @@ from typing import Any
 import numpy as np
 import onnx.helper
 
+from edgefl.onnxio.gradients.patterns import made_by
 from edgefl.onnxio.gradients.tape import Gradient, Op, Tape, prepared, rule
 from edgefl.onnxio.gradients.windows import Window, window_of
 
 
 @prepared("MaxPool")
 def with_indices(tape: Tape, op: Op) -> None:
-    """Ask for where each maximum stood, row by row; where the node gives it column by column, in a node of its own."""
+    """Ask for where each maximum stood, row by row; where the node gives it column by column, in a node of its own.
+
+    The maximum of what went through Relu is Relu of the maximum: put that way round, Relu and its gradient work on the smaller map, and
+    the larger one need not be kept. Where both orders choose different places the maximum is 0, and no gradient comes back.
+    """
+    (x,), y, asked = op.inputs, op.outputs[0], op.outputs[1] if len(op.outputs) > 1 else ""
+    positive = made_by(tape, x, "Relu")
+    if positive is not None and not asked:
+        x, y = positive.inputs[0], tape.fresh("maxpool")
+        tape.shapes[y] = tape.shape(op.outputs[0])
     by_row = {name: value for name, value in op.attributes.items() if name != "storage_order"}
-    asked = op.outputs[1] if len(op.outputs) > 1 else ""
     if asked and op.get("storage_order", 0):
-        tape.op("MaxPool", op.inputs[0], out=[tape.fresh("maxpool"), asked], **op.attributes)
+        tape.op("MaxPool", x, out=[tape.fresh("maxpool"), asked], **op.attributes)
         asked = ""
-    names = [op.outputs[0], asked or tape.fresh("indices")]
-    tape.nodes.append(onnx.helper.make_node("MaxPool", op.inputs, names, name=op.name, **by_row))
+    names = [y, asked or tape.fresh("indices")]
+    tape.nodes.append(onnx.helper.make_node("MaxPool", [x], names, name=op.name, **by_row))
     tape.shapes[names[1]] = tape.shape(op.outputs[0])
+    if y != op.outputs[0]:
+        tape.op("Relu", y, out=op.outputs[0])
 
 
 @prepared("GlobalMaxPool")

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from gradient_case import Array, Case, check, draw
+from gradient_case import Array, Case, check, check_model, draw
+from onnx.parser import parse_model
 from torch import Tensor
+
+from edgefl.onnxio.autodiff import as_model, tape_of
 
 MAXIMA: dict[int, Any] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 MEANS: dict[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -117,3 +120,14 @@ def test_indices_stay_what_they_were(order: int) -> None:
 
     attributes = {"kernel_shape": (2, 2), "strides": (2, 2), "storage_order": order}
     check(Case("MaxPool", {"x": x}, forward, attributes, outputs=2))
+
+
+@pytest.mark.parametrize("x", [draw(2, 3, 6, 4), ties(2, 3, 6, 4)], ids=["all-different", "ties"])
+def test_relu_comes_after_the_maximum(x: Array) -> None:
+    """On the smaller map, with the same result and the same gradient."""
+    text = """<ir_version: 9, opset_import: ["": 20]> g (REAL[n,3,6,4] x, REAL[n,3,3,2] k0) => (REAL loss) {
+        r = Relu (x)  y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)  p = Mul (y, k0)  loss = ReduceSum <keepdims = 0> (p) }"""
+    graphs = [parse_model(text.replace("REAL", real)) for real in ("double", "float")]
+    check_model(Case("", {"x": x}, lambda x: F.max_pool2d(x.relu(), 2), exact=len(np.unique(x)) == x.size), *graphs)
+    forward = as_model(tape_of(graphs[1]), graphs[1].graph.input, graphs[1].graph.output, "forward")
+    assert [node.op_type for node in forward.graph.node] == ["MaxPool", "Relu", "Mul", "ReduceSum"]

@@ -1,0 +1,111 @@
+"""What ``onnx_steps.py`` measures, as records, and the README's tables of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnxruntime as ort
+import torch
+from bench import machine
+from counters.markdown import table
+from inference_shares import SLACK
+
+from edgefl.onnxio.forms import FORMS
+
+RATIO_TARGET, EXPORT_TARGET_S = 1.2, 20.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What does not depend on this machine's speed: bytes of the graphs, and of a step's memory as predicted and as onnxruntime has it."""
+
+    graph_bytes: int
+    parameter_bytes: int
+    predicted_memory_bytes: int
+    onnx_memory_bytes: int
+
+    @property
+    def most_graph_bytes(self) -> int:
+        """What the graph is held to."""
+        return int(1.5 * self.parameter_bytes) + 300_000
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of a step on so many threads, medians, and the median of their ratio."""
+
+    threads: int
+    torch_s: float
+    onnx_s: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the tables."""
+
+    network: str
+    facts: Facts
+    times: tuple[Timed, ...]
+
+
+def bold(text: str, missed: bool) -> str:
+    """Return ``text``, marked where a target is missed.
+
+    >>> bold("1.31", 1.31 > 1.2)
+    '**1.31**'
+    """
+    return f"**{text}**" if missed else text
+
+
+def steps_markdown(rows: Sequence[Row], samples: int, export_s: float | None) -> str:
+    """Return the tables of time, and of size and memory; ``samples`` are in a batch."""
+    counts = [_threads(t.threads) for t in rows[0].times]
+    times = [
+        [row.network, *(cell for t in row.times for cell in (f"{t.torch_s * 1e3:.2f}", f"{t.onnx_s * 1e3:.2f}", _ratio(t.ratio)))]
+        for row in rows
+    ]
+    sizes = [[row.network, *_sizes(row.facts)] for row in rows]
+    here = machine()
+    about = (
+        f"A step of {samples} samples, momentum SGD with decay, in ms; onnxruntime {ort.__version__}, torch "
+        f"{torch.__version__.partition('+')[0]}, {here['cores']} cores, {here['system']}. Bold: more than {RATIO_TARGET:g} × torch's."
+    )
+    made = (
+        f"Export of ResNet-18's four FedHM tiers with all three graphs: {bold(f'{export_s:.1f} s', export_s >= EXPORT_TARGET_S)}."
+        if export_s
+        else ""
+    )
+    titles = [title for count in counts for title in (f"{count}: torch", "onnxruntime", "ratio")]
+    parts = [about, table(["network", *titles], times), "Size of `train.onnx`, and memory of that step:"]
+    parts += [table(["network", "kB", "at most", "predicted MB", "onnxruntime MB"], sizes), made]
+    return "\n\n".join(filter(None, parts))
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def _ratio(ratio: float) -> str:
+    return bold(f"{ratio:.2f}", ratio > RATIO_TARGET)
+
+
+def _sizes(facts: Facts) -> list[str]:
+    size = bold(f"{facts.graph_bytes / 1e3:,.0f}", facts.graph_bytes > facts.most_graph_bytes)
+    memory = (f"{n / 1e6:,.1f}" for n in (facts.predicted_memory_bytes, facts.onnx_memory_bytes))
+    return [size, f"{facts.most_graph_bytes / 1e3:,.0f}", *memory]
+
+
+def forms_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of inference in every form from the rows of ``inference_shares``; ``auto`` is held to its target."""
+    lines = []
+    for tier in dict.fromkeys(row["tier"] for row in rows):
+        forms = {row["form"]: row for row in rows if row["tier"] == tier and row["form"] in FORMS}
+        least, auto = min(row["mac_share"] for row in forms.values()), forms["auto"]
+        missed = auto["time_share"] > least + SLACK
+        times = [bold(f"{forms[form]['time_share']:.2f}", missed and form == "auto") for form in FORMS]
+        sizes = [f"{forms[form]['file_bytes'] / 1e6:.1f}" for form in FORMS]
+        lines.append([f"{tier:g}", f"{least:.2f}", *times, f"{auto['composed']} of {auto['layers']}", *sizes])
+    return table(["tier", "MACs", *FORMS, "composed by auto", *(f"{form}: MB" for form in FORMS)], lines)
