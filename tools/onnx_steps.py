@@ -94,6 +94,12 @@ SUBJECTS = (
     Subject("rnn-shakespeare"),
 )
 QUICK = (SUBJECTS[0], SUBJECTS[2])
+INFERRED = {
+    Subject("resnet18", "fedhm"): EXPORTED_TIERS,
+    Subject("cnn-fashion", "fedpara"): (0.4,),
+    Subject("cnn-fashion", "flanc"): (0.5,),
+}
+"""What inference is timed of, and at which tiers."""
 
 
 class Pair:
@@ -217,7 +223,10 @@ def main() -> None:
     if options.write:
         write("steps", text, options.readme)
         with torch_threads(1):
-            shares = inference_shares.rows_of("fedhm", EXPORTED, list(EXPORTED_TIERS), INFERENCES)
+            shares = {
+                subject.title: inference_shares.rows_of(subject.method, subject.architecture, list(tiers), INFERENCES)
+                for subject, tiers in INFERRED.items()
+            }
         write("forms", forms_markdown(shares), options.readme)
 
 

@@ -98,14 +98,15 @@ def _sizes(facts: Facts) -> list[str]:
     return [size, f"{facts.most_graph_bytes / 1e3:,.0f}", *memory]
 
 
-def forms_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of inference in every form from the rows of ``inference_shares``; ``auto`` is held to its target."""
+def forms_markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Return the table of inference in every form: network → rows of ``inference_shares``; ``auto`` is held to its target."""
     lines = []
-    for tier in dict.fromkeys(row["tier"] for row in rows):
-        forms = {row["form"]: row for row in rows if row["tier"] == tier and row["form"] in FORMS}
-        least, auto = min(row["mac_share"] for row in forms.values()), forms["auto"]
-        missed = auto["time_share"] > least + SLACK
-        times = [bold(f"{forms[form]['time_share']:.2f}", missed and form == "auto") for form in FORMS]
-        sizes = [f"{forms[form]['file_bytes'] / 1e6:.1f}" for form in FORMS]
-        lines.append([f"{tier:g}", f"{least:.2f}", *times, f"{auto['composed']} of {auto['layers']}", *sizes])
-    return table(["tier", "MACs", *FORMS, "composed by auto", *(f"{form}: MB" for form in FORMS)], lines)
+    for network, rows in found.items():
+        for tier in dict.fromkeys(row["tier"] for row in rows):
+            forms = {row["form"]: row for row in rows if row["tier"] == tier and row["form"] in FORMS}
+            least, auto = min(row["mac_share"] for row in forms.values()), forms["auto"]
+            missed = auto["time_share"] > least + SLACK
+            times = [bold(f"{forms[form]['time_share']:.2f}", missed and form == "auto") for form in FORMS]
+            sizes = [f"{forms[form]['file_bytes'] / 1e6:.2f}" for form in FORMS]
+            lines.append([f"{network} {tier:g}", f"{least:.2f}", *times, f"{auto['composed']} of {auto['layers']}", *sizes])
+    return table(["network", "MACs", *FORMS, "composed by auto", *(f"{form}: MB" for form in FORMS)], lines)

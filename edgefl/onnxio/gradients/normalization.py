@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx.helper
 
-from edgefl.onnxio.gradients.patterns import channel_sum, filled, made_by, product, put
+from edgefl.onnxio.gradients.patterns import channel_sum, made_by, product, put
 from edgefl.onnxio.gradients.reduction import axes_of
 from edgefl.onnxio.gradients.tape import Gradient, Op, Tape, prepared, rule
 
@@ -32,14 +32,22 @@ def batch_statistics(tape: Tape, op: Op) -> None:
 def normalised(tape: Tape, x: str, w: str, b: str, epsilon: float, out: str | None = None) -> tuple[str, str, str]:
     """Normalise (batch, channels, …) by the statistics over all but the channels; return the result, mean and (population) variance."""
     channels = tape.shape(x)[1]
-    count = tape.op("Shape", x, start=1, end=2) if channels is None else tape.integers(channels)
-    # Momentum 0 takes nothing of these. They differ from each other and from scales and shifts of 1 and 0, because onnxruntime makes one
-    # tensor of equal ones and then writes the statistics over it while it still reads it.
-    unused = (filled(tape, 2.0, count, (channels,)), filled(tape, 3.0, count, (channels,)))
+    # Momentum 0 takes nothing of these, but onnxruntime writes the statistics over them. It makes one tensor of equal ones, and keeps
+    # what is constant for the next step: so each is computed, and unlike any other, or one layer's statistics would end up in another's
+    # and a step that diverged would spoil all that follow.
+    fresh = w if tape.known(w) is None else _first_values(tape, x)
+    unused = [tape.op("Mul", fresh, tape.number(2.0 + len(tape.nodes) + i)) for i in range(2)]
     names = [out or tape.fresh("normalised"), tape.fresh("mean"), tape.fresh("variance")]
     tape.op("BatchNormalization", x, w, b, *unused, out=names, training_mode=1, momentum=0.0, epsilon=epsilon)
     tape.shapes |= {names[0]: tape.shape(x), names[1]: (channels,), names[2]: (channels,)}
     return names[0], names[1], names[2]
+
+
+def _first_values(tape: Tape, x: str) -> str:
+    """Return one value of ``x`` for each channel."""
+    axes = [0, *range(2, len(tape.shape(x)))]
+    zeros, ones = (tape.integers(*[at] * len(axes)) for at in (0, 1))
+    return str(tape.op("Reshape", tape.op("Slice", x, zeros, ones, tape.integers(*axes)), tape.integers(-1)))
 
 
 def _put_running(tape: Tape, op: Op, own: tuple[str, str, str]) -> None:
