@@ -10,16 +10,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch.nn.functional as F
+import torch
+import torch.onnx.ops
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from edgefl.onnxio.export import OPSET
 
 
 @contextmanager
 def exportable(network: nn.Module) -> Iterator[None]:
-    """Within the context, layers of ``network`` that keep running statistics compute the batch's, and the new running ones, in the open.
+    """Within the context, layers of ``network`` that keep running statistics export as the operator in training mode and their update.
 
-    The results are torch's: normalised by the batch's variance over n, kept: the one over n − 1.
+    What a graph computes is torch's: normalised by the batch's variance over n, kept: the one over n − 1. Only for export: called in
+    torch, the layers return nothing of use.
     """
     layers: list[Any] = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     for layer in layers:
@@ -38,12 +42,11 @@ class _Forward:
         self.layer = layer
 
     def __call__(self, x: Tensor) -> Tensor:
-        layer, axes = self.layer, [0, *range(2, x.dim())]
+        layer = self.layer
         if not layer.training:
             result: Tensor = type(layer).forward(layer, x)
             return result
-        normal = F.batch_norm(x, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
-        mean, variance = x.mean(axes), (x - x.mean(axes, keepdim=True)).square().mean(axes)
+        normal, mean, variance = _normalised(x, layer)
         count = x.numel() / x.shape[1]
         if layer.momentum is None:
             layer.num_batches_tracked.add_(1)
@@ -51,3 +54,19 @@ class _Forward:
         layer.running_mean.copy_((1 - share) * layer.running_mean + share * mean)
         layer.running_var.copy_((1 - share) * layer.running_var + share * variance * (count / (count - 1)))
         return normal
+
+
+def _normalised(x: Tensor, layer: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the node that normalises by the batch, with the mean and the variance (over n) that it found."""
+    channels = layer.num_features
+    weight = x.new_ones(channels) if layer.weight is None else layer.weight
+    bias = x.new_zeros(channels) if layer.bias is None else layer.bias
+    found = torch.onnx.ops.symbolic_multi_out(
+        "BatchNormalization",
+        (x, weight, bias, layer.running_mean, layer.running_var),
+        attrs={"training_mode": 1, "momentum": 0.0, "epsilon": layer.eps},
+        dtypes=(x.dtype,) * 3,
+        shapes=(x.shape, (channels,), (channels,)),
+        version=OPSET,
+    )
+    return found[0], found[1], found[2]

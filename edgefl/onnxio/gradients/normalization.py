@@ -6,6 +6,8 @@ mean and variance too. Its momentum is set to 0, so that these are the batch's o
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import onnx.helper
 
 from edgefl.onnxio.gradients.patterns import channel_sum, made_by, product, put
@@ -21,23 +23,28 @@ def batch_statistics(tape: Tape, op: Op) -> None:
     x, w, b, mean, variance = op.inputs
     epsilon = op.get("epsilon", EPSILON)
     if op.get("training_mode", 0):
-        own = normalised(tape, x, w, b, epsilon, op.outputs[0])
-        _put_running(tape, op, own)
+        if op.get("momentum", 0.9) == 0.0:
+            normalised(tape, x, w, b, epsilon, *op.outputs)
+        else:
+            _put_running(tape, op, normalised(tape, x, w, b, epsilon, op.outputs[0]))
     elif _measured_of(tape, x, mean, variance):
         normalised(tape, x, w, b, epsilon, op.outputs[0])
     else:
         tape.nodes.append(onnx.helper.make_node("BatchNormalization", op.inputs, op.outputs, name=op.name, epsilon=epsilon))
 
 
-def normalised(tape: Tape, x: str, w: str, b: str, epsilon: float, out: str | None = None) -> tuple[str, str, str]:
-    """Normalise (batch, channels, …) by the statistics over all but the channels; return the result, mean and (population) variance."""
+def normalised(tape: Tape, x: str, w: str, b: str, epsilon: float, *out: str) -> tuple[str, str, str]:
+    """Normalise (batch, channels, …) by the statistics over all but the channels; return the result, mean and (population) variance.
+
+    ``out`` gives names to some of them.
+    """
     channels = tape.shape(x)[1]
     # Momentum 0 takes nothing of these, but onnxruntime writes the statistics over them. It makes one tensor of equal ones, and keeps
     # what is constant for the next step: so each is computed, and unlike any other, or one layer's statistics would end up in another's
     # and a step that diverged would spoil all that follow.
     fresh = w if tape.known(w) is None else _first_values(tape, x)
     unused = [tape.op("Mul", fresh, tape.number(2.0 + len(tape.nodes) + i)) for i in range(2)]
-    names = [out or tape.fresh("normalised"), tape.fresh("mean"), tape.fresh("variance")]
+    names = [name or tape.fresh(hint) for name, hint in zip_longest(out, ("normalised", "mean", "variance"))]
     tape.op("BatchNormalization", x, w, b, *unused, out=names, training_mode=1, momentum=0.0, epsilon=epsilon)
     tape.shapes |= {names[0]: tape.shape(x), names[1]: (channels,), names[2]: (channels,)}
     return names[0], names[1], names[2]
