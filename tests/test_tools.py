@@ -166,7 +166,76 @@ def test_the_benchmark_runs_its_cheapest_case(tmp_path):
     assert set(json.loads(runs.read_text())) == {"commit", "machine", "runs"}
 
 
-@pytest.mark.parametrize("name", ["compare_counters", "counters.markdown", "bench"])
+def test_targets_of_what_a_tool_measures_itself():
+    bench = tool_of("bench")
+    case = bench.Case("steps", bench.train_steps, figure_target=1.2)
+    assert case.verdict(1, 1, {"mlp": 0.8, "cnn": 1.2}) == "≤ 1.2: met, at most 1.20 (cnn)"
+    assert case.verdict(1, 1, {"mlp": 1.3, "cnn": 1.2}) == "≤ 1.2: **met by 1 of 2**, at most 1.30 (mlp)"
+    found = {
+        bench.BASELINE: [bench.Run(2, 1, 10**8)],
+        "inference": [bench.Run(4, 3, 10**8, {"tier 1": figure}) for figure in (0.3, 0.04, 0.05)],
+    }
+    found[bench.BASELINE] *= 3
+    assert bench.markdown(found).endswith("| ≤ 0.1: met, at most 0.05 (tier 1) |")
+
+
+def test_the_benchmark_reads_the_figures_of_tools(monkeypatch):
+    bench = tool_of("bench")
+    steps = {"rows": [{"network": "mlp", "times": [{"threads": 1, "ratio": 0.9}, {"threads": 2, "ratio": 1.1}]}]}
+    shares = [
+        {"tier": 0.5, "form": form, "mac_share": macs, "time_share": time}
+        for form, macs, time in (("factored", 0.4, 0.45), ("composed", 1, 1.0), ("auto", 1, 0.7))
+    ]
+
+    def process(*command):
+        Path(command[-1]).write_text(json.dumps(steps if "onnx_steps.py" in command else shares))
+        return bench.Run(4, 3, 10**8)
+
+    monkeypatch.setattr(bench, "process", process)
+    assert bench.train_steps().figures == {"mlp, 1 threads": 0.9, "mlp, 2 threads": 1.1}
+    assert bench.inference().figures == {"tier 0.5": pytest.approx(0.3)}
+
+
+def test_steps_of_torch_and_onnxruntime_are_the_same_work(tmp_path, monkeypatch, capsys):
+    """Figures are not judged: tests are not timed. Both sides see the same batch, and their losses fall alike."""
+    tool = tool_of("onnx_steps")
+    monkeypatch.setattr(tool, "QUICK", (tool.Subject("mlp"),))
+    monkeypatch.setattr(sys, "argv", ["onnx_steps.py", "--quick", "--seconds", "0.01", "--json", str(tmp_path / "rows.json")])
+    tool.main()
+    (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [t["threads"] for t in row["times"]] == [1]
+    assert row["times"][0]["ratio"] > 0
+    facts = row["facts"]
+    assert facts["parameter_bytes"] == 4 * 203_530
+    # Parameters and momentum lie there twice.
+    assert facts["onnx_memory_bytes"] > 4 * facts["parameter_bytes"]
+    assert facts["graph_bytes"] < 300_000
+    assert "| mlp, fedavg | 4 | 1,521 | 3.2 | " in capsys.readouterr().out
+    pair = tool.Pair(tool.Subject("mlp"))
+    losses = pair.losses(3, lr=0.05)
+    assert losses["onnx"] == pytest.approx(losses["torch"], rel=1e-5)
+    assert losses["torch"][2] < 0.99 * losses["torch"][0]
+
+
+def test_what_misses_its_target_is_bold():
+    tables = tool_of("step_tables")
+    facts = tables.Facts(graph_bytes=400_000, parameter_bytes=60_000, predicted_memory_bytes=10**7, onnx_memory_bytes=2 * 10**7)
+    row = tables.Row("net", facts, (tables.Timed(1, 0.001, 0.0013, 1.3), tables.Timed(2, 0.001, 0.0011, 1.1)))
+    text = tables.steps_markdown([row], 32, 21.0)
+    assert "| net | 1.00 | 1.30 | **1.30** | 1.00 | 1.10 | 1.10 |" in text
+    assert "| net | **400** | 390 | 10.0 | 20.0 |" in text
+    assert "three graphs: **21.0 s**." in text
+    forms = [
+        {"tier": 0.5, "form": form, "mac_share": 0.4, "time_share": time, "file_bytes": 10**6, "composed": 1, "layers": 3}
+        for form, time in (("factored", 0.8), ("composed", 1.0), ("auto", 0.6))
+    ]
+    forms.insert(
+        0, {"tier": 1.0, "form": "dense", "mac_share": 1.0, "time_share": 1.0, "file_bytes": 10**6, "composed": 0, "layers": 0}
+    )
+    assert "| net 0.5 | 0.40 | 0.80 | 1.00 | **0.60** | 1 of 3 | 1.00 | 1.00 | 1.00 |" in tables.forms_markdown({"net": forms})
+
+
+@pytest.mark.parametrize("name", ["compare_counters", "counters.markdown", "bench", "step_tables"])
 def test_examples(name):
     found = doctest.testmod(tool_of(name))
     assert (found.failed, found.attempted > 0) == (0, True)

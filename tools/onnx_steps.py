@@ -19,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -122,23 +122,31 @@ class Pair:
         self.first = {role: tensors[name].detach().numpy() for name, role in self.graphs.roles.items() if name in tensors}
         self.first["present"] = np.ones(self.architecture.classes, bool)
 
-    def timed(self, threads: int, seconds: float) -> Timed:
-        """Take turns for about so many seconds."""
-        clock = clock_of(threads)
-        stepper = Stepper(self.graphs, self.first, TRAINING.lr, beta_of(TRAINING), threads=threads)
-        optimizer, loss = optimizer_of(self.method, self.module, TRAINING), loss_of(self.method, PLAIN, {})
+    def sides(self, threads: int = 1, lr: float = TRAINING.lr) -> dict[str, Callable[[], float]]:
+        """Return what takes a step on each side, and gives the loss before it."""
+        training = replace(TRAINING, lr=lr)
+        stepper = Stepper(self.graphs, self.first, lr, beta_of(training), threads=threads)
+        optimizer, loss = optimizer_of(self.method, self.module, training), loss_of(self.method, PLAIN, {})
         x, y, present = map(torch.from_numpy, (self.x, self.y, self.first["present"]))
 
-        def in_torch() -> None:
+        def in_torch() -> float:
             value = loss(self.module, Batch(x, y, present))
             value.backward()
             optimizer.step()
             optimizer.zero_grad()
-            value.item()
+            return value.item()
 
+        return {"torch": in_torch, "onnx": lambda: stepper.step(self.x, self.y)}
+
+    def losses(self, steps: int, lr: float) -> dict[str, list[float]]:
+        """Return the losses of so many steps on each side: the same, as the work is."""
+        return {side: [step() for _ in range(steps)] for side, step in self.sides(lr=lr).items()}
+
+    def timed(self, threads: int, seconds: float) -> Timed:
+        """Take turns for about so many seconds."""
+        clock = clock_of(threads)
         with torch_threads(threads):
-            tasks = {"torch": timed(in_torch, clock), "onnx": timed(lambda: stepper.step(self.x, self.y), clock)}
-            found = interleaved(tasks, seconds)
+            found = interleaved({side: timed(step, clock) for side, step in self.sides(threads).items()}, seconds)
         pairs = [(t, o) for (t,), (o,) in zip(found["torch"], found["onnx"], strict=True)]
         torch_s, onnx_s = (median(pair[side] for pair in pairs) for side in (0, 1))
         return Timed(threads, torch_s, onnx_s, median(o / t for t, o in pairs))

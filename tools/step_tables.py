@@ -102,7 +102,7 @@ def forms_markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """Return the table of inference in every form: network → rows of ``inference_shares``; ``auto`` is held to its target."""
     lines = []
     for network, rows in found.items():
-        for tier in dict.fromkeys(row["tier"] for row in rows):
+        for tier in dict.fromkeys(row["tier"] for row in rows if row["form"] in FORMS):  # "dense" is what shares are of
             forms = {row["form"]: row for row in rows if row["tier"] == tier and row["form"] in FORMS}
             least, auto = min(row["mac_share"] for row in forms.values()), forms["auto"]
             missed = auto["time_share"] > least + SLACK

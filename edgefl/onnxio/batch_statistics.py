@@ -15,6 +15,7 @@ import torch.onnx.ops
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from edgefl.errors import EdgeflError
 from edgefl.onnxio.export import OPSET
 
 
@@ -24,8 +25,14 @@ def exportable(network: nn.Module) -> Iterator[None]:
 
     What a graph computes is torch's: normalised by the batch's variance over n, kept: the one over n − 1. Only for export: called in
     torch, the layers return nothing of use.
+
+    Raises:
+        EdgeflError: a layer's momentum is None: the mean over all batches needs their count, which no training graph has.
     """
-    layers: list[Any] = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    named = {n: m for n, m in network.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats}
+    if counting := [name for name, layer in named.items() if layer.momentum is None]:
+        raise EdgeflError(f"layer {counting[0]}: BatchNorm with momentum None cannot be trained in ONNX, expected a number")
+    layers: list[Any] = list(named.values())
     for layer in layers:
         layer.forward = _Forward(layer)
     try:
@@ -36,7 +43,7 @@ def exportable(network: nn.Module) -> Iterator[None]:
 
 
 class _Forward:
-    """A layer's ``forward``, in training written out."""
+    """A layer's ``forward``, in training with its statistics as results."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -48,9 +55,7 @@ class _Forward:
             return result
         normal, mean, variance = _normalised(x, layer)
         count = x.numel() / x.shape[1]
-        if layer.momentum is None:
-            layer.num_batches_tracked.add_(1)
-        share = 1.0 / layer.num_batches_tracked if layer.momentum is None else layer.momentum
+        share = layer.momentum
         layer.running_mean.copy_((1 - share) * layer.running_mean + share * mean)
         layer.running_var.copy_((1 - share) * layer.running_var + share * variance * (count / (count - 1)))
         return normal

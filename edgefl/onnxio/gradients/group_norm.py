@@ -22,6 +22,7 @@ def instance_normalization(tape: Tape, op: Op) -> None:
     result, mean, variance = _row_statistics(tape, rows, op.get("epsilon", EPSILON))
     if not (_is(tape, scale, 1.0) and _is(tape, shift, 0.0)):
         each = [_for_each(tape, vector, x) for vector in (scale, shift)]
+        mean = _released(tape, result, mean)
         result = put(
             tape, tape.shape(rows), "BatchNormalization", rows, *each, mean, variance, epsilon=op.get("epsilon", EPSILON)
         )
@@ -31,6 +32,11 @@ def instance_normalization(tape: Tape, op: Op) -> None:
 def _row_statistics(tape: Tape, rows: str, epsilon: float) -> tuple[str, str, str]:
     count, shape = tape.op("Shape", rows, start=1, end=2), tape.shape(rows)[1:2]
     return normalised(tape, rows, filled(tape, 1.0, count, shape), filled(tape, 0.0, count, shape), epsilon)
+
+
+def _released(tape: Tape, unused: str, mean: str) -> str:
+    """Return ``mean`` as it is, with a reader for a result that has no other: onnxruntime would hold that one until the step ends."""
+    return put(tape, tape.shape(mean), "Reshape", mean, tape.op("Shape", unused, start=1, end=2))
 
 
 def _is(tape: Tape, vector: str, value: float) -> bool:
@@ -67,7 +73,8 @@ def affine_of_groups(tape: Tape, op: Op) -> None:
     lines, epsilon = product(batch, channels), by_group.get("epsilon")
     inner = math.prod(tape.fixed(op, by_group.inputs[0], [2])) // math.prod(tape.fixed(op, x, range(2, len(sides) + 2)))
     each = [_for_each(tape, put(tape, (channels,), "Reshape", vector, tape.integers(-1)), x) for vector in (scale, shift)]
-    statistics = [_repeated(tape, value, inner, lines) for value in by_group.outputs[1:3]]
+    normal, mean, variance = by_group.outputs
+    statistics = [_repeated(tape, value, inner, lines) for value in (_released(tape, normal, mean), variance)]
     rows = put(tape, (1, lines, product(*sides)), "Reshape", x, tape.integers(1, -1, product(*sides) or 0))
     result = put(tape, tape.shape(rows), "BatchNormalization", rows, *each, *statistics, epsilon=epsilon)
     _back(tape, result, x, tape.shape(x), op.outputs[0])

@@ -110,7 +110,8 @@ def with_gradients(case: Case, model: onnx.ModelProto) -> onnx.ModelProto:
     shapes = {value.name: value.type.tensor_type for value in model.graph.input}
     outputs = [model.graph.output[0]]
     for name in case.by:
-        tape.op("Identity", found[name], out=f"d.{name}")
+        node = ("Identity", found[name]) if name in found else ("Sub", name, name)  # the loss does not depend on it
+        tape.op(*node, out=f"d.{name}")
         dims = [d.dim_value or d.dim_param for d in shapes[name].shape.dim]
         outputs.append(make_tensor_value_info(f"d.{name}", shapes[name].elem_type, dims))
     result = as_model(tape, model.graph.input, outputs, "gradients")
