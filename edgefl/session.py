@@ -72,16 +72,18 @@ class Session:
         graphs = self.step_graphs if self.config.runtime == "onnx" else None
         return Rules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer, graphs)
 
-    def graphs_of(self, method: Method, tier: Tier) -> TierGraphs:
-        """Return the ONNX graphs that a client of ``tier`` trains and infers with, its weights outside."""
+    def graphs_of(self, method: Method, tier: Tier, parts: bool = False) -> TierGraphs:
+        """Return the ONNX graphs that a client of ``tier`` trains and infers with, its weights outside; ``parts``: in micro-batches too."""
         from edgefl.onnxio.tier_graphs import tier_graphs  # a second to import, and most runs train in torch
 
         task = self.clients.task
-        return tier_graphs(method, self.architecture, tier, task.training.optimizer, task.training.weight_decay, task.objective)
+        return tier_graphs(
+            method, self.architecture, tier, task.training.optimizer, task.training.weight_decay, task.objective, parts
+        )
 
     def step_graphs(self, method: Method, tier: Tier) -> StepGraphs:
         """Return the training steps of ``tier`` in ONNX."""
-        return self.graphs_of(method, tier).steps
+        return self.graphs_of(method, tier, parts=True).steps
 
     @cached_property
     def forecast(self) -> Forecast:

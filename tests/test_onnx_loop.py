@@ -39,7 +39,7 @@ def job_of(task, method="heterofl", onnx=True, **options):
     state = method.init(task.architecture, (Tier(1.0), TIER, Tier(0.25)), generator(0, "init"))
     payload = encode(method.submodel(state, TIER, np.random.default_rng(0)).tensors)
     training = task.training
-    graphs = tier_graphs(method, task.architecture, TIER, training.optimizer, training.weight_decay, task.objective).steps
+    graphs = tier_graphs(method, task.architecture, TIER, training.optimizer, training.weight_decay, task.objective, True).steps
     planned = Outcome(0, "phone", "trained", TIER, samples=70, upload_bytes=7)
     return Job(1, method, TIER, payload, planned, graphs=graphs if onnx else None, **options)
 

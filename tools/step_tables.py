@@ -61,35 +61,28 @@ def bold(text: str, missed: bool) -> str:
 
 
 def steps_markdown(rows: Sequence[Row], samples: int, export_s: float | None) -> str:
-    """Return the tables of time, and of size and memory; ``samples`` are in a batch."""
-    counts = [_threads(t.threads) for t in rows[0].times]
-    times = [
-        [row.network, *(cell for t in row.times for cell in (f"{t.torch_s * 1e3:.2f}", f"{t.onnx_s * 1e3:.2f}", _ratio(t.ratio)))]
-        for row in rows
-    ]
-    sizes = [[row.network, *_sizes(row.facts)] for row in rows]
+    """Return the table of time, size and memory; ``samples`` are in a batch."""
     here = machine()
     about = (
-        f"A step of {samples} samples, momentum SGD with decay, in ms; onnxruntime {ort.__version__}, torch "
-        f"{torch.__version__.partition('+')[0]}, {here['cores']} cores, {here['system']}. Bold: more than {RATIO_TARGET:g} × torch's."
+        f"A step of {samples} samples, momentum SGD with decay: milliseconds; kB of `train.onnx`, and the most it may have; MB of memory, "
+        f"predicted and as onnxruntime had it. onnxruntime {ort.__version__}, torch {torch.__version__.partition('+')[0]}, {here['cores']} "
+        f"cores, {here['system']}. Bold: a missed target, such as more than {RATIO_TARGET:g} × torch's time."
     )
-    made = (
-        f"Export of ResNet-18's four FedHM tiers with all three graphs: {bold(f'{export_s:.1f} s', export_s >= EXPORT_TARGET_S)}."
-        if export_s
-        else ""
-    )
-    titles = [title for count in counts for title in (f"{count}: torch", "onnxruntime", "ratio")]
-    parts = [about, table(["network", *titles], times), "Size of `train.onnx`, and memory of that step:"]
-    parts += [table(["network", "kB", "at most", "predicted MB", "onnxruntime MB"], sizes), made]
-    return "\n\n".join(filter(None, parts))
+    titles = [title for t in rows[0].times for title in (f"{_threads(t.threads)}: torch", "onnxruntime", "ratio")]
+    lines = [[row.network, *(cell for t in row.times for cell in _times(t)), *_sizes(row.facts)] for row in rows]
+    parts = [about, table(["network", *titles, "kB", "at most", "MB, predicted", "onnxruntime"], lines)]
+    if export_s is not None:
+        taken = bold(f"{export_s:.1f} s", export_s >= EXPORT_TARGET_S)
+        parts.append(f"Export of ResNet-18's four FedHM tiers with all three graphs, a process of its own: {taken}.")
+    return "\n\n".join(parts)
 
 
 def _threads(count: int) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
 
 
-def _ratio(ratio: float) -> str:
-    return bold(f"{ratio:.2f}", ratio > RATIO_TARGET)
+def _times(found: Timed) -> list[str]:
+    return [f"{found.torch_s * 1e3:.1f}", f"{found.onnx_s * 1e3:.1f}", bold(f"{found.ratio:.2f}", found.ratio > RATIO_TARGET)]
 
 
 def _sizes(facts: Facts) -> list[str]:
@@ -105,6 +98,8 @@ def forms_markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         for tier in dict.fromkeys(row["tier"] for row in rows if row["form"] in FORMS):  # "dense" is what shares are of
             forms = {row["form"]: row for row in rows if row["tier"] == tier and row["form"] in FORMS}
             least, auto = min(row["mac_share"] for row in forms.values()), forms["auto"]
+            if not auto["layers"]:
+                continue  # nothing is factorized: it is the dense network itself
             missed = auto["time_share"] > least + SLACK
             times = [bold(f"{forms[form]['time_share']:.2f}", missed and form == "auto") for form in FORMS]
             sizes = [f"{forms[form]['file_bytes'] / 1e6:.2f}" for form in FORMS]

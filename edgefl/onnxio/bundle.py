@@ -44,17 +44,24 @@ class TierFiles:
 
 
 def build_tier(
-    module: nn.Module, input_shape: tuple[int, ...], label: str, rng: np.random.Generator, vocabulary: int = 0
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    label: str,
+    rng: np.random.Generator,
+    vocabulary: int = 0,
+    graph: bytes | None = None,
 ) -> TierFiles:
     """Export ``module`` and store reference inputs, drawn from ``rng``, with the outputs that torch computes for them.
 
-    Inputs are float32 from a normal distribution, or, where there is a ``vocabulary``, int64 ids below it.
+    Inputs are float32 from a normal distribution, or, where there is a ``vocabulary``, int64 ids below it. ``graph`` is the module's
+    graph where somebody has it already.
 
     Raises:
         BundleError: onnxruntime's outputs differ from torch's by more than 1e-4.
     """
     path = f"{label}/forward.onnx"
-    files = form_files(module, input_shape, "int64" if vocabulary else "float32", path)
+    dtype = "int64" if vocabulary else "float32"
+    files = form_files(module, input_shape, dtype, path) if graph is None else {path: graph}
     shape = (REFERENCE_SAMPLES, *input_shape)
     x = rng.integers(vocabulary, size=shape) if vocabulary else rng.standard_normal(shape).astype(np.float32)
     with torch.no_grad():

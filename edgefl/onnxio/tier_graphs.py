@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+import onnx
+import onnx.numpy_helper
 import torch
 
 from edgefl.local.client import loss_of, shared_parameters
@@ -31,17 +35,23 @@ class TierGraphs:
 
 
 def tier_graphs(
-    method: Method, architecture: Architecture, tier: Tier, optimizer: str, weight_decay: float, objective: Objective
+    method: Method,
+    architecture: Architecture,
+    tier: Tier,
+    optimizer: str,
+    weight_decay: float,
+    objective: Objective,
+    parts: bool = False,
 ) -> TierGraphs:
     """Return the graphs of a tier's network under ``method``, with its own loss and the objective's term.
 
-    They depend on no weight and no data: those of one configuration are made once and kept.
+    They depend on no weight and no data: those of one configuration are made once and kept. ``parts`` adds those of a step in parts.
 
     Raises:
         EdgeflError: the network cannot be exported, or an operator has no gradient rule (named).
     """
     options = type(method).__name__, method.config.model_dump_json()
-    return _made(_Asked(options, architecture, tier, optimizer, weight_decay, objective, method))
+    return _made(_Asked(options, architecture, tier, optimizer, weight_decay, objective, method), parts)
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,16 @@ class _Asked:
 
 
 @lru_cache(maxsize=64)
-def _made(asked: _Asked) -> TierGraphs:
+def _made(asked: _Asked, parts: bool) -> TierGraphs:
+    graph, rule = _exported(asked)
+    if parts:
+        plain = _made(asked, False)
+        return TierGraphs(StepGraphs(plain.steps.steps, graph.roles, *part_graphs(graph, rule)), plain.predict)
+    return TierGraphs(StepGraphs(training_graphs(graph, rule), graph.roles), predict_graph(graph))
+
+
+@lru_cache(maxsize=64)
+def _exported(asked: _Asked) -> tuple[LossGraph, StepRule]:
     method, architecture, tier, objective = asked.method, asked.architecture, asked.tier, asked.objective
     with Unfilled():
         network = method.network(architecture, tier)
@@ -70,8 +89,18 @@ def _made(asked: _Asked) -> TierGraphs:
     samples = architecture.samples(2)
     if samples.is_floating_point():
         samples = torch.zeros_like(samples)
-    graph = loss_graph(network, loss, samples, architecture.classes, anchors(names), method.draws(tier))
-    return TierGraphs(StepGraphs(training_graphs(graph, rule), graph.roles, *part_graphs(graph, rule)), predict_graph(graph))
+    return loss_graph(network, loss, samples, architecture.classes, anchors(names), method.draws(tier)), rule
+
+
+def with_weights(predict: bytes, arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Return an inference graph with the tensors inside that it has as inputs: ``arrays``, by the graph's names."""
+    model = onnx.load_model_from_string(predict)
+    given = [value for value in model.graph.input if value.name in arrays]
+    for value in given:
+        model.graph.input.remove(value)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(arrays[value.name], value.name))
+    model.graph.name = "forward"
+    return model.SerializeToString(deterministic=True)
 
 
 def predict_graph(graph: LossGraph) -> bytes:
