@@ -235,8 +235,6 @@ def _options(threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # In the graph's own order, which updates a tensor as soon as its gradient is there; another holds up to a quarter more at the peak.
-    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     options.log_severity_level = 4
     return options
 

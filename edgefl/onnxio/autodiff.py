@@ -150,7 +150,7 @@ def as_model(
 ) -> onnx.ModelProto:
     """Return what is on a tape as a model, without constants that no node reads and, given outputs, nodes that lead to none of them."""
     outputs = list(outputs)
-    nodes = _live(tape.nodes, {value.name for value in outputs}) if outputs else list(tape.nodes)
+    nodes = _ends_last(_live(tape.nodes, {value.name for value in outputs})) if outputs else list(tape.nodes)
     read = {name for node in nodes for name in reads(node)}
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in tape.constants.items() if name in read]
     graph = onnx.helper.make_graph(nodes, name, list(inputs), outputs, constants)
@@ -166,6 +166,17 @@ def _live(nodes: Sequence[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodePr
             kept.append(node)
             wanted.update(reads(node))
     return kept[::-1]
+
+
+def _ends_last(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Put nodes that no other reads last, in reverse order.
+
+    onnxruntime sorts nodes itself, beginning from the last that nobody reads: late layers' updates then come first, and what they are
+    made of is let go. In the order of writing a step of ResNet-9 holds half as much again.
+    """
+    read = {name for node in nodes for name in reads(node)}
+    ends = [node for node in nodes if not read.intersection(node.output)]
+    return [node for node in nodes if read.intersection(node.output)] + ends[::-1]
 
 
 def reads(node: onnx.NodeProto) -> set[str]:

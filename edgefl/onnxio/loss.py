@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxio.batch import drop_unread, fixed_reshapes
+from edgefl.onnxio.batch_statistics import exportable
 from edgefl.onnxio.export import OPSET, exporting, reason_of, strip
 from edgefl.onnxio.graphs import dims_of
 from edgefl.records import Batch
@@ -84,7 +85,7 @@ def loss_graph(
     statistics = [role for role in roles.values() if role.startswith("s.")]
     losses = tuple("loss" if len(draws) == 1 else f"loss.{i}" for i in range(len(draws)))
     traced = _Traced(network, loss, tuple(roles), [name for name in roles if roles[name].startswith("s.")], tuple(draws))
-    with exporting():
+    with exportable(network), exporting():
         try:
             program = torch.onnx.export(
                 traced,

@@ -20,10 +20,9 @@ _limits: list[int] = []
 
 
 def options(threads: int) -> ort.SessionOptions:
-    """Return the options of a session that keeps the graph's own order, frees every value after its last use, and is silent."""
+    """Return the options of a session that frees every value after its last use, and is silent."""
     found = ort.SessionOptions()
     found.intra_op_num_threads, found.inter_op_num_threads = threads, 1
-    found.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     found.enable_mem_pattern = found.enable_mem_reuse = False
     found.log_severity_level = 4
     return found
