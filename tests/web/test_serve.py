@@ -184,7 +184,8 @@ def test_the_command_serves_until_it_is_interrupted_without_torch(tmp_path):
     for name in FILES:
         (filled / name).write_text(name)
     code = (
-        "import atexit, sys; from edgefl.cli.main import main; "
+        # What a shell starts in the background ignores the signal, and so do its children.
+        "import atexit, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from edgefl.cli.main import main; "
         "atexit.register(lambda: print('torch' in sys.modules, 'onnxruntime' in sys.modules)); main()"
     )
     command = [sys.executable, "-c", code, "serve", str(tmp_path / "bundle"), "--port", "0"]
@@ -197,7 +198,10 @@ def test_the_command_serves_until_it_is_interrupted_without_torch(tmp_path):
             connection.request("GET", "/ort/ort.wasm.min.mjs")
             assert connection.getresponse().read() == b"ort.wasm.min.mjs"
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=10)
+        try:
+            output, errors = process.communicate(timeout=10)
+        finally:
+            process.kill()
     assert (process.returncode, output, errors) == (0, "False False\n", "ended\n")
 
 
