@@ -17,10 +17,10 @@ MEASURED = {"train_loss", "measured_peak_activation_bytes", "measured_training_m
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunResult]:
-    """The job that the README begins with, by either runtime, evaluated at its end."""
+    """The job that the README begins with, half as long, by either runtime, evaluated at its end."""
     folder = tmp_path_factory.mktemp("both")
     return {
-        runtime: simulate(RunConfig.of({"runtime": runtime, "eval_every": 30}), folder / runtime) for runtime in ("torch", "onnx")
+        runtime: simulate(RunConfig.of({"runtime": runtime, "rounds": 15, "eval_every": 15}), folder / runtime) for runtime in ("torch", "onnx")
     }
 
 
@@ -41,7 +41,7 @@ def test_costs_outcomes_and_bytes_are_the_same(both: dict[str, RunResult]) -> No
 
 def test_accuracies_agree_within_a_point(both: dict[str, RunResult]) -> None:
     accuracies = [result.global_accuracy for result in both.values()]
-    assert min(accuracies) > 0.94
+    assert min(accuracies) > 0.9
     assert abs(accuracies[0] - accuracies[1]) <= 0.01
 
 
