@@ -20,7 +20,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunResult]:
     """The job that the README begins with, half as long, by either runtime, evaluated at its end."""
     folder = tmp_path_factory.mktemp("both")
     return {
-        runtime: simulate(RunConfig.of({"runtime": runtime, "rounds": 15, "eval_every": 15}), folder / runtime) for runtime in ("torch", "onnx")
+        runtime: simulate(RunConfig.of({"runtime": runtime, "rounds": 15, "eval_every": 15}), folder / runtime)
+        for runtime in ("torch", "onnx")
     }
 
 
