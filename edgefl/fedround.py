@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from edgefl.config import RunConfig
 from edgefl.deploy import Source, build_bundle
 from edgefl.errors import CheckpointError, WireError
-from edgefl.files import sha256, storage_errors, sync_folder, write_bytes, write_json
+from edgefl.files import sha256, whole_folder, write_bytes, write_json
 from edgefl.local.client import trained_shapes
 from edgefl.local.objective import CONTROL
 from edgefl.methods.base import GlobalState
@@ -164,27 +163,15 @@ def _result(target: Path, number: int, session: Session, received: Received, acc
 
 def _write(run: RunFolder, model: Checkpoint, trained: Trained, result: FedRound, say: Notify) -> None:
     """Write the folder, whole or not at all."""
-    target = result.folder
-    with storage_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-        try:
-            content = model.to_bytes()
-            write_bytes(temporary / MODEL, content)
-            write_bytes(temporary / "config.toml", run.require("config.toml").read_bytes())
-            if (kept := run.path / "clients.sqlite").is_file():
-                shutil.copyfile(kept, temporary / kept.name)
-            source = Source(model.round, sha256(content))
-            build_bundle(trained.session, representatives(trained), source, temporary / "bundle", say)
-            write_json(temporary / "fed-round.json", _record(result))
-            temporary.chmod(0o755)
-            if target.exists():
-                target.rmdir()
-            temporary.rename(target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        sync_folder(target.parent)
+    with whole_folder(result.folder) as temporary:
+        content = model.to_bytes()
+        write_bytes(temporary / MODEL, content)
+        write_bytes(temporary / "config.toml", run.require("config.toml").read_bytes())
+        if (kept := run.path / "clients.sqlite").is_file():
+            shutil.copyfile(kept, temporary / kept.name)
+        source = Source(model.round, sha256(content))
+        build_bundle(trained.session, representatives(trained), source, temporary / "bundle", say)
+        write_json(temporary / "fed-round.json", _record(result))
 
 
 def _record(result: FedRound) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -61,6 +62,30 @@ def write_bytes(path: Path, content: bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill, which takes the place of ``folder`` (absent, or empty) at the end: a reader sees all of it or none.
+
+    Raises:
+        StorageError: the disk is full or cannot be written; nothing is left then.
+    """
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        try:
+            yield temporary
+            for inner in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
+                sync_folder(inner)
+            temporary.chmod(0o755)
+            if folder.exists():
+                folder.rmdir()
+            temporary.rename(folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

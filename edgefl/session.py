@@ -20,7 +20,6 @@ from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.local.client import Clients
-from edgefl.local.onnx_training import StepGraphs
 from edgefl.methods.base import GlobalState, Method, check_tiers, create
 from edgefl.models.base import Architecture
 from edgefl.records import RoundRecord, Tier
@@ -36,6 +35,7 @@ from edgefl.server.settle import Planning, make_plan
 from edgefl.server.standing import Standing
 
 if TYPE_CHECKING:
+    from edgefl.local.onnx_training import StepGraphs
     from edgefl.onnxio.tier_graphs import TierGraphs
 
 

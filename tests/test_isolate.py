@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -217,7 +218,7 @@ def test_two_hundred_clients_killed_at_random_moments_leave_no_process_and_no_lo
         planned = replace(pattern[number % 3].planned, status="crashed", upload_bytes=0)
         assert outcome == (planned if number in set(crashed) else expected[number % 3])
     assert {p.pid for p in psutil.Process().children(recursive=True)} == children
-    assert open_files() == files
+    assert open_files() <= files
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("torchinductor")] == []  # torch's cache
     deadline = time.monotonic() + 5
     while (left := [pid for pid in killer.seen if psutil.pid_exists(pid)]) and time.monotonic() < deadline:
@@ -233,6 +234,7 @@ def multiprocessing_helpers() -> None:
 
 
 def open_files() -> int:
+    gc.collect()  # what earlier tests left to be collected is none of ours
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

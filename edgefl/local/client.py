@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,15 @@ from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
 from edgefl.local.objective import PLAIN, Objective
-from edgefl.local.onnx_loop import train_in_onnx
-from edgefl.local.onnx_training import StepGraphs
 from edgefl.local.train import OverMemory, Trained, Training, optimizer_of, train
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Batch, Outcome, Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.wire import decode, encode
+
+if TYPE_CHECKING:
+    from edgefl.local.onnx_training import StepGraphs
 
 Shapes = dict[str, tuple[int, ...]]
 Enforce = Literal["plan", "meter", "hard"]
@@ -71,7 +72,11 @@ class Job:
     @property
     def loop(self) -> Callable[..., Trained]:
         """The local loop: torch's, or that of onnxruntime where the job has its steps as ``graphs``."""
-        return train if self.graphs is None else partial(train_in_onnx, self.graphs)
+        if self.graphs is None:
+            return train
+        from edgefl.local.onnx_loop import train_in_onnx  # workers that train in torch do without onnxruntime
+
+        return partial(train_in_onnx, self.graphs)
 
 
 class Clients:

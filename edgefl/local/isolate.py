@@ -41,7 +41,6 @@ from edgefl.local.limits import (
     peak_bytes,
     reset_peak,
 )
-from edgefl.local.onnx_loop import train_in_onnx
 from edgefl.local.train import Trained, Training, train
 from edgefl.records import Batch, Outcome
 from edgefl.rng import generator, torch_seeded
@@ -204,7 +203,7 @@ def _play(clients: Clients, job: Job, guard: Guard, cgroup: Cgroup | None, basel
     if job.memory_bytes is None:
         return clients.run(job)
     if job.graphs is not None:  # onnxruntime's own allocator holds it: to the byte, where pages of a process are not
-        return clients.run(job, partial(train_in_onnx, job.graphs, capped=True))
+        return clients.run(job, partial(job.loop, capped=True))
     return clients.run(job, partial(_held_training, guard, cgroup, baseline, int(job.memory_bytes), watch))
 
 

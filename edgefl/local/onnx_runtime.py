@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
 from edgefl.errors import EdgeflError
+from edgefl.local.onnx_session import Arena, first_line, held_by, limited, opened, options_for, profiled, refusal_in
 
-_REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")
 _OUT_OF_MEMORY = 9
 
 
@@ -64,15 +62,6 @@ class _Order:
     memory_bytes: int
 
 
-@dataclass(frozen=True)
-class _Arena:
-    """What onnxruntime's profile says of its arena: bytes of weights in it before the first operator, all it held, and had in use."""
-
-    reserved_bytes: int
-    held_bytes: int
-    in_use_bytes: int
-
-
 def predict(model: bytes | Path, x: np.ndarray, *, batch_size: int, threads: int = 1) -> np.ndarray:
     """Return the outputs of a graph for samples ``x`` (n, …), of the type that it takes, ``batch_size`` at a time.
 
@@ -80,7 +69,7 @@ def predict(model: bytes | Path, x: np.ndarray, *, batch_size: int, threads: int
         EdgeflError: onnxruntime does not take the graph or the samples, or there is nothing to run.
     """
     _check(x, batch_size)
-    session = _session(model, _options(threads))
+    session = opened(model, options_for(threads))
     return np.concatenate([_run(session, x[i : i + batch_size]) for i in range(0, len(x), batch_size)])
 
 
@@ -120,45 +109,19 @@ def _check(x: np.ndarray, batch_size: int) -> None:
         raise EdgeflError(f"nothing to run: {len(x)} samples in batches of {batch_size}, expected at least one of each")
 
 
-def _options(threads: int) -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    return options
-
-
 def _profiled(folder: str) -> ort.SessionOptions:
-    options = _options(1)
-    options.enable_profiling = True
-    options.profile_file_prefix = str(Path(folder) / "profile")
-    # A pattern would fill what room is left with a second block: use would then depend on the budget and the number of batches.
-    options.enable_mem_pattern = False
-    # Free a value after its last use, instead of keeping its room for a later one of the same size: up to a third less at the peak.
-    options.enable_mem_reuse = False
+    options = profiled(options_for(1), folder)
     # The highest level is that of this computer's processor (x86's blocked layouts), which the simulated device does not have.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     return options
-
-
-def _session(model: bytes | Path, options: ort.SessionOptions) -> ort.InferenceSession:
-    try:
-        source = model if isinstance(model, bytes) else str(model)
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exception types live in its C extension
-        raise EdgeflError(f"onnxruntime does not take the graph: {_first_line(error)}") from error
 
 
 def _run(session: ort.InferenceSession, x: np.ndarray) -> np.ndarray:
     try:
         # The output lies in the arena; a copy hands its room back, or memory would grow with the number of batches.
         return session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(x)})[0].copy()
-    except Exception as error:  # as above
-        raise EdgeflError(f"onnxruntime cannot run the graph: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except Exception as error:  # of types in a C extension
+        raise EdgeflError(f"onnxruntime cannot run the graph: {first_line(error)}") from error
 
 
 def _child(order: _Order) -> int:
@@ -166,7 +129,7 @@ def _child(order: _Order) -> int:
     x = np.load(Path(order.folder) / "x.npy")
     model_bytes = Path(order.model).stat().st_size
     # The arena reserves weights without looking at its limit, and a limit below them wraps around to none at all: learn them first.
-    reserved = _first_batch(_session(Path(order.model), _profiled(order.folder)), x[:1])[1].reserved_bytes
+    reserved = _first_batch(opened(Path(order.model), _profiled(order.folder)), x[:1])[1].reserved_bytes
     weight_bytes = max(model_bytes, reserved)
     room_bytes = order.memory_bytes - weight_bytes
     if room_bytes <= 0:
@@ -175,13 +138,13 @@ def _child(order: _Order) -> int:
     limit_bytes = reserved + room_bytes
     try:
         started = time.perf_counter()
-        session = _session(Path(order.model), _limited(order.folder, limit_bytes))
+        session = opened(Path(order.model), limited(_profiled(order.folder), limit_bytes))
         first, arena = _first_batch(session, x[: order.batch_size])
         rest = [_run(session, x[i : i + order.batch_size]) for i in range(order.batch_size, len(x), order.batch_size)]
         host_s = time.perf_counter() - started
     except EdgeflError as error:
-        if refused := _REFUSED.search(str(error.__cause__)):
-            return _exceeded(order, int(refused[2]), int(refused[1]))
+        if refused := refusal_in(error.__cause__):
+            return _exceeded(order, refused.asked_bytes, refused.left_bytes)
         raise
     peak_bytes = weight_bytes + arena.held_bytes - reserved
     if peak_bytes > order.memory_bytes:
@@ -203,25 +166,10 @@ def _out_of_memory(message: str, need_bytes: int) -> int:
     return _OUT_OF_MEMORY
 
 
-def _limited(folder: str, limit_bytes: int) -> ort.SessionOptions:
-    arena = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-    # 1: grow by what is asked for, no more. -1: the library's own chunk sizes; others have been seen to abort the process.
-    ort.create_and_register_allocator(arena, ort.OrtArenaCfg(limit_bytes, 1, -1, -1))
-    options = _profiled(folder)
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    return options
-
-
-def _first_batch(session: ort.InferenceSession, x: np.ndarray) -> tuple[np.ndarray, _Arena]:
+def _first_batch(session: ort.InferenceSession, x: np.ndarray) -> tuple[np.ndarray, Arena]:
     """Run one batch and end the profile: an event per operator is cheap once, not for a whole data set."""
     logits = _run(session, x)
-    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    kernels: list[dict[str, Any]] = [e["args"] for e in events if "mem_arena_held" in e.get("args", {})]
-    if not kernels:
-        raise EdgeflError(f"onnxruntime {ort.__version__} does not report its memory; 1.28 or newer does")
-    reserved = int(kernels[0]["mem_bytes_in_use"]) - int(kernels[0]["mem_in_use_delta"])
-    held, in_use = (max(int(kernel[key]) for kernel in kernels) for key in ("mem_arena_held", "mem_in_use_peak"))
-    return logits, _Arena(reserved, held, in_use)
+    return logits, held_by(session)
 
 
 if __name__ == "__main__":

@@ -6,23 +6,21 @@ change places: nothing is copied between steps.
 
 from __future__ import annotations
 
-import json
-import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
 from edgefl.errors import EdgeflError
+from edgefl.local.onnx_session import first_line, held_by, limited, opened, options_for, profiled, refusal_in
 
 Arrays = Mapping[str, np.ndarray]
 OUT = ".out"
-_REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")
+_GRAPH = "the training graph"
 
 
 class ArenaFullError(EdgeflError):
@@ -78,10 +76,12 @@ class Stepper:
     ) -> None:
         self._arena_bytes = arena_bytes
         chosen = (*graphs.passes, graphs.update) if parts else graphs.steps
-        if arena_bytes is not None:
-            _limit_arena(max(arena_bytes, *(2 * len(graph) for graph in chosen)))
-        make = _session if arena_bytes is None else _limited_session
-        runs = [_Run(make(graph, threads)) for graph in chosen]
+        if arena_bytes is None:
+            runs = [_Run(_session(graph, threads)) for graph in chosen]
+        else:
+            # Constants are reserved without a look at the limit, which below them wraps around to none at all.
+            options = limited(options_for(threads), max(arena_bytes, *(2 * len(graph) for graph in chosen)))
+            runs = [_Run(opened(graph, options, _GRAPH)) for graph in chosen]
         self._kinds, self._update = runs[: len(graphs.steps)], runs[-1] if parts else None
         scalars = {"lr": np.array(lr, np.float32), "beta": np.array(beta, np.float32), "share": np.ones((), np.float32)}
         changed = {name: shape for run in runs for name, shape in run.changed.items()}
@@ -157,10 +157,10 @@ class Stepper:
                 binding.bind_ortvalue_output("loss", self._loss)
             run.session.run_with_iobinding(binding)
         except Exception as error:  # onnxruntime's exception types live in its C extension
-            if refused := _REFUSED.search(str(error)):
+            if refused := refusal_in(error):
                 have = self._arena_bytes or 0
-                raise ArenaFullError(have - int(refused[1]) + int(refused[2]), have) from None
-            raise EdgeflError(f"onnxruntime cannot take the step: {_first_line(error)}") from error
+                raise ArenaFullError(have - refused.left_bytes + refused.asked_bytes, have) from None
+            raise EdgeflError(f"onnxruntime cannot take the step: {first_line(error)}") from error
         for name in run.changed:
             self._now[name], self._next[name] = self._next[name], self._now[name]
         return float(self._loss.numpy())
@@ -185,11 +185,7 @@ def peak_bytes(graph: bytes, feed: Arrays) -> int:
     As it reports it (``mem_in_use_peak``), every value freed after its last use, and constants of the graph not counted.
     """
     with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
-        options = _options(1)
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "profile")
-        options.enable_mem_reuse = False  # frees a value after its last use, as a device short of memory would
-        run = _Run(_made(graph, options))
+        run = _Run(opened(graph, profiled(options_for(1), folder), _GRAPH))
         binding = run.session.io_binding()
         zeros = {name: np.zeros(shape, np.float32) for name, shape in run.changed.items()}
         kept = {name: _value({**zeros, **feed}[name]) for name in run.inputs}
@@ -201,12 +197,8 @@ def peak_bytes(graph: bytes, feed: Arrays) -> int:
         if run.has_loss:
             binding.bind_output("loss")
         run.session.run_with_iobinding(binding)
-        events = json.loads(Path(run.session.end_profiling()).read_text(encoding="utf-8"))
-    kernels: list[dict[str, Any]] = [e["args"] for e in events if "mem_in_use_peak" in e.get("args", {})]
-    if not kernels:
-        raise EdgeflError(f"onnxruntime {ort.__version__} does not report its memory; 1.28 or newer does")
-    reserved = int(kernels[0]["mem_bytes_in_use"]) - int(kernels[0]["mem_in_use_delta"])
-    return max(int(kernel["mem_in_use_peak"]) for kernel in kernels) - reserved
+        arena = held_by(run.session)
+    return arena.in_use_bytes - arena.reserved_bytes
 
 
 def _value(array: np.ndarray) -> Any:
@@ -215,36 +207,4 @@ def _value(array: np.ndarray) -> Any:
 
 @lru_cache(maxsize=16)
 def _session(graph: bytes, threads: int) -> ort.InferenceSession:
-    return _made(graph, _options(threads))
-
-
-def _limited_session(graph: bytes, threads: int) -> ort.InferenceSession:
-    options = _options(threads)
-    options.enable_mem_pattern = False  # a pattern takes its room in one block, and more of it than is in use at once
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    return _made(graph, options)
-
-
-def _limit_arena(limit_bytes: int) -> None:
-    arena = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-    # 1: grow by what is asked for, no more. -1: the library's own chunk sizes; others have been seen to abort the process.
-    ort.create_and_register_allocator(arena, ort.OrtArenaCfg(limit_bytes, 1, -1, -1))
-
-
-def _options(threads: int) -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    return options
-
-
-def _made(graph: bytes, options: ort.SessionOptions) -> ort.InferenceSession:
-    try:
-        return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # as above
-        raise EdgeflError(f"onnxruntime does not take the training graph: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return opened(graph, options_for(threads), _GRAPH)

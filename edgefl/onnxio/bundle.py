@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 
 from edgefl.errors import BundleError
-from edgefl.files import storage_errors, sync_folder
+from edgefl.files import whole_folder
 from edgefl.local.onnx_runtime import predict
 from edgefl.onnxio.export import OPSET
 from edgefl.onnxio.forms import form_files
@@ -101,22 +100,9 @@ def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign:
     complete = seal(folder, manifest, contents)
     text = text_of(complete)
     beside = {MANIFEST: text} if sign is None else {MANIFEST: text, SIGNATURE: sign(text)}
-    with storage_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        try:
-            for path, content in {**contents, **beside}.items():
-                _write_synced(temporary / path, content)
-            for inner in (temporary, *(path for path in temporary.rglob("*") if path.is_dir())):
-                sync_folder(inner)
-            temporary.chmod(0o755)
-            if folder.exists():
-                folder.rmdir()
-            temporary.rename(folder)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        sync_folder(folder.parent)
+    with whole_folder(folder) as temporary:
+        for path, content in {**contents, **beside}.items():
+            _write_synced(temporary / path, content)
     return complete
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from edgefl.local.client import Job, trained_shapes
 from edgefl.local.objective import PLAIN, Objective
-from edgefl.local.onnx_training import StepGraphs
 from edgefl.methods.base import GlobalState, Method
 from edgefl.records import Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
@@ -18,6 +18,9 @@ from edgefl.server.clients import ClientStore
 from edgefl.server.control import Control
 from edgefl.server.optimizer import AVERAGE, ServerOptimizer
 from edgefl.wire import decode, encode
+
+if TYPE_CHECKING:
+    from edgefl.local.onnx_training import StepGraphs
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import secrets
 import sys
@@ -300,6 +301,9 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted: nothing was written.\n")
         return 130
+    except BrokenPipeError:  # whoever read the output has left: nothing is wrong, and nothing more can be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
 
 
 if __name__ == "__main__":

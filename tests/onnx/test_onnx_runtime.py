@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from edgefl.errors import EdgeflError
-from edgefl.local import onnx_runtime
+from edgefl.local import onnx_runtime, onnx_session
 from edgefl.local.onnx_runtime import OutOfMemoryError, predict, predict_capped
 
 CLASSES, WIDTH = 4, 64
@@ -149,18 +149,10 @@ def test_the_child_finds_the_package_and_not_the_files_of_the_working_directory(
 
 
 def test_an_onnxruntime_that_hides_its_memory_is_named(graph, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_runtime, "_profiled", _without_memory)
-    session = onnx_runtime._session(graph, onnx_runtime._profiled(str(tmp_path)))
-    monkeypatch.setattr(onnx_runtime.json, "loads", lambda text: [{"args": {"output_size": "4"}}, {}])
+    session = onnx_session.opened(graph, onnx_session.profiled(onnx_session.options_for(1), str(tmp_path)))
+    monkeypatch.setattr(onnx_session.json, "loads", lambda text: [{"args": {"output_size": "4"}}, {}])
     with pytest.raises(EdgeflError, match=r"onnxruntime .* does not report its memory; 1\.28 or newer does"):
         onnx_runtime._first_batch(session, samples(1))
-
-
-def _without_memory(folder: str):
-    options = onnx_runtime._options(1)
-    options.enable_profiling = True
-    options.profile_file_prefix = f"{folder}/profile"
-    return options
 
 
 def test_neither_parent_nor_child_needs_torch(graph, tmp_path):
