@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from edgefl import __version__
@@ -16,10 +15,9 @@ from edgefl.local.onnx_runtime import OutOfMemoryError, predict_capped
 from edgefl.onnxio.bundle import Budget, Manifest, Sign, TierEntry, Variant, build_tier, write
 from edgefl.onnxio.choice import choice_for
 from edgefl.onnxio.client_files import client_files
-from edgefl.onnxio.external import LIMIT_BYTES
 from edgefl.onnxio.forms import Form, Formed, formed
 from edgefl.onnxio.quantize import Kind, int8_kind, variant
-from edgefl.onnxio.tier_graphs import with_weights
+from edgefl.onnxio.tier_graphs import same_network, with_weights
 from edgefl.outcome import Representative
 from edgefl.records import Tier
 from edgefl.report.summary import TierResult, cost_row
@@ -106,7 +104,9 @@ def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[
     shaped, test = _formed(session, tier, chosen.deployed, wanted.form), chosen.test
     module = shaped.module
     rng = generator(session.config.seed, "reference", tier.label)
-    ready = _as_trained(session, tier, module, chosen.network)
+    # What is trained has been exported, and an export takes seconds.
+    trains = same_network(module, chosen.network)
+    ready = with_weights(session.graphs_of(session.method, tier), module) if trains else None
     files = build_tier(module, session.data.input_shape, tier.label, rng, session.data.vocabulary, ready)
     cost, device = session.plan.costs[tier], session.plan.home_of(tier).device
     costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and not key.startswith("params")}
@@ -136,19 +136,6 @@ def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[
     )
     contents = {**files.contents, **training.contents, **{record.graph: content for record, content in variants}}
     return Deployed(entry, contents, inference_bytes)
-
-
-def _as_trained(session: Session, tier: Tier, module: nn.Module, network: nn.Module) -> bytes | None:
-    """Return the graph of ``module`` if it is the network that is trained: that has been exported, and an export takes seconds."""
-    tensors, trained = ({**dict(n.named_parameters()), **dict(n.named_buffers())} for n in (module, network))
-    kinds = [[(name, type(part)) for name, part in n.named_modules()] for n in (module, network)]
-    if kinds[0] != kinds[1] or tensors.keys() != trained.keys() or sum(t.nbytes for t in tensors.values()) > LIMIT_BYTES // 2:
-        return None
-    if not all(torch.equal(tensor, trained[name]) for name, tensor in tensors.items()):
-        return None
-    graphs = session.graphs_of(session.method, tier)
-    roles = {role: tensors[name].detach().numpy() for name, role in graphs.steps.roles.items() if name in tensors}
-    return with_weights(graphs.predict, roles)
 
 
 def _formed(session: Session, tier: Tier, network: nn.Module, form: Form) -> Formed:

@@ -44,7 +44,7 @@ from edgefl.models.base import Architecture
 from edgefl.onnxio.bundle import build_tier
 from edgefl.onnxio.choice import choice_for
 from edgefl.onnxio.forms import formed
-from edgefl.onnxio.tier_graphs import tier_graphs
+from edgefl.onnxio.tier_graphs import same_network, tier_graphs, with_weights
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
@@ -181,8 +181,10 @@ def export(out: Path) -> None:
     for tier in tiers:
         network = method.deploy(state, tier)
         module = formed(network, "auto", choice_for(network, EXPORTED.samples(1)).composed).module
-        files = build_tier(module, EXPORTED.input_shape, tier.label, generator(0, "reference", tier.label)).contents
         graphs = tier_graphs(method, EXPORTED, tier, TRAINING.optimizer, TRAINING.weight_decay, PLAIN)
+        ready = with_weights(graphs, module) if same_network(module, method.trained(state, tier)) else None
+        reference = generator(0, "reference", tier.label)
+        files = build_tier(module, EXPORTED.input_shape, tier.label, reference, graph=ready).contents
         trained = {f"{tier.label}/train.onnx": graphs.steps.steps[0], f"{tier.label}/predict.onnx": graphs.predict}
         for path, content in {**files, **trained}.items():
             (out / path).parent.mkdir(exist_ok=True)

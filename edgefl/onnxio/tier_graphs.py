@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import numpy as np
 import onnx
 import onnx.numpy_helper
 import torch
+from torch import Tensor, nn
 
 from edgefl.local.client import loss_of, shared_parameters
 from edgefl.local.objective import Objective, anchors
 from edgefl.local.onnx_training import StepGraphs
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
+from edgefl.onnxio.external import LIMIT_BYTES
 from edgefl.onnxio.loss import LOGITS, LossGraph, loss_graph
 from edgefl.onnxio.training import StepRule, part_graphs, training_graphs
 from edgefl.records import Tier
@@ -92,15 +92,31 @@ def _exported(asked: _Asked) -> tuple[LossGraph, StepRule]:
     return loss_graph(network, loss, samples, architecture.classes, anchors(names), method.draws(tier)), rule
 
 
-def with_weights(predict: bytes, arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return an inference graph with the tensors inside that it has as inputs: ``arrays``, by the graph's names."""
-    model = onnx.load_model_from_string(predict)
-    given = [value for value in model.graph.input if value.name in arrays]
-    for value in given:
+def same_network(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two networks have the same layers with the same values."""
+    kinds = [[(name, type(part)) for name, part in network.named_modules()] for network in (one, other)]
+    first, second = _tensors(one), _tensors(other)
+    return (
+        kinds[0] == kinds[1] and first.keys() == second.keys() and all(torch.equal(t, second[name]) for name, t in first.items())
+    )
+
+
+def with_weights(graphs: TierGraphs, network: nn.Module) -> bytes | None:
+    """Return the inference graph of a tier with the weights of ``network``, as trained, inside; None: they are more than a file holds."""
+    tensors = _tensors(network)
+    if sum(tensor.nbytes for tensor in tensors.values()) > LIMIT_BYTES // 2:
+        return None
+    arrays = {role: tensors[name].detach().numpy() for name, role in graphs.steps.roles.items() if name in tensors}
+    model = onnx.load_model_from_string(graphs.predict)
+    for value in [value for value in model.graph.input if value.name in arrays]:
         model.graph.input.remove(value)
         model.graph.initializer.append(onnx.numpy_helper.from_array(arrays[value.name], value.name))
     model.graph.name = "forward"
     return model.SerializeToString(deterministic=True)
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
 def predict_graph(graph: LossGraph) -> bytes:
