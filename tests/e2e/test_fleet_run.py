@@ -281,7 +281,8 @@ def test_what_is_sent_to_a_device_that_is_too_small_is_metered_away(tmp_path: Pa
 
 
 def test_a_limit_of_the_system_ends_them_and_leaves_the_same_model(tmp_path: Path) -> None:
-    limit_bytes = 1_400_000  # less than half of what it needs: what a process had freed before, and uses again, is not seen to grow
+    # Less than half of what it needs: what a process had freed before, and uses again, is not seen to grow.
+    limit_bytes = 1_400_000
     profile = fleet_with_tiny(tmp_path, limit_bytes)
     common = {**ENFORCED, "profile": profile, "model": "cnn-digits", "rounds": 2}
     folders = {}
