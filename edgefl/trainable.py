@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from edgefl.local.objective import CONTROL
 from edgefl.local.onnx_loop import beta_of
 from edgefl.local.onnx_training import StepGraphs, Stepper, peak_bytes
+from edgefl.models.base import named_tensors
 from edgefl.onnxio.manifest import Objective, TrainEntry
 from edgefl.records import Tier
 from edgefl.rng import generator
@@ -42,7 +43,7 @@ def trainable(session: Session, tier: Tier, network: nn.Module, control: Mapping
     """
     method, training, objective = session.method, session.clients.task.training, session.clients.task.objective
     graphs = session.graphs_of(method, tier)
-    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    tensors = named_tensors(network)
     roles = {name: role for name, role in graphs.steps.roles.items() if name in tensors}  # an objective's anchors are none of its
     arrays = {role: np.ascontiguousarray(tensors[name].detach().numpy()) for name, role in roles.items()}
     x, y = _samples(session, tier, training.batch_size)

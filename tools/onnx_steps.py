@@ -40,7 +40,7 @@ from edgefl.local.onnx_loop import beta_of
 from edgefl.local.onnx_training import Stepper, peak_bytes
 from edgefl.local.train import Training, optimizer_of
 from edgefl.methods.base import create
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxio.bundle import build_tier
 from edgefl.onnxio.choice import choice_for
 from edgefl.onnxio.forms import formed
@@ -118,7 +118,7 @@ class Pair:
         ids = self.architecture.vocabulary
         self.x = rng.integers(ids, size=shape) if ids else rng.standard_normal(shape).astype(np.float32)
         self.y = rng.integers(self.architecture.classes, size=TRAINING.batch_size)
-        tensors = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        tensors = named_tensors(self.module)
         self.first = {role: tensors[name].detach().numpy() for name, role in self.graphs.roles.items() if name in tensors}
         self.first["present"] = np.ones(self.architecture.classes, bool)
 

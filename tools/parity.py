@@ -27,7 +27,7 @@ from edgefl.local.client import first_personal, loss_of
 from edgefl.local.objective import PLAIN, Objective
 from edgefl.local.onnx_training import StepGraphs, Stepper
 from edgefl.methods.base import Method, create
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxio.tier_graphs import tier_graphs
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models
@@ -122,7 +122,7 @@ def _in_onnx(
     graphs: StepGraphs, module: nn.Module, x: np.ndarray, y: np.ndarray, present: np.ndarray, kind: int
 ) -> tuple[dict[str, np.ndarray], float]:
     """Return gradients by the graphs' names, and the loss."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = named_tensors(module)
     arrays = {role: tensors[name].detach().numpy() for name, role in graphs.roles.items() if name in tensors}
     stepper = Stepper(graphs, {**arrays, "present": present}, 1.0, parts=True)
     loss = stepper.step(x, y, kind)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from edgefl.local.onnx_training import ArenaFullError, StepGraphs, Stepper, peak_bytes
 from edgefl.local.train import OverMemory, Trained, Training, batches
+from edgefl.models.base import named_tensors
 
 
 def train_in_onnx(
@@ -35,7 +36,7 @@ def train_in_onnx(
     Raises:
         OverMemory: a step holds more than ``memory_bytes``.
     """
-    arrays = {role: tensor.detach().numpy() for name, tensor in _tensors(module).items() if (role := graphs.roles.get(name))}
+    arrays = {role: tensor.detach().numpy() for name, tensor in named_tensors(module).items() if (role := graphs.roles.get(name))}
     arrays["present"] = present.numpy()
     samples, labels = x.numpy(), y.numpy()
     held_bytes = _held_bytes(graphs, arrays, training)
@@ -63,16 +64,12 @@ def train_in_onnx(
             steps += 1
     after = stepper.tensors()
     with torch.no_grad():
-        for name, tensor in _tensors(module).items():
+        for name, tensor in named_tensors(module).items():
             role = graphs.roles.get(name)
             if role in after:
                 tensor.copy_(torch.from_numpy(after[role]))
     assert peak is not None  # a shard has at least one sample
     return Trained(total / len(labels), steps, peak, held_bytes + peak)
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def beta_of(training: Training) -> float:

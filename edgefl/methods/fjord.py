@@ -16,7 +16,7 @@ from edgefl.factor.gradient import held
 from edgefl.factor.width import cut, nested, stacked_in
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, named_tensors
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method
 
@@ -58,10 +58,10 @@ class Nested:
         if width not in self._skeletons:
             self._skeletons[width] = self.architecture.skeleton(width)
         skeleton = self._skeletons[width].train(module.training)
-        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        narrow = {name: tuple(t.shape) for name, t in (*skeleton.named_parameters(), *skeleton.named_buffers())}
-        wide = {name: tuple(tensor.shape) for name, tensor in held.items()}
-        slices = {name: held[name][place.index] for name, place in nested(narrow, wide, stacked_in(skeleton)).items()}
+        own = named_tensors(module)
+        narrow = {name: tuple(t.shape) for name, t in named_tensors(skeleton).items()}
+        wide = {name: tuple(tensor.shape) for name, tensor in own.items()}
+        slices = {name: own[name][place.index] for name, place in nested(narrow, wide, stacked_in(skeleton)).items()}
         return torch.func.functional_call(skeleton, slices, (x,))
 
 

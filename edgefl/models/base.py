@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import ConfigError
@@ -138,6 +138,15 @@ def stem_and_classifier(network: nn.Module) -> tuple[str | None, str]:
         raise ConfigError("the network has no convolution and no linear layer: there is nothing to factorize or scale")
     first, last = layers[0], layers[-1]
     return (first[0] if isinstance(first[1], nn.Conv2d) else None), last[0]
+
+
+def named_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Return every parameter and buffer of ``network`` by its name, buffers that are not in ``state_dict`` too.
+
+    >>> list(named_tensors(nn.BatchNorm1d(2)))
+    ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
+    """
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
 def replace_layer(network: nn.Module, name: str, layer: nn.Module) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edgefl.errors import EdgeflError
+from edgefl.models.base import named_tensors
 from edgefl.onnxio.batch import drop_unread, fixed_reshapes
 from edgefl.onnxio.batch_statistics import exportable
 from edgefl.onnxio.export import OPSET, exporting, reason_of, strip
@@ -79,7 +80,7 @@ def loss_graph(
         EdgeflError: an operation has no ONNX form (named).
     """
     roles = _roles(network, names or {})
-    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    tensors = named_tensors(network)
     values = [tensors[name].detach() for name in roles]
     batch = torch.export.Dim("batch", min=2)
     statistics = [role for role in roles.values() if role.startswith("s.")]

@@ -13,7 +13,7 @@ from edgefl.errors import BundleError
 from edgefl.onnxio import tensor_check
 from edgefl.onnxio.graph_check import End, check_ends, first_line, load_graph
 from edgefl.onnxio.manifest import MAX_ABS_ERROR, MAX_LOSS_ERROR, Manifest, TierEntry, TrainEntry
-from edgefl.onnxio.tensor_check import STEPS, Arrays
+from edgefl.onnxio.tensor_check import CONTROL, STEPS, Arrays
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
     scalars |= {"t": 0.0} if train.optimizer == "adam" else {}
     start |= {name: np.array(value, np.float32) for name, value in scalars.items()}
     start |= {f"f.start.{name}": tensors[name] for name in train.trained}
-    start |= {f"f.shift.{name}": tensors.get(f"control:{name}", np.zeros_like(tensors[name])) for name in train.trained}
+    start |= {f"f.shift.{name}": tensors.get(f"{CONTROL}{name}", np.zeros_like(tensors[name])) for name in train.trained}
     return start | ({"present": np.ones(manifest.classes, np.bool_)} if train.present else {})
 
 

@@ -8,13 +8,13 @@ from functools import lru_cache
 import onnx
 import onnx.numpy_helper
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from edgefl.local.client import loss_of, shared_parameters
 from edgefl.local.objective import Objective, anchors
 from edgefl.local.onnx_training import StepGraphs
 from edgefl.methods.base import Method
-from edgefl.models.base import Architecture, Unfilled
+from edgefl.models.base import Architecture, Unfilled, named_tensors
 from edgefl.onnxio.external import LIMIT_BYTES
 from edgefl.onnxio.loss import LOGITS, LossGraph, loss_graph
 from edgefl.onnxio.training import StepRule, part_graphs, training_graphs
@@ -95,7 +95,7 @@ def _exported(asked: _Asked) -> tuple[LossGraph, StepRule]:
 def same_network(one: nn.Module, other: nn.Module) -> bool:
     """Whether two networks have the same layers with the same values."""
     kinds = [[(name, type(part)) for name, part in network.named_modules()] for network in (one, other)]
-    first, second = _tensors(one), _tensors(other)
+    first, second = named_tensors(one), named_tensors(other)
     return (
         kinds[0] == kinds[1] and first.keys() == second.keys() and all(torch.equal(t, second[name]) for name, t in first.items())
     )
@@ -103,7 +103,7 @@ def same_network(one: nn.Module, other: nn.Module) -> bool:
 
 def with_weights(graphs: TierGraphs, network: nn.Module) -> bytes | None:
     """Return the inference graph of a tier with the weights of ``network``, as trained, inside; None: they are more than a file holds."""
-    tensors = _tensors(network)
+    tensors = named_tensors(network)
     if sum(tensor.nbytes for tensor in tensors.values()) > LIMIT_BYTES // 2:
         return None
     arrays = {role: tensors[name].detach().numpy() for name, role in graphs.steps.roles.items() if name in tensors}
@@ -113,10 +113,6 @@ def with_weights(graphs: TierGraphs, network: nn.Module) -> bytes | None:
         model.graph.initializer.append(onnx.numpy_helper.from_array(arrays[value.name], value.name))
     model.graph.name = "forward"
     return model.SerializeToString(deterministic=True)
-
-
-def _tensors(network: nn.Module) -> dict[str, Tensor]:
-    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
 def predict_graph(graph: LossGraph) -> bytes:

@@ -19,7 +19,7 @@ def relu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 def where_not_zero(tape: Tape, value: str) -> str:
     """Return 1 where ``value`` is not 0, else 0."""
     other = tape.op("Cast", value, to=onnx.TensorProto.BOOL)
-    return str(tape.op("Cast", other, to=onnx.helper.np_dtype_to_tensor_dtype(tape.real)))
+    return str(tape.op("Cast", other, to=tape.element_type))
 
 
 @rule("LeakyRelu")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 
 from edgefl.onnxio.gradients.tape import Gradient, Op, Tape, rule
@@ -31,13 +30,8 @@ def gather(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     parts = tape.reshape(gradient, (None, *widths))
     places = tape.op("Reshape", tape.op("Cast", index, to=onnx.TensorProto.INT32), tape.integers(-1, *[1] * len(widths)))
     places = tape.op("Expand", places, tape.op("Shape", parts))
-    zeros = tape.op("ConstantOfShape", tape.integers(rows, *widths), value=_zero(tape))
+    zeros = tape.op("ConstantOfShape", tape.integers(rows, *widths), value=tape.filling(0.0))
     return [tape.op("ScatterElements", zeros, places, parts, axis=0, reduction="add"), None]
-
-
-def _zero(tape: Tape) -> object:
-
-    return onnx.numpy_helper.from_array(np.zeros(1, tape.real))
 
 
 @rule("GatherElements")

@@ -21,8 +21,8 @@ def matmul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         return _of_rows(tape, a, b, gradient)
     (out,) = op.outputs
     return [
-        _summed(tape, tape.op("MatMul", gradient, tape.swapped(b, ranks[1])), a, out, ranks) if tape.needs(a) else None,
-        _summed(tape, tape.op("MatMul", tape.swapped(a, ranks[0]), gradient), b, out, ranks) if tape.needs(b) else None,
+        _summed(tape, tape.op("MatMul", gradient, tape.swapped(b, ranks[1])), a, out) if tape.needs(a) else None,
+        _summed(tape, tape.op("MatMul", tape.swapped(a, ranks[0]), gradient), b, out) if tape.needs(b) else None,
     ]
 
 
@@ -37,17 +37,9 @@ def _of_rows(tape: Tape, a: str, b: str, gradient: str) -> list[Gradient]:
     ]
 
 
-def _summed(tape: Tape, value: str, operand: str, result: str, ranks: tuple[int, int]) -> str:
+def _summed(tape: Tape, value: str, operand: str, result: str) -> str:
     """Sum over the leading axes along which ``operand`` was broadcast; the last two are the product's own."""
-    small, large = tape.shape(operand)[:-2], tape.shape(result)[:-2]
-    if small == large:
-        return value
-    extra = len(large) - len(small)
-    axes = [i for i in range(len(large)) if i < extra or (small[i - extra] == 1 and large[i] != 1)]
-    if not axes:
-        return value
-    summed = str(tape.op("ReduceSum", value, tape.integers(*axes), keepdims=int(extra == 0)))
-    return tape.like(summed, operand) if extra and len(axes) > extra else summed
+    return tape.sum_of_copies(value, operand, tape.shape(operand)[:-2], tape.shape(result)[:-2])
 
 
 @rule("Gemm")

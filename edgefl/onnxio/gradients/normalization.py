@@ -10,8 +10,8 @@ from itertools import zip_longest
 
 import onnx.helper
 
-from edgefl.onnxio.gradients.patterns import channel_sum, made_by, product, put
-from edgefl.onnxio.gradients.reduction import axes_of
+from edgefl.onnxio.gradients.patterns import channel_sum, made_by, put
+from edgefl.onnxio.gradients.reduction import axes_of, share_of
 from edgefl.onnxio.gradients.tape import Gradient, Op, Tape, prepared, rule
 
 EPSILON = 1e-5
@@ -115,7 +115,7 @@ def batch_normalization(
     if not op.get("training_mode", 0):
         return [of_x, of_w, of_b, of_mean, of_variance]
     if tape.needs(x):
-        share = _share(tape, x, mean)
+        share = share_of(tape, x, mean, (shape[0], *shape[2:]))
         zero = tape.op("Sub", mean, mean) if of_mean is None or of_variance is None else ""
         slope = tape.op("Mul", tape.op("Mul", of_variance, s), tape.op("Add", share, share)) if of_variance else zero
         shift = tape.op("Mul", of_mean, share) if of_mean else zero
@@ -127,13 +127,3 @@ def batch_normalization(
 def _column(tape: Tape, values: str, rank: int) -> str:
     """Return a number for each channel so that it multiplies (batch, channels, …)."""
     return values if rank == 2 else str(tape.op("Reshape", values, tape.integers(-1, *[1] * (rank - 2))))
-
-
-def _share(tape: Tape, x: str, mean: str) -> str:
-    """Return 1 / how many entries of ``x`` a channel has."""
-    shape = tape.shape(x)
-    count = product(shape[0], *shape[2:])
-    if count is not None:
-        return tape.number(1 / count)
-    entries = tape.op("Div", tape.op("Size", x), tape.op("Size", mean))
-    return str(tape.op("Reciprocal", tape.op("Cast", entries, to=onnx.helper.np_dtype_to_tensor_dtype(tape.real))))

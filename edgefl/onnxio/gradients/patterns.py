@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-import onnx
-import onnx.numpy_helper
-
 from edgefl.onnxio.gradients.tape import Op, Shape, Tape
 
 
@@ -35,7 +31,7 @@ def put(tape: Tape, shape: Shape, kind: str, *inputs: str | None, **attributes: 
 
 def filled(tape: Tape, value: float, count: str, shape: Shape) -> str:
     """Return a tensor of one number, with sizes that are only known when the graph runs."""
-    return put(tape, shape, "ConstantOfShape", count, value=onnx.numpy_helper.from_array(np.full(1, value, tape.real)))
+    return put(tape, shape, "ConstantOfShape", count, value=tape.filling(value))
 
 
 def product(*sizes: int | None) -> int | None:

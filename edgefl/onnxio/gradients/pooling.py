@@ -55,13 +55,9 @@ def max_pool(tape: Tape, op: Op, gradient: Gradient, of_indices: Gradient = None
     if window.apart and min(rest) > 0:
         return [tape.op("MaxUnpool", gradient, indices, kernel_shape=rest, strides=list(window.strides))]
     every = tape.integers(-1)
-    zeros = tape.op("ConstantOfShape", tape.op("Reshape", tape.op("Size", x), every), value=_zero(tape))
+    zeros = tape.op("ConstantOfShape", tape.op("Reshape", tape.op("Size", x), every), value=tape.filling(0.0))
     flat = [tape.op("Reshape", value, every) for value in (indices, gradient)]
     return [tape.op("Reshape", tape.op("ScatterElements", zeros, *flat, axis=0, reduction="add"), tape.op("Shape", x))]
-
-
-def _zero(tape: Tape) -> Any:
-    return onnx.numpy_helper.from_array(np.zeros(1, tape.real))
 
 
 @rule("MaxUnpool")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from edgefl.onnxio.gradients.recurrent_loops import loop, zero
+from edgefl.onnxio.gradients.recurrent_loops import loop
 from edgefl.onnxio.gradients.tape import Op, Shape, Tape, prepared
 
 _ACTIVATIONS = {"LSTM": (["sigmoid", "tanh", "tanh"],), "GRU": (["sigmoid", "tanh"],), "RNN": (["tanh"], ["relu"])}
@@ -32,7 +32,7 @@ def recurrent(tape: Tape, op: Op) -> None:
     zeros = None
     if not all(initial):
         sizes = tape.op("Concat", tape.op("Shape", x, start=1, end=2), tape.integers(size), axis=0)
-        zeros = _put(tape, "ConstantOfShape", (batch, size), sizes, value=zero(tape))
+        zeros = _put(tape, "ConstantOfShape", (batch, size), sizes, value=tape.filling(0.0))
     apart = (_directions(tape, value, count) for value in (w, r, op.input(3), *initial))
     found = []
     for number, (own_w, own_r, bias, *states) in enumerate(zip(*apart, strict=True)):

@@ -70,7 +70,7 @@ def _gradient_loop(tape: Tape, op: Op, gradients: Sequence[Gradient], weights: N
     last, (of_h, *others), stored = gradients[: cell.states], gradients[cell.states :], op.outputs[cell.states :]
     if any(others):
         op.refuse("what its steps store for the gradient has no gradient itself")
-    zeros = None if all(last) else tape.op("ConstantOfShape", tape.op("Shape", op.inputs[0]), value=zero(tape))
+    zeros = None if all(last) else tape.op("ConstantOfShape", tape.op("Shape", op.inputs[0]), value=tape.filling(0.0))
 
     def step(*inputs: str) -> Names:
         after, rows = list(inputs[: cell.states]), list(inputs[cell.states :])
@@ -114,7 +114,7 @@ def _scan(
 
 
 def _declared(tape: Tape, names: Names, widths: Sequence[int]) -> list[onnx.ValueInfoProto]:
-    kind = element_type(tape)
+    kind = tape.element_type
     return [onnx.helper.make_tensor_value_info(name, kind, [None, width]) for name, width in zip(names, widths, strict=True)]
 
 
@@ -124,13 +124,3 @@ def _distinct(tape: Tape, names: Names) -> Iterator[str]:
     for name in names:
         yield str(tape.op("Identity", name)) if name in seen else name
         seen.add(name)
-
-
-def element_type(tape: Tape) -> int:
-    """Return ONNX's number for the graph's type of numbers."""
-    return int(onnx.helper.np_dtype_to_tensor_dtype(tape.real))
-
-
-def zero(tape: Tape) -> onnx.TensorProto:
-    """Return the 0 that ConstantOfShape takes."""
-    return onnx.helper.make_tensor("zero", element_type(tape), [1], [0.0])

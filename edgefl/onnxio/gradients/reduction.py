@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-import onnx
+from collections.abc import Sequence
 
 from edgefl.onnxio.gradients.tape import Gradient, Op, Tape, rule
 
@@ -37,22 +36,18 @@ def reduce_sum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 @rule("ReduceMean")
 def reduce_mean(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """An n-th of it for each of n."""
-    axes = axes_of(tape, op)
-    share = tape.op("Mul", widened(tape, op, gradient, axes), _reciprocal_count(tape, op, axes))
+    axes, shape = axes_of(tape, op), tape.shape(op.inputs[0])
+    wide = widened(tape, op, gradient, axes)
+    share = tape.op("Mul", wide, share_of(tape, op.inputs[0], op.outputs[0], [shape[axis] for axis in axes]))
     return [_spread(tape, share, op.inputs[0]), None]
 
 
-def _reciprocal_count(tape: Tape, op: Op, axes: list[int]) -> str:
-    shape = tape.shape(op.inputs[0])
-    sizes = [shape[axis] for axis in axes]
+def share_of(tape: Tape, whole: str, part: str, sizes: Sequence[int | None]) -> str:
+    """Return 1/n, n being how many entries of ``whole`` come to one of ``part``: the product of ``sizes``, where none is free."""
     if None not in sizes:
         return tape.number(1 / math.prod(size or 1 for size in sizes))
-    count = tape.op("Div", tape.op("Size", op.inputs[0]), tape.op("Size", op.outputs[0]))
-    return str(tape.op("Reciprocal", tape.op("Cast", count, to=_element_type(tape))))
-
-
-def _element_type(tape: Tape) -> int:
-    return int(onnx.helper.np_dtype_to_tensor_dtype(tape.real))
+    count = tape.op("Div", tape.op("Size", whole), tape.op("Size", part))
+    return str(tape.op("Reciprocal", tape.op("Cast", count, to=tape.element_type)))
 
 
 def _spread(tape: Tape, value: str, like: str) -> str:

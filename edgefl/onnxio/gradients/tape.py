@@ -197,6 +197,15 @@ class Tape:
         """Return two numbers of the graph's type."""
         return np.array([first, second], self.real)
 
+    @property
+    def element_type(self) -> int:
+        """What ONNX calls the graph's type of numbers."""
+        return int(onnx.helper.np_dtype_to_tensor_dtype(self.real))
+
+    def filling(self, value: float) -> onnx.TensorProto:
+        """Return the attribute of a ConstantOfShape that fills with ``value``."""
+        return onnx.numpy_helper.from_array(np.full(1, value, self.real))
+
     def integers(self, *values: int) -> str:
         """Return the name of a vector of int64: axes, sizes, pads."""
         return self.constant(np.array(values, np.int64))
@@ -243,7 +252,10 @@ class Tape:
 
     def unbroadcast(self, gradient: str, operand: str, result: str) -> str:
         """Sum a gradient that has the shape of ``result`` over the axes along which ``operand`` was repeated."""
-        small, large = self.shape(operand), self.shape(result)
+        return self.sum_of_copies(gradient, operand, self.shape(operand), self.shape(result))
+
+    def sum_of_copies(self, gradient: str, operand: str, small: Shape, large: Shape) -> str:
+        """Sum a gradient over the axes along which sizes ``small`` were repeated to ``large``; both may be leading sizes only."""
         if small == large:
             return gradient
         extra = len(large) - len(small)
