@@ -1,6 +1,9 @@
 """Shared pieces of the tests."""
 
+import os
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,19 @@ import torch
 from hypothesis import settings
 
 from edgefl.cli.main import main
+from edgefl.errors import InputError
+
+CHROMIUM = os.environ.get("EDGEFL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 settings.register_profile("edgefl", deadline=None, max_examples=40)
 settings.load_profile("edgefl")
@@ -38,3 +54,27 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         return int(left.value.code or 0), output, errors
 
     return call
+
+
+@pytest.fixture(scope="session")
+def ort_web() -> Path:
+    """The folder with onnxruntime-web's files, fetched by npm the first time."""
+    from edgefl.serve.runtime import runtime
+
+    try:
+        return runtime(lambda _: None)
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium: one per process of tests, as Playwright allows only one at a time."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install 'edgefl-sim[web]'")
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"{CHROMIUM}: no Chromium; install it, or name it in EDGEFL_CHROMIUM")
+    with sync_api.sync_playwright() as playwright:
+        # Its folder for the user's data is fresh and removed afterwards.
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield started
+        started.close()

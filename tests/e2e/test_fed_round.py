@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import sys
 import threading
@@ -16,9 +15,9 @@ from torch_free import CLIENT, client, torch_free_python
 
 from edgefl import RunConfig, fed_round, simulate, verify
 from edgefl.data.mix import load
-from edgefl.errors import InputError
+from edgefl.serve.files import bundle_addresses, page_addresses
+from edgefl.serve.server import Server
 
-CHROMIUM = os.environ.get("EDGEFL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 SHORT = {
     "dataset": "digits", "model": "mlp", "method": "fedhm", "tiers": (1.0, 0.5), "rounds": 1, "clients": 6, "per_round": 3,
     "local_epochs": 1, "seed": 1,
@@ -107,10 +106,10 @@ def test_two_devices_without_torch_make_the_model_better(run, sent, python, tmp_
     assert "round: got '1', expected '2'" in later.refused[0]
 
 
-def test_a_browser_takes_part(run, sent, tmp_path):
+def test_a_browser_takes_part(run, sent, browser, ort_web, tmp_path):
     inbox = tmp_path / "inbox"
     shutil.copytree(sent, inbox)
-    with opened(run / "bundle") as page:
+    with opened(browser, run / "bundle", ort_web) as page:
         page.evaluate("() => edgefl.choose('0.5')")
         page.wait_for_selector("#tier:not([disabled])")
         x, y = own_data(2)
@@ -124,32 +123,18 @@ def test_a_browser_takes_part(run, sent, tmp_path):
 
 
 @contextlib.contextmanager
-def opened(bundle: Path):
-    """Serve a bundle and open its page in headless Chromium; skip where something of that is missing."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install 'edgefl-sim[web]'")
-    if not Path(CHROMIUM).exists():
-        pytest.skip(f"{CHROMIUM}: no Chromium; install it, or name it in EDGEFL_CHROMIUM")
-    from edgefl.serve.files import bundle_addresses, page_addresses
-    from edgefl.serve.runtime import runtime
-    from edgefl.serve.server import Server
-
-    try:
-        library = runtime(lambda _: None)
-    except InputError as error:
-        pytest.skip(str(error))
-    with Server("127.0.0.1", 0, bundle_addresses(bundle) | page_addresses(library)) as server, sync_api.sync_playwright() as play:
+def opened(browser, bundle: Path, library: Path):
+    """Serve a bundle, and open its page."""
+    with Server("127.0.0.1", 0, bundle_addresses(bundle) | page_addresses(library)) as server:
         thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.02))
         thread.start()
-        browser = play.chromium.launch(
-            executable_path=CHROMIUM, args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"]
-        )
         try:
-            page = browser.new_page()
-            page.set_default_timeout(30_000)
-            page.goto(server.url)
-            page.wait_for_selector("#tier:not([disabled])")
-            yield page
+            with contextlib.closing(browser.new_context()) as context:
+                page = context.new_page()
+                page.set_default_timeout(30_000)
+                page.goto(server.url)
+                page.wait_for_selector("#tier:not([disabled])")
+                yield page
         finally:
-            browser.close()
             server.shutdown()
             thread.join()

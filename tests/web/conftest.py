@@ -1,8 +1,6 @@
 """A served bundle and a browser; tests skip where Chromium, Playwright or onnxruntime-web is missing."""
 
 import contextlib
-import os
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,22 +10,8 @@ from typing import Any
 import pytest
 from hand_bundle import write_bundle
 
-from edgefl.errors import InputError
 from edgefl.serve.files import bundle_addresses, page_addresses
-from edgefl.serve.runtime import runtime
 from edgefl.serve.server import Server
-
-CHROMIUM = os.environ.get("EDGEFL_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 class EndingServer(Server):
@@ -60,27 +44,6 @@ def serving(bundle: Path, runtime_folder: Path) -> Iterator[Server]:
         finally:
             server.shutdown()
             thread.join()
-
-
-@pytest.fixture(scope="session")
-def ort_web() -> Path:
-    """The folder with onnxruntime-web's files, fetched by npm the first time."""
-    try:
-        return runtime(lambda _: None)
-    except InputError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install 'edgefl-sim[web]'")
-    if not Path(CHROMIUM).exists():
-        pytest.skip(f"{CHROMIUM}: no Chromium; install it, or name it in EDGEFL_CHROMIUM")
-    with sync_api.sync_playwright() as playwright:
-        # Its folder for the user's data is fresh and removed afterwards.
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="session")
