@@ -29,6 +29,12 @@ def shared(folder: str) -> Path:
     return installed if installed.is_dir() else package.parent / folder
 
 
+def user_cache() -> Path:
+    """Return the folder for what can be fetched or measured again: ``edgefl`` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "edgefl"
+
+
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn a full or unwritable disk into a :class:`StorageError` that names ``path``."""

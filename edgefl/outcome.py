@@ -104,7 +104,7 @@ def accuracies(trained: Trained, round_: int) -> dict[str, float]:
     if of_clients(session):
         return _client_means(trained, round_)
     whole = method.global_tier(trained.state)
-    test = session.test
+    test = session.judged_by(round_)
     found = {
         tier: evaluate.accuracy(trained.module(tier), test, evaluate.BATCH_SIZE)
         for tier in dict.fromkeys((whole, *session.tiers))
@@ -126,7 +126,7 @@ def _client_means(trained: Trained, round_: int) -> dict[str, float]:
     everyone = [value for values in by_tier.values() for value in values]
     means = {"global": sum(everyone) / len(everyone)}
     for tier in session.tiers:
-        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), session.test, evaluate.BATCH_SIZE)]
+        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), session.judged_by(round_), evaluate.BATCH_SIZE)]
         means[tier.label] = sum(own) / len(own)
     return means
 
@@ -175,7 +175,7 @@ def checkpoint_of(session: Session, standing: Standing, store: ClientStore, roun
     """Return what must be stored after a round so that the run can go on from there; what clients kept in it is on the disk then."""
     options = session.method.config.model_dump(mode="json")
     parts = standing.clock_s, standing.state.tensors, standing.memory, options, store.commit(round_), standing.fleet.to_json()
-    return Checkpoint(round_, *parts)
+    return Checkpoint(round_, *parts, standing.state.warm)
 
 
 def resumed(session: Session, checkpoint: Checkpoint, source: str) -> tuple[Session, Standing]:
@@ -190,7 +190,7 @@ def resumed(session: Session, checkpoint: Checkpoint, source: str) -> tuple[Sess
     first = session.first_state()
     if problem := method.fits(first, checkpoint.tensors):
         raise CheckpointError(f"{source}: {problem}; it cannot be taken up with this configuration")
-    return session, Standing(first.replace(checkpoint.tensors), checkpoint.server, checkpoint.clock_s)
+    return session, Standing(first.replace(checkpoint.tensors, checkpoint.warm), checkpoint.server, checkpoint.clock_s)
 
 
 def fleet_of(session: Session, checkpoint: Checkpoint, store: ClientStore) -> FleetMemory:

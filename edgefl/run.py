@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from edgefl.config import HOST_KEYS, RunConfig
-from edgefl.deploy import Source, Wanted, build_bundle
+from edgefl.config import RunConfig, changed
 from edgefl.engine import open_engine
 from edgefl.errors import CheckpointError, ConfigError
 from edgefl.files import read_toml, sha256, write_bytes, write_json
-from edgefl.onnxio.forms import Form
-from edgefl.onnxio.signature import signer
-from edgefl.onnxio.verify import VerifyReport
-from edgefl.onnxio.verify import verify as verify_bundle
 from edgefl.outcome import Trained, accuracies, checkpoint_of, fleet_of, of_clients, representatives, resumed
 from edgefl.prepare import prepare
 from edgefl.records import RoundRecord
-from edgefl.report import html
 from edgefl.report.participation import participation_rows
 from edgefl.report.summary import class_rows, tier_rows, totals
-from edgefl.runfolder import MODEL, RunFolder
+from edgefl.runfolder import MODEL, Keeper, RunFolder
 from edgefl.server.clients import ClientStore
 from edgefl.server.standing import Standing
 from edgefl.session import Session, about, one_thread
+from edgefl.stages import Stopwatch, added, check_trace
+from edgefl.tracing import span
+
+# What exports networks and draws pages takes a second to import, and no round needs it: see the functions that do.
+if TYPE_CHECKING:
+    from edgefl.onnxio.forms import Form
+    from edgefl.onnxio.verify import VerifyReport
 
 OnRound = Callable[[RoundRecord], None]
 Notify = Callable[[str], None]
@@ -63,6 +65,7 @@ def simulate(
     resume: bool = False,
     on_round: OnRound | None = None,
     notify: Notify | None = None,
+    trace: Path | str | None = None,
 ) -> RunResult:
     """Train a fleet and write its run folder: rounds, model, checkpoints, bundle, summary and report.
 
@@ -70,8 +73,10 @@ def simulate(
         config: what to run; see :class:`RunConfig`.
         out: the run folder; None takes the next free ``runs/NNNN-method-dataset``.
         resume: continue the run in ``out`` from its newest whole checkpoint, to the same bits as if it had never stopped.
-        on_round: called with the record of every round played.
+        on_round: called with the record of every round played; its checkpoint may still be on its way to the disk.
         notify: called with a line of text where something needs saying, such as a damaged checkpoint that was passed over.
+        trace: a file for the spans of this process and its workers, which ui.perfetto.dev and chrome://tracing open; replaced where it
+            exists. It changes nothing of the run.
 
     Raises:
         InputError: a name, value or file is wrong; ``out`` already holds a run, or holds another one.
@@ -85,17 +90,40 @@ def simulate(
         [1, 0.5]
     """
     say = notify or (lambda message: None)
-    with one_thread():
-        session = prepare(config)
-        config = session.config
+    with one_thread(), contextlib.ExitStack() as opened:
+        if trace is not None:
+            check_trace(Path(trace))
+        watch = opened.enter_context(Stopwatch())
+        with span("prepare"):
+            session = prepare(config)
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{config.dataset}"))
+        if session.config.engine == "auto":
+            session = _with_engine(session, folder if resume else None, say)
+        config = session.config
         folder.check(config, resume)
         if resume and (summary := folder.summary()) is not None:
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
+        if trace is not None:
+            watch.trace_to(Path(trace))
         folder.start(config)
-        with folder.client_store() as store:
-            return _finish(_play(session, folder, store, resume, on_round, say), folder, say)
+        store = opened.enter_context(folder.client_store())
+        trained = _play(session, folder, store, resume, on_round, say, watch)
+        return _finish(trained, folder, say, watch)
+
+
+def _with_engine(session: Session, begun: RunFolder | None, say: Notify) -> Session:
+    """Return the run with an engine by name in the place of ``auto``: the one that it has ``begun`` with, or the fastest."""
+    if begun is not None and not begun.is_new():
+        stored = RunConfig.load(begun.require("config.toml"), {})
+        same = {"engine": stored.engine, "workers": stored.workers}
+        return replace(session, config=session.config.model_copy(update=same))
+    from edgefl.choosing import choose
+
+    with span("trial"):
+        choice = choose(session)
+    say(f"engine {choice.engine}, {choice.workers} {'worker' if choice.workers == 1 else 'workers'}: {choice.why}")
+    return replace(session, config=session.config.model_copy(update={"engine": choice.engine, "workers": choice.workers}))
 
 
 def play(
@@ -106,17 +134,25 @@ def play(
     standing = standing or Standing(session.first_state())
     with open_engine(str(config.engine), config.workers, session.clients) as engine:
         for number in range(first, config.rounds + 1):
-            session, state = session.advanced(standing.state, number)
+            with span("prepare", round=number):
+                session, state = session.advanced(standing.state, number)
             standing, record = session.play(session.method, replace(standing, state=state), engine, store, number)
             if number % config.eval_every == 0 or number == config.rounds:
                 started = time.perf_counter()
-                accuracy = accuracies(Trained(session, standing.state, store), number)
+                with span("evaluate", round=number):
+                    accuracy = accuracies(Trained(session, standing.state, store), number)
                 record = replace(record, accuracy=accuracy, host_s=record.host_s + time.perf_counter() - started)
             yield session, standing, record
 
 
 def _play(
-    session: Session, folder: RunFolder, store: ClientStore, resume: bool, on_round: OnRound | None, say: Notify
+    session: Session,
+    folder: RunFolder,
+    store: ClientStore,
+    resume: bool,
+    on_round: OnRound | None,
+    say: Notify,
+    watch: Stopwatch,
 ) -> Trained:
     """Play the rounds that are left, with a record and a checkpoint after each; return what came out."""
     restored = folder.restore() if resume else None
@@ -129,35 +165,51 @@ def _play(
         standing = replace(standing, fleet=fleet_of(session, restored.checkpoint, store))
         first = restored.checkpoint.round + 1
     folder.keep_rounds(first - 1)
-    for phase, after, record in play(session, store, standing, first):
-        session, standing = phase, after
-        folder.add_round(record)
-        folder.save(checkpoint_of(session, standing, store, record.round), store)
-        if on_round is not None:
-            on_round(record)
+    with Keeper(folder, store) as keeper:
+        for phase, after, record in play(session, store, standing, first):
+            session, standing = phase, after
+            with span("checkpoint", round=record.round):
+                keeper.wait()
+            stages = watch.lap()
+            with span("record", round=record.round):
+                folder.add_round(record, stages=stages)
+            with span("checkpoint", round=record.round):
+                keeper.start(checkpoint_of(session, standing, store, record.round))
+            if on_round is not None:
+                on_round(record)
     return Trained(session, standing.state, store, standing.memory, session.config.rounds)
 
 
-def _finish(trained: Trained, folder: RunFolder, say: Notify) -> RunResult:
+def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) -> RunResult:
     """Write the model, the bundle, the summary and the report; the summary comes last: it marks a run as complete."""
+    with span("start"):
+        from edgefl.deploy import Source, build_bundle
+        from edgefl.report import html
     session, config = trained.session, trained.session.config
     rounds = folder.rounds()
-    final = checkpoint_of(session, Standing(trained.state, trained.memory, rounds[-1]["clock_s"]), trained.store, config.rounds)
-    content = final.to_bytes()
-    write_bytes(folder.path / MODEL, content)
-    source = Source(config.rounds, sha256(content))
-    deployed = build_bundle(session, representatives(trained), source, folder.fresh_bundle(), say)
-    summary: dict[str, Any] = {
-        **about(session),
-        "accuracy_of": "clients" if of_clients(session) else "global",
-        "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
-        **totals(rounds),
-        "tiers": tier_rows(session.plan, {tier: d.result for tier, d in deployed.items()}, rounds),
-        "classes": class_rows(session.plan),
-    }
-    taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
-    summary["participation"] = participation_rows(session.plan, rounds, _distinct(rounds), taken)
-    write_bytes(folder.path / "report.html", html.render(summary, rounds).encode())
+    with span("checkpoint"):
+        standing = Standing(trained.state, trained.memory, rounds[-1]["clock_s"])
+        content = checkpoint_of(session, standing, trained.store, config.rounds).to_bytes()
+        write_bytes(folder.path / MODEL, content)
+    with span("bundle"):
+        source = Source(config.rounds, sha256(content))
+        deployed = build_bundle(session, representatives(trained), source, folder.fresh_bundle(), say)
+    with span("report"):
+        summary: dict[str, Any] = {
+            **about(session),
+            "accuracy_of": "clients" if of_clients(session) else "global",
+            "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
+            **totals(rounds),
+            "tiers": tier_rows(session.plan, {tier: d.result for tier, d in deployed.items()}, rounds),
+            "classes": class_rows(session.plan),
+        }
+        taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
+        summary["participation"] = participation_rows(session.plan, rounds, _distinct(rounds), taken)
+    before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
+    with span("report"):
+        write_bytes(folder.path / "report.html", html.render({**summary, "host_stages": before}, rounds).encode())
+    # All of what has passed since: a page made anew from the summary must be the same, and it leaves that stage out.
+    summary["host_stages"] = added([before, {"server": {"report": sum(watch.lap()["server"].values())}}])
     write_json(folder.path / "summary.json", summary)
     return RunResult(folder.path, summary)
 
@@ -195,6 +247,9 @@ def export(
         BundleError: ``out`` exists and is not empty.
         InputError: ``sign`` is no such key.
     """
+    from edgefl.deploy import Source, Wanted, build_bundle
+    from edgefl.onnxio.signature import signer
+
     wanted = Wanted(form, quantize == "int8", fp16, client, None if sign is None else signer(sign))
     folder = RunFolder(Path(run))
     config = RunConfig.load(folder.require("config.toml"), {})
@@ -218,11 +273,15 @@ def verify(bundle: Path | str, *, key: Path | str | None = None) -> VerifyReport
     Raises:
         BundleError: anything is missing, extra, changed or wrong; the message lists all of it.
     """
+    from edgefl.onnxio.verify import verify as verify_bundle
+
     return verify_bundle(Path(bundle), None if key is None else Path(key))
 
 
 def report(run: Path | str) -> Path:
     """Write ``report.html`` of a finished run anew and return its path."""
+    from edgefl.report import html
+
     return html.write(RunFolder(Path(run)).path)
 
 
@@ -234,12 +293,14 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
     """
     stored = RunConfig.load(RunFolder(run).require("config.toml"), {})
     asked = RunConfig.of({**read_toml(run / "config.toml", ConfigError), **given})
-    for key in RunConfig.model_fields:
-        if key in given and key not in HOST_KEYS and getattr(asked, key) != getattr(stored, key):
+    if asked.engine == "auto":
+        asked = asked.model_copy(update={"engine": stored.engine, "workers": stored.workers})
+    for key in changed(stored, asked):
+        if key in given:
             raise CheckpointError(
                 f"{run}: the run has {key} = {getattr(stored, key)!r}, got {getattr(asked, key)!r}; "
                 "resume without it, or start a new run in another folder"
             )
-    if "workers" in given and "engine" not in given:
+    if "workers" in given and "engine" not in given and stored.engine != "group":
         asked = asked.model_copy(update={"engine": "pool" if asked.workers > 1 else "inline"})
     return asked

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from edgefl.config import HOST_KEYS, RunConfig
+from edgefl.config import RunConfig, changed
 from edgefl.errors import CheckpointError, StorageError
 from edgefl.files import storage_errors, write_bytes
 from edgefl.records import RoundRecord
 from edgefl.server import checkpoint
 from edgefl.server.clients import ClientStore
+from edgefl.tracing import span
 
 MODEL = "model.safetensors"
 """The server's state after the last round."""
@@ -51,10 +55,9 @@ class RunFolder:
                 raise CheckpointError(f"{self.path}: exists and is not an empty folder; give another --out")
             return
         before = RunConfig.load(self.require("config.toml"), {})
-        for key in RunConfig.model_fields:
-            if key not in HOST_KEYS and getattr(before, key) != getattr(config, key):
-                values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
-                raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
+        for key in changed(before, config):
+            values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
+            raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
 
     def is_new(self) -> bool:
         """Whether nothing is here yet; what an interrupted write left under a temporary name does not count."""
@@ -86,10 +89,13 @@ class RunFolder:
         """Return the newest whole checkpoint, if any."""
         return checkpoint.restore(self.path / "checkpoints")
 
-    def save(self, state: checkpoint.Checkpoint, store: ClientStore) -> None:
-        """Write a checkpoint; from now on ``store`` may remove what clients kept for checkpoints that are gone."""
-        checkpoint.save(self.path / "checkpoints", state)
-        store.keep_from = checkpoint.oldest_round(self.path / "checkpoints")
+    def save(self, state: checkpoint.Checkpoint) -> None:
+        """Sync the records of the rounds, then write a checkpoint: there is none on the disk whose records are not."""
+        with span("checkpoint", round=state.round):
+            path = self.path / "rounds.jsonl"
+            with storage_errors(path), path.open("rb") as file:
+                os.fsync(file.fileno())
+            checkpoint.save(self.path / "checkpoints", state)
 
     def client_store(self, at: checkpoint.Checkpoint | None = None) -> ClientStore:
         """Return what clients keep, as it was ``at`` a checkpoint or before the first round; the caller closes it.
@@ -112,13 +118,12 @@ class RunFolder:
             raise CheckpointError(f"{path}: does not hold rounds 1 to {last} that the checkpoint continues; start a new run")
         write_bytes(path, b"".join(line + b"\n" for line in kept))
 
-    def add_round(self, record: RoundRecord, clients: bool = True) -> None:
-        """Append one record, with a line for each of its clients or without, and sync it."""
+    def add_round(self, record: RoundRecord, clients: bool = True, stages: Mapping[str, Any] | None = None) -> None:
+        """Append one record, with a line for each of its clients or without, and the ``stages`` of this computer's time in it."""
         path = self.path / "rounds.jsonl"
+        line = {**record.to_json(clients), **({} if stages is None else {"stages": stages})}
         with storage_errors(path), path.open("ab") as file:
-            file.write(json.dumps(record.to_json(clients), allow_nan=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
     def rounds(self) -> list[dict[str, Any]]:
         """Return every round's record."""
@@ -148,3 +153,60 @@ class RunFolder:
         except OSError as error:
             raise StorageError(f"{path}: cannot be replaced ({error.strerror})") from None
         return path
+
+
+class Keeper:
+    """Writes the checkpoints of a run in a thread, one at a time, while the next round is played.
+
+    What a checkpoint holds must not change any more: states are new ones after every round. The files are the same at every moment as if
+    each checkpoint were written at once, but that of the newest round may still be missing: a run that is killed then goes on from the
+    one before. What clients keep stays consistent, because it is committed and pruned between two checkpoints, in the caller's thread::
+
+        keeper.wait()                      the checkpoint of round r − 1 is on the disk, older ones are gone
+        checkpoint_of(…)                   what clients kept in round r is committed; nothing goes that a checkpoint on the disk needs
+        keeper.start(…)                    the record of round r is synced, then its checkpoint written
+
+    As a context manager it ends when the last checkpoint is on the disk, also where the run was interrupted.
+    """
+
+    def __init__(self, folder: RunFolder, store: ClientStore) -> None:
+        self._folder, self._store = folder, store
+        self._thread: threading.Thread | None = None
+        self._failed: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.wait()
+        except StorageError:
+            if error is None:  # else what ended the run is what needs saying
+                raise
+
+    def wait(self) -> None:
+        """Return when the checkpoint in flight is on the disk; from then on the store may remove what only older ones needed.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        self._store.keep_from = checkpoint.oldest_round(self._folder.path / "checkpoints")
+
+    def start(self, state: checkpoint.Checkpoint) -> None:
+        """Begin to write a checkpoint, after the one before."""
+        self.wait()
+        self._thread = threading.Thread(target=self._save, args=(state,), name="checkpoints")
+        self._thread.start()
+
+    def _save(self, state: checkpoint.Checkpoint) -> None:
+        try:
+            self._folder.save(state)
+        except BaseException as error:  # told by wait(), in the thread of the run
+            self._failed = error

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from edgefl.onnxio.tier_graphs import TierGraphs
 
 
+INTERIM_SAMPLES = 1000
+"""Held-out samples that a round before the last is judged by: all of 10,000 took longer than a round's training."""
+
+
 @dataclass(frozen=True)
 class Session:
     """A run that is ready to start: every name resolved, every number checked, nothing written."""
@@ -58,12 +62,17 @@ class Session:
         self, method: Method, standing: Standing, engine: Engine | None, store: ClientStore, number: int
     ) -> tuple[Standing, RoundRecord]:
         """Play round ``number``, or what stands for one; without an ``engine`` nobody trains, and all else is simulated."""
-        per_round, buffer = self.config.per_round, self.config.buffer
-        assert per_round is not None  # resolved
+        per_round, buffer = self.per_round, self.config.buffer
         if buffer is None:
             return play_round(method, standing, self.forecast, self.rules, per_round, engine, store, number)
         waiting = Buffer(buffer, per_round, self.config.staleness_power)
         return play_step(method, standing, self.forecast, self.rules, waiting, engine, store, number)
+
+    @property
+    def per_round(self) -> int:
+        """How many clients answer in a round."""
+        assert self.config.per_round is not None  # resolved
+        return self.config.per_round
 
     @property
     def rules(self) -> Rules:
@@ -129,8 +138,20 @@ class Session:
 
     @cached_property
     def test(self) -> Split:
-        """The held-out samples that models are evaluated on."""
-        test, count = self.data.test, self.config.eval_samples
+        """The held-out samples that models are evaluated on in the end."""
+        return self._held_out(self.config.eval_samples)
+
+    @cached_property
+    def interim_test(self) -> Split:
+        """The held-out samples that models are evaluated on before the last round: where nobody says how many, a part of them."""
+        return self._held_out(self.config.eval_samples or INTERIM_SAMPLES)
+
+    def judged_by(self, round_: int) -> Split:
+        """Return the held-out samples that models are evaluated on after a round."""
+        return self.test if round_ == self.config.rounds else self.interim_test
+
+    def _held_out(self, count: int | None) -> Split:
+        test = self.data.test
         if count is None or count >= len(test):
             return test
         chosen = np.sort(generator(self.config.seed, "held out").permutation(len(test))[:count])

@@ -89,7 +89,7 @@ _FLAGS: dict[str, Callable[[Any], Any]] = dict(
             ROUNDS, "per_round", "Answers wanted each round; in mode async, clients at work at once. [half of the clients]", int
         ),
         _flag(ROUNDS, "eval_every", "Rounds between two evaluations; the last one is always evaluated. [1]", int),
-        _flag(ROUNDS, "eval_samples", "Held-out samples that models are evaluated on, drawn by the seed. [all]", int),
+        _flag(ROUNDS, "eval_samples", "Held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]", int),
         _flag(ROUNDS, "seed", "Decides every draw. [0]", int),
         _flag(
             TIERS,
@@ -187,8 +187,15 @@ _FLAGS: dict[str, Callable[[Any], Any]] = dict(
             metavar="STEP,…",
         ),
         _flag(HOST, "cpu_limit_s", "Whole processor seconds that a client may take under --enforce hard. [600]", float),
-        _flag(HOST, "engine", "inline (this process) or pool (--workers processes): the same bits. [inline]", metavar="HOW"),
-        _flag(HOST, "workers", "Processes that play clients. [1]", int),
+        _flag(
+            HOST,
+            "engine",
+            "inline (this process) or pool (--workers processes): the same bits; group: clients of a tier trained together, to within "
+            "rounding; auto: the fastest, by a short trial. [inline]",
+            metavar="HOW",
+        ),
+        _flag(HOST, "workers", "Processes that play clients; auto takes as many as there are cores. [1]", int),
+        _flag(HOST, "device", "cpu, or cuda: clients train on the graphics card. [cpu]", metavar="WHERE"),
     )
 )
 

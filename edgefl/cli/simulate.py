@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.run_options import WHAT, MethodOption, config_option, given_flags, run_options
+from edgefl.cli.run_options import HOST, WHAT, MethodOption, config_option, given_flags, run_options
 from edgefl.cli.sections import SectionedCommand, option
 
 if TYPE_CHECKING:
@@ -30,12 +30,20 @@ if TYPE_CHECKING:
 @config_option
 @option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder. [runs/NNNN-method-dataset]")
 @option("--resume", is_flag=True, help="Continue the run in --out where it stopped, to the same bits.")
+@option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    section=HOST,
+    help="Write where this computer's time goes, for ui.perfetto.dev or chrome://tracing; FILE is replaced. It changes no result.",
+)
 @option("--dry-run", is_flag=True, help="Train nobody: simulate who takes part, time, energy and outcomes, of any population.")
 @option("--json", "as_json", is_flag=True, help="Print the summary as JSON, alone on standard output.")
 def command(
     config_file: Path | None,
     out: Path | None,
     resume: bool,
+    trace: Path | None,
     dry_run: bool,
     as_json: bool,
     method_options: tuple[tuple[str, Any], ...],
@@ -49,6 +57,7 @@ def command(
     edgefl simulate --method fedavg --objective prox --server-optimizer adam --codec int8
     edgefl simulate --config run.toml --seed 1 --out runs/second
     edgefl simulate --out runs/second --resume
+    edgefl simulate --workers 2 --trace trace.json
     edgefl simulate --dry-run --clients 1000000 --per-round 1000 --partition index:60 --availability daily
     """
     given = given_flags(flags)
@@ -56,12 +65,20 @@ def command(
         raise click.UsageError("--resume has nothing to continue with --dry-run: give another --out")
     if resume and out is None:
         raise click.UsageError("--resume needs --out: the folder of the run to continue")
+    if trace is not None and dry_run:
+        raise click.UsageError("--trace shows where the time of training goes, and nobody trains with --dry-run")
     started = resume and out is not None and (out / "config.toml").exists()
     if not started:
         config = _asked(config_file, given, dict(method_options))
+    if trace is not None:
+        from edgefl.stages import check_trace
+
+        check_trace(trace)
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.rehearsal import dry_run as simulate_dry
-    from edgefl.run import resumed_config, simulate
+    from edgefl.tracing import span
+
+    with span("start"):
+        from edgefl.run import resumed_config, simulate
 
     if started and out is not None:
         from edgefl.errors import ConfigError
@@ -75,9 +92,12 @@ def command(
 
     with Progress(config.rounds, quiet=as_json or dry_run) as progress:
         shown = progress.show
-        result = (
-            simulate_dry(config, out) if dry_run else simulate(config, out, resume=resume, on_round=shown, notify=progress.say)
-        )
+        if dry_run:
+            from edgefl.rehearsal import dry_run as simulate_dry
+
+            result = simulate_dry(config, out)
+        else:
+            result = simulate(config, out, resume=resume, on_round=shown, notify=progress.say, trace=trace)
     if as_json:
         click.echo(json.dumps(result.summary, indent=2))
     elif dry_run:

@@ -16,6 +16,7 @@ from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import render_page
 from edgefl.report.schema import read_rounds, read_summary
+from edgefl.report.stage_table import stage_table
 from edgefl.report.tables import largest_first, tier_table
 from edgefl.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
@@ -65,6 +66,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         refusals=refusals_of(summary, rounds),
         memory=memory(summary),
         of_clients=of_clients(summary),
+        stages=stage_table(summary),
     )
 
 

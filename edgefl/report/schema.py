@@ -72,6 +72,14 @@ class ClassRow(Record):
     assumed: list[str]
 
 
+class Stages(Record):
+    """Stage → seconds of this computer: of the thread that plays the rounds, of those beside it, of each worker process."""
+
+    server: dict[str, Number] = Field(default_factory=dict)
+    background: dict[str, Number] = Field(default_factory=dict)
+    workers: dict[str, dict[str, Number]] = Field(default_factory=dict)
+
+
 class Summary(Record):
     """``summary.json``."""
 
@@ -93,6 +101,7 @@ class Summary(Record):
     upload_bytes: Whole
     simulated_s: Number
     host_s: Number
+    host_stages: Stages | None = None
     energy_j: Number
     global_accuracy: Number | None = None  # a dry run trains nothing
     deadline_s: Number | None
@@ -145,6 +154,7 @@ class RoundLine(Record):
     deadline_s: Number | None = None
     macs: Whole | None = None
     energy_j: Number | None = None
+    stages: Stages | None = None
     observed: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgefl.errors import InputError
-from edgefl.files import shared, storage_errors
+from edgefl.files import shared, storage_errors, user_cache
 
 PACKAGE = "onnxruntime-web"
 FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
@@ -26,8 +25,7 @@ def version() -> str:
 
 def cache() -> Path:
     """Return the folder where the files are kept between runs: ``edgefl/web/VERSION`` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "edgefl" / "web" / version()
+    return user_cache() / "web" / version()
 
 
 def runtime(say: Callable[[str], None]) -> Path:

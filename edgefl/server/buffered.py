@@ -28,8 +28,9 @@ from edgefl.server.clients import ClientStore
 from edgefl.server.control import Control
 from edgefl.server.forecast import Asked, Forecast
 from edgefl.server.outbox import Outbox, Rules
-from edgefl.server.rounds import ended, fleet_at, tired
+from edgefl.server.rounds import awaited, ended, fleet_at, kept_by, tired
 from edgefl.server.standing import FleetMemory, Flight, Standing
+from edgefl.tracing import span
 from edgefl.wire import decode
 
 _SENT = "sent"
@@ -78,6 +79,10 @@ class Air:
 
         Where too many in a row end in vain it is given up: what keeps them from answering may never end.
         """
+        with span("select", round=self.step + 1):
+            return self._arrive(most)
+
+    def _arrive(self, most: int) -> list[Flight]:
         arrived: list[Flight] = []
         while len(arrived) < most and self.in_vain < _IN_VAIN * max(self.buffer.at_work, _IN_VAIN):
             self._fill()
@@ -175,8 +180,10 @@ def play_step(
         sent: list[Submodel] = []
         arriving = _updates(air, outbox, engine, store, sent)
         after, memory = outbox.aggregated(arriving, memory)
-        observed = method.observe(state, sent)
-        _keep_sent(air, outbox, store)
+        with span("observe"):
+            observed = method.observe(state, sent)
+        with span("keep"):
+            _keep_sent(air, outbox, store)
     if air.over and not air.fleet.flights and all(o.timing is None for o in air.over):
         air.clock_s += WAIT_STEP_S  # nobody was sent anything: the server looks again after a while
     record = RoundRecord(
@@ -200,10 +207,11 @@ def _updates(air: Air, outbox: Outbox, engine: Engine, store: ClientStore, sent:
 
         def jobs(arrived: list[Flight] = arrived) -> Iterator[Job]:
             for flight in arrived:
-                yield outbox.job(flight.expected, payload_of(flight, outbox, air.step), store.get(flight.client), flight.step + 1)
+                kept = kept_by(flight.client, store)
+                yield outbox.job(flight.expected, payload_of(flight, outbox, air.step), kept, flight.step + 1)
 
         by_client = {flight.client: flight for flight in arrived}
-        for outcome in engine.map(jobs()):
+        for outcome in awaited(engine.map(jobs())):
             flight = by_client[outcome.client]
             air.end(ended(outcome, air.forecast, flight.turn), flight)
             if outcome.status != "trained" or outcome.tier is None:
@@ -213,9 +221,9 @@ def _updates(air: Air, outbox: Outbox, engine: Engine, store: ClientStore, sent:
             submodel, _ = outbox.send(outcome.client, outcome.tier, flight.step + 1)
             sent.append(replace(submodel, tensors={}))
             update = outbox.receive(outcome, submodel, store)
-            start = decode(
-                payload_of(flight, outbox, air.step), outbox.shapes(outcome.tier), f"what client {outcome.client} was sent"
-            )
+            payload, shapes = payload_of(flight, outbox, air.step), outbox.shapes(outcome.tier)
+            with span("decode"):
+                start = decode(payload, shapes, f"what client {outcome.client} was sent")
             yield replace(
                 update, tensors=moved(update.tensors, start, submodel.tensors, air.buffer.weight(air.step - flight.step))
             )

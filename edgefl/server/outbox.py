@@ -17,6 +17,7 @@ from edgefl.rng import generator
 from edgefl.server.clients import ClientStore
 from edgefl.server.control import Control
 from edgefl.server.optimizer import AVERAGE, ServerOptimizer
+from edgefl.tracing import span
 from edgefl.wire import decode, encode
 
 if TYPE_CHECKING:
@@ -84,26 +85,31 @@ class Outbox:
     def receive(self, outcome: Outcome, submodel: Submodel, store: ClientStore) -> Update:
         """Return the update that a trained client sent, checked; what the client keeps is stored, its control variates taken out."""
         if outcome.kept:
-            store.put(outcome.client, outcome.kept)
+            with span("keep"):
+                store.put(outcome.client, outcome.kept)
         names = self.parameters.get(submodel.tier, {})
         extra = self.rules.objective.control_shapes(names)
         expected = {**self.answers[submodel.tier], **extra}
-        tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec)
+        with span("decode", client=outcome.client):
+            tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec)
         self.control.add(submodel, names, tensors, self.state)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
         return Update(outcome.client, submodel.tier, tensors, submodel.places, outcome.samples)
 
     def aggregated(self, updates: Iterator[Update], memory: Mapping[str, Tensor]) -> tuple[GlobalState, Mapping[str, Tensor]]:
         """Return the state and the server's memory after ``updates``, consumed as they come; both as they are where none comes."""
-        if (first := next(updates, None)) is None:
-            return self.state, memory
-        after = self.method.aggregate(self.state, chain([first], updates))
-        after, kept = self.control.finish(self.state, after)
-        tensors, slots = self.rules.optimizer.step(self.state.tensors, after.tensors, memory)
-        return after.replace(tensors), {**kept, **slots}
+        with span("aggregate", round=self.round):
+            if (first := next(updates, None)) is None:
+                return self.state, memory
+            after = self.method.aggregate(self.state, chain([first], updates))
+            after, kept = self.control.finish(self.state, after)
+            tensors, slots = self.rules.optimizer.step(self.state.tensors, after.tensors, memory)
+            return after.replace(tensors), {**kept, **slots}
 
     def _make(self, tier: Tier, round_: int, client: int | None = None) -> tuple[Submodel, bytes]:
         key = (round_, "submodel") if client is None else (round_, client, "submodel")
-        submodel = self.method.submodel(self.state, tier, generator(self.rules.seed, *key), client)
-        control = self.control.variates(submodel, self.parameters.get(tier, {}))
-        return submodel, encode({**submodel.tensors, **control})
+        with span("factorize", tier=tier.label):
+            submodel = self.method.submodel(self.state, tier, generator(self.rules.seed, *key), client)
+            control = self.control.variates(submodel, self.parameters.get(tier, {}))
+        with span("encode", tier=tier.label):
+            return submodel, encode({**submodel.tensors, **control})

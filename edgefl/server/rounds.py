@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from edgefl.server.control import Control
 from edgefl.server.forecast import Asked, Forecast, lost_after
 from edgefl.server.outbox import Outbox, Rules
 from edgefl.server.standing import FleetMemory, Standing
+from edgefl.tracing import span
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def play_round(
     """
     started = time.perf_counter()
     state = standing.state
-    round_ = ask(forecast, standing, wanted, number)
+    with span("select", round=number):
+        round_ = ask(forecast, standing, wanted, number)
     done: list[Outcome] = []
     after, memory = state, standing.memory
     observed: Mapping[str, Any] = {}
@@ -109,7 +111,8 @@ def play_round(
         sent: list[Submodel] = []
         arriving = _updates(round_, wanted, outbox, forecast, engine, store, done, sent)
         after, memory = outbox.aggregated(arriving, memory)
-        observed = method.observe(state, sent)
+        with span("observe"):
+            observed = method.observe(state, sent)
     outcomes, round_s = round_.closed(done, wanted)
     clock_s = round_.start_s + round_s
     record = RoundRecord(
@@ -150,14 +153,31 @@ def _updates(
                 submodel, payload = outbox.send(outcome.client, outcome.tier)
                 submodels[outcome.client] = submodel
                 sent.append(replace(submodel, tensors={}))
-                yield outbox.job(outcome, payload, store.get(outcome.client))
+                yield outbox.job(outcome, payload, kept_by(outcome.client, store))
 
-        for outcome in engine.map(jobs()):
+        for outcome in awaited(engine.map(jobs())):
             submodel = submodels.pop(outcome.client)
             done.append(ended(outcome, forecast, round_.number))
             if outcome.status == "trained":
                 missing -= 1
                 yield outbox.receive(outcome, submodel, store)
+
+
+def awaited(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+    """Yield ``outcomes`` as they come, and record how long each was waited for: without workers, clients train meanwhile."""
+    coming = iter(outcomes)
+    while True:
+        with span("wait"):
+            outcome = next(coming, None)
+        if outcome is None:
+            return
+        yield outcome
+
+
+def kept_by(client: int, store: ClientStore) -> bytes | None:
+    """Return what ``client`` kept last, or None before its first round."""
+    with span("keep"):
+        return store.get(client)
 
 
 def ended(outcome: Outcome, forecast: Forecast, turn: int) -> Outcome:

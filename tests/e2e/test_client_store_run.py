@@ -76,7 +76,8 @@ def test_a_killed_run_goes_on_to_the_same_bits(finished, tmp_path, moment):
     folder = tmp_path / "killed"
     code = KILLED.format(kill=KILLS[moment], values=VALUES)
     assert subprocess.run([sys.executable, "-c", code, str(folder)], check=False).returncode == -signal.SIGKILL
-    assert [path.name[:12] for path in folder.glob("checkpoints/*")] == ["round-000001"]
+    # Checkpoints are written while the next round is played: that of the first may still be on its way.
+    assert {path.name[:12] for path in folder.glob("checkpoints/round-*")} <= {"round-000001"}
     assert played_to_its_end(folder, []) == checkpoints_of(finished)
     assert [path.name for path in folder.glob("clients*")] == ["clients.sqlite"]
 

@@ -66,7 +66,7 @@ def fleet(folder: Path, name: str, *classes: tuple[str, float], more: str = "") 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [{key: value for key, value in line.items() if key != "host_s"} for line in lines]
+    return [{key: value for key, value in line.items() if key not in ("host_s", "stages")} for line in lines]
 
 
 def sessions_of(folder: Path) -> list[dict[str, Any]]:

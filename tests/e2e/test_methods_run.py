@@ -36,7 +36,7 @@ def config_of(name: str) -> RunConfig:
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "host_s"} for line in lines]
+    return [{key: value for key, value in line.items() if key not in ("host_s", "stages")} for line in lines]
 
 
 def stopped_after(config: RunConfig, folder: Path, round_: int) -> Path:

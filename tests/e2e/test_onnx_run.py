@@ -30,7 +30,7 @@ def simulated(folder: Path) -> list[dict[str, Any]]:
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for record in rounds:
         record["clients"] = [{key: value for key, value in client.items() if key not in MEASURED} for client in record["clients"]]
-        del record["host_s"], record["accuracy"]
+        del record["host_s"], record["stages"], record["accuracy"]
     return rounds
 
 

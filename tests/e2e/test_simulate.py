@@ -131,7 +131,7 @@ def model_of(folder: Path) -> bytes:
 
 def simulated(folder: Path) -> list[dict[str, object]]:
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "host_s"} for line in lines]
+    return [{key: value for key, value in line.items() if key not in ("host_s", "stages")} for line in lines]
 
 
 class StopError(Exception):

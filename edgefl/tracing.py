@@ -1,0 +1,197 @@
+"""Where this computer's time goes: named spans of time, seconds per stage, and traces that ui.perfetto.dev opens.
+
+A process records its own spans. A worker process sends what it has recorded along with its results, and the server puts it among its
+own. Times are those of ``time.perf_counter``: on Linux and macOS that is CLOCK_MONOTONIC, one clock for all processes of a machine.
+
+Nothing here changes what a run computes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+STAGES: Mapping[str, str] = {
+    "start": "loading torch and the rest of the program",
+    "prepare": "data, networks, costs and the plan, before the first round",
+    "trial": "which engine is the fastest",
+    "select": "drawing a round's clients and forecasting what each will take",
+    "factorize": "making the sub-models that clients are sent",
+    "encode": "tensors to bytes",
+    "keep": "reading and storing what clients keep between rounds",
+    "wait": "the server waits for clients to train",
+    "train": "local training",
+    "meter": "measuring what local training took",
+    "decode": "bytes to tensors, and their checks",
+    "aggregate": "putting updates together",
+    "observe": "what the method says of its round",
+    "evaluate": "accuracies on held-out samples",
+    "checkpoint": "storing what a stopped run needs to go on",
+    "record": "the round's line in rounds.jsonl",
+    "bundle": "the networks for devices, exported and checked",
+    "report": "summary and page",
+    "other": "all that has no name of its own",
+}
+"""Stage → what it is. The server's stages are in the order of a run; they add up to the time it was at work."""
+
+KEPT = 1 << 18
+"""Of what nobody drains, the newest this many spans are kept: about 60 MB."""
+
+Detail = int | float | str
+
+
+@dataclass(frozen=True)
+class Span:
+    """One stretch of time.
+
+    Attributes:
+        name: the stage, one of :data:`STAGES`.
+        start_s: when it began, by ``time.perf_counter``.
+        duration_s: how long it took.
+        worker: 0 is the server, 1 and up its worker processes.
+        detail: what a trace says about it, such as the client.
+        thread: the thread's name, empty for the process's main thread.
+    """
+
+    name: str
+    start_s: float
+    duration_s: float
+    worker: int = 0
+    detail: Mapping[str, Detail] = field(default_factory=dict)
+    thread: str = ""
+
+    @property
+    def end_s(self) -> float:
+        """When it ended, by ``time.perf_counter``."""
+        return self.start_s + self.duration_s
+
+
+# A tuple is made in a third of a frozen record's time; appending to a deque and taking from it are atomic.
+_recorded: deque[Span | tuple[str, float, float, dict[str, Detail], threading.Thread]] = deque(maxlen=KEPT)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_recorded.clear)  # what the parent recorded is the parent's to tell
+
+
+class span:  # noqa: N801 - used like a function
+    """Record how long a block takes, also where it raises. Any thread may.
+
+    Example:
+        >>> _ = drain()
+        >>> with span("train", client=3):
+        ...     pass
+        >>> [(s.name, s.detail, s.worker) for s in drain()]
+        [('train', {'client': 3}, 0)]
+    """
+
+    __slots__ = ("_detail", "_name", "_start_s")
+
+    def __init__(self, name: str, **detail: Detail) -> None:
+        self._name = name
+        self._detail = detail
+
+    def __enter__(self) -> None:
+        self._start_s = perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        ended_s = perf_counter()
+        _recorded.append((self._name, self._start_s, ended_s - self._start_s, self._detail, threading.current_thread()))
+
+
+def drain() -> list[Span]:
+    """Return what this process recorded since the last call, in the order in which spans ended, and forget it."""
+    taken: list[Span] = []
+    while True:
+        try:
+            found = _recorded.popleft()
+        except IndexError:
+            return taken
+        if isinstance(found, tuple):
+            name, start_s, duration_s, detail, thread = found
+            found = Span(name, start_s, duration_s, 0, detail, _track(thread))
+        taken.append(found)
+
+
+def here() -> str:
+    """Return the name that spans of this thread have: empty in the process's main thread."""
+    return _track(threading.current_thread())
+
+
+def _track(thread: threading.Thread) -> str:
+    return "" if thread is threading.main_thread() else thread.name
+
+
+def absorb(spans: Iterable[Span], worker: int) -> None:
+    """Put the spans of worker process ``worker`` (from 1) among this process's own."""
+    _recorded.extend(replace(one, worker=worker) for one in spans)
+
+
+def seconds(spans: Iterable[Span]) -> dict[str, float]:
+    """Return stage → seconds, in the order of :data:`STAGES`. Time within two spans of a thread counts for the inner one only.
+
+    So the stages of one thread add up to the time that it spent within spans; those of several may exceed it.
+
+    Example:
+        >>> seconds([Span("wait", 0.0, 5.0), Span("encode", 1.0, 2.0), Span("encode", 3.5, 1.0)])
+        {'encode': 3.0, 'wait': 2.0}
+    """
+    threads: defaultdict[tuple[int, str], list[Span]] = defaultdict(list)
+    for one in spans:
+        threads[one.worker, one.thread].append(one)
+    found: defaultdict[str, float] = defaultdict(float)
+    for of_thread in threads.values():
+        _add_exclusive(found, of_thread)
+    order = [*STAGES, *sorted(found.keys() - STAGES.keys())]
+    return {name: max(found[name], 0.0) for name in order if name in found}
+
+
+def _add_exclusive(found: dict[str, float], spans: Sequence[Span]) -> None:
+    """Add each span's seconds to its stage and take them from that of the span around it."""
+    around: list[Span] = []
+    for one in sorted(spans, key=lambda s: (s.start_s, -s.duration_s)):
+        while around and around[-1].end_s <= one.start_s:
+            around.pop()
+        found[one.name] += one.duration_s
+        if around:
+            found[around[-1].name] -= min(one.end_s, around[-1].end_s) - one.start_s
+        around.append(one)
+
+
+def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str, Any]]:
+    """Return spans as Chrome trace events, times in microseconds: a process per worker, a track per thread.
+
+    ``named`` are the (worker, thread) that have been given their names before; those met now are added.
+    """
+    found: list[dict[str, Any]] = []
+    for one in spans:
+        track = {"pid": one.worker, "tid": zlib.crc32(one.thread.encode()) & 0x7FFFFFFF}
+        if (one.worker, one.thread) not in named:
+            named.add((one.worker, one.thread))
+            process = f"worker {one.worker}" if one.worker else "server"
+            names: dict[str, dict[str, Any]] = {
+                "process_name": {"name": process},
+                "process_sort_index": {"sort_index": one.worker},
+                "thread_name": {"name": one.thread or "main"},
+            }
+            found += [{"ph": "M", "name": kind, **track, "args": args} for kind, args in names.items()]
+        times = {"ts": round(one.start_s * 1e6, 3), "dur": round(one.duration_s * 1e6, 3)}
+        found.append({"ph": "X", "cat": "edgefl", "name": one.name, **track, **times, "args": dict(one.detail)})
+    return found
+
+
+def perfetto(spans: Iterable[Span]) -> dict[str, Any]:
+    """Return spans as the JSON object that ui.perfetto.dev and chrome://tracing open.
+
+    The format is Google's "Trace Event Format": complete events ("X") and metadata events ("M") with the names of processes and threads.
+
+    Example:
+        >>> [event["name"] for event in perfetto([Span("train", 0.5, 0.25, worker=1)])["traceEvents"]]
+        ['process_name', 'process_sort_index', 'thread_name', 'train']
+    """
+    return {"traceEvents": events(spans, set()), "displayTimeUnit": "ms"}

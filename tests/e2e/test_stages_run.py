@@ -1,0 +1,176 @@
+"""Runs that say where their time went, and are stopped at any moment: killed, interrupted, on a full disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edgefl import RunConfig, simulate
+from edgefl.errors import StorageError
+from edgefl.report import html
+from edgefl.report.schema import read_rounds, read_summary
+from edgefl.rng import generator
+from edgefl.server import checkpoint
+
+# Clients keep something, so that their store has to go along with the checkpoints.
+VALUES = {
+    "method": "fedper", "profile": "lab", "rounds": 12, "clients": 4, "per_round": 2, "local_epochs": 1, "data_share": 0.05,
+    "model": "mlp", "eval_samples": 20, "seed": 1, "tiers": (1.0,), "conditions": "ideal",
+}  # fmt: skip
+RUN = """
+import sys
+from edgefl import RunConfig, simulate
+simulate(RunConfig.of({values!r}), sys.argv[1], resume=True, on_round=lambda record: print(record.round, flush=True))
+"""
+KILLS = 6
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("traced")
+    result = simulate(RunConfig.of(VALUES), folder / "run", trace=folder / "trace.json")
+    return result.folder
+
+
+def outcome(folder: Path) -> tuple[object, ...]:
+    """Return what must not depend on how often a run was stopped: rounds, model, and checkpoints by the hashes in their names."""
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = [{key: value for key, value in line.items() if key not in ("host_s", "stages")} for line in lines]
+    return rounds, (folder / "model.safetensors").read_bytes(), sorted(path.name for path in folder.glob("checkpoints/*"))
+
+
+def test_a_summary_says_where_the_time_went(finished):
+    summary, rounds = read_summary(finished / "summary.json"), read_rounds(finished / "rounds.jsonl")
+    server = summary["host_stages"]["server"]
+    # fmt: off
+    assert server.keys() >= {
+        "prepare", "select", "factorize", "encode", "keep", "wait", "decode", "aggregate", "evaluate", "checkpoint", "record", "bundle",
+        "report",
+    }
+    # fmt: on
+    assert summary["host_stages"]["background"]["checkpoint"] > 0
+    assert sum(server.values()) > summary["host_s"]
+    for name, taken_s in server.items():
+        assert taken_s >= sum(line["stages"]["server"].get(name, 0.0) for line in rounds) - 1e-4
+    assert "Where this computer" in (page := (finished / "report.html").read_text())
+    assert html.render(summary, rounds) == page
+
+
+def test_stages_add_up_to_the_time_of_a_run(tmp_path):
+    started = time.perf_counter()
+    result = simulate(RunConfig.of({**VALUES, "rounds": 2}), tmp_path / "run")
+    passed_s = time.perf_counter() - started
+    assert sum(result.summary["host_stages"]["server"].values()) == pytest.approx(passed_s, abs=0.05 + 0.02 * passed_s)
+
+
+def test_a_trace_holds_every_stage_of_every_round(finished):
+    events = json.loads((finished.parent / "trace.json").read_text())
+    names = {event["name"] for event in events if event["ph"] == "X"}
+    assert names >= read_summary(finished / "summary.json")["host_stages"]["server"].keys() - {"other"}
+    written = [e["args"]["round"] for e in events if e["ph"] == "X" and e["name"] == "record"]
+    assert written == [*range(1, 13)]
+    threads = {e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 0}
+    assert threads >= {"main", "checkpoints"}
+
+
+def test_a_trace_changes_nothing(finished, tmp_path):
+    simulate(RunConfig.of(VALUES), tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(finished)
+
+
+def test_killed_again_and_again_a_run_ends_with_the_same_bits(finished, tmp_path):
+    folder, command = tmp_path / "run", [sys.executable, "-c", RUN.format(values=VALUES), str(tmp_path / "run")]
+    moments_s = generator(0, "kills").uniform(0.0, 0.03, KILLS)  # from the end of a round to somewhere in the next one
+    seen = []
+    for moment_s in moments_s:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            seen.append(process.stdout.readline())
+            time.sleep(moment_s)
+            process.kill()
+        assert not (folder / "summary.json").exists()
+    assert all(seen)
+    simulate(RunConfig.of(VALUES), folder, resume=True)
+    assert outcome(folder) == outcome(finished)
+    assert [path.name for path in folder.glob("clients*")] == ["clients.sqlite"]
+
+
+def test_a_resumed_run_counts_the_time_of_every_part(finished, tmp_path):
+    folder = tmp_path / "run"
+    stop_after(2, folder)
+    first = [line["stages"] for line in read_rounds(folder / "rounds.jsonl")][:2]
+    summary = simulate(RunConfig.of(VALUES), folder, resume=True, trace=tmp_path / "trace.json").summary
+    assert [line["stages"] for line in read_rounds(folder / "rounds.jsonl")][:2] == first
+    waited_s = sum(line["stages"]["server"]["wait"] for line in read_rounds(folder / "rounds.jsonl"))
+    assert summary["host_stages"]["server"]["wait"] == pytest.approx(waited_s, abs=1e-4)
+    events = json.loads((tmp_path / "trace.json").read_text())
+    assert [e["args"]["round"] for e in events if e["ph"] == "X" and e["name"] == "record"] == [*range(3, 13)]
+    assert outcome(folder) == outcome(finished)
+
+
+class StopError(Exception):
+    pass
+
+
+def stop_after(number: int, folder: Path, error: type[BaseException] = StopError) -> None:
+    def stop(record):
+        if record.round == number:
+            raise error
+
+    with pytest.raises(error):
+        simulate(RunConfig.of(VALUES), folder, on_round=stop)
+
+
+def test_after_an_interruption_the_checkpoint_of_the_last_round_is_there(finished, tmp_path):
+    folder = tmp_path / "run"
+    stop_after(3, folder, KeyboardInterrupt)
+    restored = checkpoint.restore(folder / "checkpoints")
+    assert restored is not None
+    assert restored.checkpoint.round == 3
+    simulate(RunConfig.of(VALUES), folder, resume=True)
+    assert outcome(folder) == outcome(finished)
+
+
+@pytest.mark.parametrize("failing", [1, 5, 12])
+def test_a_full_disk_ends_the_run_and_what_was_there_goes_on(finished, tmp_path, monkeypatch, failing):
+    folder, real = tmp_path / "run", checkpoint.save
+
+    def save(at, state):
+        if state.round == failing:
+            raise StorageError(f"{at}: no space left on the device; free some, or give another folder")
+        return real(at, state)
+
+    monkeypatch.setattr(checkpoint, "save", save)
+    with pytest.raises(StorageError, match="no space left"):
+        simulate(RunConfig.of(VALUES), folder)
+    monkeypatch.undo()
+    assert not (folder / "summary.json").exists()
+    simulate(RunConfig.of(VALUES), folder, resume=True)
+    assert outcome(folder) == outcome(finished)
+
+
+def test_a_trace_that_cannot_be_written_ends_the_run_which_can_be_resumed(tmp_path, finished):
+    with pytest.raises(StorageError, match="no space left"):
+        simulate(RunConfig.of(VALUES), tmp_path / "full", trace="/dev/full")
+    assert not (tmp_path / "full").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--trace", "missing/trace.json"], "there is no folder missing; make it first"),
+        (["--trace", "."], "is a folder; give the name of a file for the trace"),
+        (["--trace", "trace.json", "--dry-run"], "nobody trains with --dry-run"),
+    ],
+)
+def test_a_wrong_place_for_a_trace_is_refused_before_anything_is_written(flags, message, tmp_path):
+    command = [sys.executable, "-m", "edgefl.cli.main", "simulate", "--out", "run", *flags]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert found.returncode == 2
+    assert message in found.stderr
+    assert list(tmp_path.iterdir()) == []
