@@ -14,7 +14,7 @@ from edgefl.errors import ConfigError, nearest
 from edgefl.files import read_toml
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir"})
-"""Keys that say how this computer does the work; they change no bit of the result, so a resumed run may change them."""
+"""Keys that say how this computer does the work, so that a resumed run may change them; :func:`changed` knows the one exception."""
 
 
 class RunConfig(BaseModel):
@@ -30,7 +30,8 @@ class RunConfig(BaseModel):
     (half of ``per_round`` by default, and then those are the clients at work at once); an update s steps old counts 1/(1 + s)^p,
     p = ``staleness_power``. ``on_shortfall`` is what is tried, in order, where a tier does not fit a device.
     ``objective_strength`` is μ of ``prox`` and α of ``dyn``; ``data_share`` of its training samples is what each client has,
-    ``eval_samples`` held-out samples, drawn by ``seed``, are what models are evaluated on; None takes all.
+    ``eval_samples`` held-out samples, drawn by ``seed``, are what models are evaluated on; None takes all after the last round, and before
+    it 1,000.
 
     Raises:
         ConfigError: names each wrong key, its value and what is expected.
@@ -90,8 +91,9 @@ class RunConfig(BaseModel):
     eval_every: int = Field(1, ge=1)
     eval_samples: int | None = Field(None, ge=1)
     runtime: Literal["torch", "onnx"] = "torch"
-    engine: Literal["inline", "pool"] | None = None
+    engine: Literal["auto", "inline", "pool", "group"] | None = None
     workers: int = Field(1, ge=1)
+    device: Literal["cpu", "cuda"] = "cpu"
     seed: int = Field(0, ge=0)
 
     @field_validator("tiers")
@@ -107,6 +109,13 @@ class RunConfig(BaseModel):
             raise ValueError(f"per_round: got {self.per_round}, expected at most the {self.clients} clients")
         if self.engine == "inline" and self.workers > 1:
             raise ValueError(f"engine: inline has one worker, got workers = {self.workers}; use pool")
+        if self.engine == "group" and (self.enforce == "hard" or self.runtime == "onnx"):
+            alone = "enforce hard" if self.enforce == "hard" else "runtime onnx"
+            raise ValueError(f"engine: group trains clients together, and {alone} takes them one by one; use pool")
+        if self.device == "cuda" and (self.enforce == "hard" or self.runtime == "onnx"):
+            raise ValueError(
+                "device: cuda trains in torch and has no limit per client; give runtime torch and enforce meter or plan"
+            )
         if self.objective == "scaffold" and (self.optimizer != "sgd" or self.weight_decay):
             raise ValueError(
                 "objective: the control variates of scaffold are gradients worked out from plain SGD steps (option II); give "
@@ -150,6 +159,20 @@ class RunConfig(BaseModel):
     def to_toml(self) -> str:
         """Return the TOML form, without the keys that are None."""
         return tomlkit.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
+
+
+def changed(before: RunConfig, after: RunConfig) -> list[str]:
+    """Return the keys that decide a result and differ.
+
+    An engine decides none, but for whether it trains clients together: sums in float32 then have another order.
+
+    >>> changed(RunConfig(seed=1, workers=2), RunConfig(engine="pool"))
+    ['seed']
+    >>> changed(RunConfig(engine="group"), RunConfig(engine="pool"))
+    ['engine']
+    """
+    keys = [key for key in RunConfig.model_fields if key not in HOST_KEYS and getattr(before, key) != getattr(after, key)]
+    return keys + ["engine"] * ((before.engine == "group") != (after.engine == "group"))
 
 
 def _check_fleet(config: RunConfig) -> None:

@@ -14,8 +14,9 @@ from edgefl.cost.explain import reason
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.local.client import loss_of, shared_parameters, trained_shapes
+from edgefl.local.client import loss_of, trained_shapes
 from edgefl.local.objective import PLAIN, Objective
+from edgefl.local.parts import shared_parameters
 from edgefl.local.train import Training, optimizer_of
 from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture, Unfilled

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from edgefl.config import RunConfig
 from edgefl.costing import Costs, objective_of, training_of
 from edgefl.data.mix import load
@@ -33,6 +35,7 @@ def prepare(config: RunConfig, required: bool = True) -> Session:
         BudgetError: no class of the fleet fits any tier; the message has every need.
     """
     methods.check(config.method)
+    check_device(config.device)
     fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
     conditions = conditions_of(config, fleet)
     data = load(config.dataset, config.data_dir)
@@ -54,6 +57,12 @@ def prepare(config: RunConfig, required: bool = True) -> Session:
         for cell in (cell for states in plan.cells for cell in states):
             check_limit(cell.device.name, cell.device.training_bytes * cell.state.memory_share)
     return Session(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
+
+
+def check_device(device: str) -> None:
+    """Raise :class:`ConfigError` where torch finds no such device on this computer."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: cuda, but torch finds no CUDA device here; use cpu, or install torch with CUDA and its driver")
 
 
 def _check_inputs(data: Dataset, architecture: Architecture) -> None:
@@ -160,4 +169,5 @@ def _task(config: RunConfig, architecture: Architecture, training: Training) -> 
         data_share=config.data_share,
         enforce=config.enforce,
         cpu_limit_s=config.cpu_limit_s,
+        device=config.device,
     )

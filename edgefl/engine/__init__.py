@@ -1,4 +1,9 @@
-"""Who runs clients: this process, several, or a process for each client. The records are the same, bit for bit, whichever it is."""
+"""Who runs clients: this process, several, or a process for each client; each client alone, or several of a tier together.
+
+The records are the same, bit for bit, in this process and in any number of others. Clients that are trained together end where each ends
+alone but for the order of sums in float32: a step's gradient differs by about 1e-6 of its largest entry, and training makes of that what
+it makes of any rounding.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,9 @@ from typing import Protocol
 
 from edgefl.local.client import Clients, Job
 from edgefl.records import Outcome
+
+TOGETHER = 5
+"""Clients of a tier that the engine ``group`` trains together at most: more gain nothing, and leave a second worker without."""
 
 
 class Engine(Protocol):
@@ -22,13 +30,17 @@ class Engine(Protocol):
 
 
 def open_engine(name: str, workers: int, clients: Clients) -> AbstractContextManager[Engine]:
-    """Return the engine ``inline`` or ``pool`` as a context manager that releases its workers.
+    """Return an engine as a context manager that releases its workers.
 
-    Where clients are limited as processes (``task.enforce`` is "hard") it is the pool, whatever the name.
+    Args:
+        name: ``inline``, ``pool`` (one client at a time in each worker), or ``group`` (:data:`TOGETHER` at a time; with one worker here).
+        workers: processes of ``pool`` and ``group``.
+        clients: of the run. Where they are limited as processes (``task.enforce`` is "hard") it is the pool, whatever the name.
     """
     from edgefl.engine.inline import InlineEngine
     from edgefl.engine.pool import PoolEngine
 
-    if name == "inline" and clients.task.enforce != "hard":
-        return InlineEngine(clients)
-    return PoolEngine(clients.task, workers)
+    together = TOGETHER if name == "group" else 1
+    if clients.task.enforce != "hard" and (name == "inline" or (name == "group" and workers == 1)):
+        return InlineEngine(clients, together)
+    return PoolEngine(clients.task, workers, data=clients.data, together=together)

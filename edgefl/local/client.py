@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgefl.cost.memory import StepMemory
 from edgefl.cost.trace import Loss
 from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
 from edgefl.local.objective import PLAIN, Objective
-from edgefl.local.train import OverMemory, Trained, Training, optimizer_of, train
+from edgefl.local.parts import Parts, shared_parameters
+from edgefl.local.together import Samples, train_together
+from edgefl.local.train import OverMemory, Trained, Training, check_memory, metered, optimizer_of, train
 from edgefl.methods.base import Method
-from edgefl.models.base import Architecture, Unfilled
+from edgefl.models.base import Architecture, Unfilled, named_tensors
 from edgefl.records import Batch, Outcome, Tier
 from edgefl.rng import generator, torch_seeded
+from edgefl.tracing import span
 from edgefl.wire import decode, encode
 
 if TYPE_CHECKING:
     from edgefl.local.onnx_training import StepGraphs
 
 Shapes = dict[str, tuple[int, ...]]
+Tensors = Mapping[str, Tensor]
+Loop = Callable[..., Trained]
 Enforce = Literal["plan", "meter", "hard"]
 """How a client's memory is held to its device's: foreseen, metered while it trains, or limited for its process by the system."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Everything that a worker needs to play any client of a run: plain values, the data are loaded where they are used."""
+    """Everything that a worker needs to play any client of a run: plain values, the data are loaded where they are used.
+
+    ``device`` is where torch trains: what arrives is moved there, what is sent comes back from there.
+    """
 
     seed: int
     dataset: str
@@ -48,6 +59,7 @@ class Task:
     data_share: float = 1.0
     enforce: Enforce = "plan"
     cpu_limit_s: float = 600.0
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -69,14 +81,34 @@ class Job:
     micro_batch: int | None = None
     graphs: StepGraphs | None = field(default=None, repr=False)
 
-    @property
-    def loop(self) -> Callable[..., Trained]:
-        """The local loop: torch's, or that of onnxruntime where the job has its steps as ``graphs``."""
-        if self.graphs is None:
-            return train
-        from edgefl.local.onnx_loop import train_in_onnx  # workers that train in torch do without onnxruntime
 
-        return partial(train_in_onnx, self.graphs)
+@dataclass(frozen=True)
+class Work:
+    """A client at work: what it trains, and with what."""
+
+    job: Job
+    parts: Parts
+    module: nn.Module
+    arrived: Tensors
+    memory: Tensors
+    loss: Loss
+    x: Tensor
+    y: Tensor
+    present: Tensor
+    training: Training
+    rng: np.random.Generator
+    draws: np.random.Generator
+    memory_bytes: float | None
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client that is trained together with others: its number among them, and the tensors that it begins with."""
+
+    number: int
+    work: Work
+    tensors: Tensors
+    memory: StepMemory
 
 
 class Clients:
@@ -86,75 +118,198 @@ class Clients:
         self.task = task
         self.data: Dataset = data or load(task.dataset, task.data_dir)
         self.shards = Shards(self.data, task.clients, task.partition, task.seed, task.permute_labels, task.data_share)
+        self.device = torch.device(task.device)
+        if self.device.type == "cuda":
+            torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False  # the same bits in every run
+        self._parts: dict[Hashable, Parts] = {}
+        self._arrived: tuple[object, dict[str, Tensor]] = None, {}
 
-    def run(self, job: Job, loop: Callable[..., Trained] | None = None) -> Outcome:
-        """Play one client's part: decode, build, load, train by ``loop`` (None: the job's own), encode.
+    def run(self, job: Job, within: Callable[[Loop], Loop] | None = None) -> Outcome:
+        """Play one client's part: decode, load, train, encode. ``within`` makes another loop of the one it would train by.
 
         Training that ends in NaN or infinity is an outcome (``diverged``), whose tensors are not sent, nor kept; so is a step that holds
         more than the device has, where the run meters it (``out_of_memory``).
         """
+        with self.begun(job) as work:
+            loop = self.loop(work) if within is None else within(self.loop(work, captures=False))
+            try:
+                with span("train", client=job.planned.client):
+                    result = loop(*arguments(work))
+            except OverMemory as over:
+                return over_memory(job, over)
+            return self.ended(work, result)
+
+    def run_all(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Play the parts of several clients of a tier, trained together where that can be; their outcomes in the order of ``jobs``.
+
+        They are those of :meth:`run` but for the order of sums in float32.
+        """
+        if len(jobs) == 1 or not all(map(_simple, jobs)):
+            return [self.run(job) for job in jobs]
+        outcomes: dict[int, Outcome] = {}
+        crew: list[Member] = []
+        for number, job in enumerate(jobs):
+            with self.begun(job) as work:
+                memory = self.held(work)
+                try:
+                    check_memory(memory, work.memory_bytes)
+                except OverMemory as over:
+                    outcomes[number] = over_memory(job, over)
+                else:
+                    tensors = {name: tensor.detach().clone() for name, tensor in named_tensors(work.module).items()}
+                    crew.append(Member(number, work, tensors, memory))
+        if crew:
+            outcomes |= self._trained_together(sorted(crew, key=lambda member: -len(member.work.y)))
+        return [outcomes[number] for number in range(len(jobs))]
+
+    def _trained_together(self, crew: Sequence[Member]) -> dict[int, Outcome]:
+        """Return number → outcome of clients, of which those with the most samples are first."""
+        first = crew[0].work
+        job, module = first.job, first.module
+        stack = {name: torch.stack([member.tensors[name] for member in crew]) for name in crew[0].tensors}
+        decayed = set(job.method.decayed(module))
+        names = frozenset(name for name, parameter in module.named_parameters() if parameter in decayed)
+        samples = [Samples(w.x, w.y, w.present, w.rng, w.loss) for w in (member.work for member in crew)]
+        with torch_seeded(generator(self.task.seed, job.round, job.planned.client, "together")), span("train", clients=len(crew)):
+            results = train_together(module, stack, names, samples, first.training, first.parts.gradients)
+        outcomes = {}
+        for row, (member, (loss, steps)) in enumerate(zip(crew, results, strict=True)):
+            with torch.no_grad():
+                for name, tensor in named_tensors(module).items():
+                    tensor.copy_(stack[name][row])
+            memory = member.memory
+            result = Trained(loss, steps, memory.peak_activation_bytes, memory.split.total)
+            outcomes[member.number] = self.ended(member.work, result)
+        return outcomes
+
+    @contextlib.contextmanager
+    def begun(self, job: Job) -> Iterator[Work]:
+        """Yield what a client trains with, before its first step; within, torch's generator is the client's."""
         task, method, client = self.task, job.method, job.planned.client
         training = task.training.at(job.round)
         training = training if job.micro_batch is None else replace(training, micro_batch=job.micro_batch)
-        limited = task.enforce == "meter" or (task.enforce == "hard" and job.graphs is not None)
-        limit_bytes = job.memory_bytes if limited else None
-        shapes = method.shapes(task.architecture, job.tier)
-        parameters = trained_shapes(method, task.architecture, job.tier) if task.objective.remembers else {}
-        arrived = decode(job.payload, shapes | task.objective.control_shapes(parameters), f"client {client}")
-        received = {name: tensor for name, tensor in arrived.items() if name in shapes}
-        personal, memory = self._kept(job, parameters)
-        rng = generator(task.seed, job.round, client, "train")
+        parts = self.parts(method, job.tier)
+        with span("decode", client=client):
+            arrived = self._decoded(job, parts)
+            personal, memory = self._kept(job, parts)
+        shard = self.shards.train(client)
+        x, y = torch.from_numpy(shard.x).to(self.device), torch.from_numpy(shard.y).to(self.device)
+        present = torch.zeros(task.architecture.classes, dtype=torch.bool, device=self.device)
+        present[y] = True
+        rng, draws = (generator(task.seed, job.round, client, purpose) for purpose in ("train", "draw"))
+        module = parts.network()
+        received = {name: arrived[name] for name in parts.shapes}
         with torch_seeded(rng):
-            with Unfilled():
-                module = method.network(task.architecture, job.tier)
-            shard = self.shards.train(client)
-            x, y = torch.from_numpy(shard.x), torch.from_numpy(shard.y)
             method.receive(module, received, personal, (x, y))
-            present = torch.zeros(task.architecture.classes, dtype=torch.bool)
-            present[y.unique()] = True
             task.objective.attach(module, shared_parameters(method, module), memory, arrived)
-            optimizer = optimizer_of(method, module, training)
             loss = loss_of(method, task.objective, received)
-            draws = generator(task.seed, job.round, client, "draw")
-            try:
-                result = (loop or job.loop)(module, loss, optimizer, x, y, present, training, rng, draws, limit_bytes)
-            except OverMemory as over:
-                lost = replace(job.planned, status="out_of_memory", steps=1, upload_bytes=0)
-                lost = replace(lost, measured_peak_activation_bytes=over.peak_activation_bytes)
-                return replace(lost, measured_training_memory_bytes=over.held_bytes)
-        control, memory = task.objective.finish(module, memory, arrived, result.steps, training.lr)
-        sent = {**method.upload(module), **control}
-        keep = {**method.keep(module, received), **memory}
-        done = replace(job.planned, steps=result.steps, measured_peak_activation_bytes=result.peak_activation_bytes)
-        done = replace(done, measured_training_memory_bytes=result.memory_bytes)
+            limited = task.enforce == "meter" or (task.enforce == "hard" and job.graphs is not None)
+            limit = job.memory_bytes if limited else None
+            yield Work(job, parts, module, arrived, memory, loss, x, y, present, training, rng, draws, limit)
+
+    def loop(self, work: Work, captures: bool = True) -> Loop:
+        """Return the loop that a client trains by: torch's, or that of onnxruntime where its job has the steps as graphs.
+
+        Captures of steps stay in memory: a process that is held to a client's memory does without.
+        """
+        if work.job.graphs is not None:
+            from edgefl.local.onnx_loop import train_in_onnx  # workers that train in torch do without onnxruntime
+
+            return partial(train_in_onnx, work.job.graphs)
+        choices = len(work.job.method.draws(work.job.tier))
+        gradient = work.parts.gradients.gradient("one", work.module, work.loss, choices) if captures else None
+        return partial(train, gradient=gradient, memory=self.held(work))
+
+    def held(self, work: Work) -> StepMemory:
+        """Return what a largest step of a client holds: metered once for all clients for whom it is the same."""
+        job, training = work.job, work.training
+        largest = slice(0, training.batch_size)
+        chosen = float(generator(self.task.seed, job.round, job.planned.client, "draw").random())
+        batch = Batch(work.x[largest], work.y[largest], work.present, chosen)
+        kind = int(chosen * len(job.method.draws(job.tier))), batch.x.shape, training.micro_batch
+
+        def measure() -> StepMemory:
+            with span("meter", client=job.planned.client):
+                return metered(job.method, work.module, work.loss, batch, training)
+
+        return work.parts.held(kind, measure)
+
+    def ended(self, work: Work, result: Trained) -> Outcome:
+        """Return what became of a client that trained: its update, or that it is no number."""
+        task, job, method, module = self.task, work.job, work.job.method, work.module
+        client = job.planned.client
+        control, memory = task.objective.finish(module, work.memory, work.arrived, result.steps, work.training.lr)
+        sent = {name: tensor.cpu() for name, tensor in {**method.upload(module), **control}.items()}
+        kept_back = method.keep(module, {name: work.arrived[name] for name in work.parts.shapes})
+        keep = {name: tensor.cpu() for name, tensor in {**kept_back, **memory}.items()}
+        done = replace(
+            job.planned,
+            steps=result.steps,
+            measured_peak_activation_bytes=result.peak_activation_bytes,
+            measured_training_memory_bytes=result.memory_bytes,
+        )
         finite = all(bool(torch.isfinite(tensor).all()) for tensor in (*sent.values(), *keep.values()))
         if not math.isfinite(result.loss) or not finite:
             return replace(done, status="diverged", upload_bytes=0)
-        payload = encode(sent, task.codec, generator(task.seed, job.round, client, "codec"))
-        done = replace(done, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload)
-        return replace(done, kept=encode(keep)) if keep else done
+        with span("encode", client=client):
+            payload = encode(sent, task.codec, generator(task.seed, job.round, client, "codec"))
+            kept = encode(keep) if keep else b""
+        return replace(done, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload, kept=kept)
 
-    def _kept(self, job: Job, parameters: Shapes) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def parts(self, method: Method, tier: Tier) -> Parts:
+        """Return what the clients of a tier have in common under ``method``, a phase of the run's."""
+        key = type(method), method.config.model_dump_json(), tier
+        if key not in self._parts:
+            self._parts[key] = Parts(method, self.task.architecture, tier, self.task.seed, self.device)
+        return self._parts[key]
+
+    def _decoded(self, job: Job, parts: Parts) -> dict[str, Tensor]:
+        """Return the tensors of a payload; clients of a tier that are sent the same one after the other share them."""
+        if self._arrived[0] is not job.payload:
+            control = self.task.objective.control_shapes(parts.parameters) if self.task.objective.controls else {}
+            tensors = decode(job.payload, {**parts.shapes, **control}, f"client {job.planned.client}")
+            self._arrived = job.payload, {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        return self._arrived[1]
+
+    def _kept(self, job: Job, parts: Parts) -> tuple[Tensors, Tensors]:
         """Return the personal tensors and the objective's memory of the client: as it left them, or the first ones."""
-        task, method = self.task, job.method
-        personal = first_personal(method, task.architecture, job.tier, task.seed)
-        memory = task.objective.first_memory(parameters)
+        memory = self.task.objective.first_memory(parts.parameters if self.task.objective.remembers else {})
+        memory = {name: tensor.to(self.device) for name, tensor in memory.items()}
         if job.kept is None:
-            return personal, memory
-        expected = {name: tuple(tensor.shape) for name, tensor in {**personal, **memory}.items()}
+            return parts.personal, memory
+        expected = {name: tuple(tensor.shape) for name, tensor in {**parts.personal, **memory}.items()}
         stored = decode(job.kept, expected, f"what client {job.planned.client} kept")
-        return {name: stored[name] for name in personal}, {name: stored[name] for name in memory}
+        stored = {name: tensor.to(self.device) for name, tensor in stored.items()}
+        return {name: stored[name] for name in parts.personal}, {name: stored[name] for name in memory}
+
+
+def _simple(job: Job) -> bool:
+    """Whether a client takes plain steps, the same in all that is not a tensor as others of its tier."""
+    return job.graphs is None and job.micro_batch is None and job.method.draws(job.tier) == (None,)
+
+
+def arguments(work: Work) -> tuple[Any, ...]:
+    """Return the arguments of a local loop, in its order."""
+    optimizer = optimizer_of(work.job.method, work.module, work.training, fused=True)
+    own = work.x, work.y, work.present, work.training, work.rng, work.draws
+    return work.module, work.loss, optimizer, *own, work.memory_bytes
+
+
+def over_memory(job: Job, over: OverMemory) -> Outcome:
+    """Return the outcome of a client whose step held more than its device has."""
+    return replace(
+        job.planned,
+        status="out_of_memory",
+        steps=1,
+        upload_bytes=0,
+        measured_peak_activation_bytes=over.peak_activation_bytes,
+        measured_training_memory_bytes=over.held_bytes,
+    )
 
 
 def first_personal(method: Method, architecture: Architecture, tier: Tier, seed: int) -> dict[str, Tensor]:
     """Return what every client of ``tier`` keeps before its first round."""
     return method.first_personal(architecture, tier, generator(seed, "init"))
-
-
-def shared_parameters(method: Method, network: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters of ``network`` that do not stay on the client: what an objective can pull or correct."""
-    personal = method.personal(network)
-    return {name: parameter for name, parameter in network.named_parameters() if name not in personal}
 
 
 def trained_shapes(method: Method, architecture: Architecture, tier: Tier) -> Shapes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing.connection import Connection
@@ -200,11 +200,12 @@ def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:
 
 def _play(clients: Clients, job: Job, guard: Guard, cgroup: Cgroup | None, baseline: Baseline, watch: Watch) -> Outcome:
     """Play a client in this process, a forked one, which is held to its memory while it trains."""
-    if job.memory_bytes is None:
+    limit_bytes = job.memory_bytes
+    if limit_bytes is None:
         return clients.run(job)
     if job.graphs is not None:  # onnxruntime's own allocator holds it: to the byte, where pages of a process are not
-        return clients.run(job, partial(job.loop, capped=True))
-    return clients.run(job, partial(_held_training, guard, cgroup, baseline, int(job.memory_bytes), watch))
+        return clients.run(job, lambda loop: partial(loop, capped=True))
+    return clients.run(job, lambda loop: partial(_held_training, guard, cgroup, baseline, int(limit_bytes), watch, loop))
 
 
 def _held_training(
@@ -213,11 +214,11 @@ def _held_training(
     baseline: Baseline,
     memory_bytes: int,
     watch: Watch,
+    loop: Callable[..., Trained],
     module: nn.Module,
     *rest: Any,
-    **options: Any,
 ) -> Trained:
-    """Train as :func:`train` does, this process held to ``memory_bytes``, the network that it has already included.
+    """Train by ``loop``, this process held to ``memory_bytes``, the network that it has already included.
 
     Raises:
         MemoryError: it held more, by the kernel's own peak; or as any allocation that fails raises.
@@ -232,7 +233,7 @@ def _held_training(
     try:
         data_bytes = now.data_bytes + baseline.more.data_bytes + reserved_bytes + room
         with limited(guard, cgroup, data_bytes, baseline.private_bytes + room):
-            trained = train(module, *rest, **options)
+            trained = loop(module, *rest)
     except Exception as error:
         if is_shortage(error):
             raise OverLimitError(peak_bytes() - base_bytes) from None
@@ -247,7 +248,7 @@ def _held_training(
 def _tiny(guard: Guard, cgroup: Cgroup | None, baseline: Baseline, memory_bytes: int, watch: Watch) -> None:
     with torch_seeded(generator(0, "probe")):
         module, rest = _tiny_step()
-        _held_training(guard, cgroup, baseline, memory_bytes, watch, module, *rest)
+        _held_training(guard, cgroup, baseline, memory_bytes, watch, train, module, *rest)
 
 
 def _measured_baseline() -> Baseline:

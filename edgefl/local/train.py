@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -12,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edgefl.cost.memory import LivenessMeter, held_by, step_memory
+from edgefl.cost.memory import LivenessMeter, StepMemory, held_by, step_memory
 from edgefl.cost.trace import Loss
+from edgefl.local.gradients import Gradient, written
 from edgefl.methods.base import Method
 from edgefl.records import Batch
 
@@ -87,8 +89,11 @@ class OverMemory(Exception):  # noqa: N818  an outcome, not an error
         self.peak_activation_bytes = peak_activation_bytes
 
 
-def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch.optim.Optimizer:
-    """Return the client's optimizer; weight decay acts on the parameters that the method leaves to it."""
+def optimizer_of(method: Method, module: nn.Module, training: Training, fused: bool = False) -> torch.optim.Optimizer:
+    """Return the client's optimizer; weight decay acts on the parameters that the method leaves to it.
+
+    ``fused`` takes torch's kernel that updates a tensor in one pass. Costs are counted for the usual one, which other runtimes have too.
+    """
     decayed = set(method.decayed(module))
     groups = [
         {"params": [p for p in module.parameters() if p in decayed], "weight_decay": training.weight_decay},
@@ -96,9 +101,9 @@ def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch
     ]
     groups = [g for g in groups if g["params"]]
     if training.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=training.lr, foreach=False)
+        return torch.optim.Adam(groups, lr=training.lr, foreach=False, fused=fused)
     momentum = training.momentum if training.optimizer == "momentum" else 0.0
-    return torch.optim.SGD(groups, lr=training.lr, momentum=momentum, foreach=False)
+    return torch.optim.SGD(groups, lr=training.lr, momentum=momentum, foreach=False, fused=fused)
 
 
 def train(
@@ -112,43 +117,64 @@ def train(
     rng: np.random.Generator,
     draws: np.random.Generator | None = None,
     memory_bytes: float | None = None,
+    gradient: Gradient | None = None,
+    memory: StepMemory | None = None,
 ) -> Trained:
     """Train ``module`` in place on samples ``x`` (n, …) with labels ``y`` (n,) int64.
 
-    ``rng`` shuffles; ``draws`` gives each step's :attr:`Batch.draw`. The first step, a largest one, is metered. Its batch is part of what
-    is metered, as it is of what a device holds.
+    ``rng`` shuffles; ``draws`` gives each step's :attr:`Batch.draw`. ``gradient`` takes the gradients of ``loss``; None: as autograd does.
+    ``memory`` is what a step of this kind was seen to hold; without it the first step, a largest one, is metered. Its batch is part of
+    what is metered, as it is of what a device holds.
 
     Raises:
-        OverMemory: the first step held more than ``memory_bytes``.
+        OverMemory: a step holds more than ``memory_bytes``.
     """
     module.train()
-    samples, steps, total = len(y), 0, 0.0
     micro = training.micro_batch or training.batch_size
-    memory = None
-    for epoch in range(training.epochs):
-        total = 0.0
-        for index in batches(samples, training.batch_size, rng):
+    gradient = gradient or written(module, loss)
+    if memory is not None:
+        check_memory(memory, memory_bytes)
+    steps, values = 0, list[tuple[Tensor, int]]()
+    for _ in range(training.epochs):
+        values.clear()
+        for index in batches(len(y), training.batch_size, rng):
             meter = LivenessMeter(held_by(module)) if memory is None else None
+            take = gradient if meter is None else written(module, loss, meter.mark)
             draw = None if draws is None else float(draws.random())
             with meter or nullcontext():
-                for part in index.split(micro):
-                    value = loss(module, Batch(x[part], y[part], present, draw))
-                    if meter is not None:
-                        meter.mark()
+                for part in index.to(x.device).split(micro):
                     # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
-                    (value if len(part) == len(index) else value * (len(part) / len(index))).backward()
-                    if epoch == training.epochs - 1:
-                        total += value.item() * len(part)
-                    del value
+                    value = take(Batch(x[part], y[part], present, draw), len(part) / len(index))
+                    values.append((value, len(part)))
                 optimizer.step()
             if meter is not None:
                 memory = step_memory(meter, module, optimizer)
-                if memory_bytes is not None and memory.split.total > memory_bytes:
-                    raise OverMemory(memory.split.total, memory.peak_activation_bytes)
+                check_memory(memory, memory_bytes)
             optimizer.zero_grad()
             steps += 1
     assert memory is not None  # a shard has at least one sample
-    return Trained(total / samples, steps, memory.peak_activation_bytes, memory.split.total)
+    total = sum(value.item() * count for value, count in values)
+    return Trained(total / len(y), steps, memory.peak_activation_bytes, memory.split.total)
+
+
+def metered(method: Method, module: nn.Module, loss: Loss, batch: Batch, training: Training) -> StepMemory:
+    """Return what a step on ``batch`` holds, taken by a copy of ``module``; the module and torch's generator stay as they are."""
+    copied = copy.deepcopy(module).train()
+    optimizer = optimizer_of(method, copied, training)
+    meter = LivenessMeter(held_by(copied))
+    take = written(copied, loss, meter.mark)
+    with torch.random.fork_rng(devices=[]), meter:
+        # As in the loop above, where a batch is cut out of the shard.
+        for part in torch.arange(len(batch.y), device=batch.y.device).split(training.micro_batch or training.batch_size):
+            take(replace(batch, x=batch.x[part], y=batch.y[part]), len(part) / len(batch.y))
+        optimizer.step()
+    return step_memory(meter, copied, optimizer)
+
+
+def check_memory(memory: StepMemory, memory_bytes: float | None) -> None:
+    """Raise :class:`OverMemory` where a step held more than ``memory_bytes``."""
+    if memory_bytes is not None and memory.split.total > memory_bytes:
+        raise OverMemory(memory.split.total, memory.peak_activation_bytes)
 
 
 def batches(samples: int, batch_size: int, rng: np.random.Generator) -> Iterator[Tensor]:

@@ -10,9 +10,10 @@ import onnx.numpy_helper
 import torch
 from torch import nn
 
-from edgefl.local.client import loss_of, shared_parameters
+from edgefl.local.client import loss_of
 from edgefl.local.objective import Objective, anchors
 from edgefl.local.onnx_training import StepGraphs
+from edgefl.local.parts import shared_parameters
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled, named_tensors
 from edgefl.onnxio.external import LIMIT_BYTES

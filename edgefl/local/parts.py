@@ -1,0 +1,87 @@
+"""What clients of one method and tier have in common, worked out once in a process instead of once for every client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from edgefl.cost.memory import StepMemory
+from edgefl.local.gradients import Captures
+from edgefl.methods.base import Method
+from edgefl.models.base import Architecture, Unfilled
+from edgefl.records import Tier
+from edgefl.rng import generator, torch_seeded
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass
+class Parts:
+    """Of clients of one method and tier: shapes, a network to train, what they begin with, what a step of theirs holds.
+
+    Attributes:
+        method, architecture, tier, seed: what they have in common.
+        device: where they train.
+        gradients: how their steps are taken.
+        memory: kind of step → what one of them was seen to hold.
+    """
+
+    method: Method
+    architecture: Architecture
+    tier: Tier
+    seed: int
+    device: torch.device
+    gradients: Captures = field(default_factory=Captures)
+    memory: dict[Hashable, StepMemory] = field(default_factory=dict)
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """Name → shape of what travels to a client."""
+        return self.method.shapes(self.architecture, self.tier)
+
+    @cached_property
+    def personal(self) -> Mapping[str, Tensor]:
+        """What a client keeps before its first round: every one begins with the network that the server began with."""
+        first = self.method.first_personal(self.architecture, self.tier, generator(self.seed, "init"))
+        return {name: tensor.to(self.device) for name, tensor in first.items()}
+
+    @cached_property
+    def parameters(self) -> Shapes:
+        """Name → shape of the parameters that do not stay on a client."""
+        return {name: tuple(p.shape) for name, p in shared_parameters(self.method, self._network).items()}
+
+    def network(self) -> nn.Module:
+        """Return the network: one object for all clients, one after the other; who takes it loads what is sent and kept."""
+        with torch.no_grad():
+            for buffer, first in self._buffers:
+                buffer.copy_(first)
+        for parameter in self._network.parameters():
+            parameter.grad = None
+        return self._network.train()
+
+    @cached_property
+    def _network(self) -> nn.Module:
+        with torch_seeded(generator(self.seed, "network")), Unfilled():
+            return self.method.network(self.architecture, self.tier).to(self.device)
+
+    @cached_property
+    def _buffers(self) -> list[tuple[Tensor, Tensor]]:
+        """What is neither sent nor kept, such as a count of batches, with its first values."""
+        loaded = {*self.shapes, *self.personal}
+        return [(buffer, buffer.clone()) for name, buffer in self._network.named_buffers() if name not in loaded]
+
+    def held(self, kind: Hashable, measure: Callable[[], StepMemory]) -> StepMemory:
+        """Return what a step of ``kind`` holds, measured at the first call."""
+        if kind not in self.memory:
+            self.memory[kind] = measure()
+        return self.memory[kind]
+
+
+def shared_parameters(method: Method, network: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of ``network`` that do not stay on the client: what an objective can pull or correct."""
+    personal = method.personal(network)
+    return {name: parameter for name, parameter in network.named_parameters() if name not in personal}

@@ -1,0 +1,208 @@
+"""Several clients of a tier trained together: their tensors are stacked, and one operation takes a step of all of them.
+
+A convolution of k clients is one convolution in k groups, a linear layer one batched product. What each computes is what it would compute
+alone, but for the order of sums. Clients with fewer samples leave the stack when they are done, and batches of different sizes are taken
+apart: nothing is padded, so that no loss or normalisation sees samples that are not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from edgefl.cost.trace import Loss
+from edgefl.local.capture import CaptureError, Flat, Inputs, Take, Whole, capture, gradient_of, laid_out
+from edgefl.local.gradients import Captures
+from edgefl.local.train import Training, batches
+from edgefl.records import Batch
+
+Stack = Mapping[str, Tensor]
+_CLOSE = 1e-3
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One client's samples ``x`` (n, …), labels ``y`` (n,) and labels that it has, what shuffles them, and what it minimises."""
+
+    x: Tensor
+    y: Tensor
+    present: Tensor
+    rng: np.random.Generator
+    loss: Loss
+
+
+def train_together(
+    module: nn.Module,
+    stack: Stack,
+    decayed: frozenset[str],
+    samples: Sequence[Samples],
+    training: Training,
+    captures: Captures,
+) -> list[tuple[float, int]]:
+    """Train clients in place on their samples; return for each the mean loss of its last epoch and its steps.
+
+    Args:
+        module: a network of the tier, in training mode; its own tensors are not touched.
+        stack: name of a parameter or buffer → those of all clients, (clients, …).
+        decayed: the parameters that weight decay acts on.
+        samples: of each client, in the order of the stack, those with the most samples first.
+        training: how they train, without micro-batches.
+        captures: of this process. Steps that cannot be captured together are taken one client after the other.
+    """
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    alone = [gradient_of(module, one.loss, trained) for one in samples]
+    together = gradients_of(module, samples[0].loss, trained)
+    update = _Update(training, {name: stack[name] for name in trained}, decayed)
+    values: list[list[tuple[Tensor, int]]] = [[] for _ in samples]
+    for rows, x, y in _steps(samples, training):
+        tensors = {name: tensor[rows] for name, tensor in stack.items()}
+        present = torch.stack([one.present for one in samples[rows]])
+        inputs = Inputs(tensors, Batch(x, y, present))
+        found = _taken(inputs, alone[rows], together, captures)
+        update(rows, found[1:])
+        losses = found[0]
+        assert losses is not None
+        for client, value in enumerate(losses.unbind(), rows.start):
+            values[client].append((value, x.shape[1]))
+    return [_mean(of, training, len(one.y)) for of, one in zip(values, samples, strict=True)]
+
+
+def _taken(inputs: Inputs, alone: Sequence[Take], together: Take, captures: Captures) -> Flat:
+    """Return the losses and gradients of a step of several clients; ``alone`` takes each client's own, ``together`` all of them.
+
+    What is captured reads nothing but its inputs: a loss that is each client's own is never taken for that of another.
+    """
+    if len(alone) > 1:
+        with contextlib.suppress(CaptureError):
+            return captures.known("together", inputs, partial(captured_together, together, inputs, alone[0]))(inputs)
+    rows = [inputs.like(part[row] for part in inputs.flat()) for row in range(len(alone))]
+    found = [(captures.of("one of several", take, row) or take)(row) for take, row in zip(alone, rows, strict=True)]
+    return [None if parts[0] is None else torch.stack([p for p in parts if p is not None]) for parts in zip(*found, strict=True)]
+
+
+def gradients_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
+    """Return what takes the losses and gradients of several clients: all inputs have a leading dimension of clients."""
+    whole = Whole(module, loss)
+
+    def one(leaves: Mapping[str, Tensor], rest: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor | None) -> Tensor:
+        tensors = {f"inner.{name}": tensor for name, tensor in {**leaves, **rest}.items()}
+        value: Tensor = functional_call(whole, tensors, (Batch(x, y, present),))
+        return value
+
+    several = vmap(grad_and_value(one))
+
+    def take(inputs: Inputs) -> Flat:
+        leaves = {name: inputs.tensors[name] for name in trained}
+        rest = {name: tensor for name, tensor in inputs.tensors.items() if name not in leaves}
+        gradients, values = several(leaves, rest, inputs.batch.x, inputs.batch.y, inputs.batch.present)
+        return [values.detach(), *(laid_out(gradients[name].detach(), leaves[name]) for name in trained)]
+
+    return take
+
+
+def captured_together(together: Take, inputs: Inputs, alone: Take) -> Take:
+    """Return ``together`` captured, after its first step has been compared with that of a client alone.
+
+    Raises:
+        CaptureError: it cannot be captured, or computes something else.
+    """
+    taken = capture(together, inputs)
+    expected = alone(inputs.like(part[0].clone() for part in inputs.flat()))
+    for a, b in zip(taken(inputs.copied()), expected, strict=True):
+        if a is None or b is None or not torch.allclose(a[0], b, rtol=_CLOSE, atol=_CLOSE * float(b.abs().max()), equal_nan=True):
+            raise CaptureError("clients together do not compute what each computes alone")
+    return taken
+
+
+def _steps(samples: Sequence[Samples], training: Training) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield the rows of the stack, samples and labels of every step: neighbours with batches of one size take it together."""
+    orders = [_order(one, training) for one in samples]
+    for step in range(max(map(len, orders))):
+        sizes = [len(order[step]) for order in orders if step < len(order)]
+        start = 0
+        for _, run in groupby(sizes):
+            rows = slice(start, start := start + len(list(run)))
+            index = [order[step] for order in orders[rows]]
+            x = torch.stack([one.x[part] for one, part in zip(samples[rows], index, strict=True)])
+            y = torch.stack([one.y[part] for one, part in zip(samples[rows], index, strict=True)])
+            yield rows, x, y
+
+
+def _order(one: Samples, training: Training) -> list[Tensor]:
+    return [index.to(one.y.device) for _ in range(training.epochs) for index in batches(len(one.y), training.batch_size, one.rng)]
+
+
+def _mean(values: Sequence[tuple[Tensor, int]], training: Training, count: int) -> tuple[float, int]:
+    last = values[len(values) - len(values) // training.epochs :]
+    return sum(value.item() * samples for value, samples in last) / count, len(values)
+
+
+class _Update:
+    """The optimizer's update of some rows of a stack, in one pass over each tensor."""
+
+    def __init__(self, training: Training, stack: Stack, decayed: frozenset[str]) -> None:
+        self._training, self._stack = training, stack
+        self._decay = {name: training.weight_decay if name in decayed else 0.0 for name in stack}
+        kept = {"sgd": 0, "momentum": 1, "adam": 2}[training.optimizer]
+        self._state = [{name: torch.zeros_like(tensor) for name, tensor in stack.items()} for _ in range(kept)]
+        self._steps = {name: torch.zeros(len(tensor), device=tensor.device) for name, tensor in stack.items()}
+
+    def __call__(self, rows: slice, gradients: Flat) -> None:
+        given = {name: gradient for name, gradient in zip(self._stack, gradients, strict=True) if gradient is not None}
+        for decay in sorted(set(self._decay.values())):
+            names = [name for name in given if self._decay[name] == decay]
+            tensors = [self._stack[name][rows] for name in names]
+            state = [[part[name][rows] for name in names] for part in self._state]
+            self._update(tensors, [given[name] for name in names], state, decay, [self._steps[name][rows] for name in names])
+
+    def _update(
+        self, tensors: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], decay: float, steps: list[Tensor]
+    ) -> None:
+        training = self._training
+        if training.optimizer == "adam":
+            counts = [count[0].clone() for count in steps]  # alike in all rows: clients of a run take their steps side by side
+            adam(
+                tensors,
+                gradients,
+                state[0],
+                state[1],
+                [],
+                counts,
+                foreach=False,
+                fused=True,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=training.lr,
+                weight_decay=decay,
+                eps=1e-8,
+                maximize=False,
+            )
+            for count in steps:
+                count += 1
+            return
+        momenta = state[0] if state else [None] * len(tensors)
+        sgd(
+            tensors,
+            gradients,
+            momenta,  # type: ignore[arg-type]
+            has_sparse_grad=False,
+            foreach=False,
+            fused=True,
+            weight_decay=decay,
+            momentum=training.momentum if state else 0.0,
+            lr=training.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
