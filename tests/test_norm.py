@@ -71,9 +71,11 @@ def test_widths_round_up_but_not_for_binary_rounding(channels, width, expected):
 
 
 SIZES = {
+    "cnn-5x5": ((1, 28, 28), 10, 582_026),
     "cnn-digits": ((1, 8, 8), 10, 66_154),
     "cnn-fashion": ((1, 28, 28), 10, 285_186),
     "cnn-femnist": ((1, 28, 28), 10, 54_602),
+    "cnn-tiny": ((1, 28, 28), 10, 20_490),
     "deit-tiny": ((3, 32, 32), 10, 5_362_762),
     "lstm-imdb": ((500,), 2, 920_642),
     "lstm-shakespeare": ((80,), 80, 819_920),

@@ -167,8 +167,8 @@ def test_the_benchmark_runs_its_cheapest_case(tmp_path):
 
 
 def test_targets_of_what_a_tool_measures_itself():
-    bench = tool_of("bench")
-    case = bench.Case("steps", bench.train_steps, figure_target=1.2)
+    bench, cases = tool_of("bench"), tool_of("speed.cases")
+    case = cases.Case("steps", cases.train_steps, figure_target=1.2)
     assert case.verdict(1, 1, {"mlp": 0.8, "cnn": 1.2}) == "≤ 1.2: met, at most 1.20 (cnn)"
     assert case.verdict(1, 1, {"mlp": 1.3, "cnn": 1.2}) == "≤ 1.2: **met by 1 of 2**, at most 1.30 (mlp)"
     found = {
@@ -180,7 +180,7 @@ def test_targets_of_what_a_tool_measures_itself():
 
 
 def test_the_benchmark_reads_the_figures_of_tools(monkeypatch):
-    bench = tool_of("bench")
+    cases, process_of = tool_of("speed.cases"), tool_of("speed.process")
     steps = {"rows": [{"network": "mlp", "times": [{"threads": 1, "ratio": 0.9}, {"threads": 2, "ratio": 1.1}]}]}
     shares = [
         {"tier": 0.5, "form": form, "mac_share": macs, "time_share": time}
@@ -189,11 +189,11 @@ def test_the_benchmark_reads_the_figures_of_tools(monkeypatch):
 
     def process(*command):
         Path(command[-1]).write_text(json.dumps(steps if "onnx_steps.py" in command else shares))
-        return bench.Run(4, 3, 10**8)
+        return process_of.Run(4, 3, 10**8)
 
-    monkeypatch.setattr(bench, "process", process)
-    assert bench.train_steps().figures == {"mlp, 1 threads": 0.9, "mlp, 2 threads": 1.1}
-    assert bench.inference().figures == {"tier 0.5": pytest.approx(0.3)}
+    monkeypatch.setattr(process_of, "process", process)
+    assert cases.train_steps().figures == {"mlp, 1 threads": 0.9, "mlp, 2 threads": 1.1}
+    assert cases.inference().figures == {"tier 0.5": pytest.approx(0.3)}
 
 
 def test_steps_of_torch_and_onnxruntime_are_the_same_work(tmp_path, monkeypatch, capsys):
@@ -234,13 +234,19 @@ def test_what_misses_its_target_is_bold():
     assert "| net 0.5 | 0.40 | 0.80 | 1.00 | **0.60** | 1 of 3 | 1.00 | 1.00 | 1.00 |" in tables.forms_markdown({"net": forms})
 
 
-@pytest.mark.parametrize("name", ["compare_counters", "counters.markdown", "bench", "step_tables"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("compare_counters", "counters.markdown", "bench", "step_tables", "growth"),
+        *(f"speed.{name}" for name in ("loops", "peers", "plot", "ratios", "rows", "simulated", "tables", "work")),
+    ],
+)
 def test_examples(name):
     found = doctest.testmod(tool_of(name))
     assert (found.failed, found.attempted > 0) == (0, True)
 
 
-@pytest.mark.parametrize("name", ["compare_counters", "compare_memory"])
+@pytest.mark.parametrize("name", ["compare_counters", "compare_memory", "bench"])
 def test_help(name):
     done = subprocess.run([sys.executable, str(TOOLS / f"{name}.py"), "--help"], capture_output=True, text=True, check=True)
     assert "--check | --write" in done.stdout
