@@ -17,7 +17,8 @@ from edgefl.errors import ConfigError, EdgeflError
 from edgefl.local.client import loss_of, trained_shapes
 from edgefl.local.objective import PLAIN, Objective
 from edgefl.local.parts import shared_parameters
-from edgefl.local.train import Training, optimizer_of
+from edgefl.local.train import optimizer_of
+from edgefl.local.training import Training
 from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.models.norm import splits_batches

@@ -20,7 +20,7 @@ from edgefl.fleet.budget import Budget, use
 from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile
-from edgefl.local.train import OptimizerName, Training
+from edgefl.local.training import OptimizerName, Training
 from edgefl.methods.base import Method, create, travelling_shapes
 from edgefl.methods.fedhm import FedHM
 from edgefl.methods.ranks import hybrid_ranks, rank_candidates, ranked

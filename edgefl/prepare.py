@@ -17,7 +17,7 @@ from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.local.client import Clients, Task
 from edgefl.local.isolate import check_limit
-from edgefl.local.train import Training
+from edgefl.local.training import Training
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture
 from edgefl.planner.uniform import STEPS, largest_ratio

@@ -15,7 +15,7 @@ from edgefl.fleet.clock import energy_j, inference_s, round_timing, throttled_s
 from edgefl.fleet.load import load_device, load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.rates import train_s
-from edgefl.local.train import OptimizerName, Training
+from edgefl.local.training import OptimizerName, Training
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture
 from edgefl.networks import GivenInputs, Network, architecture_of, batch_in

@@ -95,5 +95,11 @@ def torch_seeded(rng: np.random.Generator) -> Iterator[torch.Generator]:
     """Seed torch's global generator from ``rng`` within a block (modules draw their weights and dropout from it), then put it back."""
     import torch
 
-    with torch.random.fork_rng(devices=[]):
-        yield torch.manual_seed(int(rng.integers(2**63)))
+    # Not torch.manual_seed: it notes where it was called from, for devices that are not there, in a millisecond.
+    before, seed = torch.default_generator.get_state(), int(rng.integers(2**63))
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+    try:
+        yield torch.default_generator.manual_seed(seed)
+    finally:
+        torch.default_generator.set_state(before)

@@ -89,7 +89,9 @@ def test_a_run_says_what_it_took_and_goes_on_with_it(tmp_path, monkeypatch):
 
 def test_alone_and_together_differ_by_rounding_only(tmp_path):
     runs = {name: simulate(RunConfig.of({**SHORT, "engine": name}), tmp_path / name) for name in ("inline", "group")}
-    lines = {name: [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()] for name, run in runs.items()}
+    lines = {
+        name: [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()] for name, run in runs.items()
+    }
     for one, other in zip(lines["inline"], lines["group"], strict=True):
         for first, second in zip(one["clients"], other["clients"], strict=True):
             loss = first.pop("train_loss"), second.pop("train_loss")

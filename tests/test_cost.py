@@ -13,7 +13,8 @@ from edgefl.cost.memory import LivenessMeter
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject, Tracer
 from edgefl.costing import tier_cost
-from edgefl.local.train import Training, optimizer_of, train
+from edgefl.local.train import optimizer_of, train
+from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier

@@ -13,7 +13,7 @@ from edgefl.costing import tier_cost
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.rank1 import compose, cosines, factor_sizes, first_factors, matching_weights, prune
 from edgefl.factor.rank1_layers import RankOneConv2d, RankOneLinear, fill, rank_one
-from edgefl.local.train import Training
+from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update

@@ -11,13 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgefl.costing import tier_cost
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard import factor_shapes, inner_weight, jacobian_gap, parameters_of_rank, rank_of, rank_range
 from edgefl.factor.hadamard_layers import ComposedRecurrent, HadamardWeight, composed
-from edgefl.local.train import Training
+from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.methods.fedpara import candidates, hadamard_weights
 from edgefl.models.base import Architecture
@@ -91,13 +92,67 @@ class Outputs(TorchDispatchMode):
 @pytest.mark.parametrize(
     ("plus_one", "shape"), [(False, (64, 48, 3, 3)), (True, (64, 48, 3, 3)), (False, (48, 64)), (True, (48, 64))]
 )
-def test_composing_makes_the_two_inner_weights_and_the_weight_and_no_more(plus_one, shape):
+def test_composing_makes_the_weight_and_one_inner_weight_and_its_derivative_two_products(plus_one, shape):
     weight = HadamardWeight(shape, 7, plus_one=plus_one)
     with Outputs(int(np.prod(shape))) as seen:
-        weight()
-    assert seen.large == 3
+        composed = weight()
+    assert seen.large == 2
     q = shape[2] * shape[3] if len(shape) > 2 else 0
-    assert seen.macs == 2 * (7 * np.prod(shape) + 7 * 7 * shape[1] * q)
+    half = 7 * 7 * shape[1] * q
+    assert seen.macs == 2 * (7 * np.prod(shape) + half)
+    gradient = torch.ones(shape)
+    with Outputs(int(np.prod(shape))) as seen:
+        composed.backward(gradient)
+    assert seen.large == 2
+    assert seen.macs == 2 * (3 * 7 * np.prod(shape) + 2 * half)
+
+
+@pytest.mark.parametrize("plus_one", [False, True])
+@given(SHAPES, st.integers(1, 6))
+def test_the_weight_and_its_derivatives_are_those_of_the_plain_operators(plus_one, shape, rank):
+    weight = HadamardWeight(shape, rank, plus_one=plus_one).double()
+    factors, direction = list(weight.parameters()), torch.randn(shape, dtype=torch.float64)
+    plain = weight.compose(factors)
+    torch.testing.assert_close(weight(), plain, rtol=1e-12, atol=1e-15)
+    found, expected = (torch.autograd.grad(w, factors, direction) for w in (weight(), plain))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("plus_one", [False, True])
+@pytest.mark.parametrize("shape", [(4, 3, 3, 1), (3, 5), (1, 1)])
+def test_second_derivatives_of_the_weight(plus_one, shape):
+    weight = HadamardWeight(shape, 2, plus_one=plus_one).double()
+    names = [name for name, _ in weight.named_parameters()]
+
+    def composed_of(*factors):
+        return torch.func.functional_call(weight, dict(zip(names, factors, strict=True)), ())
+
+    assert torch.autograd.gradcheck(composed_of, tuple(weight.parameters()))
+    assert torch.autograd.gradgradcheck(composed_of, tuple(weight.parameters()))
+
+
+def test_the_weight_under_transforms_and_without_values():
+    weight = HadamardWeight((4, 3, 3, 3), 2)
+    factors = dict(weight.named_parameters())
+
+    def square(factors):
+        return torch.func.functional_call(weight, factors, ()).square().sum()
+
+    expected = torch.autograd.grad(square(factors), list(factors.values()))
+    for found, other in zip(torch.func.grad(square)(factors).values(), expected, strict=True):
+        torch.testing.assert_close(found, other)
+    traced = make_fx(lambda *values: torch.autograd.grad(square(dict(zip(factors, values, strict=True))), values))
+    for found, other in zip(traced(*factors.values())(*factors.values()), expected, strict=True):
+        torch.testing.assert_close(found, other)
+    with torch.device("meta"):
+        assert HadamardWeight((4, 3, 3, 3), 2)().shape == (4, 3, 3, 3)
+    kept = weight().square().sum()
+    kept.backward(retain_graph=True)
+    first = [factor.grad.clone() for factor in weight.parameters()]
+    kept.backward()  # the factors that were kept are still what they were
+    for factor, once in zip(weight.parameters(), first, strict=True):
+        torch.testing.assert_close(factor.grad, 2 * once)
 
 
 @pytest.mark.parametrize("shape", [(64, 64, 3, 3), (256, 48), (10, 1024), (32, 1, 3, 3), (96, 24, 1, 1)])

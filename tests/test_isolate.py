@@ -20,13 +20,14 @@ import pytest
 
 from edgefl.engine import open_engine, pool
 from edgefl.engine.inline import InlineEngine
+from edgefl.engine.nursery import nursery, warm
 from edgefl.engine.pool import PoolEngine
 from edgefl.errors import ConfigError, DataError, EdgeflError, WireError
 from edgefl.local import isolate, limits
 from edgefl.local.client import Clients, Job, Task
 from edgefl.local.isolate import check_limit, floor_bytes
 from edgefl.local.limits import MIB, Cgroup, Guard, cgroup_folder, sweep
-from edgefl.local.train import Training
+from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.records import Outcome, Tier
@@ -95,7 +96,7 @@ def test_what_takes_more_than_its_device_has_ends_and_the_others_get_the_same_bi
 
 
 def workers_of(engine: PoolEngine) -> list[psutil.Process]:
-    return [psutil.Process(worker._process.pid) for worker in engine._staff]
+    return [psutil.Process(worker.pid) for worker in engine._staff.values()]
 
 
 def test_the_watchdog_and_the_processor_limit_stop_who_goes_on_and_errors_pass_through(tmp_path):
@@ -144,7 +145,7 @@ class Killer(threading.Thread):
         super().__init__(daemon=True)
         self.clients, self.killed, self.workers_killed = clients, 0, 0
         self._doomed: dict[int, float] = {}  # every client seen → when it is to die; infinity: never
-        self._rng, self._spared = generator(0, "kill"), set(children_of("self"))
+        self._rng = generator(0, "kill")
         self._first: dict[int, int] = {}  # worker → its first child
         self.workers: set[int] = set()
         self.stopped = False
@@ -152,7 +153,7 @@ class Killer(threading.Thread):
     def run(self) -> None:
         while self.killed < self.clients and not self.stopped:
             time.sleep(0.005)
-            workers = set(children_of("self")) - self._spared
+            workers = set(children_of(nursery().pid))
             self.workers |= workers
             for maker, client in [(worker, client) for worker in workers for client in children_of(worker)]:
                 if maker not in self._first:  # its first one measures: killing those would only make the test take longer
@@ -179,6 +180,11 @@ def children_of(pid: int | str) -> list[int]:
         return []
 
 
+def grandchildren_of(pid: int) -> list[int]:
+    """Return the clients' processes of a run's: those of its nursery's workers."""
+    return [client for nursery in children_of(pid) for worker in children_of(nursery) for client in children_of(worker)]
+
+
 def kill(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIGKILL)
@@ -190,7 +196,7 @@ def kill(pid: int) -> bool:
 def test_two_hundred_clients_killed_at_random_moments_leave_no_process_and_no_lost_round(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    multiprocessing_helpers()
+    warm()  # stays for later engines
     task = task_of("hard", "mlp")
     pattern = [replace(job, memory_bytes=64.0 * MIB) for job in jobs_of(task, 3)]
     expected = inline(task, pattern)
@@ -226,13 +232,6 @@ def test_two_hundred_clients_killed_at_random_moments_leave_no_process_and_no_lo
     assert not left
 
 
-def multiprocessing_helpers() -> None:
-    """Start what multiprocessing starts once for this process and keeps."""
-    from multiprocessing import resource_tracker
-
-    resource_tracker.ensure_running()
-
-
 def open_files() -> int:
     gc.collect()  # what earlier tests left to be collected is none of ours
     return len(list(Path("/proc/self/fd").iterdir()))
@@ -240,7 +239,7 @@ def open_files() -> int:
 
 def test_workers_that_die_over_and_over_end_the_run_with_a_reason(monkeypatch):
     monkeypatch.setattr(pool, "_TRIES", 2)
-    monkeypatch.setattr(pool._Worker, "ask", lambda self, job: (self._process.kill(), self._connection.recv()))
+    monkeypatch.setattr(PoolEngine, "_take", lambda self, worker, number: kill(number))
     task = task_of("plan")
     with PoolEngine(task, 1) as engine, pytest.raises(EdgeflError, match=r"a worker process died .* continue with --resume"):
         list(engine.map(jobs_of(task, 3)))
@@ -258,12 +257,12 @@ def test_when_the_run_is_killed_its_workers_and_clients_go_too():
     try:
         deadline = time.monotonic() + 60
         before: list[int] = []
-        while not (clients := [c for worker in children_of(run.pid) for c in children_of(worker)]) or clients != before:
+        while not (clients := grandchildren_of(run.pid)) or clients != before:
             assert time.monotonic() < deadline
             before = clients
             time.sleep(0.5)  # what a worker measures first takes less
         family = psutil.Process(run.pid).children(recursive=True)
-        assert len(family) == 3  # a worker, the client that it forked, and multiprocessing's tracker
+        assert len(family) == 3  # a nursery, the worker that it forked, and the client that this one forked
     finally:
         run.kill()
         run.wait()

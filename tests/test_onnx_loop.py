@@ -18,7 +18,8 @@ from edgefl.local.client import Clients, Job, Task
 from edgefl.local.objective import PLAIN, Objective
 from edgefl.local.onnx_loop import train_in_onnx
 from edgefl.local.onnx_training import Stepper, peak_bytes
-from edgefl.local.train import OverMemory, Training
+from edgefl.local.train import OverMemory
+from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.onnxio.tier_graphs import tier_graphs

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgefl.costing import tier_cost
 from edgefl.errors import ConfigError
-from edgefl.local.train import Training
+from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.methods.clustered import bipartition
 from edgefl.models.base import Architecture

@@ -19,7 +19,7 @@ from edgefl.factor.kernel_layers import KernelConv2d, KernelLinear, kernel_layer
 from edgefl.factor.kernels import KernelLayer, draw, effective_rank, importance, kept_kernels, kernels_of
 from edgefl.factor.layers import LowRank, frobenius_sq
 from edgefl.factor.svd import factorize
-from edgefl.local.train import Training
+from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, scaled
 from edgefl.records import Batch, Tier, Update

@@ -19,7 +19,8 @@ from edgefl import profile
 from edgefl.cli.main import main
 from edgefl.costing import tier_cost
 from edgefl.errors import ConfigError, InputError
-from edgefl.local.train import Training, optimizer_of, train
+from edgefl.local.train import optimizer_of, train
+from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.networks import architecture_of
 from edgefl.onnxio.batch import free_batch

@@ -21,6 +21,7 @@ from edgefl.report.charts import accuracy_charts
 from edgefl.report.observed import observed_charts
 from edgefl.report.outcome_charts import outcome_charts
 from edgefl.report.schema import read_summary
+from edgefl.report.stage_table import stage_table
 from edgefl.report.tables import tier_table, to_plain, to_rich
 
 CLASSES = (
@@ -534,3 +535,43 @@ def test_names_in_observations_are_escaped() -> None:
         rendered = html.render(make_summary(), observing(observed))
         assert "<script>alert" not in rendered.replace(get_plotlyjs(), "")
         assert "<script" not in json.dumps(figures_of(rendered))
+
+
+STAGES = {
+    "server": {"wait": 30.0, "evaluate": 9.0, "report": 4.0, "<b>of a later version</b>": 1.0},
+    "background": {"checkpoint": 2.0},
+    "workers": {"1": {"train": 25.0}, "2": {"train": 24.0}},
+}
+
+
+def test_the_page_says_where_this_computer_s_time_went() -> None:
+    rendered = html.render({**make_summary(), "host_stages": STAGES}, make_rounds())
+    page = Page(rendered)
+    assert [text for level, text in page.headings if level == 2] == [
+        *SECTIONS[:-1],
+        "Where this computer's time went",
+        SECTIONS[-1],
+    ]
+    rows = [row for row in re.findall(r"<tr>(.*?)</tr>", rendered) if "held-out samples</th>" in row or "local training" in row]
+    assert [re.sub(r"(<[^>]*>)+", "|", row) for row in rows] == [
+        "|train: local training|–|–|–|49.0 s|",
+        "|evaluate: accuracies on held-out samples|9.00 s|22.5 %|–|–|",
+    ]
+    assert "in 2 worker processes" in rendered
+    assert "report: summary and page" not in rendered
+    assert "<b>of a later" not in rendered
+
+
+def test_a_run_in_one_process_has_no_empty_columns() -> None:
+    table = stage_table({"host_stages": {"server": {"wait": 0.0}}})
+    assert table is not None
+    assert table.heads == ("stage", "this process", "share")
+    assert stage_table({}) is None
+    assert stage_table({"host_stages": {"server": {}}}) is not None
+
+
+def test_malformed_stages_are_refused_where_they_are(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "summary.json").write_text(json.dumps({**make_summary(), "host_stages": {"server": {"wait": -1.0}}}))
+    with pytest.raises(InputError, match=r"host_stages\.server\.wait: expected greater than or equal to 0"):
+        html.write(run)

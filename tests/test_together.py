@@ -18,7 +18,15 @@ from edgefl.wire import stored_tensors
 
 
 def session_of(**changes):
-    keys = {"dataset": "digits", "clients": 5, "local_epochs": 1, "rounds": 1, "partition": "dirichlet:0.5", "seed": 4, "model": "mlp"}
+    keys = {
+        "dataset": "digits",
+        "clients": 5,
+        "local_epochs": 1,
+        "rounds": 1,
+        "partition": "dirichlet:0.5",
+        "seed": 4,
+        "model": "mlp",
+    }
     return prepare(RunConfig.of({**keys, **changes}), required=False)
 
 
@@ -60,7 +68,9 @@ def test_every_method_s_clients_end_where_they_end_alone(name):
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_clients_of_different_sizes_take_their_own_batches(optimizer, epochs):
-    session = session_of(method="fedavg", tiers=(1.0,), local_epochs=epochs, optimizer=optimizer, partition="dirichlet:0.3", lr=0.01)
+    session = session_of(
+        method="fedavg", tiers=(1.0,), local_epochs=epochs, optimizer=optimizer, partition="dirichlet:0.3", lr=0.01
+    )
     sizes = [session.clients.shards.size(client) for client in range(5)]
     assert len(set(sizes)) > 2
     jobs = list(jobs_of(session, Tier(1.0), range(5)))

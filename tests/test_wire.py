@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from edgefl.codecs import CODECS
 from edgefl.errors import UnknownNameError, WireError
-from edgefl.wire import decode, encode, header_bytes, payload_bytes, tensor_bytes
+from edgefl.wire import decode, encode, encode_into, header_bytes, payload_bytes, tensor_bytes
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6)
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.sampled_from(
@@ -147,6 +147,104 @@ def test_int8_is_the_same_for_the_same_generator():
 def test_views_that_train_are_encoded_by_their_values(codec):
     w = torch.arange(12.0).reshape(3, 4).t().detach().requires_grad_()
     assert encode({"w": w}, codec, rng()) == encode({"w": w.detach().clone().contiguous()}, codec, rng())
+
+
+# The file, and where it is
+
+
+@given(TENSORS)
+def test_a_payload_is_the_very_file_that_safetensors_writes(tensors):
+    assert encode(tensors) == safetensors.torch.save(tensors)
+
+
+@pytest.mark.parametrize("codec", ["fp16", "int8", "sparse"])
+@given(TENSORS, SEEDS)
+def test_so_it_is_under_every_codec(codec, tensors, seed):
+    payload = encode(tensors, codec, rng(seed))
+    assert payload == safetensors.torch.save(safetensors.torch.load(payload), {"codec": codec})
+
+
+def test_types_that_nobody_decodes_are_written_too():
+    tensors = {"w": torch.ones(3, dtype=torch.bfloat16), "n": torch.ones((), dtype=torch.int64)}
+    assert encode(tensors) == safetensors.torch.save(tensors)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(TENSORS, SEEDS, st.integers(0, 9))
+def test_a_payload_is_written_where_it_is_wanted(codec, tensors, seed, rest):
+    payload = encode(tensors, codec, rng(seed))
+    buffer = bytearray(b"x" * (len(payload) + rest))
+    assert encode_into(memoryview(buffer), tensors, codec, rng(seed)) == len(payload)
+    assert bytes(buffer) == payload + b"x" * rest
+
+
+def test_a_buffer_that_is_too_short_or_not_to_be_written_to():
+    length = len(encode({"w": torch.ones(3)}))
+    buffer = bytearray(length - 1)
+    with pytest.raises(ValueError, match=f"^the payload has {length} bytes, the buffer {length - 1}; "):
+        encode_into(buffer, {"w": torch.ones(3)})
+    assert not any(buffer)
+    with pytest.raises(ValueError, match="read-only"):
+        encode_into(memoryview(bytes(length)), {"w": torch.ones(3)})
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("held", [bytes, bytearray, memoryview])
+def test_what_is_decoded_has_nothing_to_do_with_the_payload(codec, held):
+    tensors = {"w": few(30, 20).reshape(5, 6), "none": torch.zeros(0, 3), "b": torch.arange(3.0)}
+    memory = bytearray(encode(tensors, codec, rng()))
+    decoded = decode(held(memory), shapes_of(tensors), "client 7", codec)
+    expected = decode(bytes(memory), shapes_of(tensors), "client 7", codec)
+    memory[:] = bytes(len(memory))
+    memory.clear()  # an error while anything is a view of it
+    for name, tensor in decoded.items():
+        assert torch.equal(tensor, expected[name])
+        tensor.add_(1.0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("held", [bytes, bytearray, memoryview])
+def test_without_a_copy_it_is_the_payloads_own_memory(held):
+    tensors = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(5.0)}
+    payload = held(bytearray(encode(tensors)))
+    decoded = decode(payload, shapes_of(tensors), "client 7", copy=False)
+    begin = np.frombuffer(payload, np.uint8).ctypes.data
+    for name, tensor in decoded.items():
+        assert torch.equal(tensor, tensors[name])
+        assert begin < tensor.data_ptr() < begin + len(payload)
+    del payload  # bytes live as long as what views them
+    assert decoded["w"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_values_whose_sum_is_infinite_are_finite(copy):
+    tensors = {"a": torch.full((5,), 3e38), "b": torch.tensor([3e38, 3e38, -3e38])}
+    decoded = decode(encode(tensors), shapes_of(tensors), "client 7", copy=copy)
+    assert all(torch.equal(decoded[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 77, 999])
+@pytest.mark.parametrize("copy", [True, False])
+def test_one_value_that_is_not_finite_is_found(value, place, copy):
+    tensors = {"a": torch.randn(7), "b": torch.randn(1000), "c": torch.tensor(3e38)}
+    tensors["b"][place] = value
+    with pytest.raises(WireError, match="^client 7: b holds NaN or infinity, expected finite values$"):
+        decode(encode(tensors), shapes_of(tensors), "client 7", copy=copy)
+
+
+def test_a_payload_laid_out_otherwise_is_read_too():
+    one, two = np.float32([1, 2]), np.float32([3])
+    entries = {
+        "b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+        "a": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]},
+    }
+    payload = file(entries, two.tobytes() + one.tobytes())
+    for held in (bytes, bytearray, memoryview):
+        decoded = decode(held(payload), {"a": (2,), "b": (1,)}, "client 7", copy=False)
+        assert {name: tensor.tolist() for name, tensor in decoded.items()} == {"a": [1.0, 2.0], "b": [3.0]}
+    with pytest.raises(WireError, match="valid safetensors"):
+        decode(memoryview(payload)[:-1], {"a": (2,), "b": (1,)}, "client 7")
 
 
 # How long it is

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from edgefl.costing import tier_cost
 from edgefl.local.onnx_runtime import predict_capped
-from edgefl.local.train import Training, optimizer_of, train
+from edgefl.local.train import optimizer_of, train
+from edgefl.local.training import Training
 from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture
 from edgefl.onnxio.export import forward_graph

@@ -38,7 +38,8 @@ from edgefl.local.client import first_personal, loss_of
 from edgefl.local.objective import PLAIN
 from edgefl.local.onnx_loop import beta_of
 from edgefl.local.onnx_training import Stepper, peak_bytes
-from edgefl.local.train import Training, optimizer_of
+from edgefl.local.train import optimizer_of
+from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxio.bundle import build_tier

@@ -21,13 +21,15 @@ from edgefl.data.sources import Dataset
 from edgefl.local.objective import PLAIN, Objective
 from edgefl.local.parts import Parts, shared_parameters
 from edgefl.local.together import Samples, train_together
-from edgefl.local.train import OverMemory, Trained, Training, check_memory, metered, optimizer_of, train
+from edgefl.local.train import OverMemory, Trained, check_memory, metered, train
+from edgefl.local.training import Training
+from edgefl.local.update import Update
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled, named_tensors
 from edgefl.records import Batch, Outcome, Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.tracing import span
-from edgefl.wire import decode, encode
+from edgefl.wire import decode, encode, is_finite
 
 if TYPE_CHECKING:
     from edgefl.local.onnx_training import StepGraphs
@@ -167,11 +169,9 @@ class Clients:
         first = crew[0].work
         job, module = first.job, first.module
         stack = {name: torch.stack([member.tensors[name] for member in crew]) for name in crew[0].tensors}
-        decayed = set(job.method.decayed(module))
-        names = frozenset(name for name, parameter in module.named_parameters() if parameter in decayed)
         samples = [Samples(w.x, w.y, w.present, w.rng, w.loss) for w in (member.work for member in crew)]
         with torch_seeded(generator(self.task.seed, job.round, job.planned.client, "together")), span("train", clients=len(crew)):
-            results = train_together(module, stack, names, samples, first.training, first.parts.gradients)
+            results = train_together(module, stack, first.parts.decayed, samples, first.training, first.parts.gradients)
         outcomes = {}
         for row, (member, (loss, steps)) in enumerate(zip(crew, results, strict=True)):
             with torch.no_grad():
@@ -248,7 +248,7 @@ class Clients:
             measured_peak_activation_bytes=result.peak_activation_bytes,
             measured_training_memory_bytes=result.memory_bytes,
         )
-        finite = all(bool(torch.isfinite(tensor).all()) for tensor in (*sent.values(), *keep.values()))
+        finite = all(is_finite(tensor) for tensor in (*sent.values(), *keep.values()))
         if not math.isfinite(result.loss) or not finite:
             return replace(done, status="diverged", upload_bytes=0)
         with span("encode", client=client):
@@ -290,9 +290,15 @@ def _simple(job: Job) -> bool:
 
 def arguments(work: Work) -> tuple[Any, ...]:
     """Return the arguments of a local loop, in its order."""
-    optimizer = optimizer_of(work.job.method, work.module, work.training, fused=True)
+    optimizer = update_of(work)
     own = work.x, work.y, work.present, work.training, work.rng, work.draws
     return work.module, work.loss, optimizer, *own, work.memory_bytes
+
+
+def update_of(work: Work) -> Update:
+    """Return the optimizer of a client; weight decay acts on the parameters that the method leaves to it."""
+    parameters = {name: parameter for name, parameter in work.module.named_parameters() if parameter.requires_grad}
+    return Update(work.training, parameters, work.parts.decayed)
 
 
 def over_memory(job: Job, over: OverMemory) -> Outcome:

@@ -24,6 +24,7 @@ def written(module: nn.Module, loss: Loss, between: Callable[[], None] | None = 
 
     def gradient(batch: Batch, share: float) -> Tensor:
         value = loss(module, batch)
+        del batch  # what autograd does not need of it is freed before gradients take their room, as on a device
         if between is not None:
             between()
         (value if share == 1.0 else value * share).backward()

@@ -41,7 +41,8 @@ from edgefl.local.limits import (
     peak_bytes,
     reset_peak,
 )
-from edgefl.local.train import Trained, Training, train
+from edgefl.local.train import Trained, train
+from edgefl.local.training import Training
 from edgefl.records import Batch, Outcome
 from edgefl.rng import generator, torch_seeded
 

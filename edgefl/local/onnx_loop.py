@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.local.onnx_training import ArenaFullError, StepGraphs, Stepper, peak_bytes
-from edgefl.local.train import OverMemory, Trained, Training, batches
+from edgefl.local.train import OverMemory, Trained, batches
+from edgefl.local.training import Training
 from edgefl.models.base import named_tensors
 
 

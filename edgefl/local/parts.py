@@ -54,6 +54,12 @@ class Parts:
         """Name → shape of the parameters that do not stay on a client."""
         return {name: tuple(p.shape) for name, p in shared_parameters(self.method, self._network).items()}
 
+    @cached_property
+    def decayed(self) -> frozenset[str]:
+        """The names of the parameters that weight decay acts on."""
+        decayed = set(self.method.decayed(self._network))
+        return frozenset(name for name, parameter in self._network.named_parameters() if parameter in decayed)
+
     def network(self) -> nn.Module:
         """Return the network: one object for all clients, one after the other; who takes it loads what is sent and kept."""
         with torch.no_grad():

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 from edgefl.cost.trace import Loss
 from edgefl.local.capture import CaptureError, Flat, Inputs, Take, Whole, capture, gradient_of, laid_out
 from edgefl.local.gradients import Captures
-from edgefl.local.train import Training, batches
+from edgefl.local.train import batches
+from edgefl.local.training import Training
+from edgefl.local.update import Update
 from edgefl.records import Batch
 
 Stack = Mapping[str, Tensor]
@@ -62,14 +62,14 @@ def train_together(
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     alone = [gradient_of(module, one.loss, trained) for one in samples]
     together = gradients_of(module, samples[0].loss, trained)
-    update = _Update(training, {name: stack[name] for name in trained}, decayed)
+    update = Update(training, {name: stack[name] for name in trained}, decayed, len(samples))
     values: list[list[tuple[Tensor, int]]] = [[] for _ in samples]
     for rows, x, y in _steps(samples, training):
         tensors = {name: tensor[rows] for name, tensor in stack.items()}
         present = torch.stack([one.present for one in samples[rows]])
         inputs = Inputs(tensors, Batch(x, y, present))
         found = _taken(inputs, alone[rows], together, captures)
-        update(rows, found[1:])
+        update.take(dict(zip(trained, found[1:], strict=True)), rows)
         losses = found[0]
         assert losses is not None
         for client, value in enumerate(losses.unbind(), rows.start):
@@ -145,64 +145,3 @@ def _order(one: Samples, training: Training) -> list[Tensor]:
 def _mean(values: Sequence[tuple[Tensor, int]], training: Training, count: int) -> tuple[float, int]:
     last = values[len(values) - len(values) // training.epochs :]
     return sum(value.item() * samples for value, samples in last) / count, len(values)
-
-
-class _Update:
-    """The optimizer's update of some rows of a stack, in one pass over each tensor."""
-
-    def __init__(self, training: Training, stack: Stack, decayed: frozenset[str]) -> None:
-        self._training, self._stack = training, stack
-        self._decay = {name: training.weight_decay if name in decayed else 0.0 for name in stack}
-        kept = {"sgd": 0, "momentum": 1, "adam": 2}[training.optimizer]
-        self._state = [{name: torch.zeros_like(tensor) for name, tensor in stack.items()} for _ in range(kept)]
-        self._steps = {name: torch.zeros(len(tensor), device=tensor.device) for name, tensor in stack.items()}
-
-    def __call__(self, rows: slice, gradients: Flat) -> None:
-        given = {name: gradient for name, gradient in zip(self._stack, gradients, strict=True) if gradient is not None}
-        for decay in sorted(set(self._decay.values())):
-            names = [name for name in given if self._decay[name] == decay]
-            tensors = [self._stack[name][rows] for name in names]
-            state = [[part[name][rows] for name in names] for part in self._state]
-            self._update(tensors, [given[name] for name in names], state, decay, [self._steps[name][rows] for name in names])
-
-    def _update(
-        self, tensors: list[Tensor], gradients: list[Tensor], state: list[list[Tensor]], decay: float, steps: list[Tensor]
-    ) -> None:
-        training = self._training
-        if training.optimizer == "adam":
-            counts = [count[0].clone() for count in steps]  # alike in all rows: clients of a run take their steps side by side
-            adam(
-                tensors,
-                gradients,
-                state[0],
-                state[1],
-                [],
-                counts,
-                foreach=False,
-                fused=True,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=training.lr,
-                weight_decay=decay,
-                eps=1e-8,
-                maximize=False,
-            )
-            for count in steps:
-                count += 1
-            return
-        momenta = state[0] if state else [None] * len(tensors)
-        sgd(
-            tensors,
-            gradients,
-            momenta,  # type: ignore[arg-type]
-            has_sparse_grad=False,
-            foreach=False,
-            fused=True,
-            weight_decay=decay,
-            momentum=training.momentum if state else 0.0,
-            lr=training.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -16,58 +14,10 @@ from torch import Tensor, nn
 from edgefl.cost.memory import LivenessMeter, StepMemory, held_by, step_memory
 from edgefl.cost.trace import Loss
 from edgefl.local.gradients import Gradient, written
+from edgefl.local.training import Training
+from edgefl.local.update import Update
 from edgefl.methods.base import Method
 from edgefl.records import Batch
-
-OptimizerName = Literal["momentum", "sgd", "adam"]
-
-
-@dataclass(frozen=True)
-class Training:
-    """How clients train: minibatches, an optimizer, and how many samples go through the network at once.
-
-    ``momentum`` is the coefficient of the optimizer of that name; "sgd" has none, "adam" its usual 0.9 and 0.999. With a
-    ``micro_batch`` gradients of a batch are accumulated over smaller passes: the same step, but for normalisation by batch statistics.
-    With ``cosine_rounds`` = T the rate falls over the rounds t = 1 … T as lr/2·(1 + cos(π(t − 1)/T)); None keeps it.
-    """
-
-    epochs: int
-    batch_size: int
-    lr: float
-    momentum: float
-    weight_decay: float
-    optimizer: OptimizerName = "momentum"
-    micro_batch: int | None = None
-    cosine_rounds: int | None = None
-
-    def at(self, round_: int) -> Training:
-        """Return the training of one round: the learning rate is the round's own.
-
-        >>> [round(Training(1, 32, 0.1, 0.9, 0.0, cosine_rounds=4).at(t).lr, 4) for t in (1, 3, 4)]
-        [0.1, 0.05, 0.0146]
-        """
-        if self.cosine_rounds is None:
-            return self
-        share = (1 + math.cos(math.pi * min(1.0, (round_ - 1) / self.cosine_rounds))) / 2
-        return replace(self, lr=self.lr * share, cosine_rounds=None)
-
-    def steps(self, samples: int) -> int:
-        """Return the steps of one client's round; the last batch of an epoch may be partial.
-
-        >>> Training(2, 32, 0.1, 0.9, 0.0).steps(33)
-        4
-        """
-        return self.epochs * -(-samples // self.batch_size)
-
-    def passes(self, samples: int) -> int:
-        """Return the forward and backward passes of one client's round: one a step, more with micro-batches.
-
-        >>> Training(2, 32, 0.1, 0.9, 0.0, micro_batch=10).passes(33)
-        10
-        """
-        whole, rest = divmod(samples, self.batch_size)
-        micro = min(self.micro_batch or self.batch_size, self.batch_size)
-        return self.epochs * (whole * -(-self.batch_size // micro) + -(-rest // micro))
 
 
 @dataclass(frozen=True)
@@ -89,11 +39,8 @@ class OverMemory(Exception):  # noqa: N818  an outcome, not an error
         self.peak_activation_bytes = peak_activation_bytes
 
 
-def optimizer_of(method: Method, module: nn.Module, training: Training, fused: bool = False) -> torch.optim.Optimizer:
-    """Return the client's optimizer; weight decay acts on the parameters that the method leaves to it.
-
-    ``fused`` takes torch's kernel that updates a tensor in one pass. Costs are counted for the usual one, which other runtimes have too.
-    """
+def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """Return the client's optimizer as costs are counted for it; weight decay acts on the parameters that the method leaves to it."""
     decayed = set(method.decayed(module))
     groups = [
         {"params": [p for p in module.parameters() if p in decayed], "weight_decay": training.weight_decay},
@@ -101,15 +48,15 @@ def optimizer_of(method: Method, module: nn.Module, training: Training, fused: b
     ]
     groups = [g for g in groups if g["params"]]
     if training.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=training.lr, foreach=False, fused=fused)
+        return torch.optim.Adam(groups, lr=training.lr, foreach=False)
     momentum = training.momentum if training.optimizer == "momentum" else 0.0
-    return torch.optim.SGD(groups, lr=training.lr, momentum=momentum, foreach=False, fused=fused)
+    return torch.optim.SGD(groups, lr=training.lr, momentum=momentum, foreach=False)
 
 
 def train(
     module: nn.Module,
     loss: Loss,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Update,
     x: Tensor,
     y: Tensor,
     present: Tensor,
@@ -123,8 +70,8 @@ def train(
     """Train ``module`` in place on samples ``x`` (n, …) with labels ``y`` (n,) int64.
 
     ``rng`` shuffles; ``draws`` gives each step's :attr:`Batch.draw`. ``gradient`` takes the gradients of ``loss``; None: as autograd does.
-    ``memory`` is what a step of this kind was seen to hold; without it the first step, a largest one, is metered. Its batch is part of
-    what is metered, as it is of what a device holds.
+    ``memory`` is what a step of this kind was seen to hold. Without it the first step, a largest one, is metered, with its batch, as it
+    is part of what a device holds; ``optimizer`` is then one of torch's.
 
     Raises:
         OverMemory: a step holds more than ``memory_bytes``.
@@ -148,6 +95,7 @@ def train(
                     values.append((value, len(part)))
                 optimizer.step()
             if meter is not None:
+                assert isinstance(optimizer, torch.optim.Optimizer)  # whose state is part of what is metered
                 memory = step_memory(meter, module, optimizer)
                 check_memory(memory, memory_bytes)
             optimizer.zero_grad()
@@ -163,10 +111,11 @@ def metered(method: Method, module: nn.Module, loss: Loss, batch: Batch, trainin
     optimizer = optimizer_of(method, copied, training)
     meter = LivenessMeter(held_by(copied))
     take = written(copied, loss, meter.mark)
+    index = torch.arange(len(batch.y), device=batch.y.device)
     with torch.random.fork_rng(devices=[]), meter:
         # As in the loop above, where a batch is cut out of the shard.
-        for part in torch.arange(len(batch.y), device=batch.y.device).split(training.micro_batch or training.batch_size):
-            take(replace(batch, x=batch.x[part], y=batch.y[part]), len(part) / len(batch.y))
+        for part in index.split(training.micro_batch or training.batch_size):
+            take(replace(batch, x=batch.x[part], y=batch.y[part]), len(part) / len(index))
         optimizer.step()
     return step_memory(meter, copied, optimizer)
 

@@ -22,7 +22,7 @@ from edgefl.files import sha256, write_bytes
 
 KEPT = 3
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
-_SERVER = "server/"
+_SERVER, _WARM = "server/", "warm/"
 _ABOUT = "edgefl"
 
 
@@ -37,6 +37,7 @@ class Checkpoint:
         clients: the chain of :class:`edgefl.server.clients.ClientStore` at that moment, which proves that its file belongs to this
             checkpoint; empty where clients have kept nothing.
         fleet: who was still at work and what batteries had given, as :class:`edgefl.server.standing.FleetMemory` writes it.
+        warm: that of the method's state; empty in the checkpoints of older versions.
     """
 
     round: int
@@ -46,6 +47,7 @@ class Checkpoint:
     options: Mapping[str, Any] = field(default_factory=dict)
     clients: str = ""
     fleet: Mapping[str, Any] = field(default_factory=dict)
+    warm: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the content of its file."""
@@ -56,7 +58,8 @@ class Checkpoint:
             "clients": self.clients,
             "fleet": self.fleet,
         }
-        tensors = {**self.tensors, **{_SERVER + name: tensor for name, tensor in self.server.items()}}
+        besides = {_SERVER: self.server, _WARM: self.warm}
+        tensors = {**self.tensors, **{prefix + name: tensor for prefix, of in besides.items() for name, tensor in of.items()}}
         # One entry: safetensors writes several in another order each time, and equal states would have unequal files.
         metadata = {_ABOUT: json.dumps(about, sort_keys=True)}
         return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=metadata)
@@ -76,9 +79,12 @@ class Checkpoint:
             round_, clock_s = int(about["round"]), float(about["clock_s"])
         except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(f"{path}: not a checkpoint ({error})") from None
-        server = {name.removeprefix(_SERVER): tensor for name, tensor in tensors.items() if name.startswith(_SERVER)}
-        state = {name: tensor for name, tensor in tensors.items() if not name.startswith(_SERVER)}
-        return cls(round_, clock_s, state, server, options, _chain(path, clients), fleet)
+        server, warm = (
+            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            for prefix in (_SERVER, _WARM)
+        )
+        state = {name: tensor for name, tensor in tensors.items() if not name.startswith((_SERVER, _WARM))}
+        return cls(round_, clock_s, state, server, options, _chain(path, clients), fleet, warm)
 
 
 class OlderVersionError(CheckpointError):

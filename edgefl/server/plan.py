@@ -13,7 +13,7 @@ from edgefl.fleet.clock import round_timing
 from edgefl.fleet.conditions import UNDISTURBED
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import DeviceProfile, Fleet, State
-from edgefl.local.train import Training
+from edgefl.local.training import Training
 from edgefl.records import Cost, Shortfall, Tier, Timing
 
 Evaluated = Callable[[int], int]

@@ -9,7 +9,7 @@ from edgefl.fleet.budget import budget_of, resolve_deadline, shortfalls
 from edgefl.fleet.conditions import UNDISTURBED
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import FleetClass, State
-from edgefl.local.train import Training
+from edgefl.local.training import Training
 from edgefl.records import Cost, Shortfall, Tier
 from edgefl.server.plan import (
     ClassPlan,

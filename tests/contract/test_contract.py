@@ -21,7 +21,8 @@ from edgefl.costing import tier_cost
 from edgefl.errors import AggregationError
 from edgefl.local.client import loss_of
 from edgefl.local.objective import PLAIN
-from edgefl.local.train import Training, optimizer_of, train
+from edgefl.local.train import optimizer_of, train
+from edgefl.local.training import Training
 from edgefl.methods.base import GlobalState, Method, create
 from edgefl.models.base import Architecture
 from edgefl.onnxio.bundle import TierFiles, build_tier

@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from edgefl.costing import tier_cost
-from edgefl.local.train import Training
+from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
