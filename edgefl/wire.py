@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -26,6 +28,23 @@ from edgefl.codecs import CODECS, SUFFIX, TYPES, Part, from_int8, from_sparse, p
 from edgefl.errors import UnknownNameError, WireError
 
 Shapes = Mapping[str, tuple[int, ...]]
+Payload = bytes | bytearray | memoryview
+
+_NAMES = {dtype: name for name, dtype in TYPES.items()}
+_ORDER = list(TYPES)
+with warnings.catch_warnings():
+    # Once per process torch warns that it cannot be kept from writing to bytes; what decode promises of its views says so.
+    warnings.simplefilter("ignore")
+    torch.frombuffer(b"\0", dtype=torch.uint8)
+
+
+class _Layout(NamedTuple):
+    """A file: its header, which part comes first and so on, at which byte each part begins, and the length of all."""
+
+    header: bytes
+    order: tuple[int, ...]
+    begins: tuple[int, ...]
+    length: int
 
 
 def encode(tensors: Mapping[str, Tensor], codec: str = "fp32", rng: np.random.Generator | None = None) -> bytes:
@@ -44,21 +63,32 @@ def encode(tensors: Mapping[str, Tensor], codec: str = "fp32", rng: np.random.Ge
     >>> [len(encode({"w": torch.eye(30)}, codec, np.random.default_rng(0))) for codec in CODECS]
     [3672, 1904, 1188, 348]
     """
-    _check_names(tensors, codec)
-    if codec == "fp32":
-        return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
-    if codec == "int8" and rng is None:
-        raise ValueError("int8 rounds at random: pass the generator that draws it as rng")
-    dense_bytes = 4 * sum(tensor.numel() for tensor in tensors.values())
-    packed: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        w = tensor.detach().contiguous()
-        if w.dtype != torch.float32:
-            raise WireError(f"{name} is {w.dtype}, expected torch.float32: {codec} encodes nothing else")
-        if not bool(torch.isfinite(w).all()):
-            raise WireError(f"{name} holds NaN or infinity, which {codec} does not carry; send finite tensors")
-        packed |= _pack(name, w, codec, rng, dense_bytes)
-    return safetensors.torch.save(packed, metadata={"codec": codec})
+    return b"".join(_pieces(tensors, codec, rng))
+
+
+def encode_into(
+    buffer: bytearray | memoryview, tensors: Mapping[str, Tensor], codec: str = "fp32", rng: np.random.Generator | None = None
+) -> int:
+    """Write what :func:`encode` returns to the beginning of ``buffer``, memory of the caller's; return how many bytes it is.
+
+    Raises:
+        WireError: as :func:`encode`.
+        ValueError: ``buffer`` is too short, or cannot be written to; ``int8`` without ``rng``.
+
+    >>> buffer = bytearray(200)
+    >>> bytes(buffer[: encode_into(buffer, {"w": torch.ones(2)})]) == encode({"w": torch.ones(2)})
+    True
+    """
+    pieces = _pieces(tensors, codec, rng)
+    length = sum(len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces)
+    target, end = np.frombuffer(buffer, np.uint8), 0
+    if length > len(target):
+        raise ValueError(f"the payload has {length} bytes, the buffer {len(target)}; payload_bytes says how many there can be")
+    for piece in pieces:
+        values = np.frombuffer(piece, np.uint8) if isinstance(piece, bytes) else piece.reshape(-1).view(np.uint8)
+        begin, end = end, end + len(values)
+        target[begin:end] = values
+    return length
 
 
 def payload_bytes(shapes: Shapes, codec: str = "fp32") -> int:
@@ -87,18 +117,14 @@ def header_bytes(shapes: Shapes, codec: str = "fp32") -> int:
     (64, 16)
     """
     _check_names(shapes, codec)
-    order = list(TYPES)
-    parts = [part for name, shape in shapes.items() for part in parts_of(name, shape, codec)]
-    entries = [] if codec == "fp32" else [f'"__metadata__":{{"codec":"{codec}"}}']
-    begin = 0
-    for part in sorted(parts, key=lambda part: (order.index(part.dtype), part.name)):
-        entries.append(_entry(part, begin, begin + part.data_bytes))
-        begin += part.data_bytes
-    return 8 + _padded(len(f"{{{','.join(entries)}}}".encode()))
+    return len(_layout(_dense(shapes, codec), codec).header)
 
 
-def decode(payload: bytes, expected: Shapes, sender: str, codec: str = "fp32") -> dict[str, Tensor]:
+def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32", copy: bool = True) -> dict[str, Tensor]:
     """Return the tensors of ``payload``, encoded by ``codec``: float32, of the shapes and in the order of ``expected``.
+
+    With ``copy`` nothing is kept of ``payload``. Without, tensors that travelled as float32 may be views of it: nobody may write to
+    them, and if ``payload`` is memory that someone else gives back, it has to outlive them.
 
     Raises:
         WireError: the payload is damaged or of another codec, a tensor is missing, extra, of another shape or type, or its values
@@ -108,15 +134,18 @@ def decode(payload: bytes, expected: Shapes, sender: str, codec: str = "fp32") -
     [0.0999755859375, 65504.0]
     """
     _check_names(expected, codec)
-    received = _read(payload, sender, codec)
-    layout = {name: _expected_parts(name, shape, codec, received) for name, shape in expected.items()}
-    if different := received.keys() ^ {part.name for parts in layout.values() for part in parts}:
-        raise WireError(f"{sender}: tensors missing or not expected: {', '.join(sorted(different))}")
+    found, finite = _predicted(payload, _dense(expected, codec), codec)
+    layout = {name: parts_of(name, shape, codec) for name, shape in expected.items()}
+    if found is None:
+        received = _read(payload, sender, codec)
+        layout = {name: _expected_parts(name, shape, codec, received) for name, shape in expected.items()}
+        if different := received.keys() ^ {part.name for parts in layout.values() for part in parts}:
+            raise WireError(f"{sender}: tensors missing or not expected: {', '.join(sorted(different))}")
+        found = {part.name: _values(part, received[part.name], sender) for parts in layout.values() for part in parts}
     tensors = {}
     for name, parts in layout.items():
-        values = [_values(part, received[part.name], sender) for part in parts]
-        tensors[name] = _unpack(values, name, expected[name], sender, codec)
-        if not bool(torch.isfinite(tensors[name]).all()):
+        tensors[name] = _unpack([found[part.name] for part in parts], name, expected[name], sender, codec, copy)
+        if not finite and not is_finite(tensors[name]):
             raise WireError(f"{sender}: {name} holds NaN or infinity, expected finite values")
     return tensors
 
@@ -129,6 +158,31 @@ def stored_tensors(payload: bytes, sender: str) -> dict[str, Tensor]:
     """
     shapes = {name: tuple(entry["shape"]) for name, entry in _read(payload, sender, "fp32").items()}
     return decode(payload, shapes, sender)
+
+
+def _pieces(tensors: Mapping[str, Tensor], codec: str, rng: np.random.Generator | None) -> list[Any]:
+    """Return the header of a payload and arrays of its values, one behind the other; the arrays are the tensors' own memory."""
+    _check_names(tensors, codec)
+    if codec == "int8" and rng is None:
+        raise ValueError("int8 rounds at random: pass the generator that draws it as rng")
+    packed = tensors
+    if codec != "fp32":
+        dense_bytes = 4 * sum(tensor.numel() for tensor in tensors.values())
+        packed = {}
+        for name, tensor in tensors.items():
+            w = tensor.detach().contiguous()
+            if w.dtype != torch.float32:
+                raise WireError(f"{name} is {w.dtype}, expected torch.float32: {codec} encodes nothing else")
+            if not is_finite(w):
+                raise WireError(f"{name} holds NaN or infinity, which {codec} does not carry; send finite tensors")
+            packed |= _pack(name, w, codec, rng, dense_bytes)
+    elif any(tensor.dtype not in _NAMES for tensor in tensors.values()):
+        return [safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})]
+    parts = tuple(Part(name, _NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in packed.items())
+    # The parts of a sparse payload are never the same twice: nothing to keep.
+    layout = (_layout.__wrapped__ if codec == "sparse" else _layout)(parts, codec)
+    arrays = [tensor.detach().contiguous().numpy() for tensor in packed.values()]
+    return [layout.header, *(arrays[place] for place in layout.order)]
 
 
 def _pack(name: str, w: Tensor, codec: str, rng: np.random.Generator | None, dense_bytes: int) -> dict[str, Tensor]:
@@ -145,8 +199,36 @@ def _pack(name: str, w: Tensor, codec: str, rng: np.random.Generator | None, den
     return {name: values, part.name: index.to(TYPES[part.dtype])}
 
 
-def _read(payload: bytes, sender: str, codec: str) -> dict[str, Any]:
+def _predicted(payload: Payload, parts: tuple[Part, ...], codec: str) -> tuple[dict[str, Tensor] | None, bool]:
+    """Return views of the parts, and whether all are known to be finite, if ``payload`` has the very header that they predict.
+
+    There is nothing left to compare then but values. Any other payload, right or wrong, is (None, False).
+    """
+    header, _, begins, length = _layout(parts, codec)
+    if len(payload) != length or bytes(payload[: len(header)]) != header:
+        return None, False
+    finite = codec == "fp32" and (
+        length == len(header) or is_finite(torch.frombuffer(payload, dtype=torch.float32, offset=len(header)))
+    )
+    return {part.name: _view(payload, part, begin) for part, begin in zip(parts, begins, strict=True)}, finite
+
+
+def _view(buffer: Payload, part: Part, begin: int = 0) -> Tensor:
+    """Return the tensor of ``part`` that is the memory of ``buffer`` from ``begin`` on."""
+    count, dtype = math.prod(part.shape), TYPES[part.dtype]
+    # frombuffer takes no empty buffer.
+    flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=begin) if count else torch.empty(0, dtype=dtype)
+    return flat.view(part.shape)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether all values are finite: if one is not, their sum is not; if the sum overflowed, each of them is looked at."""
+    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
+
+
+def _read(payload: Payload, sender: str, codec: str) -> dict[str, Any]:
     """Return safetensors' entries by name: shape, dtype and data of each, not yet compared with anything."""
+    payload = bytes(payload)
     try:
         # Not safetensors.torch.load: it hides the metadata, and a type that torch lacks is a bare KeyError.
         received = dict(safetensors.deserialize(payload))  # type: ignore[no-untyped-call]
@@ -171,15 +253,16 @@ def _values(part: Part, entry: Mapping[str, Any], sender: str) -> Tensor:
     if (shape, dtype) != (part.shape, part.dtype):
         got = f"{shape} {TYPES.get(dtype, dtype)}"
         raise WireError(f"{sender}: {part.name} is {got}, expected {part.shape} {TYPES[part.dtype]}")
-    # frombuffer takes no empty buffer.
-    flat = torch.frombuffer(entry["data"], dtype=TYPES[dtype]) if entry["data"] else torch.empty(0, dtype=TYPES[dtype])
-    return flat.reshape(shape)
+    return _view(entry["data"], part)
 
 
-def _unpack(values: list[Tensor], name: str, shape: tuple[int, ...], sender: str, codec: str) -> Tensor:
-    """Return the float32 tensor of one name from the values of its parts, whose shapes and types are the declared ones."""
+def _unpack(values: list[Tensor], name: str, shape: tuple[int, ...], sender: str, codec: str, copy: bool) -> Tensor:
+    """Return the float32 tensor of one name from the values of its parts, whose shapes and types are the declared ones.
+
+    Without ``copy`` it may be the values themselves.
+    """
     if len(values) == 1:
-        return values[0].float()
+        return values[0].to(torch.float32, copy=copy)
     main, other = values
     if codec == "int8":
         if not bool((torch.isfinite(other) & (other >= 0)).all()):
@@ -214,12 +297,32 @@ def _padded(length: int) -> int:
     return length + -length % 8
 
 
-def _check_names(names: Iterable[str], codec: str) -> None:
+def _dense(shapes: Shapes, codec: str) -> tuple[Part, ...]:
+    """Return the parts of tensors of these shapes; under ``sparse`` those of tensors that stay dense."""
+    return tuple(part for name, shape in shapes.items() for part in parts_of(name, shape, codec))
+
+
+@lru_cache(maxsize=64)
+def _layout(parts: tuple[Part, ...], codec: str) -> _Layout:
+    """Return how safetensors lays out a file of these parts."""
+    order = tuple(sorted(range(len(parts)), key=lambda place: (_ORDER.index(parts[place].dtype), parts[place].name)))
+    entries = [] if codec == "fp32" else [f'"__metadata__":{{"codec":"{codec}"}}']
+    begins, end = [0] * len(parts), 0
+    for place in order:
+        begins[place], end = end, end + parts[place].data_bytes
+        entries.append(_entry(parts[place], begins[place], end))
+    text = f"{{{','.join(entries)}}}".encode()
+    header = _padded(len(text)).to_bytes(8, "little") + text.ljust(_padded(len(text)))
+    return _Layout(header, order, tuple(len(header) + begin for begin in begins), len(header) + end)
+
+
+def _check_names(names: Mapping[str, Any], codec: str) -> None:
     if codec not in CODECS:
         raise UnknownNameError("codec", codec, CODECS)
-    names = set(names)
     if "__metadata__" in names:
         raise WireError("__metadata__ is safetensors' own entry, no name for a tensor; rename the tensor")
+    if (suffix := SUFFIX.get(codec)) is None:
+        return
     for name in sorted(names):
-        if codec in SUFFIX and name + SUFFIX[codec] in names:
-            raise WireError(f"{name}{SUFFIX[codec]} is the name that {codec} gives to a part of {name}; rename the tensor")
+        if name + suffix in names:
+            raise WireError(f"{name}{suffix} is the name that {codec} gives to a part of {name}; rename the tensor")

@@ -203,9 +203,9 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=200, help="updates that are aggregated [200]")
+    parser.add_argument("--updates", type=int, default=300, help="updates that are aggregated [300]")
     parser.add_argument(
-        "--turns", type=int, default=5, help="turns of which the medians are taken; small networks take ten times as many [5]"
+        "--turns", type=int, default=3, help="turns of which the medians are taken; small networks take ten times as many [3]"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
     options = parser.parse_args()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from edgefl.errors import DataError
+
+_SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domain", "test_domain")
 
 
 @dataclass(frozen=True)
@@ -111,3 +114,19 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """One sample's shape."""
         return self.train.x.shape[1:]
+
+    def apart(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the plain fields by name, and the arrays: ``train.x``, ``train.y``, …, ``train_owner`` where there is one."""
+        facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS)}
+        arrays = {f"{part}.{axis}": getattr(getattr(self, part), axis) for part in _SPLITS for axis in ("x", "y")}
+        groups = {name: getattr(self, name) for name in _GROUPS}
+        return facts, arrays | {name: array for name, array in groups.items() if array is not None}
+
+    @classmethod
+    def together(cls, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
+        """Return the data set of what :meth:`apart` gave, or of equal arrays; nothing is read, so nothing is checked again."""
+        data = object.__new__(cls)
+        splits = {part: Split(arrays[f"{part}.x"], arrays[f"{part}.y"]) for part in _SPLITS}
+        groups = {name: arrays.get(name) for name in _GROUPS}
+        vars(data).update({**facts, **splits, **groups})
+        return data

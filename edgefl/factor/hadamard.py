@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,11 +75,56 @@ def inner_weight(x: Tensor, y: Tensor, t: Tensor | None = None) -> Tensor:
     Y comes first: the product with X, where nearly all of the work is, then writes the weight in its own layout. The other order saves
     at most R/m of it where m > n, and pays a transposed copy of the whole weight. What is copied here has R·m·k₁k₂ entries.
     """
+    kernel = () if t is None else tuple(t.shape[2:])
+    return (x @ inner_half(y, t)).view(len(x), len(y), *kernel)
+
+
+def inner_half(y: Tensor, t: Tensor | None = None) -> Tensor:
+    """Return Yᵀ (R, m), or T ×₂ Y as a matrix (R, m·k₁k₂): what X is multiplied by."""
     if t is None:
-        return x @ y.T
-    rank, q = x.shape[1], positions(tuple(t.shape))
+        return y.T
+    rank, q = y.shape[1], positions(tuple(t.shape))
     half = t.reshape(rank, rank, q).transpose(1, 2) @ y.T  # (R, q, R) · (R, m), one product over all R·q rows
-    return (x @ half.transpose(1, 2).reshape(rank, -1)).view(x.shape[0], y.shape[0], *t.shape[2:])
+    return half.transpose(1, 2).reshape(rank, -1)
+
+
+class HadamardProduct(torch.autograd.Function):
+    """(X₁H₁) ⊙ (X₂H₂), or (X₁H₁) ⊙ (X₂H₂ + 1): from x (n, R) and h (R, k) of each, and whether to add the 1, a matrix (n, k).
+
+    Only the factors are kept for the backward pass, which multiplies them once more: of the result's size there is never more than the
+    result, its gradient and one product.
+    """
+
+    generate_vmap_rule = True  # several clients' products at once
+
+    @staticmethod
+    def forward(x1: Tensor, h1: Tensor, x2: Tensor, h2: Tensor, plus_one: bool) -> Tensor:
+        """Return the product."""
+        weight, second = x1 @ h1, x2 @ h2
+        return weight.mul_(second.add_(1) if plus_one else second)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the factors."""
+        *factors, ctx.plus_one = inputs
+        ctx.save_for_backward(*factors)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the derivatives by the factors."""
+        x1, h1, x2, h2 = ctx.saved_tensors
+
+        def times(product: Tensor, plus_one: bool = False) -> Tensor:
+            if torch.is_grad_enabled():  # this is to be differentiated in its turn: what it is computed from has to stay
+                return gradient * (product + 1 if plus_one else product)
+            return (product.add_(1) if plus_one else product).mul_(gradient)
+
+        # In this order of factors, and with the small one laid out anew, the same products take a tenth less time.
+        first = times(x2 @ h2, ctx.plus_one)
+        by_x1, by_h1 = (h1 @ first.T).T, x1.T.contiguous() @ first
+        del first
+        second = times(x1 @ h1)
+        return by_x1, by_h1, (h2 @ second.T).T, x2.T.contiguous() @ second, None
 
 
 def he_variance(shape: Shape) -> float:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.hadamard import Shape, draw, factor_shapes, factor_stds, he_variance, inner_variances, inner_weight
+from edgefl.factor.hadamard import (
+    HadamardProduct,
+    Shape,
+    draw,
+    factor_shapes,
+    factor_stds,
+    he_variance,
+    inner_half,
+    inner_variances,
+    inner_weight,
+)
 
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 
@@ -37,10 +48,18 @@ class HadamardWeight(nn.Module):
 
     def forward(self) -> Tensor:
         """Return W (n, m) or (n, m, k₁, k₂)."""
-        return self.compose(list(self.parameters())) if self.given is None else self.given
+        if self.given is not None:
+            return self.given
+        factors = list(self.parameters())
+        if self.tanh or torch.compiler.is_exporting():  # a graph is made of plain operators
+            return self.compose(factors)
+        half = len(factors) // 2
+        first, second = ((part[0], inner_half(*part[1:])) for part in (factors[:half], factors[half:]))
+        weight: Tensor = HadamardProduct.apply(*first, *second, self.plus_one)  # type: ignore[no-untyped-call]
+        return weight.view(self.shape)
 
     def compose(self, factors: Sequence[Tensor]) -> Tensor:
-        """Return W of other factors, in the order of ``parameters()``: the two inner weights and W are all that has W's size."""
+        """Return W of other factors, in the order of ``parameters()``, by plain operators: the inner weights are held as W is."""
         half = len(factors) // 2
         first, second = (inner_weight(*part) for part in (factors[:half], factors[half:]))
         if self.tanh:

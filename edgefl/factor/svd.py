@@ -1,18 +1,26 @@
 """Truncated singular value decompositions of layers: one decomposition serves every rank up to its own.
 
-The decomposition goes through the smaller Gram matrix in float64: for W of shape a × b with a ≤ b, WWᵀ = QΛQᵀ gives the left singular
-vectors Q and σ = √Λ, and σᵢvᵢᵀ = qᵢᵀW is exact for whatever Q came out, so a truncation never carries the error that squaring makes in
-the small singular values. Weights are float32: their own rounding is far above it.
+:func:`truncated` is what rounds use: only the leading vectors, from those of the last round. :func:`factorize` is the full
+decomposition, for small layers, where all vectors are needed, and where the leading ones could not be shown to be good enough. It goes
+through the smaller Gram matrix in float64: for W of shape a × b with a ≤ b, WWᵀ = QΛQᵀ gives the left singular vectors Q and σ = √Λ, and
+σᵢvᵢᵀ = qᵢᵀW is exact for whatever Q came out, so a truncation never carries the error that squaring makes in the small singular values.
+Weights are float32: their own rounding is far above it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from edgefl.errors import EdgeflError
+from edgefl.factor.subspace import Leading, leading, worthwhile
+
+Way = Literal["block", "full", "fallback"]
+"""How factors were found: a block of leading vectors; all of them, as planned; all of them, since the block was not good enough."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +30,16 @@ class Factors:
     Attributes:
         left: U√Σ, float32, (a, rank).
         right: √ΣVᵀ, float32, (rank, b).
-        values: all singular values, float64, (min(a, b),), largest first.
+        values: singular values, float64, largest first: all min(a, b), or of a block its own.
+        way: how they were found.
+        start: what the decomposition of a matrix nearby is best begun with; None where it is a full one.
     """
 
     left: Tensor
     right: Tensor
     values: Tensor
+    way: Way = "full"
+    start: Tensor | None = None
 
     def leading(self, rank: int) -> tuple[Tensor, Tensor]:
         """Return the factors of the best approximation of rank ``rank``, as views.
@@ -48,15 +60,13 @@ def factorize(matrix: Tensor, rank: int) -> Factors:
     >>> (u @ v).round(decimals=4).tolist()
     [[3.0, 0.0], [0.0, 0.0]]
     """
-    if matrix.dim() != 2 or not 1 <= rank <= min(matrix.shape):
-        raise EdgeflError(f"rank {rank} does not fit a matrix of shape {tuple(matrix.shape)}")
+    _check(matrix, rank)
     wide = matrix.shape[0] <= matrix.shape[1]
     w = (matrix if wide else matrix.T).double()
-    if not bool(torch.isfinite(w).all()):
-        raise EdgeflError(f"a matrix of shape {tuple(matrix.shape)} holds NaN or infinity: it has no singular values")
     eigenvalues, vectors = torch.linalg.eigh(w @ w.T)
     values = eigenvalues.clamp_min(0.0).sqrt().flip(0)
-    basis = _signed(vectors.flip(1)[:, :rank])
+    basis = vectors.flip(1)[:, :rank]
+    basis = basis * _signs(basis)
     root = values[:rank].sqrt()
     # A direction without energy keeps a zero in both factors instead of a division by zero.
     inverse = torch.where(values[:rank] > values[0] * 1e-12, 1.0 / root.clamp_min(1e-300), torch.zeros_like(root))
@@ -65,10 +75,67 @@ def factorize(matrix: Tensor, rank: int) -> Factors:
     return Factors(left.float().contiguous(), right.float().contiguous(), values)
 
 
-def _signed(vectors: Tensor) -> Tensor:
-    """Fix each eigenvector's sign (its largest entry is positive): solvers are free to choose, results should not depend on it."""
+def truncated(matrix: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Factors:
+    """Decompose ``matrix`` (a × b) up to the largest of ``ranks``; the error at each of them is at most 1 + 1e-4 times the least possible.
+
+    ``start`` is that of the factors of a matrix nearby. The result is a function of the arguments, to the last bit.
+
+    >>> factors = truncated(torch.diag(torch.tensor([3.0, 2.0, 1.0])), [1, 2])
+    >>> factors.left.shape, factors.way
+    (torch.Size([3, 2]), 'full')
+    """
+    rank = max(ranks)
+    if matrix.dim() != 2 or matrix.dtype is not torch.float32 or not worthwhile(min(matrix.shape), rank):
+        return factorize(matrix, rank)
+    wide = matrix.shape[0] <= matrix.shape[1]
+    w = (matrix if wide else matrix.T).contiguous()
+    found = leading(w, ranks, start) if start is not None and start.shape[0] == len(w) else None
+    if found is None and (found := leading(w, ranks)) is None:  # weights may have jumped
+        return replace(factorize(matrix, rank), way="fallback")
+    left, right, values = _balanced(found, rank)
+    left, right = (left, right) if wide else (right.T, left.T)
+    return Factors(left.contiguous(), right.contiguous(), values, "block", found.start)
+
+
+def singular_values(matrix: Tensor) -> Tensor:
+    """Return all singular values, float64, largest first.
+
+    >>> singular_values(torch.tensor([[0.0, 2.0], [3.0, 0.0], [0.0, 0.0]])).tolist()
+    [3.0, 2.0]
+    """
+    _check(matrix, 1)
+    w = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T).double()
+    return torch.linalg.eigvalsh(w @ w.T).clamp_min(0.0).sqrt().flip(0)
+
+
+def counted(factors: Iterable[Factors]) -> dict[Way, int]:
+    """Return how many decompositions went which way."""
+    ways = [found.way for found in factors]
+    return {way: ways.count(way) for way in ("block", "full", "fallback")}
+
+
+def _check(matrix: Tensor, rank: int) -> None:
+    if matrix.dim() != 2 or not 1 <= rank <= min(matrix.shape):
+        raise EdgeflError(f"rank {rank} does not fit a matrix of shape {tuple(matrix.shape)}")
+    if not bool(torch.isfinite(matrix).all()):
+        raise EdgeflError(f"a matrix of shape {tuple(matrix.shape)} holds NaN or infinity: it has no singular values")
+
+
+def _balanced(found: Leading, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return U√Σ, √ΣVᵀ and Σ of factors whose product is right but whose scales are not."""
+    left, right = found.left[:, :rank], found.right[:rank]
+    lengths = [torch.linalg.vector_norm(factor, dim=dim, dtype=torch.float64) for factor, dim in ((left, 0), (right, 1))]
+    # A direction without energy keeps a zero in both factors instead of a division by zero.
+    kept = (lengths[0] > 0) & (lengths[1] > 0)
+    roots = (lengths[1] / lengths[0]).sqrt() * _signs(left)[0]
+    by_left, by_right = (torch.where(kept, factors, 0.0).float() for factors in (roots, 1 / roots))
+    return left * by_left, right * by_right[:, None], lengths[0] * lengths[1]
+
+
+def _signs(vectors: Tensor) -> Tensor:
+    """Return ±1 by column (1, k), so that its largest entry is positive: solvers are free to choose, results should not depend on it."""
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
-    return vectors * torch.where(largest < 0, -1.0, 1.0)
+    return torch.where(largest < 0, -1.0, 1.0)
 
 
 def unroll(weight: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,11 @@ from torch import Tensor
 
 from edgefl.errors import AggregationError
 from edgefl.records import Update
+
+# Values that are widened to float64 at once: 1 MB, which caches hold, and long enough that a call's own cost does not show.
+_CHUNK = 131072
+# Factors are multiplied together once their ranks add up to this.
+_RANKS = 512
 
 
 def checked(updates: Iterable[Update], expected: Callable[[Update], Mapping[str, tuple[int, ...]]]) -> Iterator[Update]:
@@ -29,12 +35,15 @@ def checked(updates: Iterable[Update], expected: Callable[[Update], Mapping[str,
         for name, tensor in update.tensors.items():
             if tuple(tensor.shape) != shapes[name]:
                 raise AggregationError(f"{who}: {name} has shape {tuple(tensor.shape)}, expected {shapes[name]}")
-            if not bool(torch.isfinite(tensor).all()):
+            if not _is_finite(tensor):
                 raise AggregationError(f"{who}: {name} holds NaN or infinity")
         count += 1
         yield update
     if not count:
         raise AggregationError("no update arrived: the state cannot be aggregated from nothing")
+
+
+Slice = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class WeightedSum:
@@ -49,21 +58,91 @@ class WeightedSum:
 
     def __init__(self, like: Mapping[str, Tensor]) -> None:
         self._sums = {name: torch.zeros(t.shape, dtype=torch.float64) for name, t in like.items()}
-        # One number per tensor until a part of it is added on its own.
-        self._weights = {name: torch.zeros((), dtype=torch.float64) for name in like}
+        # Of each tensor: the weight that every entry has, that of each slice (by its offset, shape and strides), and, where entries were
+        # listed, that of each entry.
+        self._whole = dict.fromkeys(like, 0.0)
+        self._slices: dict[str, dict[Slice, float]] = {name: {} for name in like}
+        self._entries: dict[str, Tensor] = {}
+        self._factors: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in like}
+        self._folds: dict[str, Callable[[Tensor], Tensor]] = {}
+        self._wide = torch.empty(_CHUNK, dtype=torch.float64)
 
     def add(self, name: str, tensor: Tensor, weight: float, index: Any = ...) -> None:
-        """Add ``weight · tensor`` at ``index`` of the tensor ``name``."""
-        if index is not ... and self._weights[name].dim() == 0:
-            self._weights[name] = self._weights[name].expand(self._sums[name].shape).clone()
-        self._sums[name][index] += weight * tensor.double()
-        self._weights[name][index] += weight
+        """Add ``weight · tensor`` at ``index`` of the tensor ``name``; nothing of it is kept."""
+        sums = self._sums[name]
+        if isinstance(index, Tensor) or (isinstance(index, tuple) and any(isinstance(part, Tensor) for part in index)):
+            if name not in self._entries:
+                self._entries[name] = torch.zeros_like(sums)
+            sums[index] += weight * tensor.double()
+            self._entries[name][index] += weight
+            return
+        place = sums if index is ... else sums[index]
+        if place.shape == sums.shape:
+            self._whole[name] += weight
+        else:
+            key = int(place.storage_offset()), tuple(place.shape), place.stride()
+            self._slices[name][key] = self._slices[name].get(key, 0.0) + weight
+        self._accumulate(place, tensor, weight)
+
+    def add_product(
+        self, name: str, left: Tensor, right: Tensor, weight: float, fold: Callable[[Tensor], Tensor] = lambda product: product
+    ) -> None:
+        """Add ``weight · fold(left @ right)`` to the tensor ``name``, for ``left`` (a, r) and ``right`` (r, b) in float32.
+
+        Σ wᵢLᵢRᵢ is the product of all wᵢLᵢ side by side and all Rᵢ one below the other. Factors wait until their ranks add up to
+        512: the larger product takes less time than those that it stands for, and is widened and summed once.
+        ``fold`` is linear, and the same at each call for a tensor.
+
+        >>> total = WeightedSum({"w": torch.zeros(2, 1)})
+        >>> total.add_product("w", torch.tensor([[2.0], [3.0]]), torch.tensor([[5.0]]), 0.5)
+        >>> total.mean({"w": torch.zeros(2, 1)})["w"].tolist()
+        [[10.0], [15.0]]
+        """
+        self._factors[name].append((left * weight, right.clone()))
+        self._folds[name] = fold
+        self._whole[name] += weight
+        if sum(len(right) for _, right in self._factors[name]) >= _RANKS:
+            self._multiply(name)
 
     def mean(self, old: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return Σ weight·tensor / Σ weight in the old dtypes; entries that nobody covered keep their old value."""
         result = {}
         for name, before in old.items():
-            weights = self._weights[name]
-            mean = torch.where(weights > 0, self._sums[name] / weights.clamp_min(1e-300), before.double())
+            self._multiply(name)
+            sums, weight = self._sums[name], self._whole[name]
+            if not self._slices[name] and name not in self._entries:
+                result[name] = (sums / weight).to(before.dtype) if weight > 0 else before.clone()
+                continue
+            weights = self._entries[name].clone() if name in self._entries else torch.zeros_like(sums)
+            for (offset, shape, strides), of_slice in self._slices[name].items():
+                weights.as_strided(shape, strides, offset).add_(of_slice)
+            weights += weight
+            mean = torch.where(weights > 0, sums / weights.clamp_min(1e-300), before.double())
             result[name] = mean.to(before.dtype)
         return result
+
+    def _multiply(self, name: str) -> None:
+        """Add the product of the factors that wait, if any do."""
+        if waiting := self._factors[name]:
+            left, right = (torch.cat(parts, dim) for dim, parts in zip((1, 0), zip(*waiting, strict=True), strict=True))
+            self._factors[name] = []
+            self._accumulate(self._sums[name], self._folds[name](left @ right), 1.0)
+
+    def _accumulate(self, place: Tensor, tensor: Tensor, weight: float) -> None:
+        """Add ``weight · tensor`` to ``place``, a view of the sums, without a temporary of its size."""
+        if place.numel() <= _CHUNK:
+            place.add_(tensor.double(), alpha=weight)
+            return
+        if place.is_contiguous() and tensor.is_contiguous():
+            place, tensor = place.view(-1), tensor.view(-1)
+        rows = max(1, _CHUNK * len(place) // place.numel())
+        for part, values in zip(place.split(rows), tensor.split(rows), strict=True):
+            if part.numel() > _CHUNK:
+                self._accumulate(part[0], values[0], weight)
+            else:
+                part.add_(self._wide[: part.numel()].view(part.shape).copy_(values), alpha=weight)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether all values are finite: if one is not, their sum is not; if the sum overflowed, each of them is looked at."""
+    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())

@@ -29,11 +29,16 @@ class GlobalState:
 
     A state is never changed; ``aggregate`` returns a new one. :meth:`once` keeps what was derived from it, so that one decomposition
     serves every tier and client of a round.
+
+    Attributes:
+        warm: what was worked out of the state before this one and makes the same quicker of this one, such as its singular vectors. It is
+            stored with the state, since results depend on it in their last bits, but neither sent nor averaged.
     """
 
     architecture: Architecture
     tiers: tuple[Tier, ...]
     tensors: Mapping[str, Tensor]
+    warm: Mapping[str, Tensor] = field(default_factory=dict)
     _derived: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def once(self, key: str, derive: Callable[[], T]) -> T:
@@ -52,9 +57,9 @@ class GlobalState:
 
         return self.once(f"places {tier.label}", derive)
 
-    def replace(self, tensors: Mapping[str, Tensor]) -> GlobalState:
-        """Return a state of the same shape with other tensors."""
-        return GlobalState(self.architecture, self.tiers, tensors)
+    def replace(self, tensors: Mapping[str, Tensor], warm: Mapping[str, Tensor] | None = None) -> GlobalState:
+        """Return a state of the same shape with other tensors, and with what is ``warm`` of this one unless other is given."""
+        return GlobalState(self.architecture, self.tiers, tensors, self.warm if warm is None else warm)
 
 
 class MethodConfig(pydantic.BaseModel):

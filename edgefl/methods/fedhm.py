@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.layers import LowRank, composed_weight, factor_weights, frobenius_sq
-from edgefl.factor.svd import Factors, factorize, unroll
+from edgefl.factor.parallel import in_parallel
+from edgefl.factor.svd import Factors, counted, singular_values, truncated, unroll
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy, masked_cross_entropy
 from edgefl.methods.ranks import Ranks, full_rank, hybrid_ranks, rank_candidates, ranked, spectral_ranks
@@ -54,7 +55,7 @@ class FedHM(Method):
     Not factorized: the stem, 1×1 convolutions, the classifier, and what the network names in ``hybrid_dense`` (ResNet-18: the first
     residual block; ResNet-34: layers 1 and 2; Tables 5 and 6). The server multiplies every update back to full shape (Eq. 1) and
     averages with α_p = softmax(γ_p/τ) (Eq. 2). One decomposition per layer and round serves every tier: the smaller ranks are leading
-    columns of the largest.
+    columns of the largest. It begins with the vectors of the round before.
 
     Beyond the paper: ``allocate = "spectral"`` gives every layer a rank of its own, so that tiers keep more of the weights at the same
     cost (see :func:`edgefl.methods.ranks.spectral_ranks`).
@@ -109,7 +110,8 @@ class FedHM(Method):
         """Return the method with a new rank plan, in the rounds in which one is due; the first round's weights have no structure yet."""
         if self.config.allocate != "spectral" or round_ < 2 or (round_ - 2) % self.config.plan_every:
             return self, state
-        values = {name: self._factors(state, name).values for name in rank_candidates(state.architecture.skeleton())}
+        names = rank_candidates(state.architecture.skeleton())
+        values = in_parallel({name: partial(_values, state.tensors[f"{name}.weight"]) for name in names})
         small = [tier for tier in state.tiers if tier.ratio < 1]
         plans = {t.label: spectral_ranks(state.architecture, t.ratio, values, self.config.error == "relative") for t in small}
         return FedHM(self.config.model_copy(update={"ranks": plans})), state
@@ -126,20 +128,23 @@ class FedHM(Method):
             elif kind == "bias":
                 tensors[f"{layer}.v.bias"], places[f"{layer}.v.bias"] = tensor.clone(), Place(name, (slice(None),))
             else:
-                left, right = self._factors(state, layer).leading(ranks[layer])
+                left, right = self._factors(state)[layer].leading(ranks[layer])
                 u, v = factor_weights(left, right, tuple(tensor.shape))
                 components = Place(name, (slice(0, ranks[layer]),))
                 tensors[f"{layer}.u.weight"], places[f"{layer}.u.weight"] = u, components
                 tensors[f"{layer}.v.weight"], places[f"{layer}.v.weight"] = v, components
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
-    def _factors(self, state: GlobalState, layer: str) -> Factors:
-        """Return the layer's decomposition at the largest rank that any tier needs, computed once per state."""
-        weight = unroll(state.tensors[f"{layer}.weight"])
-        if self.config.allocate == "spectral":  # the next plan may ask for any rank
-            return state.once(f"svd {layer}", lambda: factorize(weight, min(weight.shape)))
-        largest = max(ranks[layer] for tier in state.tiers if layer in (ranks := self._state_ranks(state, tier)))
-        return state.once(f"svd {layer}", lambda: factorize(weight, largest))
+    def _factors(self, state: GlobalState) -> dict[str, Factors]:
+        """Return every factorized layer's decomposition at the ranks that tiers need, computed once per state."""
+        needed: dict[str, set[int]] = {}
+        for tier in state.tiers:
+            for layer, rank in self._state_ranks(state, tier).items():
+                needed.setdefault(layer, set()).add(rank)
+        layers = {layer: (state.tensors[f"{layer}.weight"], sorted(ranks)) for layer, ranks in needed.items()}
+        slowest_first = sorted(layers, key=lambda layer: -layers[layer][0].numel())
+        tasks = {layer: partial(_truncated, *layers[layer], state.warm.get(layer)) for layer in slowest_first}
+        return state.once(f"svd {sorted(needed.items())}", lambda: in_parallel(tasks))
 
     def _state_ranks(self, state: GlobalState, tier: Tier) -> Ranks:
         uniform = state.once(f"ranks {tier.label}", lambda: hybrid_ranks(state.architecture.skeleton(), tier.ratio))
@@ -163,9 +168,11 @@ class FedHM(Method):
         tau = self.config.temperature or (5.0 if self.config.dynamic_tiers else math.inf)
         shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
         total = WeightedSum(state.tensors)
+        warm = state.warm
         for update in checked(updates, lambda update: shapes[update.tier]):
             weight = math.exp(update.tier.ratio / tau)
-            ranks = self._state_ranks(state, update.tier)
+            if ranks := self._state_ranks(state, update.tier):
+                warm = {layer: found.start for layer, found in self._factors(state).items() if found.start is not None}
             for name in state.tensors:
                 layer, _, kind = name.rpartition(".")
                 if layer not in ranks:
@@ -175,7 +182,21 @@ class FedHM(Method):
                 else:
                     full = composed_weight(update.tensors[f"{layer}.u.weight"], update.tensors[f"{layer}.v.weight"])
                 total.add(name, full, weight)
-        return state.replace(total.mean(state.tensors))
+        return state.replace(total.mean(state.tensors), warm)
+
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+        """Return how many layers were decomposed which way: by a block, in full, in full since the block was not good enough."""
+        if not any(self._state_ranks(state, submodel.tier) for submodel in sent):
+            return {}
+        return {"decompositions": dict(counted(self._factors(state).values()))}
+
+
+def _truncated(weight: Tensor, ranks: Sequence[int], start: Tensor | None) -> Factors:
+    return truncated(unroll(weight), ranks, start)
+
+
+def _values(weight: Tensor) -> Tensor:
+    return singular_values(unroll(weight))
 
 
 def _low_rank_layers(module: nn.Module) -> list[LowRank]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -21,6 +22,7 @@ from edgefl.factor.kernels import (
     importance,
 )
 from edgefl.factor.layers import LowRank, frobenius_sq
+from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum, checked
@@ -154,8 +156,15 @@ class PriSM(Method):
         return state.slices(tier, narrow)
 
     def _factors(self, state: GlobalState, layer: KernelLayer) -> Factors:
-        """Return all kernels of a layer, decomposed once per state: the orthogonal space refresh."""
-        return state.once(f"svd {layer.key}", lambda: layer.decompose(state.tensors[layer.target]))
+        """Return all kernels of a layer; all layers of the tiers are decomposed at once per state: the orthogonal space refresh."""
+
+        def derive() -> dict[str, Factors]:
+            layers = {of.key: of for tier in state.tiers for of in self._kernel_layers(state, tier)}
+            largest_first = sorted(layers.values(), key=lambda of: -math.prod(of.shape))
+            return in_parallel({of.key: partial(of.decompose, state.tensors[of.target]) for of in largest_first})
+
+        found = state.once("svd", derive)
+        return found.get(layer.key) or state.once(f"svd {layer.key}", lambda: layer.decompose(state.tensors[layer.target]))
 
     # The server's half.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.factor.layers import factor_weights
-from edgefl.factor.svd import factorize, unroll
+from edgefl.factor.parallel import in_parallel
+from edgefl.factor.svd import truncated, unroll
 from edgefl.methods.base import GlobalState, Method, MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.ranks import hybrid_ranks, ranked
@@ -75,6 +77,8 @@ class Pufferfish(FedAvg):
         if self.config.phase == "lowrank" or round_ <= self.config.warmup_rounds:
             return self, state
         ranks = hybrid_ranks(state.architecture.skeleton(), state.tiers[0].ratio)
+        matrices = {layer: unroll(state.tensors[f"{layer}.weight"]) for layer in ranks}
+        found = in_parallel({layer: partial(truncated, matrix, [ranks[layer]]) for layer, matrix in matrices.items()})
         tensors: dict[str, Tensor] = {}
         for name, tensor in state.tensors.items():
             layer, _, kind = name.rpartition(".")
@@ -83,8 +87,7 @@ class Pufferfish(FedAvg):
             elif kind == "bias":
                 tensors[f"{layer}.v.bias"] = tensor
             else:
-                left, right = factorize(unroll(tensor), ranks[layer]).leading(ranks[layer])
-                u, v = factor_weights(left, right, tuple(tensor.shape))
+                u, v = factor_weights(*found[layer].leading(ranks[layer]), tuple(tensor.shape))
                 tensors |= {f"{layer}.u.weight": u, f"{layer}.v.weight": v}
         after = type(self)(self.config.model_copy(update={"phase": "lowrank"}))
         names = after.shapes(state.architecture, state.tiers[0])  # in the order of the hybrid network, as on the wire

@@ -98,6 +98,14 @@ CASES = [
         batch=(),
     ),
     Case("Gather", {"x": draw(5, 2), "i": np.array([[0, 3], [3, 1]])}, lambda x: x[torch.tensor([[0, 3], [3, 1]])], batch=()),
+    Case("GatherND", {"x": draw(5, 3), "i": np.array([[0], [3], [3], [-1]])}, lambda x: x[torch.tensor([0, 3, 3, -1])], batch=()),
+    Case(
+        "GatherND",
+        {"x": draw(3, 4, 2), "i": np.array([[[2, 1], [-1, -3]], [[0, 3], [0, 0]]])},
+        lambda x: x[torch.tensor([[2, -1], [0, 0]]), torch.tensor([[1, -3], [3, 0]])],
+        batch=(),
+    ),
+    Case("GatherND", {"x": draw(3, 2), "i": np.array([[1, 1], [-2, 1], [0, 0]])}, lambda x: x[[1, -2, 0], [1, 1, 0]], batch=()),
     Case(
         "GatherElements",
         {"x": draw(2, 4), "i": np.array([[0, 3, 3], [1, 1, 2]])},

@@ -1,0 +1,155 @@
+"""Memory that several processes see: pages of a file that has no name, passed on as an open file.
+
+A file without a name is gone with the last process that has it, however those end: nothing is left in ``/dev/shm``, and its size limit,
+64 MB in many containers, does not count. Where Linux has no ``memfd_create``, and on macOS, it is a temporary file, already unlinked.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from edgefl.data.sources import Dataset
+
+_ALIGN_BYTES = 64  # a cache line, and more than any array needs
+_GROW_BYTES = 1 << 20
+
+
+def nameless_file(size_bytes: int) -> int:
+    """Return a descriptor of a new file of zeros without a name. Pages are taken when they are written to."""
+    try:
+        fd = os.memfd_create("edgefl", os.MFD_CLOEXEC)
+    except (AttributeError, OSError):  # not Linux, or not allowed here
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size_bytes)
+    return fd
+
+
+class Window:
+    """A nameless file as this process sees it: whole, also after another process made it longer. It owns the descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._pages = mmap.mmap(fd, 0)
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return a copy of ``length`` bytes from ``start`` on."""
+        self._reach(start + length)
+        return self._pages[start : start + length]
+
+    def write(self, start: int, content: bytes) -> None:
+        """Copy ``content`` to ``start``."""
+        self._reach(start + len(content))
+        self._pages[start : start + len(content)] = content
+
+    def close(self) -> None:
+        """Let go of the pages and the descriptor."""
+        self._pages.close()
+        os.close(self.fd)
+
+    def _reach(self, end: int) -> None:
+        if end > len(self._pages):
+            self._pages.close()
+            self._pages = mmap.mmap(self.fd, 0)
+
+
+@dataclass(frozen=True)
+class Region:
+    """Bytes of an arena that are taken: where they begin, and how many."""
+
+    start: int
+    size: int
+
+
+class Arena(Window):
+    """A nameless file whose bytes this process hands out. It grows where they do not suffice; it does not shrink.
+
+    Regions are handed out from the lowest free place that suffices, so that pages which were used are used again.
+
+    >>> arena = Arena()
+    >>> first, second = arena.allocate(100), arena.allocate(1)
+    >>> arena.free(first)
+    >>> first, second, arena.allocate(60)
+    (Region(start=0, size=128), Region(start=128, size=64), Region(start=0, size=64))
+    >>> arena.close()
+    """
+
+    def __init__(self) -> None:
+        super().__init__(nameless_file(_GROW_BYTES))
+        self._size = _GROW_BYTES
+        self._gaps: list[tuple[int, int]] = [(0, self._size)]  # start and end, ascending, no two adjacent
+
+    def allocate(self, size_bytes: int) -> Region:
+        """Return a region of at least ``size_bytes``, of arbitrary content."""
+        size = max(_ALIGN_BYTES, size_bytes + -size_bytes % _ALIGN_BYTES)
+        while True:
+            for place, (start, end) in enumerate(self._gaps):
+                if end - start >= size:
+                    self._gaps[place : place + 1] = [(start + size, end)] if end - start > size else []
+                    return Region(start, size)
+            self._grow(size)
+
+    def free(self, region: Region) -> None:
+        """Take a region back."""
+        start, end = region.start, region.start + region.size
+        place = bisect.bisect(self._gaps, (start, end))
+        first, last = place, place
+        if place < len(self._gaps) and self._gaps[place][0] == end:
+            end, last = self._gaps[place][1], place + 1
+        if place and self._gaps[place - 1][1] == start:
+            start, first = self._gaps[place - 1][0], place - 1
+        self._gaps[first:last] = [(start, end)]
+
+    @property
+    def taken_bytes(self) -> int:
+        """How many bytes are handed out."""
+        return self._size - sum(end - start for start, end in self._gaps)
+
+    def _grow(self, more: int) -> None:
+        """Make the file longer by ``more`` at least, and by a quarter: pages that are not written to cost nothing."""
+        before = self._size
+        more = max(more, before // 4)
+        self._size += more + -more % _GROW_BYTES
+        os.ftruncate(self.fd, self._size)
+        self.free(Region(before, self._size - before))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a data set lies in a nameless file: its class, its plain fields, and each array's type, shape and first byte."""
+
+    kind: type[Dataset]
+    facts: Mapping[str, Any]
+    arrays: Mapping[str, tuple[str, tuple[int, ...], int]]
+
+
+def share(data: Dataset) -> tuple[int, Layout]:
+    """Return a descriptor of a nameless file with the arrays of ``data``, copied once, and how they lie there."""
+    facts, arrays = data.apart()
+    places, end = {}, 0
+    for name, array in arrays.items():
+        places[name] = (array.dtype.str, array.shape, end)
+        end += array.nbytes + -array.nbytes % _ALIGN_BYTES
+    fd = nameless_file(max(1, end))
+    with mmap.mmap(fd, 0) as pages:
+        for name, array in arrays.items():
+            dtype, shape, start = places[name]
+            np.copyto(np.ndarray(shape, dtype, pages, start), array)
+    return fd, Layout(type(data), facts, places)
+
+
+def shared(fd: int, layout: Layout) -> Dataset:
+    """Return the data set that lies in a nameless file: its arrays are the file's pages, read-only. The descriptor is closed."""
+    pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    os.close(fd)
+    arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in layout.arrays.items()}
+    return layout.kind.together(layout.facts, arrays)
