@@ -15,8 +15,9 @@ from edgefl.fleet.budget import Budget, budget_of, shortfalls
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
-from edgefl.local.client import Clients, Task
+from edgefl.local.client import Clients
 from edgefl.local.isolate import check_limit
+from edgefl.local.job import Task
 from edgefl.local.training import Training
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture

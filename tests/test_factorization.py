@@ -187,6 +187,24 @@ def test_a_start_of_any_kind_is_a_guess_only():
     assert torch.equal(truncated(strided, RANKS, start).left, truncated(matrix, RANKS, start).left)
 
 
+@pytest.mark.parametrize("name", ["steps", "tiny tail"])
+def test_bits_do_not_depend_on_where_in_memory_and_how_arguments_lie(name):
+    matrix = matrix_of(spectrum(name, 300), 300, 320)
+    start = truncated(matrix, RANKS).start
+    assert start is not None
+    after = matrix * 1.01
+    expected = truncated(after, RANKS, start)
+
+    def shifted(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty(tensor.numel() + 1, dtype=tensor.dtype)[1:].view(tensor.shape).copy_(tensor)
+
+    for make in (lambda t: t.clone(), lambda t: t.T.contiguous().T, shifted):
+        for found in (truncated(make(after), RANKS, start), truncated(after, RANKS, make(start))):
+            assert torch.equal(found.left, expected.left)
+            assert torch.equal(found.right, expected.right)
+            assert torch.equal(found.start, expected.start)
+
+
 def test_what_is_no_number_is_refused():
     from edgefl.errors import EdgeflError
 

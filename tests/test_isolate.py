@@ -24,8 +24,9 @@ from edgefl.engine.nursery import nursery, warm
 from edgefl.engine.pool import PoolEngine
 from edgefl.errors import ConfigError, DataError, EdgeflError, WireError
 from edgefl.local import isolate, limits
-from edgefl.local.client import Clients, Job, Task
+from edgefl.local.client import Clients
 from edgefl.local.isolate import check_limit, floor_bytes
+from edgefl.local.job import Job, Task
 from edgefl.local.limits import MIB, Cgroup, Guard, cgroup_folder, sweep
 from edgefl.local.training import Training
 from edgefl.methods.base import create

@@ -14,7 +14,8 @@ from torch import nn
 from edgefl.data.mix import load
 from edgefl.engine.pool import PoolEngine
 from edgefl.errors import DataError
-from edgefl.local.client import Clients, Job, Task
+from edgefl.local.client import Clients
+from edgefl.local.job import Job, Task
 from edgefl.local.objective import PLAIN, Objective
 from edgefl.local.onnx_loop import train_in_onnx
 from edgefl.local.onnx_training import Stepper, peak_bytes

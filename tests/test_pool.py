@@ -29,7 +29,8 @@ from edgefl.engine.parcels import LASTING, Packer, Reader, Unpacker, loads
 from edgefl.engine.pool import PoolEngine
 from edgefl.engine.shared import Arena, Window, share, shared
 from edgefl.errors import EdgeflError, WireError
-from edgefl.local.client import Clients, Job, Task
+from edgefl.local.client import Clients
+from edgefl.local.job import Job, Task
 from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture

@@ -13,7 +13,7 @@ from torch import nn
 from edgefl.costing import tier_cost
 from edgefl.engine.inline import InlineEngine
 from edgefl.errors import BudgetError
-from edgefl.local.client import Job
+from edgefl.local.job import Job
 from edgefl.models.norm import splits_batches
 from edgefl.records import Outcome, Tier
 from edgefl.rng import generator

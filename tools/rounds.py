@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=WARM_UP + TIMED, help=f"of a run, {WARM_UP} of them warm-up [{WARM_UP + TIMED}]"
     )
-    parser.add_argument("--engine", help="edgefl's [its own choice]")
+    parser.add_argument("--engine", default="auto", help="edgefl's [auto]")
     parser.add_argument("--workers", type=int, help="edgefl's [its own choice]")
     parser.add_argument("--data-dir", help="the folder of Fashion-MNIST's four files [the system's; digits where there are none]")
     parser.add_argument("--keep-memory", action="store_true", help="tell glibc, in all contestants, to keep what is freed")

@@ -89,7 +89,12 @@ _FLAGS: dict[str, Callable[[Any], Any]] = dict(
             ROUNDS, "per_round", "Answers wanted each round; in mode async, clients at work at once. [half of the clients]", int
         ),
         _flag(ROUNDS, "eval_every", "Rounds between two evaluations; the last one is always evaluated. [1]", int),
-        _flag(ROUNDS, "eval_samples", "Held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]", int),
+        _flag(
+            ROUNDS,
+            "eval_samples",
+            "Held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]",
+            int,
+        ),
         _flag(ROUNDS, "seed", "Decides every draw. [0]", int),
         _flag(
             TIERS,

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from edgefl.local.client import Clients, Job
+from edgefl.local.client import Clients
+from edgefl.local.job import Job
 from edgefl.records import Outcome
 
 TOGETHER = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
-from edgefl.local.client import Job
+from edgefl.local.job import Job
 
 T = TypeVar("T")
 

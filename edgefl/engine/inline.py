@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Self
 
 from edgefl.engine.bundles import cut, kind, ordered
-from edgefl.local.client import Clients, Job
+from edgefl.local.client import Clients
+from edgefl.local.job import Job
 from edgefl.records import Outcome
 
 

@@ -13,7 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from edgefl.engine.shared import Arena, Region, Window
-from edgefl.local.client import Job
+from edgefl.local.job import Job
 from edgefl.records import Outcome
 from edgefl.tracing import Span
 

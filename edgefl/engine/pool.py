@@ -23,8 +23,8 @@ from edgefl.engine.parcels import Answer, Packer, Parcel, Reader, dumps
 from edgefl.engine.shared import Layout, Region, share
 from edgefl.engine.workers import FRAME, Duty, Surroundings, check_not_worker
 from edgefl.errors import EdgeflError
-from edgefl.local.client import Job, Task
 from edgefl.local.isolate import check_platform
+from edgefl.local.job import Job, Task
 from edgefl.local.limits import Guard, cgroup_folder, sweep
 from edgefl.records import Outcome
 from edgefl.tracing import absorb

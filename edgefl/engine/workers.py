@@ -20,10 +20,11 @@ import torch
 from edgefl.engine.parcels import Answer, Frame, Unpacker, loads
 from edgefl.engine.shared import Layout, Window, shared
 from edgefl.errors import EdgeflError
-from edgefl.local.client import Clients, Job, Task
+from edgefl.local.client import Clients
 from edgefl.local.forked import portable
 from edgefl.local.host import keep_freed_memory, pin
 from edgefl.local.isolate import Isolated
+from edgefl.local.job import Job, Task
 from edgefl.local.limits import Guard
 from edgefl.records import Outcome
 from edgefl.tracing import drain

@@ -123,7 +123,8 @@ def _result(ritz: _Ritz, scale: float, precision: torch.dtype) -> Leading:
 
 def _widened(start: Tensor, count: int) -> Tensor:
     """Return ``count`` columns: what there is of ``start``, and Gaussian ones."""
-    known = start[:, :count]
+    # A copy: products differ in their last bits with the layout of their factors, and with where in memory they begin.
+    known = start[:, :count].clone(memory_format=torch.contiguous_format)
     if known.shape[1] == count:
         return known
     extra = _gaussian(len(start), count - known.shape[1], 0).to(start.dtype) / math.sqrt(len(start))

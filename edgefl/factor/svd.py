@@ -88,7 +88,7 @@ def truncated(matrix: Tensor, ranks: Sequence[int], start: Tensor | None = None)
     if matrix.dim() != 2 or matrix.dtype is not torch.float32 or not worthwhile(min(matrix.shape), rank):
         return factorize(matrix, rank)
     wide = matrix.shape[0] <= matrix.shape[1]
-    w = (matrix if wide else matrix.T).contiguous()
+    w = (matrix if wide else matrix.T).clone(memory_format=torch.contiguous_format)
     found = leading(w, ranks, start) if start is not None and start.shape[0] == len(w) else None
     if found is None and (found := leading(w, ranks)) is None:  # weights may have jumped
         return replace(factorize(matrix, rank), way="fallback")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,11 +17,11 @@ from edgefl.cost.trace import Loss
 from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
-from edgefl.local.objective import PLAIN, Objective
+from edgefl.local.job import Job, Member, Task, Work
+from edgefl.local.objective import Objective
 from edgefl.local.parts import Parts, shared_parameters
 from edgefl.local.together import Samples, train_together
 from edgefl.local.train import OverMemory, Trained, check_memory, metered, train
-from edgefl.local.training import Training
 from edgefl.local.update import Update
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled, named_tensors
@@ -32,85 +31,13 @@ from edgefl.tracing import span
 from edgefl.wire import decode, encode, is_finite
 
 if TYPE_CHECKING:
-    from edgefl.local.onnx_training import StepGraphs
+    pass
 
 Shapes = dict[str, tuple[int, ...]]
 Tensors = Mapping[str, Tensor]
 Loop = Callable[..., Trained]
-Enforce = Literal["plan", "meter", "hard"]
-"""How a client's memory is held to its device's: foreseen, metered while it trains, or limited for its process by the system."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """Everything that a worker needs to play any client of a run: plain values, the data are loaded where they are used.
-
-    ``device`` is where torch trains: what arrives is moved there, what is sent comes back from there.
-    """
-
-    seed: int
-    dataset: str
-    data_dir: str | None
-    partition: str
-    clients: int
-    architecture: Architecture
-    training: Training
-    objective: Objective = PLAIN
-    codec: str = "fp32"
-    permute_labels: bool = False
-    data_share: float = 1.0
-    enforce: Enforce = "plan"
-    cpu_limit_s: float = 600.0
-    device: str = "cpu"
-
-
-@dataclass(frozen=True)
-class Job:
-    """One client's part in one round: who, under which method and tier, what it receives, and what it kept from before.
-
-    ``kept`` is None before a client's first round. ``planned`` is the outcome that the server expects: device, samples, simulated
-    seconds and joules, bytes. ``memory_bytes`` is what the device has for training now, ``micro_batch`` how many samples it takes at once
-    where that is fewer than the run's configuration says. ``graphs`` are the steps of its tier where onnxruntime trains.
-    """
-
-    round: int
-    method: Method
-    tier: Tier
-    payload: bytes = field(repr=False)
-    planned: Outcome
-    kept: bytes | None = field(default=None, repr=False)
-    memory_bytes: float | None = None
-    micro_batch: int | None = None
-    graphs: StepGraphs | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True)
-class Work:
-    """A client at work: what it trains, and with what."""
-
-    job: Job
-    parts: Parts
-    module: nn.Module
-    arrived: Tensors
-    memory: Tensors
-    loss: Loss
-    x: Tensor
-    y: Tensor
-    present: Tensor
-    training: Training
-    rng: np.random.Generator
-    draws: np.random.Generator
-    memory_bytes: float | None
-
-
-@dataclass(frozen=True)
-class Member:
-    """A client that is trained together with others: its number among them, and the tensors that it begins with."""
-
-    number: int
-    work: Work
-    tensors: Tensors
-    memory: StepMemory
+KEPT = 32
+"""Tiers, in phases of their methods, whose networks and captures a process keeps: the last that it has played."""
 
 
 class Clients:
@@ -259,9 +186,11 @@ class Clients:
     def parts(self, method: Method, tier: Tier) -> Parts:
         """Return what the clients of a tier have in common under ``method``, a phase of the run's."""
         key = type(method), method.config.model_dump_json(), tier
-        if key not in self._parts:
-            self._parts[key] = Parts(method, self.task.architecture, tier, self.task.seed, self.device)
-        return self._parts[key]
+        found = self._parts.pop(key, None) or Parts(method, self.task.architecture, tier, self.task.seed, self.device)
+        self._parts[key] = found
+        if len(self._parts) > KEPT:
+            del self._parts[next(iter(self._parts))]
+        return found
 
     def _decoded(self, job: Job, parts: Parts) -> dict[str, Tensor]:
         """Return the tensors of a payload; clients of a tier that are sent the same one after the other share them."""

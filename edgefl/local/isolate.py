@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from edgefl.cost.memory import LivenessMeter, bytes_of, held_by
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.local.client import Clients, Job
+from edgefl.local.client import Clients
 from edgefl.local.forked import Ended, OverLimitError, Watch, in_child, is_shortage
+from edgefl.local.job import Job
 from edgefl.local.limits import (
     MIB,
     Cgroup,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from edgefl.engine import Engine
 from edgefl.fleet.conditions import WAIT_STEP_S
-from edgefl.local.client import Job
+from edgefl.local.job import Job
 from edgefl.methods.base import Method
 from edgefl.records import Outcome, RoundRecord, Submodel, Update
 from edgefl.server.clients import ClientStore

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgefl.engine import Engine
 from edgefl.fleet.conditions import WAIT_STEP_S
-from edgefl.local.client import Job
+from edgefl.local.job import Job
 from edgefl.methods.base import Method
 from edgefl.records import Outcome, RoundRecord, Submodel, Update
 from edgefl.server.clients import ClientStore

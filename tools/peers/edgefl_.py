@@ -4,7 +4,7 @@ Usage: python contestants/edgefl_.py SCENARIO
 
 Records, checkpoints, metering of memory (``enforce`` is "meter", the default) and simulated time are on, as a user gets them. Three
 settings differ from the defaults to make the work the same: no weight decay, a fleet of one class whose devices all answer, and no
-evaluation before the last round, then on 100 samples. PB_ENGINE and PB_WORKERS choose how this computer does the work.
+evaluation before the last round, then on 100 samples. PB_ENGINE and PB_WORKERS choose how this computer does the work; by default ``auto`` does.
 """
 
 import os
@@ -21,7 +21,7 @@ MODELS = {"S": "cnn-5x5", "T": "cnn-tiny"}
 
 def host():
     """Return the keys of the configuration that say how this computer does the work."""
-    asked = {"engine": os.environ.get("PB_ENGINE"), "workers": os.environ.get("PB_WORKERS")}
+    asked = {"engine": os.environ.get("PB_ENGINE", "auto"), "workers": os.environ.get("PB_WORKERS")}
     return {key: int(value) if key == "workers" else value for key, value in asked.items() if value}
 
 
