@@ -39,10 +39,11 @@ with warnings.catch_warnings():
 
 
 class _Layout(NamedTuple):
-    """A file: its header, which part comes first and so on, at which byte each part begins, and the length of all."""
+    """A file: its header, which part comes first and so on, how many values each has in that order, where each begins, its length."""
 
     header: bytes
     order: tuple[int, ...]
+    counts: tuple[int, ...]
     begins: tuple[int, ...]
     length: int
 
@@ -135,6 +136,8 @@ def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32",
     """
     _check_names(expected, codec)
     found, finite = _predicted(payload, _dense(expected, codec), codec)
+    if found is not None and finite:  # float32, each name one part
+        return {name: found[name].clone() if copy else found[name] for name in expected}
     layout = {name: parts_of(name, shape, codec) for name, shape in expected.items()}
     if found is None:
         received = _read(payload, sender, codec)
@@ -145,7 +148,7 @@ def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32",
     tensors = {}
     for name, parts in layout.items():
         tensors[name] = _unpack([found[part.name] for part in parts], name, expected[name], sender, codec, copy)
-        if not finite and not is_finite(tensors[name]):
+        if not is_finite(tensors[name]):
             raise WireError(f"{sender}: {name} holds NaN or infinity, expected finite values")
     return tensors
 
@@ -204,13 +207,14 @@ def _predicted(payload: Payload, parts: tuple[Part, ...], codec: str) -> tuple[d
 
     There is nothing left to compare then but values. Any other payload, right or wrong, is (None, False).
     """
-    header, _, begins, length = _layout(parts, codec)
-    if len(payload) != length or bytes(payload[: len(header)]) != header:
+    layout = _layout(parts, codec)
+    if len(payload) != layout.length or bytes(payload[: len(layout.header)]) != layout.header:
         return None, False
-    finite = codec == "fp32" and (
-        length == len(header) or is_finite(torch.frombuffer(payload, dtype=torch.float32, offset=len(header)))
-    )
-    return {part.name: _view(payload, part, begin) for part, begin in zip(parts, begins, strict=True)}, finite
+    if codec != "fp32" or layout.length == len(layout.header):
+        return {part.name: _view(payload, part, begin) for part, begin in zip(parts, layout.begins, strict=True)}, False
+    flat = torch.frombuffer(payload, dtype=torch.float32, offset=len(layout.header))
+    split = zip(layout.order, flat.split_with_sizes(layout.counts), strict=True)
+    return {parts[place].name: values.view(parts[place].shape) for place, values in split}, is_finite(flat)
 
 
 def _view(buffer: Payload, part: Part, begin: int = 0) -> Tensor:
@@ -299,7 +303,12 @@ def _padded(length: int) -> int:
 
 def _dense(shapes: Shapes, codec: str) -> tuple[Part, ...]:
     """Return the parts of tensors of these shapes; under ``sparse`` those of tensors that stay dense."""
-    return tuple(part for name, shape in shapes.items() for part in parts_of(name, shape, codec))
+    return _dense_of(tuple(shapes.items()), codec)
+
+
+@lru_cache(maxsize=64)
+def _dense_of(shapes: tuple[tuple[str, tuple[int, ...]], ...], codec: str) -> tuple[Part, ...]:
+    return tuple(part for name, shape in shapes for part in parts_of(name, shape, codec))
 
 
 @lru_cache(maxsize=64)
@@ -313,7 +322,8 @@ def _layout(parts: tuple[Part, ...], codec: str) -> _Layout:
         entries.append(_entry(parts[place], begins[place], end))
     text = f"{{{','.join(entries)}}}".encode()
     header = _padded(len(text)).to_bytes(8, "little") + text.ljust(_padded(len(text)))
-    return _Layout(header, order, tuple(len(header) + begin for begin in begins), len(header) + end)
+    counts = tuple(math.prod(parts[place].shape) for place in order)
+    return _Layout(header, order, counts, tuple(len(header) + begin for begin in begins), len(header) + end)
 
 
 def _check_names(names: Mapping[str, Any], codec: str) -> None:

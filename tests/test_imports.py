@@ -121,7 +121,15 @@ def test_a_method_knows_nothing_of_costs_fleets_engines_or_the_command_line():
 
 
 @pytest.mark.parametrize(
-    "module", ["edgefl", "edgefl.cli.main", "edgefl.fleet.profile", "edgefl.local.onnx_runtime", "edgefl.report.html"]
+    "module",
+    [
+        "edgefl",
+        "edgefl.cli.main",
+        "edgefl.fleet.profile",
+        "edgefl.local.onnx_runtime",
+        "edgefl.report.html",
+        "edgefl.engine.nursery",
+    ],
 )
 def test_importing_does_not_import_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

@@ -101,12 +101,12 @@ def test_one_decomposition_per_layer_serves_every_tier_and_client(monkeypatch):
     import edgefl.methods.fedhm as module
 
     calls = []
-    real = module.factorize
-    monkeypatch.setattr(module, "factorize", lambda matrix, rank: calls.append(rank) or real(matrix, rank))
+    real = module.truncated
+    monkeypatch.setattr(module, "truncated", lambda matrix, ranks, start: calls.append(ranks) or real(matrix, ranks, start))
     method, state, tiers = start("fedhm", [1.0, 0.5, 0.25])
     for tier in (*tiers, *tiers):
         method.submodel(state, tier, generator(0))
-    assert calls == [32, 32]
+    assert calls == [[16, 32], [16, 32]]
 
 
 def test_fedhm_loss_adds_frobenius_decay_of_the_products():

@@ -77,6 +77,10 @@ def command(
     # Torch takes seconds to import: what can be refused without it has been by now.
     from edgefl.tracing import span
 
+    if not dry_run and not started and (config.workers > 1 or config.engine not in (None, "inline") or config.enforce == "hard"):
+        from edgefl.engine.nursery import warm
+
+        warm(config.workers)  # workers import what they need while this process does
     with span("start"):
         from edgefl.run import resumed_config, simulate
 

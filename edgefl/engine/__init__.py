@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from edgefl.local.client import Clients
-from edgefl.local.job import Job
-from edgefl.records import Outcome
+if TYPE_CHECKING:
+    from edgefl.local.client import Clients
+    from edgefl.local.job import Job
+    from edgefl.records import Outcome
 
 TOGETHER = 5
 """Clients of a tier that the engine ``group`` trains together at most: more gain nothing, and leave a second worker without."""

@@ -32,10 +32,9 @@ from edgefl.tracing import absorb
 if TYPE_CHECKING:
     from edgefl.data.sources import Dataset
 
-_TRIES = 4
-_AT_ONCE = 2
-_ALIVE = 3
-"""Bundles of a worker: with it at once, and made but not yet yielded."""
+_TRIES = 4  # deaths without an outcome, for each worker
+_AT_ONCE = 2  # bundles that a worker has: the one that it plays, and the next
+_ALIVE = 3  # bundles for each worker that are made and not yet yielded
 
 
 @dataclass(eq=False)
