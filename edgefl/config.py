@@ -112,10 +112,6 @@ class RunConfig(BaseModel):
         if self.engine == "group" and (self.enforce == "hard" or self.runtime == "onnx"):
             alone = "enforce hard" if self.enforce == "hard" else "runtime onnx"
             raise ValueError(f"engine: group trains clients together, and {alone} takes them one by one; use pool")
-        if self.device == "cuda" and (self.enforce == "hard" or self.runtime == "onnx"):
-            raise ValueError(
-                "device: cuda trains in torch and has no limit per client; give runtime torch and enforce meter or plan"
-            )
         if self.objective == "scaffold" and (self.optimizer != "sgd" or self.weight_decay):
             raise ValueError(
                 "objective: the control variates of scaffold are gradients worked out from plain SGD steps (option II); give "

@@ -36,7 +36,7 @@ def prepare(config: RunConfig, required: bool = True) -> Session:
         BudgetError: no class of the fleet fits any tier; the message has every need.
     """
     methods.check(config.method)
-    check_device(config.device)
+    check_device(config)
     fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
     conditions = conditions_of(config, fleet)
     data = load(config.dataset, config.data_dir)
@@ -60,9 +60,13 @@ def prepare(config: RunConfig, required: bool = True) -> Session:
     return Session(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
 
 
-def check_device(device: str) -> None:
-    """Raise :class:`ConfigError` where torch finds no such device on this computer."""
-    if device == "cuda" and not torch.cuda.is_available():
+def check_device(config: RunConfig) -> None:
+    """Raise :class:`ConfigError` where clients cannot train on the run's device, or torch finds no such device on this computer."""
+    if config.device == "cuda" and (config.enforce == "hard" or config.runtime == "onnx"):
+        raise ConfigError(
+            "device: cuda trains in torch, and holds no client to a limit; give runtime torch, and enforce meter or plan"
+        )
+    if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: cuda, but torch finds no CUDA device here; use cpu, or install torch with CUDA and its driver")
 
 

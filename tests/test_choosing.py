@@ -119,6 +119,8 @@ def test_what_takes_clients_one_by_one_refuses_groups():
 def test_a_device_that_is_not_there_is_refused():
     import torch
 
+    with pytest.raises(ConfigError, match="cuda trains in torch"):
+        prepare(RunConfig.of({**SHORT, "device": "cuda", "runtime": "onnx"}))
     if torch.cuda.is_available():
         assert prepare(RunConfig.of({**SHORT, "device": "cuda"})).clients.device.type == "cuda"
         return

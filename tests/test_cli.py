@@ -93,6 +93,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "codec": ("fp16", "fp16"),
     "runtime": ("onnx", "onnx"),
     "engine": ("pool", "pool"),
+    "device": ("cuda", "cuda"),
     "conditions": ("ideal", "ideal"),
     "over_selection": ("1.5", 1.5),
     "deadline_s": ("2.5", 2.5),

@@ -45,7 +45,7 @@ class LowRankConv2d(nn.Module):
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """Return U ((m·k₁) × r) and Vᵀ (r × (n·k₂)) of the unrolled weight."""
-        return self.u.weight.flatten(1).T, self.v.weight.transpose(0, 1).flatten(1)
+        return unrolled_factors(self.u.weight, self.v.weight)
 
 
 class LowRankLinear(nn.Module):
@@ -63,7 +63,7 @@ class LowRankLinear(nn.Module):
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """Return U (m × r) and Vᵀ (r × n)."""
-        return self.u.weight.T, self.v.weight.T
+        return unrolled_factors(self.u.weight, self.v.weight)
 
 
 def low_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> LowRankConv2d | LowRankLinear:
@@ -88,16 +88,20 @@ def factor_weights(left: Tensor, right: Tensor, shape: tuple[int, ...]) -> tuple
     return left.T.reshape(rank, m, k1, 1).contiguous(), right.reshape(rank, n, 1, k2).transpose(0, 1).contiguous()
 
 
+def unrolled_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return U (a × r) and Vᵀ (r × b) of the unrolled weight, views of the two small layers' weights."""
+    return (u.T, v.T) if u.dim() == 2 else (u.flatten(1).T, v.transpose(0, 1).flatten(1))
+
+
 def composed_weight(u: Tensor, v: Tensor) -> Tensor:
     """Multiply the two small layers' weights back to the dense weight (FedHM, Eq. 1).
 
     >>> composed_weight(torch.ones(2, 3, 3, 1), torch.ones(5, 2, 1, 3)).shape
     torch.Size([5, 3, 3, 3])
     """
-    if u.dim() == 2:
-        return roll(u.T @ v.T, (v.shape[0], u.shape[1]))
-    shape = (v.shape[0], u.shape[1], u.shape[2], v.shape[3])
-    return roll(u.flatten(1).T @ v.transpose(0, 1).flatten(1), shape)
+    left, right = unrolled_factors(u, v)
+    shape = (v.shape[0], u.shape[1]) if u.dim() == 2 else (v.shape[0], u.shape[1], u.shape[2], v.shape[3])
+    return roll(left @ right, shape)
 
 
 def frobenius_sq(layer: LowRank) -> Tensor:

@@ -81,7 +81,7 @@ def train(
     gradient = gradient or written(module, loss)
     if memory is not None:
         check_memory(memory, memory_bytes)
-    steps, values = 0, list[tuple[Tensor, int]]()
+    steps, values = 0, list[tuple[Tensor | float, int]]()
     for _ in range(training.epochs):
         values.clear()
         for index in batches(len(y), training.batch_size, rng):
@@ -92,7 +92,8 @@ def train(
                 for part in index.to(x.device).split(micro):
                     # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
                     value = take(Batch(x[part], y[part], present, draw), len(part) / len(index))
-                    values.append((value, len(part)))
+                    values.append((value if meter is None else value.item(), len(part)))
+                    del value
                 optimizer.step()
             if meter is not None:
                 assert isinstance(optimizer, torch.optim.Optimizer)  # whose state is part of what is metered
@@ -101,7 +102,7 @@ def train(
             optimizer.zero_grad()
             steps += 1
     assert memory is not None  # a shard has at least one sample
-    total = sum(value.item() * count for value, count in values)
+    total = sum(float(value) * count for value, count in values)
     return Trained(total / len(y), steps, memory.peak_activation_bytes, memory.split.total)
 
 

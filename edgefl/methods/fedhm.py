@@ -12,9 +12,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
-from edgefl.factor.layers import LowRank, composed_weight, factor_weights, frobenius_sq
+from edgefl.factor.layers import LowRank, factor_weights, frobenius_sq, unrolled_factors
 from edgefl.factor.parallel import in_parallel
-from edgefl.factor.svd import Factors, counted, singular_values, truncated, unroll
+from edgefl.factor.svd import Factors, counted, roll, singular_values, truncated, unroll
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy, masked_cross_entropy
 from edgefl.methods.ranks import Ranks, full_rank, hybrid_ranks, rank_candidates, ranked, spectral_ranks
@@ -176,12 +176,13 @@ class FedHM(Method):
             for name in state.tensors:
                 layer, _, kind = name.rpartition(".")
                 if layer not in ranks:
-                    full = update.tensors[name]
+                    total.add(name, update.tensors[name], weight)
                 elif kind == "bias":
-                    full = update.tensors[f"{layer}.v.bias"]
+                    total.add(name, update.tensors[f"{layer}.v.bias"], weight)
                 else:
-                    full = composed_weight(update.tensors[f"{layer}.u.weight"], update.tensors[f"{layer}.v.weight"])
-                total.add(name, full, weight)
+                    u, v = (update.tensors[f"{layer}.{factor}.weight"] for factor in "uv")
+                    fold = partial(roll, shape=tuple(state.tensors[name].shape))
+                    total.add_product(name, *unrolled_factors(u, v), weight, fold)
         return state.replace(total.mean(state.tensors), warm)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:

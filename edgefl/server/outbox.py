@@ -92,7 +92,7 @@ class Outbox:
         extra = self.rules.objective.control_shapes(names)
         expected = {**self.answers[submodel.tier], **extra}
         with span("decode", client=outcome.client):
-            tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec)
+            tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec, copy=False)
         self.control.add(submodel, names, tensors, self.state)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
         return Update(outcome.client, submodel.tier, tensors, submodel.places, outcome.samples)

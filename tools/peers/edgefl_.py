@@ -4,7 +4,7 @@ Usage: python contestants/edgefl_.py SCENARIO
 
 Records, checkpoints, metering of memory (``enforce`` is "meter", the default) and simulated time are on, as a user gets them. Three
 settings differ from the defaults to make the work the same: no weight decay, a fleet of one class whose devices all answer, and no
-evaluation before the last round, then on 100 samples. PB_ENGINE and PB_WORKERS choose how this computer does the work; by default ``auto`` does.
+evaluation before the last round, then on 100 samples. PB_ENGINE [auto] and PB_WORKERS choose how this computer does the work.
 """
 
 import os
