@@ -87,7 +87,7 @@ def test_rounds_are_measured_against_bare_loops_of_the_same_work(tmp_path, monke
         assert min(run["startup_s"], run["first_s"], entry["server_bytes"]) > 0
         assert run["accuracy"] > 0.2
     (row,) = found["rows"]
-    assert row["case"] == "T: edgefl ÷ two bare processes"
+    assert row["case"] == "T: edgefl ÷ processes"
     assert row["figure"] > 0
     assert "| T, two processes |" in tool_of("speed.tables").rounds_markdown(found)
 
@@ -152,7 +152,8 @@ def test_peers_are_compared_within_their_own_runs(tmp_path):
     path.write_text("\n".join(lines))
     runs = peers.load_peers(path)
     text = tables.speed_markdown(rounds_found(), runs)
-    assert text.splitlines()[-1].endswith("| 2 | 1 | 0.900 | 0.800 | 1.2 | 0.60 | **1.20** | 0.500 (pfl-2p) | 0.400 | 0.80 |")
+    ratios = "**1.50 (two, grouped, ≤ 1.1)** | 0.500 (pfl-2p) | 0.400 | **0.80 (≤ 0.7)**"
+    assert text.splitlines()[-1].endswith(f"| 2 | 1 | 0.900 | 0.800 | 1.2 | {ratios} |")
     without = [run for run in runs if run["contestant"] != "edgefl"]
     assert tables.speed_markdown(rounds_found(), without).endswith("| 0.500 (pfl-2p) | 0.400 | – |")
     assert tables.speed_markdown(rounds_found(), []).endswith("| – | – | – |")
@@ -204,7 +205,7 @@ def test_pages_are_written_from_stored_figures_and_held_to_them(pages):
     stopped = bench_on(pages, "--check", "--peers", str(peers))
     assert "not what the stored figures give; --write replaces it" in stopped.stderr
     assert bench_on(pages, "--write").returncode == 0
-    assert "**1.20** | 0.500 (pfl-2p) |" in (pages / "README.md").read_text()
+    assert "≤ 1.1)** | 0.500 (pfl-2p) |" in (pages / "README.md").read_text()
     speed = (pages / "docs/speed.md").read_text()
     assert "| 1, 0.5: later rounds, s | 0.40 | ≤ 0.5 |" in speed
     assert "| 1, 0.5: later rounds, times as fast | **90.00** | ≥ 100 |" in speed

@@ -9,7 +9,7 @@ from typing import Any
 from counters.markdown import table
 
 from speed.peers import FLOWER, against, best_peer, seconds_of
-from speed.ratios import MAC_BAR, RATIO_BAR, per_mac, ratio_of
+from speed.ratios import BARS, MAC_BAR, held_to, per_mac, ratio_of, runs_of
 from speed.rows import bars_table, bold
 from speed.work import DISTURBED, WORKS
 
@@ -40,38 +40,34 @@ def about(found: Found) -> str:
     return f"{here['cores']} cores, {here['system']}, Python {python}, torch {torch}; commit {found['commit'] or 'unknown'}"
 
 
-def runs_of(entry: Found) -> float:
-    """Return an entry's median over its runs of their median rounds."""
-    return median(median(run["rounds_s"]) for run in entry["runs"])
-
-
 def speed_markdown(found: Found, peers: Sequence[Found]) -> str:
     """Return the README's table: seconds of a round, and edgefl's as a multiple of others'."""
     rows = []
     for part in found["works"]:
         by_name = {entry["contestant"]: entry for entry in part["contestants"]}
         ours, beside = by_name["fedavg"], seconds_of(peers, part["work"])
-        ratios = {kind: median(ratio_of(ours, by_name[kind])) for kind in ("sequential", "processes")}
+        bars, loop = BARS[part["work"]], held_to(part["work"], by_name)
+        ratio = median(ratio_of(ours, by_name[loop]))
         peer = best_peer({name: s for name, s in beside.items() if not name.startswith(FLOWER)})
         over = None if peer is None else against(peers, part["work"], peer)
         rows.append(
             [
                 WORKS[part["work"]].title,
                 *(seconds(runs_of(by_name[kind])) for kind in TITLES),
-                f"{ratios['sequential']:.2f}",
-                bold(f"{ratios['processes']:.2f}", ratios["processes"] > RATIO_BAR),
+                bold(f"{ratio:.2f} ({TITLES[loop]}, ≤ {bars.of_loop:g})", ratio > bars.of_loop),
                 NONE if peer is None else f"{seconds(beside[peer])} ({peer})",
                 seconds(beside[FLOWER]) if FLOWER in beside else NONE,
-                NONE if over is None else bold(f"{over:.2f}", over > 1),
+                NONE if over is None else bold(f"{over:.2f} (≤ {bars.of_peer:g})", over > bars.of_peer),
             ]
         )
     turns = min(len(entry["runs"]) for part in found["works"] for entry in part["contestants"])
     said = (
         f"Seconds of a round: the median of ten after three of warm-up, and of {turns} run{'s that took turns' if turns > 1 else ''}; a "
-        f"ratio is of two runs of one turn. Data: {', '.join(sorted(datasets(found)))}. Bars, bold where missed: {RATIO_BAR:g} × two bare "
-        f"processes, 1 × the best peer. Peers are from runs of their own, and so is the ratio to them. {about(found)}."
+        f"ratio is of two runs of one turn. Data: {', '.join(sorted(datasets(found)))}. Bars stand in brackets, bold where missed: "
+        f"on T and T1000 the quickest of the loops, on S two processes. Peers are from runs of their own, and so is the ratio to them. "
+        f"{about(found)}."
     )
-    ratios_titles = ["÷ bare loop", "÷ two processes", "best peer", "Flower", "÷ best peer"]
+    ratios_titles = ["÷ loop", "best peer", "Flower", "÷ best peer"]
     return f"{said}\n\n{table(['work', *TITLES.values(), *ratios_titles], rows)}"
 
 
