@@ -31,8 +31,7 @@ def same(first, second):
     return all(a is b is None or torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize("objective", [PLAIN, Objective("prox", 0.3)], ids=["plain", "prox"])
-@pytest.mark.parametrize("norm", ["group", "static"])
+@pytest.mark.parametrize(("norm", "objective"), [("group", PLAIN), ("static", Objective("prox", 0.3))], ids=["plain", "prox"])
 @pytest.mark.parametrize("name", sorted(methods.names()))
 def test_every_method_s_captured_step_has_the_bits_of_autograd(name, norm, objective):
     method = create(name)

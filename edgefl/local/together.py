@@ -68,7 +68,9 @@ def train_together(
         tensors = {name: tensor[rows] for name, tensor in stack.items()}
         present = torch.stack([one.present for one in samples[rows]])
         inputs = Inputs(tensors, Batch(x, y, present))
-        found = _taken(inputs, alone[rows], together, captures)
+        # Of the sizes that a last batch may have, each would take a capture of its own; whole ones, and those of equal shards, come again.
+        often = x.shape[1] == training.batch_size or len(x) == len(samples)
+        found = _taken(inputs, alone[rows], together if often else None, captures)
         update.take(dict(zip(trained, found[1:], strict=True)), rows)
         losses = found[0]
         assert losses is not None
@@ -77,12 +79,12 @@ def train_together(
     return [_mean(of, training, len(one.y)) for of, one in zip(values, samples, strict=True)]
 
 
-def _taken(inputs: Inputs, alone: Sequence[Take], together: Take, captures: Captures) -> Flat:
-    """Return the losses and gradients of a step of several clients; ``alone`` takes each client's own, ``together`` all of them.
+def _taken(inputs: Inputs, alone: Sequence[Take], together: Take | None, captures: Captures) -> Flat:
+    """Return the losses and gradients of a step of several clients; ``alone`` takes each client's own, ``together`` all of them if given.
 
     What is captured reads nothing but its inputs: a loss that is each client's own is never taken for that of another.
     """
-    if len(alone) > 1:
+    if len(alone) > 1 and together is not None:
         with contextlib.suppress(CaptureError):
             return captures.known("together", inputs, partial(captured_together, together, inputs, alone[0]))(inputs)
     rows = [inputs.like(part[row] for part in inputs.flat()) for row in range(len(alone))]
