@@ -254,7 +254,9 @@ def test_when_the_server_is_killed_nothing_stays(tmp_path):
 
 
 def test_ctrl_c_ends_the_run_and_only_the_server_says_so(tmp_path):
-    with script(RUN.format(epochs=100_000), tmp_path, start_new_session=True) as run:
+    # What a shell starts in the background ignores the signal, and so does what that starts.
+    heard = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    with script(heard + RUN.format(epochs=100_000), tmp_path, start_new_session=True) as run:
         family = running(run)
         os.killpg(run.pid, signal.SIGINT)
         errors = run.communicate()[1]
