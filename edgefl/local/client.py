@@ -151,15 +151,33 @@ class Clients:
         """Return what a largest step of a client holds: metered once for all clients for whom it is the same."""
         job, training = work.job, work.training
         largest = slice(0, training.batch_size)
-        chosen = float(generator(self.task.seed, job.round, job.planned.client, "draw").random())
-        batch = Batch(work.x[largest], work.y[largest], work.present, chosen)
-        kind = int(chosen * len(job.method.draws(job.tier))), batch.x.shape, training.micro_batch
+        batch = Batch(work.x[largest], work.y[largest], work.present, self._first_draw(job))
 
         def measure() -> StepMemory:
-            with span("meter", client=job.planned.client):
-                return metered(job.method, work.module, work.loss, batch, training)
+            # What a network has done before it may have kept: one that has done nothing is measured, whoever comes first.
+            with span("meter", client=job.planned.client), torch.no_grad():
+                other, tensors = work.parts.another(), named_tensors(work.module)
+                for name, tensor in named_tensors(other).items():
+                    tensor.copy_(tensors[name])
+                self.task.objective.attach(other, shared_parameters(job.method, other), work.memory, work.arrived)
+                with torch.enable_grad():
+                    return metered(job.method, other, work.loss, batch, training)
 
-        return work.parts.held(kind, measure)
+        return work.parts.held(self.kind(job), measure)
+
+    def kind(self, job: Job) -> Hashable:
+        """Return what decides, of a tier's clients, how much a largest step holds."""
+        chosen = int(self._first_draw(job) * len(job.method.draws(job.tier)))
+        size = min(self.task.training.batch_size, self.shards.size(job.planned.client))
+        return chosen, size, job.micro_batch or self.task.training.micro_batch
+
+    def meter(self, job: Job) -> StepMemory:
+        """Return :meth:`held` of a job, whose client does not train."""
+        with self.begun(job) as work:
+            return self.held(work)
+
+    def _first_draw(self, job: Job) -> float:
+        return float(generator(self.task.seed, job.round, job.planned.client, "draw").random())
 
     def ended(self, work: Work, result: Trained) -> Outcome:
         """Return what became of a client that trained: its update, or that it is no number."""

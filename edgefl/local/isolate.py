@@ -50,6 +50,7 @@ from edgefl.rng import generator, torch_seeded
 # Address space that generated kernels of one layer may reserve for their code and not touch; up to 2.4 MiB were seen.
 _RESERVED_BYTES = 4 * MIB
 _TRIES = 3
+_METERING_S = 60.0
 _TINY = Training(epochs=1, batch_size=8, lr=0.01, momentum=0.9, weight_decay=1e-4, micro_batch=4)
 
 
@@ -81,6 +82,7 @@ class Isolated:
 
         A process that ends in another way has ``crashed``. What the client raises is raised here.
         """
+        self._metered(job)
         cgroup = _cgroup(self._guard)
         try:
             work = partial(_play, self._clients, job, self._guard, cgroup, self.baseline)
@@ -89,6 +91,20 @@ class Isolated:
         finally:
             if cgroup is not None:
                 cgroup.remove()
+
+    def _metered(self, job: Job) -> None:
+        """See to it that what a step of the job's kind holds is known: metered in a process of its own, which takes its memory along.
+
+        A client's own process would have that memory at hand, freed and not given back, when its limit begins.
+        """
+        if job.memory_bytes is None or job.graphs is not None:
+            return
+        memory = self._clients.parts(job.method, job.tier).memory
+        if (kind := self._clients.kind(job)) in memory:
+            return
+        ended = in_child(lambda watch: self._clients.meter(job), self._clients.task.cpu_limit_s + _METERING_S, self._inherited)
+        if ended.how == "done":  # else the client's process fails in the same way, and tells
+            memory[kind] = ended.result
 
 
 def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:

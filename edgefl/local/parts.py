@@ -71,8 +71,12 @@ class Parts:
 
     @cached_property
     def _network(self) -> nn.Module:
+        return self.another()
+
+    def another(self) -> nn.Module:
+        """Return a network of its own, with arbitrary weights, that has done nothing yet."""
         with torch_seeded(generator(self.seed, "network")), Unfilled():
-            return self.method.network(self.architecture, self.tier).to(self.device)
+            return self.method.network(self.architecture, self.tier).to(self.device).train()
 
     @cached_property
     def _buffers(self) -> list[tuple[Tensor, Tensor]]:

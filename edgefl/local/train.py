@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -107,18 +106,17 @@ def train(
 
 
 def metered(method: Method, module: nn.Module, loss: Loss, batch: Batch, training: Training) -> StepMemory:
-    """Return what a step on ``batch`` holds, taken by a copy of ``module``; the module and torch's generator stay as they are."""
-    copied = copy.deepcopy(module).train()
-    optimizer = optimizer_of(method, copied, training)
-    meter = LivenessMeter(held_by(copied))
-    take = written(copied, loss, meter.mark)
+    """Return what a step of ``module`` on ``batch`` holds: it takes one; torch's generator stays as it is."""
+    optimizer = optimizer_of(method, module, training)
+    meter = LivenessMeter(held_by(module))
+    take = written(module, loss, meter.mark)
     index = torch.arange(len(batch.y), device=batch.y.device)
     with torch.random.fork_rng(devices=[]), meter:
         # As in the loop above, where a batch is cut out of the shard.
         for part in index.split(training.micro_batch or training.batch_size):
             take(replace(batch, x=batch.x[part], y=batch.y[part]), len(part) / len(index))
         optimizer.step()
-    return step_memory(meter, copied, optimizer)
+    return step_memory(meter, module, optimizer)
 
 
 def check_memory(memory: StepMemory, memory_bytes: float | None) -> None:
