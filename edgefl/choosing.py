@@ -25,7 +25,7 @@ from edgefl.session import Session
 
 LONG_S = 0.1
 """A step as long as this is one of arithmetic: to take several at once gains nothing, and is not tried."""
-SHORT_RUN_S = 4.0
+SHORT_RUN_S = 1.0
 """Training that takes less than this in all is over before workers pay off."""
 _REPEATS = 7
 _LARGEST = 0.999

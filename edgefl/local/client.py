@@ -123,7 +123,8 @@ class Clients:
         x, y = torch.from_numpy(shard.x).to(self.device), torch.from_numpy(shard.y).to(self.device)
         present = torch.zeros(task.architecture.classes, dtype=torch.bool, device=self.device)
         present[y] = True
-        rng, draws = (generator(task.seed, job.round, client, purpose) for purpose in ("train", "draw"))
+        rng = generator(task.seed, job.round, client, "train")
+        draws = generator(task.seed, job.round, client, "draw") if _drawn(job) else None
         module = parts.network()
         received = {name: arrived[name] for name in parts.shapes}
         with torch_seeded(rng):
@@ -177,7 +178,7 @@ class Clients:
             return self.held(work)
 
     def _first_draw(self, job: Job) -> float:
-        return float(generator(self.task.seed, job.round, job.planned.client, "draw").random())
+        return float(generator(self.task.seed, job.round, job.planned.client, "draw").random()) if _drawn(job) else 0.0
 
     def ended(self, work: Work, result: Trained) -> Outcome:
         """Return what became of a client that trained: its update, or that it is no number."""
@@ -197,7 +198,8 @@ class Clients:
         if not math.isfinite(result.loss) or not finite:
             return replace(done, status="diverged", upload_bytes=0)
         with span("encode", client=client):
-            payload = encode(sent, task.codec, generator(task.seed, job.round, client, "codec"))
+            rounding = generator(task.seed, job.round, client, "codec") if task.codec == "int8" else None
+            payload = encode(sent, task.codec, rounding)
             kept = encode(keep) if keep else b""
         return replace(done, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload, kept=kept)
 
@@ -232,7 +234,12 @@ class Clients:
 
 def _simple(job: Job) -> bool:
     """Whether a client takes plain steps, the same in all that is not a tensor as others of its tier."""
-    return job.graphs is None and job.micro_batch is None and job.method.draws(job.tier) == (None,)
+    return job.graphs is None and job.micro_batch is None and not _drawn(job)
+
+
+def _drawn(job: Job) -> bool:
+    """Whether a draw decides what a step does."""
+    return job.method.draws(job.tier) != (None,)
 
 
 def arguments(work: Work) -> tuple[Any, ...]:

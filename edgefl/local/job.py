@@ -84,7 +84,7 @@ class Work:
     present: Tensor
     training: Training
     rng: np.random.Generator
-    draws: np.random.Generator
+    draws: np.random.Generator | None
     memory_bytes: float | None
 
 
