@@ -41,6 +41,7 @@ from edgefl.local.limits import (
     own,
     peak_bytes,
     reset_peak,
+    trim,
 )
 from edgefl.local.train import Trained, train
 from edgefl.local.training import Training
@@ -241,6 +242,7 @@ def _held_training(
     Raises:
         MemoryError: it held more, by the kernel's own peak; or as any allocation that fails raises.
     """
+    trim()
     reset_peak()
     now, there = own(), bytes_of(held_by(module))
     base_bytes = now.resident_bytes + baseline.more.resident_bytes - there

@@ -152,6 +152,14 @@ def give_back_freed() -> None:
             libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
 
 
+def trim() -> None:
+    """Give back what this process has freed, small blocks too: whatever it takes from here on, it takes anew, and is seen to take."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "malloc_trim"):
+            libc.malloc_trim(0)
+
+
 def die_with(parent: int) -> None:
     """Have the system kill this process when its parent, of process number ``parent``, dies."""
     if sys.platform == "linux":
