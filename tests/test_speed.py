@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import json
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import patch
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from tool_modules import TOOLS, on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
 from edgefl.models.base import Architecture
-
-TOOLS = Path(__file__).parent.parent / "tools"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def on_the_path():
-    """Tools import each other from their own folder, as when one of them is run."""
-    sys.path.insert(0, str(TOOLS))
-    yield
-    sys.path.remove(str(TOOLS))
-
-
-def tool_of(name):
-    return importlib.import_module(name)
 
 
 def same_as_reference(model, shape):

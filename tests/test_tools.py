@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import importlib
 import json
 import re
 import subprocess
@@ -12,20 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-TOOLS = Path(__file__).parent.parent / "tools"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def on_the_path():
-    """Tools import each other from their own folder, as when one of them is run."""
-    sys.path.insert(0, str(TOOLS))
-    yield
-    sys.path.remove(str(TOOLS))
-
-
-def tool_of(name):
-    return importlib.import_module(name)
+from tool_modules import TOOLS, on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
 
 
 @pytest.fixture

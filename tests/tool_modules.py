@@ -1,0 +1,21 @@
+"""The tools as modules: tests that import ``on_the_path`` can import them."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parent.parent / "tools"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_the_path():
+    """Tools import each other from their own folder, as when one of them is run."""
+    sys.path.insert(0, str(TOOLS))
+    yield
+    sys.path.remove(str(TOOLS))
+
+
+def tool_of(name):
+    return importlib.import_module(name)
