@@ -14,9 +14,9 @@ from edgefl.cost.explain import reason
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.local.client import loss_of, trained_shapes
+from edgefl.local.client import loss_of
 from edgefl.local.objective import PLAIN, Objective
-from edgefl.local.parts import shared_parameters
+from edgefl.local.parts import shared_parameters, trained_shapes
 from edgefl.local.train import optimizer_of
 from edgefl.local.training import Training
 from edgefl.methods.base import Method, create

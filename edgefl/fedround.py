@@ -14,8 +14,8 @@ from edgefl.config import RunConfig
 from edgefl.deploy import Source, build_bundle
 from edgefl.errors import CheckpointError, WireError
 from edgefl.files import sha256, whole_folder, write_bytes, write_json
-from edgefl.local.client import trained_shapes
 from edgefl.local.objective import CONTROL
+from edgefl.local.parts import trained_shapes
 from edgefl.methods.base import GlobalState
 from edgefl.offer import Offer, check_aggregates, offer, run_of
 from edgefl.onnxio.manifest_file import read

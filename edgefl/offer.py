@@ -13,8 +13,8 @@ from torch import Tensor
 
 from edgefl.errors import BundleError, InputError
 from edgefl.files import sha256
-from edgefl.local.client import trained_shapes
 from edgefl.local.objective import CONTROL
+from edgefl.local.parts import trained_shapes
 from edgefl.onnxio.manifest import Manifest
 from edgefl.records import Submodel, Tier
 from edgefl.runfolder import MODEL, RunFolder

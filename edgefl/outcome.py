@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from edgefl.data.sources import Split
 from edgefl.errors import CheckpointError
-from edgefl.local.client import first_personal
 from edgefl.local.objective import CONTROL, MEMORY
+from edgefl.local.parts import first_personal
 from edgefl.methods.base import GlobalState, create
 from edgefl.records import Submodel, Tier
 from edgefl.rng import shuffled

@@ -45,9 +45,10 @@ def uniforms(seed: int, clients: np.ndarray, *key: int | str) -> np.ndarray:
 
 def normals(seed: int, clients: np.ndarray, *key: int | str) -> np.ndarray:
     """Return one standard normal number per client, float64, rounded to six decimals: to the same bits on every host."""
-    from scipy.special import ndtri
+    import torch
 
-    return np.round(ndtri(uniforms(seed, clients, *key) + 2.0**-54), 6)
+    found = torch.special.ndtri(torch.from_numpy(uniforms(seed, clients, *key) + 2.0**-54)).numpy()
+    return np.round(found, 6)
 
 
 def shuffled(seed: int, n: int, positions: np.ndarray, *key: int | str) -> np.ndarray:

@@ -166,7 +166,12 @@ def _add_exclusive(found: dict[str, float], spans: Sequence[Span]) -> None:
 def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str, Any]]:
     """Return spans as Chrome trace events, times in microseconds: a process per worker, a track per thread.
 
+    The format is Google's "Trace Event Format": complete events ("X"), and metadata events ("M") with the names of processes and threads.
     ``named`` are the (worker, thread) that have been given their names before; those met now are added.
+
+    Example:
+        >>> [event["name"] for event in events([Span("train", 0.5, 0.25, worker=1)], set())]
+        ['process_name', 'process_sort_index', 'thread_name', 'train']
     """
     found: list[dict[str, Any]] = []
     for one in spans:
@@ -183,15 +188,3 @@ def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str,
         times = {"ts": round(one.start_s * 1e6, 3), "dur": round(one.duration_s * 1e6, 3)}
         found.append({"ph": "X", "cat": "edgefl", "name": one.name, **track, **times, "args": dict(one.detail)})
     return found
-
-
-def perfetto(spans: Iterable[Span]) -> dict[str, Any]:
-    """Return spans as the JSON object that ui.perfetto.dev and chrome://tracing open.
-
-    The format is Google's "Trace Event Format": complete events ("X") and metadata events ("M") with the names of processes and threads.
-
-    Example:
-        >>> [event["name"] for event in perfetto([Span("train", 0.5, 0.25, worker=1)])["traceEvents"]]
-        ['process_name', 'process_sort_index', 'thread_name', 'train']
-    """
-    return {"traceEvents": events(spans, set()), "displayTimeUnit": "ms"}

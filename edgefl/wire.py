@@ -26,6 +26,7 @@ from torch import Tensor
 
 from edgefl.codecs import CODECS, SUFFIX, TYPES, Part, from_int8, from_sparse, parts_of, sparse_parts, to_half, to_int8, to_sparse
 from edgefl.errors import UnknownNameError, WireError
+from edgefl.finite import is_finite
 
 Shapes = Mapping[str, tuple[int, ...]]
 Payload = bytes | bytearray | memoryview
@@ -223,11 +224,6 @@ def _view(buffer: Payload, part: Part, begin: int = 0) -> Tensor:
     # frombuffer takes no empty buffer.
     flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=begin) if count else torch.empty(0, dtype=dtype)
     return flat.view(part.shape)
-
-
-def is_finite(tensor: Tensor) -> bool:
-    """Return whether all values are finite: if one is not, their sum is not; if the sum overflowed, each of them is looked at."""
-    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
 
 
 def _read(payload: Payload, sender: str, codec: str) -> dict[str, Any]:

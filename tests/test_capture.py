@@ -46,7 +46,7 @@ def test_every_method_s_captured_step_has_the_bits_of_autograd(name, norm, objec
     loss = loss_of(method, objective, received)
     captures = Captures()
     choices = len(method.draws(tier))
-    gradient = captures.gradient("kind", module, loss, choices)
+    gradient = captures.gradient("kind", module, loss, dict(module.named_parameters()), choices)
     for number in range(MANY + 3):
         batch = batch_of(6, number)
         module.zero_grad()
@@ -109,7 +109,7 @@ def test_running_statistics_move_as_they_do_in_a_step():
     other = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).train()
     other.load_state_dict(module.state_dict())
     loss = lambda m, b: F.cross_entropy(m(b.x), b.y)  # noqa: E731
-    gradient = Captures().gradient("kind", module, loss)
+    gradient = Captures().gradient("kind", module, loss, dict(module.named_parameters()))
     for number in range(MANY + 3):
         batch = batch_of(5, number)
         batch = Batch(batch.x, batch.y % 2)
@@ -123,7 +123,7 @@ def test_numbers_that_are_none_stay_so():
     """Where training diverges a replay must not hide it."""
     module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10)).train()
     loss = lambda m, b: F.cross_entropy(m(b.x), b.y)  # noqa: E731
-    gradient = Captures().gradient("kind", module, loss)
+    gradient = Captures().gradient("kind", module, loss, dict(module.named_parameters()))
     for number in range(MANY + 1):
         gradient(batch_of(5, number), 1.0)
         module.zero_grad()

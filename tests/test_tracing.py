@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from edgefl import tracing
 from edgefl.errors import StorageError
 from edgefl.stages import Stopwatch, TraceFile, added, check_trace, stages_of
-from edgefl.tracing import STAGES, Span, absorb, drain, perfetto, seconds, span
+from edgefl.tracing import STAGES, Span, absorb, drain, events, seconds, span
 
 
 @pytest.fixture(autouse=True)
@@ -143,16 +143,17 @@ def test_stages_of_any_nesting_add_up_to_the_outermost_spans(tree):
 
 
 def test_a_trace_names_processes_and_threads_and_counts_microseconds():
-    found = perfetto([Span("wait", 2.0, 0.5), Span("train", 2.1, 0.25, worker=1, detail={"client": 3}), Span("wait", 3.0, 0.5)])
-    complete = [event for event in found["traceEvents"] if event["ph"] == "X"]
+    spans = [Span("wait", 2.0, 0.5), Span("train", 2.1, 0.25, worker=1, detail={"client": 3}), Span("wait", 3.0, 0.5)]
+    found = events(spans, set())
+    complete = [event for event in found if event["ph"] == "X"]
     assert [(e["name"], e["pid"], e["ts"], e["dur"], e["args"]) for e in complete] == [
         ("wait", 0, 2e6, 5e5, {}),
         ("train", 1, 2.1e6, 2.5e5, {"client": 3}),
         ("wait", 0, 3e6, 5e5, {}),
     ]
-    names = [(e["pid"], e["args"]["name"]) for e in found["traceEvents"] if e["name"] == "process_name"]
+    names = [(e["pid"], e["args"]["name"]) for e in found if e["name"] == "process_name"]
     assert names == [(0, "server"), (1, "worker 1")]
-    assert {e["ph"] for e in found["traceEvents"]} == {"M", "X"}
+    assert {e["ph"] for e in found} == {"M", "X"}
     json.dumps(found, allow_nan=False)
 
 

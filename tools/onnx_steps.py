@@ -34,10 +34,11 @@ from step_tables import Facts, Row, Timed, forms_markdown, steps_markdown
 from edgefl.benchmarks import clock_of, interleaved, timed, torch_threads
 from edgefl.costing import tier_cost
 from edgefl.files import write_bytes
-from edgefl.local.client import first_personal, loss_of
+from edgefl.local.client import loss_of
 from edgefl.local.objective import PLAIN
 from edgefl.local.onnx_loop import beta_of
 from edgefl.local.onnx_training import Stepper, peak_bytes
+from edgefl.local.parts import first_personal
 from edgefl.local.train import optimizer_of
 from edgefl.local.training import Training
 from edgefl.methods.base import create

@@ -23,9 +23,10 @@ import torch
 from torch import nn
 
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.local.client import first_personal, loss_of
+from edgefl.local.client import loss_of
 from edgefl.local.objective import PLAIN, Objective
 from edgefl.local.onnx_training import StepGraphs, Stepper
+from edgefl.local.parts import first_personal
 from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxio.tier_graphs import tier_graphs

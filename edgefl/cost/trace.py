@@ -17,6 +17,7 @@ from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_byt
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import work_of
 from edgefl.cost.memory import LivenessMeter, StepMemory, Watcher, bytes_of, held_by, step_memory, tensors_in
+from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
 
 Build = Callable[[], nn.Module]
@@ -128,16 +129,17 @@ class Tracer:
     def __init__(self, subject: Subject, accumulates: bool = False) -> None:
         self._subject = subject
         self._accumulates = accumulates
-        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
-        with self._fake:
-            self._network = subject.build()
+        with uncompiled():
+            self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+            with self._fake:
+                self._network = subject.build()
 
     @cached_property
     def deployed(self) -> nn.Module:
         """The network of an inference: the trained one, unless there is another."""
         if self._subject.deployed is None:
             return self._network
-        with self._fake:
+        with uncompiled(), self._fake:
             return self._subject.deployed()
 
     def step(self, batch_size: int, passes: int = 1) -> StepTrace:
@@ -146,7 +148,7 @@ class Tracer:
         The operations are those of one pass and the update; more than one pass accumulates gradients, which its memory shows.
         """
         module = self._network.train()
-        with self._fake, quiet():
+        with uncompiled(), self._fake, quiet():
             module.zero_grad()
             optimizer = self._subject.optimizer(module)
             tracker = LayerTracker(module)
@@ -164,7 +166,7 @@ class Tracer:
 
     def operations(self, batch_size: int) -> list[Operation]:
         """Return the operations of one forward and backward pass, without the memory that they take."""
-        with self._fake:
+        with uncompiled(), self._fake:
             return self._watched(self._network, batch_size)
 
     def quick_operations(self, batch_size: int) -> list[Operation]:
@@ -214,7 +216,8 @@ class Tracer:
                 scratch = scratch_bytes(operation, args, out)
                 steps.append(Step(reads, writes, may_overwrite(operation), tracker.current(), scratch))
 
-        with self._fake, quiet(), torch.no_grad(), spelled_out(), tracker, LivenessMeter((), observe, tracker.current) as meter:
+        meter = LivenessMeter((), observe, tracker.current)
+        with uncompiled(), self._fake, quiet(), torch.no_grad(), spelled_out(), tracker, meter:
             batch = self._subject.batch(batch_size)
             inputs = set(_numbers(meter, batch.x))
             steps.clear()  # making the batch is not part of it

@@ -207,8 +207,7 @@ def _prepare() -> None:
 
     import torch
 
-    for module in ("edgefl.engine.workers", "torch._dynamo"):  # the latter is what torch imports at the first step, for a second
-        importlib.import_module(module)
+    importlib.import_module("edgefl.engine.workers")
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()

@@ -76,9 +76,9 @@ def capture(take: Take, inputs: Inputs) -> Take:
 
 def gradient_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
     """Return how autograd takes the loss and the gradients of the parameters ``trained``; tensors are given in place of the module's."""
-    whole = Whole(module, loss)
 
     def take(inputs: Inputs) -> Flat:
+        whole = Whole(module, loss)
         leaves = {n: t.detach().requires_grad_() if n in trained else t for n, t in inputs.tensors.items()}
         with torch.enable_grad():
             value = functional_call(whole, {f"inner.{name}": tensor for name, tensor in leaves.items()}, (inputs.batch,))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +17,20 @@ from edgefl.cost.trace import Loss
 from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
+from edgefl.finite import is_finite
 from edgefl.local.job import Job, Member, Task, Work
 from edgefl.local.objective import Objective
-from edgefl.local.parts import Parts, shared_parameters
+from edgefl.local.parts import Parts
 from edgefl.local.together import Samples, train_together
 from edgefl.local.train import OverMemory, Trained, check_memory, metered, train
 from edgefl.local.update import Update
 from edgefl.methods.base import Method
-from edgefl.models.base import Architecture, Unfilled, named_tensors
+from edgefl.models.base import named_tensors
 from edgefl.records import Batch, Outcome, Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.tracing import span
-from edgefl.wire import decode, encode, is_finite
+from edgefl.wire import decode, encode
 
-if TYPE_CHECKING:
-    pass
-
-Shapes = dict[str, tuple[int, ...]]
 Tensors = Mapping[str, Tensor]
 Loop = Callable[..., Trained]
 KEPT = 32
@@ -129,7 +126,7 @@ class Clients:
         received = {name: arrived[name] for name in parts.shapes}
         with torch_seeded(rng):
             method.receive(module, received, personal, (x, y))
-            task.objective.attach(module, shared_parameters(method, module), memory, arrived)
+            task.objective.attach(module, parts.parameters, memory, arrived)
             loss = loss_of(method, task.objective, received)
             limited = task.enforce == "meter" or (task.enforce == "hard" and job.graphs is not None)
             limit = job.memory_bytes if limited else None
@@ -145,7 +142,8 @@ class Clients:
 
             return partial(train_in_onnx, work.job.graphs)
         choices = len(work.job.method.draws(work.job.tier))
-        gradient = work.parts.gradients.gradient("one", work.module, work.loss, choices) if captures else None
+        parts = work.parts
+        gradient = parts.gradients.gradient("one", work.module, work.loss, parts.trained, choices) if captures else None
         return partial(train, gradient=gradient, memory=self.held(work))
 
     def held(self, work: Work) -> StepMemory:
@@ -160,7 +158,7 @@ class Clients:
                 other, tensors = work.parts.another(), named_tensors(work.module)
                 for name, tensor in named_tensors(other).items():
                     tensor.copy_(tensors[name])
-                self.task.objective.attach(other, shared_parameters(job.method, other), work.memory, work.arrived)
+                self.task.objective.attach(other, work.parts.parameters, work.memory, work.arrived)
                 with torch.enable_grad():
                     return metered(job.method, other, work.loss, batch, training)
 
@@ -251,8 +249,7 @@ def arguments(work: Work) -> tuple[Any, ...]:
 
 def update_of(work: Work) -> Update:
     """Return the optimizer of a client; weight decay acts on the parameters that the method leaves to it."""
-    parameters = {name: parameter for name, parameter in work.module.named_parameters() if parameter.requires_grad}
-    return Update(work.training, parameters, work.parts.decayed)
+    return Update(work.training, work.parts.trained, work.parts.decayed)
 
 
 def over_memory(job: Job, over: OverMemory) -> Outcome:
@@ -265,18 +262,6 @@ def over_memory(job: Job, over: OverMemory) -> Outcome:
         measured_peak_activation_bytes=over.peak_activation_bytes,
         measured_training_memory_bytes=over.held_bytes,
     )
-
-
-def first_personal(method: Method, architecture: Architecture, tier: Tier, seed: int) -> dict[str, Tensor]:
-    """Return what every client of ``tier`` keeps before its first round."""
-    return method.first_personal(architecture, tier, generator(seed, "init"))
-
-
-def trained_shapes(method: Method, architecture: Architecture, tier: Tier) -> Shapes:
-    """Return name → shape of :func:`shared_parameters` of the tier's network."""
-    with torch.device("meta"), Unfilled():
-        network = method.network(architecture, tier)
-    return {name: tuple(parameter.shape) for name, parameter in shared_parameters(method, network).items()}
 
 
 def loss_of(method: Method, objective: Objective, received: Mapping[str, Tensor]) -> Loss:

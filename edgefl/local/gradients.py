@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -73,13 +73,14 @@ class Captures:
             raise CaptureError("steps of this kind cannot be captured")
         return known.captured
 
-    def gradient(self, kind: Hashable, module: nn.Module, loss: Loss, choices: int = 1) -> Gradient:
-        """Return the gradient of ``loss`` for ``module``, in training mode.
+    def gradient(
+        self, kind: Hashable, module: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter], choices: int = 1
+    ) -> Gradient:
+        """Return the gradient of ``loss`` for ``parameters`` of ``module``, all that need one; the module is in training mode.
 
         ``choices`` is how many things a step may do, of which :attr:`Batch.draw` chooses one.
         """
         plain, tensors = written(module, loss), named_tensors(module)
-        parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         take = gradient_of(module, loss, list(parameters))
 
         def gradient(batch: Batch, share: float) -> Tensor:

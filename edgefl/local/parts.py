@@ -46,13 +46,13 @@ class Parts:
     @cached_property
     def personal(self) -> Mapping[str, Tensor]:
         """What a client keeps before its first round: every one begins with the network that the server began with."""
-        first = self.method.first_personal(self.architecture, self.tier, generator(self.seed, "init"))
+        first = first_personal(self.method, self.architecture, self.tier, self.seed)
         return {name: tensor.to(self.device) for name, tensor in first.items()}
 
     @cached_property
     def parameters(self) -> Shapes:
         """Name → shape of the parameters that do not stay on a client."""
-        return {name: tuple(p.shape) for name, p in shared_parameters(self.method, self._network).items()}
+        return trained_shapes(self.method, self.architecture, self.tier)
 
     @cached_property
     def decayed(self) -> frozenset[str]:
@@ -65,9 +65,14 @@ class Parts:
         with torch.no_grad():
             for buffer, first in self._buffers:
                 buffer.copy_(first)
-        for parameter in self._network.parameters():
+        for parameter in self.trained.values():
             parameter.grad = None
         return self._network.train()
+
+    @cached_property
+    def trained(self) -> Mapping[str, nn.Parameter]:
+        """The parameters of :meth:`network` that training changes, by name."""
+        return {name: parameter for name, parameter in self._network.named_parameters() if parameter.requires_grad}
 
     @cached_property
     def _network(self) -> nn.Module:
@@ -89,6 +94,18 @@ class Parts:
         if kind not in self.memory:
             self.memory[kind] = measure()
         return self.memory[kind]
+
+
+def first_personal(method: Method, architecture: Architecture, tier: Tier, seed: int) -> dict[str, Tensor]:
+    """Return what every client of ``tier`` keeps before its first round."""
+    return method.first_personal(architecture, tier, generator(seed, "init"))
+
+
+def trained_shapes(method: Method, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
+    """Return name → shape of :func:`shared_parameters` of the tier's network."""
+    with torch.device("meta"), Unfilled():
+        network = method.network(architecture, tier)
+    return {name: tuple(parameter.shape) for name, parameter in shared_parameters(method, network).items()}
 
 
 def shared_parameters(method: Method, network: nn.Module) -> dict[str, nn.Parameter]:

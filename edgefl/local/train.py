@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from edgefl.cost.memory import LivenessMeter, StepMemory, held_by, step_memory
 from edgefl.cost.trace import Loss
+from edgefl.cost.uncompiled import uncompiled
 from edgefl.local.gradients import Gradient, written
 from edgefl.local.training import Training
 from edgefl.local.update import Update
@@ -107,11 +108,12 @@ def train(
 
 def metered(method: Method, module: nn.Module, loss: Loss, batch: Batch, training: Training) -> StepMemory:
     """Return what a step of ``module`` on ``batch`` holds: it takes one; torch's generator stays as it is."""
-    optimizer = optimizer_of(method, module, training)
+    with uncompiled():
+        optimizer = optimizer_of(method, module, training)
     meter = LivenessMeter(held_by(module))
     take = written(module, loss, meter.mark)
     index = torch.arange(len(batch.y), device=batch.y.device)
-    with torch.random.fork_rng(devices=[]), meter:
+    with uncompiled(), torch.random.fork_rng(devices=[]), meter:
         # As in the loop above, where a batch is cut out of the shard.
         for part in index.split(training.micro_batch or training.batch_size):
             take(replace(batch, x=batch.x[part], y=batch.y[part]), len(part) / len(index))

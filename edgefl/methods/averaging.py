@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from edgefl.errors import AggregationError
+from edgefl.finite import is_finite
 from edgefl.records import Update
 
 # Values that are widened to float64 at once: 1 MB, which caches hold, and long enough that a call's own cost does not show.
@@ -35,7 +35,7 @@ def checked(updates: Iterable[Update], expected: Callable[[Update], Mapping[str,
         for name, tensor in update.tensors.items():
             if tuple(tensor.shape) != shapes[name]:
                 raise AggregationError(f"{who}: {name} has shape {tuple(tensor.shape)}, expected {shapes[name]}")
-            if not _is_finite(tensor):
+            if not is_finite(tensor):
                 raise AggregationError(f"{who}: {name} holds NaN or infinity")
         count += 1
         yield update
@@ -141,8 +141,3 @@ class WeightedSum:
                 self._accumulate(part[0], values[0], weight)
             else:
                 part.add_(self._wide[: part.numel()].view(part.shape).copy_(values), alpha=weight)
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """Return whether all values are finite: if one is not, their sum is not; if the sum overflowed, each of them is looked at."""
-    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())

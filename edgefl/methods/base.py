@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.width import nested, stacked_in
-from edgefl.models.base import Architecture, Unfilled
+from edgefl.models.base import Architecture, Unfilled, load
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import methods
 from edgefl.rng import torch_seeded
@@ -214,7 +214,7 @@ class Method(abc.ABC):
         batches: tuple[Tensor, Tensor],
     ) -> None:
         """Load what arrived and what was kept into ``module``, before training on ``batches``, the client's samples and labels."""
-        module.load_state_dict({**received, **personal})
+        load(module, {**received, **personal})
 
     def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
         """Return the scalar that a client minimises on one batch; ``received`` holds the tensors as they arrived."""
@@ -247,7 +247,8 @@ class Method(abc.ABC):
 
     def keep(self, module: nn.Module, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what the client stores until its next round."""
-        personal = self.personal(module)
+        if not (personal := self.personal(module)):
+            return {}
         return {name: tensor.detach().clone() for name, tensor in module.state_dict().items() if name in personal}
 
     def adapt(self, module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:

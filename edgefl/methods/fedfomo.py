@@ -18,7 +18,7 @@ from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import GlobalState, MethodConfig, cross_entropy, travelling_shapes
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.memory import PREFIX, clients_in, memory_of, misfit, remembered
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, load
 from edgefl.models.norm import needs_statistics
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method
@@ -209,7 +209,7 @@ class FedFOMO(FedAvg):
         for share, other in zip(shares, others, strict=True):
             for name, tensor in other.items() if share else ():
                 moved[name] += share * (tensor.double() - personal[name].double())
-        module.load_state_dict({name: tensor.float() for name, tensor in moved.items()})
+        load(module, {name: tensor.float() for name, tensor in moved.items()})
 
     def evaluated(self, samples: int) -> int:
         """Return the forward passes over validation samples: of its own model and of M others."""
@@ -258,7 +258,7 @@ def _loss(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor
 
     Static BatchNorm has no statistics on a client: there, the batch's are taken, as in training.
     """
-    module.load_state_dict(tensors)
+    load(module, tensors)
     module.train(needs_statistics(module))
     parts = torch.arange(len(y)).split(CHUNK)
     return sum(float(cross_entropy(module(x[part]), Batch(x[part], y[part]))) * len(part) for part in parts) / len(y)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,6 +147,25 @@ def named_tensors(network: nn.Module) -> dict[str, Tensor]:
     ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
     """
     return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
+def load(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy ``tensors`` into those of ``network``: what ``load_state_dict`` does, in a fraction of its time where names and shapes agree.
+
+    Raises:
+        RuntimeError: a name is missing or not expected, or a shape differs.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> load(layer, {"weight": torch.tensor([[1.0, 2.0]]), "bias": torch.zeros(1)})
+    >>> layer.weight.tolist()
+    [[1.0, 2.0]]
+    """
+    own = network.state_dict()
+    if own.keys() != tensors.keys() or any(tensor.shape != tensors[name].shape for name, tensor in own.items()):
+        network.load_state_dict(tensors)  # which tells what is wrong
+    elif own:
+        with torch.no_grad():
+            torch._foreach_copy_(list(own.values()), [tensors[name] for name in own])
 
 
 def replace_layer(network: nn.Module, name: str, layer: nn.Module) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from edgefl.local.client import trained_shapes
 from edgefl.local.job import Job
 from edgefl.local.objective import PLAIN, Objective
+from edgefl.local.parts import trained_shapes
 from edgefl.methods.base import GlobalState, Method
 from edgefl.records import Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
