@@ -81,6 +81,9 @@ def command(
         from edgefl.engine.nursery import warm
 
         warm(config.workers)  # workers import what they need while this process does
+    from edgefl.local.host import keep_freed_memory
+
+    keep_freed_memory()
     with span("start"):
         from edgefl.run import resumed_config, simulate
 

@@ -137,10 +137,17 @@ def growth_markdown(found: Found) -> str:
         cells = [f"{point['axis']}: {point['value']:,}", seconds(point["seconds"]), server, f"{point['macs'] / 1e9:,.1f}"]
         rows.append([*cells, *memory_cells(point)])
     titles = ["", "round, s", "of it the server's", "GMAC a round", "MB, process", "MB a worker"]
-    plot = (
-        "![Seconds of a round against its clients, the population, the network's parameters and the number of tiers](growth.svg)"
-    )
-    return f"{about(found)}.\n\n{table(titles, rows)}\n\n{bars_table(found['rows'])}\n\n{plot}"
+    return f"{about(found)}.\n\n{table(titles, rows)}\n\n{bars_table(found['rows'])}\n\n{growth_plot('growth.svg')}"
+
+
+def growth_summary(found: Found) -> str:
+    """Return the README's part: the plot, and what is held to a bar."""
+    return f"{growth_plot('docs/growth.svg')}\n\n{bars_table(found['rows'])}\n\n{about(found)}."
+
+
+def growth_plot(path: str) -> str:
+    """Return the plot as an image of a page."""
+    return f"![Seconds of a round against its clients, the population, the network's parameters and the number of tiers]({path})"
 
 
 def bars_markdown(found: Found) -> str:
