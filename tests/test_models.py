@@ -59,7 +59,6 @@ def test_a_narrow_network_computes_what_its_units_compute_in_the_wide_one(name):
 
     LayerNorm divides by the number of channels, so the transformer is compared block by block, without it.
     """
-    torch.manual_seed(0)
     architecture = reference(name, 7)
     wide, narrow = architecture.build().double().eval(), architecture.build(0.5).double().eval()
     for network in (wide, narrow):

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
 from edgefl.engine.shared import Arena, Region, Window
 from edgefl.local.job import Job
@@ -30,9 +30,24 @@ Frame = tuple[int, int, int, int]
 """Where a request lies: the region's start and size, and from the start on the request's place and length."""
 Sizes = Sequence[tuple[int, int]]
 """Of each outcome the bytes of its payload and of what its client keeps."""
-Answer = tuple[Sequence[Mapping[str, Any]], Sizes, bool, Sequence[Span]]
-"""What a worker says: of each outcome what differs from the planned one, but for bytes, which lie in the region if that has room, else
-follow one by one; and its spans."""
+
+
+class Answer(NamedTuple):
+    """What a worker says of a request.
+
+    Attributes:
+        changes: of each outcome what differs from the planned one, but for bytes.
+        sizes: of those bytes.
+        had_room: whether they lie in the request's region; else they follow, one by one.
+        spans: the worker's, since its last answer.
+        seconds: what the request took.
+    """
+
+    changes: Sequence[Mapping[str, Any]]
+    sizes: Sizes
+    had_room: bool
+    spans: Sequence[Span]
+    seconds: float
 
 
 @dataclass(eq=False)
@@ -110,13 +125,12 @@ class Packer:
 
     def unpack(self, jobs: Sequence[Job], parcel: Parcel, answer: Answer, receive: Callable[[], bytes]) -> list[Outcome]:
         """Return the outcomes of ``jobs`` from an answer; ``receive`` returns the bytes that had no room, one part at a time."""
-        changes, sizes, had_room, _ = answer
         outcomes, place = [], parcel.region.start
-        for job, context, changed, lengths in zip(jobs, parcel.contexts, changes, sizes, strict=True):
+        for job, context, changed, lengths in zip(jobs, parcel.contexts, answer.changes, answer.sizes, strict=True):
             context.room_bytes = max(context.room_bytes, sum(lengths))
             parts = []
             for length in lengths:
-                parts.append(b"" if not length else self.arena.read(place, length) if had_room else receive())
+                parts.append(b"" if not length else self.arena.read(place, length) if answer.had_room else receive())
                 place += length
             outcomes.append(replace(job.planned, **changed, payload=parts[0], kept=parts[1]))
         return outcomes
@@ -207,7 +221,7 @@ class Unpacker:
         return jobs
 
     def pack(
-        self, frame: Frame, jobs: Sequence[Job], outcomes: Sequence[Outcome], spans: Sequence[Span]
+        self, frame: Frame, jobs: Sequence[Job], outcomes: Sequence[Outcome], spans: Sequence[Span], seconds: float
     ) -> tuple[Answer, list[bytes]]:
         """Write the bytes of the outcomes of ``jobs`` to the request's region; return the answer, and what follows it for want of room."""
         start, size, _, _ = frame
@@ -216,11 +230,11 @@ class Unpacker:
         changes = [_changes(job.planned, outcome) for job, outcome in zip(jobs, outcomes, strict=True)]
         filled = [part for pair in parts for part in pair if part]
         if sum(map(len, filled)) > size:
-            return (changes, sizes, False, spans), filled
+            return Answer(changes, sizes, False, spans, seconds), filled
         for part in filled:
             self._window.write(start, part)
             start += len(part)
-        return (changes, sizes, True, spans), []
+        return Answer(changes, sizes, True, spans, seconds), []
 
     def _context(self, number: int, start: int, length: int) -> Any:
         if number not in self._contexts:

@@ -2,15 +2,18 @@
 
 This process has one thread: it makes jobs when there is room for them, writes them to shared memory, and reads outcomes where workers
 have written them. A worker always has a bundle of jobs waiting beside the one that it plays, so that it goes on while this process
-aggregates. A worker that is killed is replaced, and what it had is played again, to the same bits.
+aggregates. Where bundles are short more of them wait, and this process lets answers gather: woken for each, it would take a core from a
+worker and find its caches empty every time. A worker that is killed is replaced, and what it had is played again, to the same bits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import socket
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,8 +36,8 @@ if TYPE_CHECKING:
     from edgefl.data.sources import Dataset
 
 _TRIES = 4  # deaths without an outcome, for each worker
-_AT_ONCE = 2  # bundles that a worker has: the one that it plays, and the next
-_ALIVE = 3  # bundles for each worker that are made and not yet yielded
+_LEAST, _MOST = 2, 8  # bundles that a worker has: the one that it plays, and those that wait
+_AHEAD_S = 0.03  # what it has takes so long, if that can be
 
 
 @dataclass(eq=False)
@@ -75,6 +78,7 @@ class PoolEngine:
         self._staff: dict[int, _Worker] = {}  # by number, from 1
         self._again: deque[_Bundle] = deque()  # whose worker died
         self._deaths, self._closed = 0, True
+        self._bundle_s = float("inf")  # what a bundle takes now
 
     def __enter__(self) -> Self:
         self._closed = False
@@ -124,7 +128,7 @@ class PoolEngine:
         try:
             while more or alive:
                 self._serve(0)
-                while more and len(alive) < _ALIVE * self._workers and (worker := self._free()) is not None:
+                while more and len(alive) < (self._depth + 1) * self._workers and (worker := self._free()) is not None:
                     if (numbered := next(bundles, None)) is None:
                         more = False
                     else:
@@ -133,6 +137,8 @@ class PoolEngine:
                 if not alive:
                     continue
                 if alive[0].result is None:
+                    if more:
+                        time.sleep(self._nap_s)
                     self._serve(None)
                     continue
                 bundle = alive.popleft()
@@ -151,7 +157,17 @@ class PoolEngine:
     def _free(self) -> _Worker | None:
         """Return the worker that has least to do, if it has room for a bundle."""
         worker = min(self._staff.values(), key=lambda w: len(w.bundles), default=None)
-        return None if worker is None or len(worker.bundles) >= _AT_ONCE else worker
+        return None if worker is None or len(worker.bundles) >= self._depth else worker
+
+    @property
+    def _depth(self) -> int:
+        """How many bundles a worker has at most."""
+        return max(_LEAST, min(_MOST, math.ceil(_AHEAD_S / self._bundle_s)))
+
+    @property
+    def _nap_s(self) -> float:
+        """How long answers can gather while no worker runs out of bundles."""
+        return (self._depth - _LEAST) / 2 * min(self._bundle_s, _AHEAD_S)
 
     def _give(self, worker: _Worker, bundle: _Bundle) -> None:
         bundle.parcel = self._packer.pack(bundle.jobs, worker.reader)
@@ -186,7 +202,8 @@ class PoolEngine:
             bundle.result = message
         else:
             bundle.result = self._packer.unpack(bundle.jobs, bundle.parcel, message, worker.connection.recv_bytes)
-            absorb(message[3], worker.number)
+            absorb(message.spans, worker.number)
+            self._bundle_s = message.seconds if math.isinf(self._bundle_s) else 0.9 * self._bundle_s + 0.1 * message.seconds
         worker.bundles.popleft()
         self._packer.release(bundle.parcel)
         self._deaths = 0

@@ -10,6 +10,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -127,8 +128,10 @@ def play(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = No
 
 def _answer(run: Play, unpacker: Unpacker, frame: Frame) -> tuple[Answer | BaseException, list[bytes]]:
     try:
+        started = time.perf_counter()
         jobs = unpacker.unpack(frame)
-        return unpacker.pack(frame, jobs, run(jobs), drain())
+        outcomes = run(jobs)
+        return unpacker.pack(frame, jobs, outcomes, drain(), time.perf_counter() - started)
     except Exception as error:
         return portable(error), []
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -48,6 +49,7 @@ class Clients:
         if self.device.type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False  # the same bits in every run
         self._parts: dict[Hashable, Parts] = {}
+        self._last: tuple[Method, Tier, Parts] | None = None  # mostly it is asked for again
         self._arrived: tuple[object, dict[str, Tensor]] = None, {}
 
     def run(self, job: Job, within: Callable[[Loop], Loop] | None = None) -> Outcome:
@@ -118,8 +120,9 @@ class Clients:
             personal, memory = self._kept(job, parts)
         shard = self.shards.train(client)
         x, y = torch.from_numpy(shard.x).to(self.device), torch.from_numpy(shard.y).to(self.device)
-        present = torch.zeros(task.architecture.classes, dtype=torch.bool, device=self.device)
-        present[y] = True
+        has = np.zeros(task.architecture.classes, bool)
+        has[shard.y] = True
+        present = torch.from_numpy(has).to(self.device)
         rng = generator(task.seed, job.round, client, "train")
         draws = generator(task.seed, job.round, client, "draw") if _drawn(job) else None
         module = parts.network()
@@ -203,11 +206,14 @@ class Clients:
 
     def parts(self, method: Method, tier: Tier) -> Parts:
         """Return what the clients of a tier have in common under ``method``, a phase of the run's."""
+        if self._last is not None and method is self._last[0] and tier == self._last[1]:
+            return self._last[2]
         key = type(method), method.config.model_dump_json(), tier
         found = self._parts.pop(key, None) or Parts(method, self.task.architecture, tier, self.task.seed, self.device)
         self._parts[key] = found
         if len(self._parts) > KEPT:
             del self._parts[next(iter(self._parts))]
+        self._last = method, tier, found
         return found
 
     def _decoded(self, job: Job, parts: Parts) -> dict[str, Tensor]:

@@ -83,10 +83,12 @@ class Objective:
         self, module: nn.Module, memory: Tensors, control: Tensors, steps: int, lr: float
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return what goes up besides the weights, and what the client remembers, after ``steps`` steps at rate ``lr``."""
+        if not self.remembers:
+            return {}, {}
         buffers, up, keep = dict(module.named_buffers(recurse=False)), {}, {}
         for name, parameter in module.named_parameters():
             start = buffers.get(_buffer("start", name))
-            if start is None or not self.remembers:
+            if start is None:
                 continue
             moved, before = parameter.detach() - start, memory[MEMORY + name]
             if self.controls:

@@ -76,7 +76,8 @@ def train(
     Raises:
         OverMemory: a step holds more than ``memory_bytes``.
     """
-    module.train()
+    if not module.training:
+        module.train()
     micro = training.micro_batch or training.batch_size
     gradient = gradient or written(module, loss)
     if memory is not None:
