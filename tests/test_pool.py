@@ -97,8 +97,19 @@ def test_jobs_are_made_when_there_is_room_and_few_are_alive():
         for taken in count():
             if next(outcomes, None) is None:
                 break
-            assert made <= taken + 2 * pool._ALIVE
+            assert made <= taken + 2 * (engine._depth + 1)
         assert taken == made == 40
+
+
+@pytest.mark.parametrize(
+    ("bundle_s", "depth", "nap_s"), [(float("inf"), 2, 0), (1.0, 2, 0), (0.012, 3, 0.006), (0.006, 5, 0.009), (1e-4, 8, 3e-4)]
+)
+def test_short_bundles_wait_in_larger_numbers_and_a_nap_leaves_a_worker_some(bundle_s, depth, nap_s):
+    engine = PoolEngine(task_of(), 2)
+    engine._bundle_s = bundle_s
+    assert engine._depth == depth
+    assert engine._nap_s == pytest.approx(nap_s)
+    assert engine._nap_s <= (depth - 2) * min(bundle_s, 1)
 
 
 def test_workers_go_on_while_the_server_is_at_work():
@@ -347,8 +358,8 @@ def test_an_answer_that_has_no_room_is_sent_once_and_has_room_from_then_on(mail)
     for had_room in (False, True):
         parcel = packer.pack(jobs, reader)
         unpacker.unpack(parcel.frame)
-        answer, rest = unpacker.pack(parcel.frame, jobs, large, [])
-        assert answer[2] is had_room
+        answer, rest = unpacker.pack(parcel.frame, jobs, large, [], 0.5)
+        assert (answer.had_room, answer.seconds) == (had_room, 0.5)
         assert len(rest) == (0 if had_room else 3)
         parts = iter(rest)
         outcomes = packer.unpack(jobs, parcel, answer, partial(next, parts))

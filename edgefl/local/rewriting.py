@@ -26,7 +26,7 @@ _FRESH = {
 def rewrite(graph: fx.Graph) -> None:
     """Replace operations of ``graph``, in place.
 
-    - ``detach`` goes: nothing is differentiated here.
+    - ``detach`` goes: nothing is differentiated here; a matrix that is transposed twice is itself.
     - ReLU and its gradient write over what they read where nobody else reads it.
     - Max-pooling takes the way of :func:`max_pool2d_with_indices`.
     """
@@ -34,6 +34,12 @@ def rewrite(graph: fx.Graph) -> None:
         if node.target is aten.detach.default:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+        elif node.target is aten.t.default and node.args[0].target is aten.t.default:
+            once = node.args[0]
+            node.replace_all_uses_with(once.args[0])
+            graph.erase_node(node)
+            if not once.users:
+                graph.erase_node(once)
         elif node.target is aten.max_pool2d_with_indices.default:
             node.target = max_pool2d_with_indices
     for node in graph.nodes:

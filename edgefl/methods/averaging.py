@@ -131,7 +131,7 @@ class WeightedSum:
     def _accumulate(self, place: Tensor, tensor: Tensor, weight: float) -> None:
         """Add ``weight · tensor`` to ``place``, a view of the sums, without a temporary of its size."""
         if place.numel() <= _CHUNK:
-            place.add_(tensor.double(), alpha=weight)
+            place.add_(tensor, alpha=weight)  # widened on the way
             return
         if place.is_contiguous() and tensor.is_contiguous():
             place, tensor = place.view(-1), tensor.view(-1)
