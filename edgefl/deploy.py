@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import nn
 
 from edgefl import __version__
@@ -153,7 +154,7 @@ def _variants(session: Session, tier: Tier, graph: bytes, test: Split, wanted: W
     if wanted.fp16:
         kinds.append("fp16")
     for kind in kinds:
-        yield variant(tier.label, graph, kind, session.data.train.x, test.x, test.y)
+        yield variant(tier.label, graph, kind, np.asarray(session.data.train.x), np.asarray(test.x), test.y)
 
 
 def _budget(session: Session, tier: Tier) -> Budget:
@@ -176,7 +177,7 @@ def _run_on_device(
     batch_size = full
     while True:
         try:
-            ran = predict_capped(graph, test.x, batch_size=batch_size, memory_bytes=memory_bytes)
+            ran = predict_capped(graph, np.asarray(test.x), batch_size=batch_size, memory_bytes=memory_bytes)
             whole = batch_size == full <= len(test.x)
             held = ran.peak_activation_bytes + test.x[:batch_size].nbytes if whole else None
             return evaluate.share_correct(ran.logits, test.y), held

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgefl.config import RunConfig, changed
-from edgefl.engine import open_engine
+from edgefl.engine import open_engine, prepare_workers
 from edgefl.errors import CheckpointError, ConfigError
 from edgefl.files import read_toml, sha256, write_bytes, write_json
 from edgefl.outcome import Trained, accuracies, checkpoint_of, fleet_of, of_clients, representatives, resumed
@@ -94,6 +94,7 @@ def simulate(
         if trace is not None:
             check_trace(Path(trace))
         watch = opened.enter_context(Stopwatch())
+        prepare_workers(config.engine, config.workers, config.enforce)
         with span("prepare"):
             session = prepare(config)
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{config.dataset}"))

@@ -153,7 +153,7 @@ class Session:
     def _held_out(self, count: int | None) -> Split:
         test = self.data.test
         if count is None or count >= len(test):
-            return test
+            return Split(np.asarray(test.x), test.y)
         chosen = np.sort(generator(self.config.seed, "held out").permutation(len(test))[:count])
         return Split(test.x[chosen], test.y[chosen])
 

@@ -9,6 +9,7 @@ import pytest
 from edgefl.data.digits import digits
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER, fashion_mnist
 from edgefl.data.idx import read_idx
+from edgefl.data.pixels import Pixels
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import DataError
 
@@ -55,7 +56,28 @@ def test_fashion_mnist_is_whole():
     data = fashion_mnist()
     assert (len(data.train), len(data.test), data.input_shape) == (60000, 10000, (1, 28, 28))
     assert np.bincount(data.train.y).tolist() == [6000] * 10
-    assert abs(data.train.x.mean()) < 1e-2
+    assert abs(np.asarray(data.train.x).mean()) < 1e-2
+
+
+@pytest.mark.parametrize("index", [slice(None), slice(3, 250), np.array([5, 0, 299]), np.arange(300) % 2 == 0, slice(9, 9)])
+def test_pixels_become_what_the_formula_says_whatever_is_taken(index):
+    raw = np.random.default_rng(0).integers(256, size=(300, 1, 4, 5), dtype=np.uint8)
+    images = Pixels(raw, 0.2860, 0.3530)
+    whole = (raw.astype(np.float32) / np.float32(255) - np.float32(0.2860)) / np.float32(0.3530)
+    assert (images.shape, images.ndim, len(images), images.dtype) == (whole.shape, 4, 300, whole.dtype)
+    taken = images[index]
+    assert taken.dtype == np.float32
+    assert taken.flags.writeable
+    assert np.array_equal(taken, whole[index])
+    assert np.array_equal(np.asarray(images), whole)
+
+
+def test_stored_pixels_are_read_only():
+    raw = np.zeros((2, 1, 2, 2), np.uint8)
+    split = Split(Pixels(raw, 0.5, 0.5), np.array([0, 1]))
+    Dataset("two", "Two", split, split, ("a", "b"), {}, "mlp")
+    with pytest.raises(ValueError, match="read-only"):
+        raw[0] = 1
 
 
 def test_fashion_mnist_from_a_folder(folder):

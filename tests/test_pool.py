@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.data.digits import digits
+from edgefl.data.pixels import Pixels
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine import nursery as nurseries
 from edgefl.engine import pool
@@ -372,7 +373,9 @@ def test_a_shared_data_set_is_the_same_and_cannot_be_written_to():
     whole = digits()
     image = Split(whole.train.x[:, :, ::-1], whole.train.y[::-1].copy())  # neither contiguous
     groups = {"train_owner": np.arange(len(whole.train)) % 2, "test_owner": np.arange(len(whole.test)) % 2}
-    for data in (whole, replace(whole, train=image, **groups)):
+    raw = [np.random.default_rng(n).integers(256, size=(n, 1, 8, 8), dtype=np.uint8) for n in (7, 3)]
+    stored = [Split(Pixels(images, 0.3, 0.4), np.arange(len(images))) for images in raw]
+    for data in (whole, replace(whole, train=image, **groups), replace(whole, train=stored[0], test=stored[1])):
         twin = shared(*share(data))
         assert isinstance(twin, Dataset)
         assert twin.apart()[0] == data.apart()[0]
@@ -383,6 +386,8 @@ def test_a_shared_data_set_is_the_same_and_cannot_be_written_to():
             with pytest.raises(ValueError, match="read-only"):
                 copy[0] = 0
         assert (twin.train_owner is None) == (data.train_owner is None)
+        assert np.array_equal(twin.train.x[:2], data.train.x[:2])
+        assert np.array_equal(np.asarray(twin.test.x), np.asarray(data.test.x))
     assert repr(Dataset.together(*whole.apart())) == repr(whole)
 
 

@@ -75,13 +75,12 @@ def command(
 
         check_trace(trace)
     # Torch takes seconds to import: what can be refused without it has been by now.
+    from edgefl.engine import prepare_workers
+    from edgefl.local.host import keep_freed_memory
     from edgefl.tracing import span
 
-    if not dry_run and not started and (config.workers > 1 or config.engine not in (None, "inline") or config.enforce == "hard"):
-        from edgefl.engine.nursery import warm
-
-        warm(config.workers)  # workers import what they need while this process does
-    from edgefl.local.host import keep_freed_memory
+    if not dry_run and not started:
+        prepare_workers(config.engine, config.workers, config.enforce)
 
     keep_freed_memory()
     with span("start"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.data.idx import read_idx
+from edgefl.data.pixels import Pixels
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import DataError
 from edgefl.registry import dataset
@@ -16,7 +17,6 @@ MEAN, STD = 0.2860, 0.3530  # of the training pixels, as every user of the set t
 CLASS_NAMES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
-_AT_ONCE = 128  # images, whose intermediate results a cache holds
 _HOW = "give its folder with --data-dir, or install Debian's package dataset-fashion-mnist"
 
 
@@ -56,8 +56,4 @@ def _read(folder: Path, part: str) -> Split:
         raise DataError(f"{images_path}: {len(images)} images, but {labels_path.name} has {len(labels)} labels")
     if len(labels) and labels.max() >= len(CLASS_NAMES):
         raise DataError(f"{labels_path}: label {labels.max()}, expected 0 to {len(CLASS_NAMES) - 1}")
-    x = np.empty((len(images), 1, 28, 28), np.float32)
-    for start in range(0, len(images), _AT_ONCE):
-        block = slice(start, start + _AT_ONCE)
-        x[block, 0] = (images[block].astype(np.float32) / np.float32(255.0) - np.float32(MEAN)) / np.float32(STD)
-    return Split(x, labels.astype(np.int64))
+    return Split(Pixels(images[:, None], MEAN, STD), labels.astype(np.int64))

@@ -113,7 +113,7 @@ def _joined(splits: list[Split], shape: tuple[int, ...], offsets: list[int]) -> 
     x = np.empty((sum(map(len, splits)), *shape), np.float32)
     start = 0
     for split in splits:
-        x[start : start + len(split)] = resized(split.x, *shape[1:])  # one channel spreads over all
+        x[start : start + len(split)] = resized(np.asarray(split.x), *shape[1:])  # one channel spreads over all
         start += len(split)
     return Split(x, np.concatenate([split.y + offset for split, offset in zip(splits, offsets, strict=True)]))
 

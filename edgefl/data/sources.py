@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from edgefl.data.pixels import Pixels
 from edgefl.errors import DataError
 
 _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domain", "test_domain")
@@ -15,12 +16,12 @@ _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domai
 
 @dataclass(frozen=True)
 class Split:
-    """Samples ``x``, ready for a network, and labels ``y`` (n,) int64.
+    """Samples ``x``, ready for a network when they are taken, and labels ``y`` (n,) int64.
 
     Images are (n, channels, height, width) float32, text is (n, length) int64 token ids.
     """
 
-    x: np.ndarray
+    x: np.ndarray | Pixels
     y: np.ndarray
 
     def __len__(self) -> int:
@@ -72,12 +73,9 @@ class Dataset:
                 raise DataError(f"{where}: {len(split.x)} samples but {len(split.y)} labels")
             if split.y.min() < 0 or split.y.max() >= self.classes:
                 raise DataError(f"{where}: labels {split.y.min()} to {split.y.max()}, expected 0 to {self.classes - 1}")
-            if split.x.dtype == np.int64 and split.x.size and not 0 <= split.x.min() <= split.x.max() < self.vocabulary:
-                found = f"token ids {split.x.min()} to {split.x.max()}"
-                raise DataError(f"{where}: {found}, expected 0 to {self.vocabulary - 1} (vocabulary {self.vocabulary})")
-            if split.x.dtype == np.float32 and not np.isfinite(split.x).all():
-                raise DataError(f"{where}: a sample holds NaN or infinity")
-            split.x.setflags(write=False)
+            if isinstance(split.x, np.ndarray):
+                self._check_values(where, split.x)
+            (split.x.raw if isinstance(split.x, Pixels) else split.x).setflags(write=False)
             split.y.setflags(write=False)
         if (self.train.x.shape[1:], self.train.x.dtype) != (self.test.x.shape[1:], self.test.x.dtype):
             shapes = [f"{split.x.dtype} {split.x.shape[1:]}" for split in (self.train, self.test)]
@@ -89,6 +87,13 @@ class Dataset:
         if self.train_domain is not None and not np.array_equal(np.unique(self.train_domain), np.arange(len(self.domain_names))):
             numbers = f"domains {np.unique(self.train_domain).tolist()}"
             raise DataError(f"dataset {self.name}: {numbers} for {len(self.domain_names)} names: {', '.join(self.domain_names)}")
+
+    def _check_values(self, where: str, x: np.ndarray) -> None:
+        if x.dtype == np.int64 and x.size and not 0 <= x.min() <= x.max() < self.vocabulary:
+            found = f"token ids {x.min()} to {x.max()}"
+            raise DataError(f"{where}: {found}, expected 0 to {self.vocabulary - 1} (vocabulary {self.vocabulary})")
+        if x.dtype == np.float32 and not np.isfinite(x).all():
+            raise DataError(f"{where}: a sample holds NaN or infinity")
 
     def _check_groups(self, kind: str, train: np.ndarray | None, test: np.ndarray | None) -> None:
         """Check that ``train`` and ``test`` number each sample's owner or domain, the same ones in both, and make them read-only."""
@@ -116,9 +121,18 @@ class Dataset:
         return self.train.x.shape[1:]
 
     def apart(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the plain fields by name, and the arrays: ``train.x``, ``train.y``, …, ``train_owner`` where there is one."""
+        """Return the plain fields by name, and the arrays: ``train.x``, ``train.y``, …, ``train_owner`` where there is one.
+
+        Of :class:`Pixels` the array is what is stored, and mean and deviation are a field of that name.
+        """
         facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS)}
-        arrays = {f"{part}.{axis}": getattr(getattr(self, part), axis) for part in _SPLITS for axis in ("x", "y")}
+        arrays: dict[str, np.ndarray] = {}
+        for part in _SPLITS:
+            split: Split = getattr(self, part)
+            if isinstance(split.x, Pixels):
+                facts[f"{part}.x"] = split.x.mean, split.x.std
+            arrays[f"{part}.x"] = split.x.raw if isinstance(split.x, Pixels) else split.x
+            arrays[f"{part}.y"] = split.y
         groups = {name: getattr(self, name) for name in _GROUPS}
         return facts, arrays | {name: array for name, array in groups.items() if array is not None}
 
@@ -126,7 +140,10 @@ class Dataset:
     def together(cls, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
         """Return the data set of what :meth:`apart` gave, or of equal arrays; nothing is read, so nothing is checked again."""
         data = object.__new__(cls)
-        splits = {part: Split(arrays[f"{part}.x"], arrays[f"{part}.y"]) for part in _SPLITS}
+        fields, splits = dict(facts), dict[str, Split]()
+        for part in _SPLITS:
+            x, scale = arrays[f"{part}.x"], fields.pop(f"{part}.x", None)
+            splits[part] = Split(x if scale is None else Pixels(x, *scale), arrays[f"{part}.y"])
         groups = {name: arrays.get(name) for name in _GROUPS}
-        vars(data).update({**facts, **splits, **groups})
+        vars(data).update({**fields, **splits, **groups})
         return data

@@ -31,6 +31,17 @@ class Engine(Protocol):
         ...
 
 
+def prepare_workers(name: str | None, workers: int, enforce: str) -> None:
+    """Where these settings have workers, or may come to have them, start what they come from, without waiting for it.
+
+    Called early, it imports torch in a process of its own while this one prepares a run.
+    """
+    if workers > 1 or name not in (None, "inline") or enforce == "hard":
+        from edgefl.engine.nursery import warm
+
+        warm(workers)
+
+
 def open_engine(name: str, workers: int, clients: Clients) -> AbstractContextManager[Engine]:
     """Return an engine as a context manager that releases its workers.
 

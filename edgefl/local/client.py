@@ -119,7 +119,7 @@ class Clients:
             arrived = self._decoded(job, parts)
             personal, memory = self._kept(job, parts)
         shard = self.shards.train(client)
-        x, y = torch.from_numpy(shard.x).to(self.device), torch.from_numpy(shard.y).to(self.device)
+        x, y = (torch.from_numpy(np.asarray(part)).to(self.device) for part in (shard.x, shard.y))
         has = np.zeros(task.architecture.classes, bool)
         has[shard.y] = True
         present = torch.from_numpy(has).to(self.device)

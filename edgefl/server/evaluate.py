@@ -46,7 +46,7 @@ def _batch(x: np.ndarray, layout: torch.memory_format) -> Tensor:
 
 def accuracy(module: nn.Module, split: Split, batch_size: int) -> float:
     """Return the share of ``split`` that ``module`` classifies correctly, in [0, 1]."""
-    return share_correct(logits(module, split.x, batch_size), split.y)
+    return share_correct(logits(module, np.asarray(split.x), batch_size), split.y)
 
 
 def share_correct(outputs: np.ndarray, labels: np.ndarray) -> float:
