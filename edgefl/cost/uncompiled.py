@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -39,7 +39,13 @@ def uncompiled() -> Iterator[None]:
 
 
 class _Empty(ModuleType):
-    """The package before its own code has run: its modules can be imported, and what else is asked of it makes it run."""
+    """The package before its own code has run: its modules can be imported, and what else is asked of it makes it run.
+
+    Attributes:
+        compiled_autograd: what torch switches off around gradients under ``vmap``: it is off.
+    """
+
+    compiled_autograd = SimpleNamespace(_disable=contextlib.nullcontext)
 
     def graph_break(self) -> None:
         """Mark where compiled code would stop."""

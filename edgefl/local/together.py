@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from edgefl.cost.trace import Loss
+from edgefl.cost.uncompiled import uncompiled
 from edgefl.local.capture import CaptureError, Flat, Inputs, Take, Whole, capture, gradient_of, laid_out
 from edgefl.local.gradients import Captures
 from edgefl.local.train import batches
@@ -106,7 +107,8 @@ def gradients_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
     def take(inputs: Inputs) -> Flat:
         leaves = {name: inputs.tensors[name] for name in trained}
         rest = {name: tensor for name, tensor in inputs.tensors.items() if name not in leaves}
-        gradients, values = several(leaves, rest, inputs.batch.x, inputs.batch.y, inputs.batch.present)
+        with uncompiled():
+            gradients, values = several(leaves, rest, inputs.batch.x, inputs.batch.y, inputs.batch.present)
         return [values.detach(), *(laid_out(gradients[name].detach(), leaves[name]) for name in trained)]
 
     return take
