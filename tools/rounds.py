@@ -31,11 +31,11 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "fedavg": {},
     "fedhm": {"tiers": THREE, "tier_assignment": "uniform"},
     "prism": {"tiers": THREE, "tier_assignment": "uniform"},
-    "flanc": {"tiers": THREE, "tier_assignment": "uniform"},
+    "flanc": {"tiers": THREE, "tier_assignment": "uniform", "lr": 0.01},
     "fedpara": {},
     "factorized-fl": {},
 }
-"""Method → what differs from the work's configuration; FedPara and Factorized-FL train one size only."""
+"""Method → what differs from the work's configuration; FedPara and Factorized-FL train one size only, and FLANC diverges at the work's rate."""
 KEEP = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TOP_PAD_": str(2**26)}
 """Tells glibc to keep what a step has freed for the next one."""
 
