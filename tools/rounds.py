@@ -35,7 +35,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
     "fedpara": {},
     "factorized-fl": {},
 }
-"""Method → what differs from the work's configuration; FedPara and Factorized-FL train one size only, and FLANC diverges at the work's rate."""
+"""Method → what differs from the work's configuration; FedPara and Factorized-FL train one size, and FLANC diverges at the work's rate."""
 KEEP = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TOP_PAD_": str(2**26)}
 """Tells glibc to keep what a step has freed for the next one."""
 
