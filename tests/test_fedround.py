@@ -20,7 +20,7 @@ from edgefl import RunConfig, fedround
 from edgefl.errors import BundleError, CheckpointError, InputError, WireError
 from edgefl.fedround import FedRound, fed_round
 from edgefl.files import sha256, write_bytes
-from edgefl.local.client import first_personal, trained_shapes
+from edgefl.local.parts import first_personal, trained_shapes
 from edgefl.onnxio.bundle import Manifest, Objective, TierEntry, TrainEntry, read, write
 from edgefl.outcome import checkpoint_of
 from edgefl.prepare import prepare
