@@ -43,6 +43,18 @@ with uncompiled():
     assert 'torch._dynamo.eval_frame' in sys.modules
 assert torch._dynamo is sys.modules['torch._dynamo'] and torch._dynamo.__file__
 """
+A_MODULE = """
+import sys, torch
+from edgefl.cost.uncompiled import uncompiled
+finders = list(sys.meta_path)
+with uncompiled():
+    from torch._dynamo.source import AttrSource
+    import torch._dynamo.exc
+    assert AttrSource is torch._dynamo.source.AttrSource and torch._dynamo.eval_frame
+    assert torch._dynamo.source.__spec__.name == 'torch._dynamo.source' and torch._dynamo.source.__spec__.origin.endswith('.py')
+    assert torch._dynamo.guards.AttrSource is AttrSource  # imported once
+assert sys.meta_path == finders
+"""
 BEFORE = """
 import sys, torch, torch._dynamo
 from edgefl.cost.uncompiled import uncompiled
@@ -54,7 +66,9 @@ assert torch._dynamo is real is sys.modules['torch._dynamo']
 
 
 @pytest.mark.parametrize(
-    "code", [PLAYED + NOT_IMPORTED + COMPILES, WITHIN + COMPILES, BEFORE], ids=["a run", "what is not known", "imported before"]
+    "code",
+    [PLAYED + NOT_IMPORTED + COMPILES, WITHIN + COMPILES, A_MODULE + COMPILES, BEFORE],
+    ids=["a run", "what is not known", "a module", "imported before"],
 )
 def test_the_compiler_is_not_imported_until_it_is_asked_for(code):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

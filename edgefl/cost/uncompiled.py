@@ -1,7 +1,8 @@
 """Torch without its compiler: fake tensors and optimizers import ``torch._dynamo``, for over a second, to ask it what concerns nobody here.
 
-They read three of its settings, and tell it what not to compile; nothing is compiled. Within :func:`uncompiled` an empty package
-answers them in its place, whose modules are the real ones. Afterwards the compiler can be imported as ever, as torch's exporter does.
+They read a few of its settings, and tell it what not to compile; nothing is compiled. Within :func:`uncompiled` an empty package answers
+them in its place. Where more is asked of it, the real one is imported after all. Afterwards that can be done as ever, as torch's exporter
+does.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import contextlib
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
-_NAME = "torch._dynamo"
+_NAME, _SETTINGS = "torch._dynamo", "torch._dynamo.config"
 
 
 @contextlib.contextmanager
@@ -32,14 +35,18 @@ def uncompiled() -> Iterator[None]:
     package = _empty()
     sys.modules[_NAME] = package
     torch._dynamo = package
+    finder = _Finder(package)
+    sys.meta_path.insert(0, finder)
     try:
+        importlib.import_module(_SETTINGS)
         yield
     finally:
+        sys.meta_path.remove(finder)
         _put_away(package)
 
 
 class _Empty(ModuleType):
-    """The package before its own code has run: its modules can be imported, and what else is asked of it makes it run.
+    """The package before its own code has run: what it does not know itself makes it run.
 
     Attributes:
         compiled_autograd: what torch switches off around gradients under ``vmap``: it is off.
@@ -57,13 +64,42 @@ class _Empty(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # of the import system
             raise AttributeError(name)
-        _put_away(self)
-        return getattr(importlib.import_module(_NAME), name)
+        return getattr(_real(self), name)
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds the modules of the package: they need all of it, but for its settings."""
+
+    def __init__(self, package: ModuleType) -> None:
+        self._package = package
+        self._spec: ModuleSpec | None = None
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return how to come by a module that has been imported with the whole package; None where that is not asked for."""
+        if not name.startswith(f"{_NAME}.") or name == _SETTINGS or sys.modules.get(_NAME) is not self._package:
+            return None
+        _real(self._package)
+        module = importlib.import_module(name)
+        self._spec, module.__spec__ = module.__spec__, None  # with one of its own it would be run once more
+        return ModuleSpec(name, self)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module that there is."""
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave it as it was."""
+        module.__spec__ = self._spec
+
+
+def _real(package: ModuleType) -> ModuleType:
+    _put_away(package)
+    return importlib.import_module(_NAME)
 
 
 @functools.cache
 def _empty() -> ModuleType:
-    """Return the one that there is: it knows those of its modules that have been imported."""
+    """Return the one that there is: it knows its settings once they have been imported."""
     package, spec = _Empty(_NAME), importlib.util.find_spec(_NAME)
     assert spec is not None  # a part of torch
     package.__spec__, package.__path__ = spec, list(spec.submodule_search_locations or ())
@@ -71,7 +107,7 @@ def _empty() -> ModuleType:
 
 
 def _put_away(package: ModuleType) -> None:
-    """Make room for the real package; those of its modules that were imported stay."""
+    """Make room for the real package; its settings stay."""
     if sys.modules.get(_NAME) is package:
         del sys.modules[_NAME]
         del torch._dynamo
