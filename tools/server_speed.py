@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from edgefl.costing import tier_cost
+from edgefl.local.host import keep_freed_memory
 from edgefl.local.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
@@ -210,6 +211,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the command simulate and its workers do
     rows = list(wire_rows(10 * options.turns))
     for name, ratios in (("fedavg", (1.0,)), ("heterofl", (1.0, 0.5, 0.25)), ("fedhm", (1.0, 0.5, 0.25))):
         rows += aggregate_rows(name, ratios, options.updates, options.turns)
