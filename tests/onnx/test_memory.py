@@ -80,7 +80,7 @@ def samples(shape: tuple[int, ...], count: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal((count, *shape)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("model", "method", "ratio"), networks())
+@pytest.mark.parametrize(("model", "method", "ratio"), list(networks()))
 def test_an_inference_holds_and_computes_in_onnxruntime_what_was_predicted(model, method, ratio):
     """At both batch sizes, of large networks at one sample alone; one test, because an export takes longer than all else."""
     for batch_size in BATCHES[:1] if model in LARGE else BATCHES:
