@@ -83,8 +83,9 @@ def test_a_narrow_network_computes_what_its_units_compute_in_the_wide_one(name):
     x = torch.randint(80, (3, 5)) if architecture.vocabulary else torch.randn(3, *architecture.input_shape, dtype=torch.float64)
     with torch.no_grad():
         expected = narrow(x)
-        # Without normalisation values grow from block to block, and with them what rounding leaves where they cancel.
-        torch.testing.assert_close(wide(x), expected, rtol=1e-9, atol=1e-7 * float(expected.abs().max()))
+        # The transformer's values grow from block to block without normalisation, and with them what rounding leaves where they cancel.
+        slack = 1e-7 * float(expected.abs().max()) if name == "deit-tiny" else 1e-9
+        torch.testing.assert_close(wide(x), expected, rtol=1e-9, atol=slack)
 
 
 @pytest.mark.parametrize("name", models.names())
