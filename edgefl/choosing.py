@@ -17,6 +17,7 @@ from edgefl.errors import StorageError
 from edgefl.files import user_cache, write_json
 from edgefl.local.capture import CaptureError, Flat, Inputs, capture, gradient_of
 from edgefl.local.client import loss_of
+from edgefl.local.layout import in_layout, lay_out, layout_of
 from edgefl.local.together import captured_together, gradients_of
 from edgefl.machine import processor_name, usable_threads
 from edgefl.models.base import named_tensors
@@ -78,10 +79,12 @@ def tried(session: Session, tier: Tier) -> Trial:
     size = min(task.training.batch_size, len(session.data.train))
     x, y = (torch.tensor(part[:size], device=device) for part in (session.data.train.x, session.data.train.y))
     present = torch.ones(task.architecture.classes, dtype=torch.bool, device=device)
+    layout = layout_of(module, x[:1])
+    lay_out(module, layout)
     one = Inputs(named_tensors(module), Batch(x, y, present, _LARGEST))
     loss = loss_of(method, task.objective, {})
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    written = gradient_of(module, loss, trained)
+    written = gradient_of(module, in_layout(loss, layout), trained)
     try:
         alone = capture(written, one)
     except CaptureError:

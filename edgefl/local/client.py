@@ -19,7 +19,9 @@ from edgefl.data.mix import load
 from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset
 from edgefl.finite import is_finite
+from edgefl.local.gradients import written
 from edgefl.local.job import Job, Member, Task, Work
+from edgefl.local.layout import in_layout
 from edgefl.local.objective import Objective
 from edgefl.local.parts import Parts
 from edgefl.local.together import Samples, train_together
@@ -144,9 +146,10 @@ class Clients:
             from edgefl.local.onnx_loop import train_in_onnx  # workers that train in torch do without onnxruntime
 
             return partial(train_in_onnx, work.job.graphs)
-        choices = len(work.job.method.draws(work.job.tier))
-        parts = work.parts
-        gradient = parts.gradients.gradient("one", work.module, work.loss, parts.trained, choices) if captures else None
+        parts, choices = work.parts, len(work.job.method.draws(work.job.tier))
+        loss = in_layout(work.loss, parts.layout)
+        captured = partial(parts.gradients.gradient, "one", parameters=parts.trained, choices=choices)
+        gradient = captured(work.module, loss) if captures else written(work.module, loss)
         return partial(train, gradient=gradient, memory=self.held(work))
 
     def held(self, work: Work) -> StepMemory:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from edgefl.cost.memory import StepMemory
 from edgefl.local.gradients import Captures
+from edgefl.local.layout import lay_out, layout_of
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Tier
@@ -73,6 +74,13 @@ class Parts:
     def trained(self) -> Mapping[str, nn.Parameter]:
         """The parameters of :meth:`network` that training changes, by name."""
         return {name: parameter for name, parameter in self._network.named_parameters() if parameter.requires_grad}
+
+    @cached_property
+    def layout(self) -> torch.memory_format:
+        """The order in which images lie while :meth:`network` is trained in torch, at its full speed."""
+        layout = layout_of(self.another(), self.architecture.samples(1).to(self.device))
+        lay_out(self._network, layout)
+        return layout
 
     @cached_property
     def _network(self) -> nn.Module:
