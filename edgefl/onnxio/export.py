@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxio.batch import fixed_reshapes
+from edgefl.onnxio.decomposing import sparing
 from edgefl.onnxio.graphs import dims_of, graphs_in
 
 OPSET = 20
@@ -121,10 +122,11 @@ def exporting() -> Iterator[None]:
     """Call torch's exporter in here: in silence, and without work that it would do anew or in vain.
 
     Its table of operators, half a second's work, is made once in a process; shapes of an LSTM are said, not found by running its steps
-    one by one. Both are private parts of torch: where they look otherwise, the exporter does as it does, and takes longer.
+    one by one; graphs are traced again only where that is needed to decompose them. All are private parts of torch: where they look
+    otherwise, the exporter does as it does, and takes longer.
     """
     with quiet(), contextlib.ExitStack() as patches:
-        for module, name, function in (_tables(), _recurrent_shapes()):
+        for module, name, function in (_tables(), _recurrent_shapes(), _decomposition()):
             if module is not None:
                 patches.enter_context(mock.patch.object(module, name, function))
         yield
@@ -155,6 +157,17 @@ def _recurrent_shapes() -> tuple[Any, str, Any]:
 
     name = "one_layer_lstm"
     return (decompositions, name, shapes) if hasattr(decompositions, name) else (None, "", None)
+
+
+@functools.cache
+def _decomposition() -> tuple[Any, str, Any]:
+    """Return the module that decomposes graphs (None: there is none), its function's name, and one that does only where it must."""
+    try:
+        from torch.onnx._internal.exporter import _fx_passes as passes
+    except ImportError:
+        return None, "", None
+    name = "decompose_with_registry"
+    return (passes, name, sparing(decompose)) if (decompose := getattr(passes, name, None)) else (None, "", None)
 
 
 @contextlib.contextmanager
