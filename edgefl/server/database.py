@@ -20,7 +20,7 @@ _APPLICATION = 0x4544_4746
 """In the file's header: "EDGF"."""
 _SETTINGS = {
     "page_size": 16384,  # rows are tens of kilobytes
-    "cache_size": -8192,  # KiB: of a larger transaction, the rest goes to disk before the commit
+    "cache_size": -65536,  # KiB: of a larger transaction, the rest goes to disk before the commit, after a wait for the journal each time
     "journal_mode": "DELETE",
     "synchronous": "EXTRA",
     "secure_delete": "OFF",
