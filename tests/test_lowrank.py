@@ -11,9 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from edgefl.errors import ConfigError
 from edgefl.factor import hadamard, tucker
+from edgefl.factor.layers import SquaredNorm
 from edgefl.factor.tucker_layers import small_layers
 from edgefl.methods.base import create
 from edgefl.methods.fedpara import candidates
@@ -167,3 +169,22 @@ def test_pufferfish_keeps_what_the_rank_can_hold():
 
 def test_pufferfish_refuses_what_remembers_coordinates():
     assert set(create("pufferfish").refuses) == {"dyn", "scaffold", "avgm", "adam", "yogi", "async"}
+
+
+def test_the_squared_norm_has_the_product_s_derivatives_the_second_included():
+    generator = torch.Generator().manual_seed(5)
+    left, right = (torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in ((5, 3), (3, 4)))
+
+    def norm(left, right):
+        return SquaredNorm.apply(left, right)[0]
+
+    torch.testing.assert_close(norm(left, right), (left @ right).square().sum())
+    assert torch.autograd.gradcheck(norm, (left, right))
+    assert torch.autograd.gradgradcheck(norm, (left, right))
+
+
+def test_the_squared_norm_s_derivatives_take_one_product_each():
+    left, right = torch.randn(8, 3, requires_grad=True), torch.randn(3, 6, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        SquaredNorm.apply(left, right)[0].backward()
+    assert counter.get_total_flops() == 2 * (2 * 3 * 3 * (8 + 6))

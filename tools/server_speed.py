@@ -10,7 +10,7 @@ figures are medians over turns, ratios medians of the ratios of each turn.
 - aggregate: the time of aggregating updates from their payloads, over that of NumPy, which reads each tensor's bytes and adds it to a
   float64 sum by ``sum += weight * array``, with no check; of FedHM's factors it first multiplies the full weights. ``float32`` is NumPy
   with float32 sums, which is less exact and no bar.
-- step: a training step over that of the dense network; "of MACs" is that divided by the ratio of their MACs.
+- step: a training step, as clients take it, over that of the dense network; "of MACs" is that divided by the ratio of their MACs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,17 @@ import numpy as np
 import torch
 
 from edgefl.costing import tier_cost
+from edgefl.local.capture import Inputs, capture, gradient_of
+from edgefl.local.client import loss_of
 from edgefl.local.host import keep_freed_memory
+from edgefl.local.layout import in_layout, lay_out, layout_of
+from edgefl.local.objective import PLAIN
 from edgefl.local.training import Training
+from edgefl.local.update import Update
 from edgefl.methods.base import create
-from edgefl.models.base import Architecture
-from edgefl.records import Batch, Submodel, Tier, Update
+from edgefl.models.base import Architecture, named_tensors
+from edgefl.records import Batch, Submodel, Tier
+from edgefl.records import Update as Arrived
 from edgefl.wire import decode, encode, encode_into
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -113,7 +119,7 @@ def aggregate_rows(name: str, ratios: tuple[float, ...], updates: int, turns: in
 
     def ours() -> None:
         came = (
-            Update(number, of.submodel.tier, decode(payload, of.shapes, "", copy=False), of.submodel.places, 1 + number)
+            Arrived(number, of.submodel.tier, decode(payload, of.shapes, "", copy=False), of.submodel.places, 1 + number)
             for number, of, payload in arrivals()
         )
         method.aggregate(state, came)
@@ -174,20 +180,24 @@ def step_rows(architecture: Architecture, batch: int, methods: Mapping[str, floa
 
 
 def step_of(name: str, architecture: Architecture, ratio: float, samples: int) -> Callable[[], None]:
-    """Return a training step of a method on random samples."""
+    """Return a training step of a method on random samples, as clients take it."""
     method, tier, rng = create(name, tiers=(ratio,)), Tier(ratio), np.random.default_rng(0)
     state = method.init(architecture, (tier,), rng)
     received = method.submodel(state, tier, rng).tensors
     module = method.network(architecture, tier).train()
     module.load_state_dict({**received, **method.first_personal(architecture, tier, rng)})
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.001, momentum=0.9, foreach=False)
     x = torch.from_numpy(rng.normal(size=(samples, *architecture.input_shape)).astype(np.float32))
-    batch = Batch(x, torch.from_numpy(rng.integers(architecture.classes, size=samples)))
+    y = torch.from_numpy(rng.integers(architecture.classes, size=samples))
+    batch = Batch(x, y, torch.ones(architecture.classes, dtype=torch.bool))
+    layout, loss = layout_of(module, x[:1]), loss_of(method, PLAIN, received)
+    lay_out(module, layout)
+    trained = {key: parameter for key, parameter in module.named_parameters() if parameter.requires_grad}
+    inputs = Inputs(named_tensors(module), batch)
+    gradient = capture(gradient_of(module, in_layout(loss, layout), list(trained)), inputs)
+    update = Update(Training(1, samples, 0.001, 0.9, 0.0), trained, ())
 
     def step() -> None:
-        method.local_loss(module, batch, received).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        update.take(dict(zip(trained, gradient(inputs)[1:], strict=True)))
 
     return step
 

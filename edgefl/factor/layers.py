@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -104,7 +104,39 @@ def composed_weight(u: Tensor, v: Tensor) -> Tensor:
     return roll(left @ right, shape)
 
 
+class SquaredNorm(torch.autograd.Function):
+    """‖LR‖²_F of factors L (a × r) and R (r × b), as ⟨LᵀL, RRᵀ⟩: a scalar, and the two Gram matrices (r × r) that it is made of.
+
+    The derivatives are 2L(RRᵀ) and 2(LᵀL)R, a product each; autograd, which does not know that a Gram matrix is symmetric, takes two.
+    """
+
+    generate_vmap_rule = True  # several clients' layers at once
+
+    @staticmethod
+    def forward(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the squared norm and the Gram matrices of L's columns and R's rows."""
+        columns, rows = left.t() @ left, right @ right.t()
+        return torch.sum(columns * rows), columns, rows
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Keep the factors and their Gram matrices."""
+        _, columns, rows = output
+        ctx.mark_non_differentiable(columns, rows)
+        ctx.save_for_backward(*inputs, columns, rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the derivatives by the factors."""
+        left, right, columns, rows = ctx.saved_tensors
+        if torch.is_grad_enabled():  # this is to be differentiated in its turn
+            columns, rows = left.t() @ left, right @ right.t()
+        by_left, by_right = rows * (2 * gradient), columns * (2 * gradient)
+        # In the layout of the factors, which are mostly views of transposed weights.
+        return (by_left.t() @ left.t()).t(), by_right @ right if right.is_contiguous() else (right.t() @ by_right.t()).t()
+
+
 def frobenius_sq(layer: LowRank) -> Tensor:
-    """Return ‖UVᵀ‖²_F as ⟨UᵀU, VᵀV⟩: r²(a + b) multiplications instead of the r·a·b of the product itself."""
-    left, right = layer.factors()
-    return torch.sum((left.T @ left) * (right @ right.T))
+    """Return ‖UVᵀ‖²_F: r²(a + b) multiplications instead of the r·a·b of the product itself, and as many again for its derivatives."""
+    norm: Tensor = SquaredNorm.apply(*layer.factors())[0]  # type: ignore[no-untyped-call]
+    return norm
