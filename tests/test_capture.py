@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from edgefl.local.capture import CaptureError, Inputs, capture, gradient_of
+from edgefl.local.capture import CaptureError, Inputs, capture, gradient_of, recorded
 from edgefl.local.client import loss_of
 from edgefl.local.gradients import MANY, Captures, written
 from edgefl.local.objective import PLAIN, Objective
@@ -135,3 +135,19 @@ def test_numbers_that_are_none_stay_so():
     assert found.isnan()
     assert expected.isnan()
     assert all(torch.equal(a.isnan(), b.isnan()) for a, b in zip(grads, gradients(module), strict=True))
+
+
+def test_the_gradient_of_a_relu_is_laid_out_as_its_output():
+    weight, x = torch.randn(4, 3, 3, 3), torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    linear = torch.randn(2, 4 * 6 * 6)
+
+    def step():
+        kept = weight.detach().requires_grad_()
+        loss = F.linear(F.conv2d(x, kept).relu().flatten(1), linear).sum()
+        return [loss.detach(), *torch.autograd.grad(loss, [kept])]
+
+    run = recorded(step, [weight, x, linear])
+    assert same(run(weight, x, linear), step())
+    operations = [node.target for node in run.__self__.graph.nodes if node.op == "call_function"]
+    masked = operations.index(torch.ops.aten.threshold_backward.grad_input)
+    assert operations[masked - 1] is torch.ops.aten.clone.default

@@ -164,6 +164,7 @@ class _Recorder(TorchDispatchMode):
         node = self.graph.call_function(func, *tree_map_only(Tensor, self.node, (args, kwargs or {})))
         if isinstance(out, Tensor):
             self._nodes[id(out)] = out, node
+            node.meta["channels_last"] = out.dim() == 4 and out.is_contiguous(memory_format=torch.channels_last)
         else:
             for number, part in enumerate(out):
                 if isinstance(part, Tensor):
