@@ -29,6 +29,8 @@ LONG_S = 0.1
 SHORT_RUN_S = 1.0
 """Training that takes less than this in all is over before workers pay off."""
 _REPEATS = 7
+_STEPS = 2
+"""Goes up when steps are taken in another way than before: trials of the old one say nothing then."""
 _LARGEST = 0.999
 """The draw of the most expensive step, where steps are drawn."""
 
@@ -119,7 +121,7 @@ def _key(session: Session) -> Mapping[str, object]:
     config = session.config
     keys = ("method", "method_options", "model", "norm", "dataset", "batch_size", "micro_batch", "objective", "device")
     of_run = {key: getattr(config, key) for key in keys} | {"tier": session.tiers[0].ratio}
-    return {**of_run, "processor": processor_name(), "torch": torch.__version__, "together": TOGETHER}
+    return {**of_run, "processor": processor_name(), "torch": torch.__version__, "together": TOGETHER, "steps": _STEPS}
 
 
 def kept(key: Mapping[str, object], measure: Callable[[], Trial]) -> Trial:
