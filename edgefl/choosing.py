@@ -7,18 +7,20 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from edgefl.engine import TOGETHER
 from edgefl.errors import StorageError
 from edgefl.files import user_cache, write_json
-from edgefl.local.capture import CaptureError, Flat, Inputs, capture, gradient_of
+from edgefl.local.capture import CaptureError, Inputs, capture, gradient_of
 from edgefl.local.client import loss_of
 from edgefl.local.layout import in_layout, lay_out, layout_of
 from edgefl.local.together import captured_together, gradients_of
+from edgefl.local.update import Update
 from edgefl.machine import processor_name, usable_threads
 from edgefl.models.base import named_tensors
 from edgefl.records import Batch, Tier
@@ -28,8 +30,8 @@ LONG_S = 0.1
 """A step as long as this is one of arithmetic: to take several at once gains nothing, and is not tried."""
 SHORT_RUN_S = 1.0
 """Training that takes less than this in all is over before workers pay off."""
-_REPEATS = 7
-_STEPS = 2
+_REPEATS = 9
+_STEPS = 3
 """Goes up when steps are taken in another way than before: trials of the old one say nothing then."""
 _LARGEST = 0.999
 """The draw of the most expensive step, where steps are drawn."""
@@ -64,7 +66,7 @@ def choose(session: Session) -> Choice:
     if config.enforce == "hard" or config.runtime == "onnx":
         workers = cores
         return Choice("pool" if workers > 1 else "inline", workers, "clients take their steps one by one here")
-    trial = kept(_key(session), lambda: tried(session, session.tiers[0]))
+    trial = kept(_key(session, cores), lambda: tried(session, session.tiers[0], 1 if cores > 1 else torch.get_num_threads()))
     step_s = trial.together_s if trial.groups and trial.together_s is not None else trial.alone_s
     steps = config.rounds * session.per_round * session.clients.task.training.steps(session.clients.shards.mean)
     workers = cores if steps * step_s > SHORT_RUN_S else 1
@@ -73,12 +75,25 @@ def choose(session: Session) -> Choice:
     return Choice(engine, workers, f"a step takes {1e3 * trial.alone_s:.2f} ms, among {TOGETHER} {among}; about {steps:,} steps")
 
 
-def tried(session: Session, tier: Tier) -> Trial:
-    """Measure the steps of ``tier``: captured, as those of a long run are, and taken in turns, the least reading of each."""
+def tried(session: Session, tier: Tier, threads: int) -> Trial:
+    """Measure the steps of ``tier``: captured, with batch and update, as those of a long run are; in turns, the least reading of each.
+
+    Torch has ``threads`` meanwhile: one where workers will take the steps.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _tried(session, tier)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _tried(session: Session, tier: Tier) -> Trial:
     method, task, device = session.method, session.clients.task, session.clients.device
+    training = replace(task.training, lr=0.0)  # the same step however often
     state = session.first_state()
     module = method.trained(state, tier, session.clients.parts(method, tier).personal).train().to(device)
-    size = min(task.training.batch_size, len(session.data.train))
+    size = min(training.batch_size, len(session.data.train))
     x, y = (torch.tensor(part[:size], device=device) for part in (session.data.train.x, session.data.train.y))
     present = torch.ones(task.architecture.classes, dtype=torch.bool, device=device)
     layout = layout_of(module, x[:1])
@@ -88,40 +103,64 @@ def tried(session: Session, tier: Tier) -> Trial:
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     written = gradient_of(module, in_layout(loss, layout), trained)
     try:
-        alone = capture(written, one)
+        taken = capture(written, one)
     except CaptureError:
-        return Trial(_least(lambda: written(one))[0], None)
-    (alone_s,) = _least(lambda: alone(one))
-    if alone_s > LONG_S or method.draws(tier) != (None,) or task.training.micro_batch is not None:
+        return Trial(_least(lambda: written(one)[0])[0], None)
+    order = torch.arange(size, device=device)
+    update = Update(training, {name: one.tensors[name] for name in trained}, ())
+
+    def alone() -> Tensor | None:
+        value, *gradients = taken(Inputs(one.tensors, Batch(x[order], y[order], present, _LARGEST)))
+        update.take(dict(zip(trained, gradients, strict=True)))
+        return value
+
+    (alone_s,) = _least(alone)
+    if alone_s > LONG_S or method.draws(tier) != (None,) or training.micro_batch is not None:
         return Trial(alone_s, None)
     several = one.like(torch.stack([tensor.detach()] * TOGETHER) for tensor in one.flat())
     try:
-        together = captured_together(gradients_of(module, loss, trained), several, alone)
+        all_taken = captured_together(gradients_of(module, loss, trained), several, taken)
     except CaptureError:
         return Trial(alone_s, None)
-    alone_s, together_s = _least(lambda: alone(one), lambda: together(several))
+    updates = Update(training, {name: several.tensors[name] for name in trained}, (), TOGETHER)
+
+    def together() -> Tensor | None:
+        xs, ys = (torch.stack([part[order]] * TOGETHER) for part in (x, y))
+        batch = Batch(xs, ys, several.batch.present)
+        value, *gradients = all_taken(Inputs(several.tensors, batch))
+        updates.take(dict(zip(trained, gradients, strict=True)), slice(0, TOGETHER))
+        return value
+
+    alone_s, together_s = _least(alone, together)
     return Trial(alone_s, together_s / TOGETHER)
 
 
-def _least(*works: Callable[[], Flat]) -> list[float]:
+def _least(*works: Callable[[], Tensor | None]) -> list[float]:
     found = [[float("inf")] for _ in works]
     for _ in range(_REPEATS):
         for work, times in zip(works, found, strict=True):
             work()
             started = time.perf_counter()
-            loss = work()[0]
+            loss = work()
             if loss is not None:
                 loss.sum().item()  # a graphics card answers when it is done
             times.append(time.perf_counter() - started)
     return [min(times) for times in found]
 
 
-def _key(session: Session) -> Mapping[str, object]:
+def _key(session: Session, cores: int) -> Mapping[str, object]:
     """Return what a trial depends on."""
     config = session.config
     keys = ("method", "method_options", "model", "norm", "dataset", "batch_size", "micro_batch", "objective", "device")
     of_run = {key: getattr(config, key) for key in keys} | {"tier": session.tiers[0].ratio}
-    return {**of_run, "processor": processor_name(), "torch": torch.__version__, "together": TOGETHER, "steps": _STEPS}
+    return {
+        **of_run,
+        "processor": processor_name(),
+        "torch": torch.__version__,
+        "together": TOGETHER,
+        "steps": _STEPS,
+        "cores": cores,
+    }
 
 
 def kept(key: Mapping[str, object], measure: Callable[[], Trial]) -> Trial:

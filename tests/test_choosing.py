@@ -69,7 +69,7 @@ def test_long_runs_take_workers_and_steps_that_gain_are_taken_together(monkeypat
 
 def test_where_steps_cannot_be_taken_together_no_trial_says_otherwise():
     session = prepare(RunConfig.of({**SHORT, "method": "fjord", "tiers": (1.0, 0.5)}))
-    assert choosing.tried(session, session.tiers[0]).together_s is None
+    assert choosing.tried(session, session.tiers[0], 1).together_s is None
 
 
 def test_a_run_says_what_it_took_and_goes_on_with_it(tmp_path, monkeypatch):

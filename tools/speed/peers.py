@@ -54,9 +54,16 @@ def best_peer(seconds: Mapping[str, float]) -> str | None:
     return min(others, key=lambda name: seconds[name], default=None)
 
 
-def against(runs: Sequence[Mapping[str, Any]], scenario: str, peer: str) -> float | None:
-    """Return edgefl's round over a peer's, the median over the turns in which both ran; None where edgefl did not take part."""
-    ours, theirs = ([run for run in runs if (run["scenario"], run["contestant"]) == (scenario, name)] for name in (OURS, peer))
+def quickest_loop(seconds: Mapping[str, float]) -> str | None:
+    """Return the quickest bare loop."""
+    return min((name for name in seconds if name.startswith(FLOORS)), key=lambda name: seconds[name], default=None)
+
+
+def against(runs: Sequence[Mapping[str, Any]], scenario: str, peer: str, contestant: str = OURS) -> float | None:
+    """Return a contestant's round over a peer's, the median over the turns in which both ran; None where it did not take part."""
+    ours, theirs = (
+        [run for run in runs if (run["scenario"], run["contestant"]) == (scenario, name)] for name in (contestant, peer)
+    )
     pairs = list(zip(ours, theirs, strict=False))
     quiet = [pair for pair in pairs if max(run["others"] for run in pair) <= DISTURBED]
     return median(one["seconds"] / two["seconds"] for one, two in quiet or pairs) if pairs else None

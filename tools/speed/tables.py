@@ -8,7 +8,7 @@ from typing import Any
 
 from counters.markdown import table
 
-from speed.peers import FLOWER, against, best_peer, seconds_of
+from speed.peers import FLOWER, against, best_peer, quickest_loop, seconds_of
 from speed.ratios import BARS, MAC_BAR, held_to, per_mac, ratio_of, runs_of
 from speed.rows import bars_table, bold
 from speed.work import DISTURBED, WORKS
@@ -50,6 +50,8 @@ def speed_markdown(found: Found, peers: Sequence[Found]) -> str:
         ratio = median(ratio_of(ours, by_name[loop]))
         peer = best_peer({name: s for name, s in beside.items() if not name.startswith(FLOWER)})
         over = None if peer is None else against(peers, part["work"], peer)
+        least = quickest_loop(beside)
+        loop_over = None if peer is None or least is None else against(peers, part["work"], peer, least)
         rows.append(
             [
                 WORKS[part["work"]].title,
@@ -58,16 +60,17 @@ def speed_markdown(found: Found, peers: Sequence[Found]) -> str:
                 NONE if peer is None else f"{seconds(beside[peer])} ({peer})",
                 seconds(beside[FLOWER]) if FLOWER in beside else NONE,
                 NONE if over is None else bold(f"{over:.2f} (≤ {bars.of_peer:g})", over > bars.of_peer),
+                NONE if loop_over is None else f"{loop_over:.2f} ({least})",
             ]
         )
     turns = min(len(entry["runs"]) for part in found["works"] for entry in part["contestants"])
     said = (
         f"Seconds of a round: the median of ten after three of warm-up, and of {turns} run{'s that took turns' if turns > 1 else ''}; a "
         f"ratio is of two runs of one turn. Data: {', '.join(sorted(datasets(found)))}. Bars stand in brackets, bold where missed: "
-        f"on T and T1000 the quickest of the loops, on S two processes. Peers are from runs of their own, and so is the ratio to them. "
+        f"on T and T1000 the quickest of the loops, on S two processes. Peers are from runs of their own, and so are the ratios to them. "
         f"{about(found)}."
     )
-    ratios_titles = ["÷ loop", "best peer", "Flower", "÷ best peer"]
+    ratios_titles = ["÷ loop", "best peer", "Flower", "÷ best peer", "quickest loop ÷ best peer"]
     return f"{said}\n\n{table(['work', *TITLES.values(), *ratios_titles], rows)}"
 
 
