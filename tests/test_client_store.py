@@ -287,7 +287,7 @@ def test_a_kill_in_the_middle_of_a_round_loses_that_round_only(store, path):
     code = """
 store.put(3, b"three")
 store.commit(1)
-for client in range(600):
+for client in range(2_400):
     store.put(client, bytes([client % 256]) * 40_000)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -300,7 +300,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name, "same.sqlite"]
 
 
-@pytest.mark.parametrize("puts", [1, 600])
+@pytest.mark.parametrize("puts", [1, 2_400])
 def test_a_kill_in_the_very_first_round_leaves_an_empty_store(store, path, puts):
     code = f"for c in range({puts}):\n store.put(c, bytes(40_000))\nos.kill(os.getpid(), signal.SIGKILL)\n"
     assert python(code, path) == -signal.SIGKILL
@@ -311,7 +311,7 @@ def test_a_kill_in_the_very_first_round_leaves_an_empty_store(store, path, puts)
 
 
 FULL = {
-    "in the middle": "for client in range(600):\n store.put(client, os.urandom(40_000))",
+    "in the middle": "for client in range(2_400):\n store.put(client, os.urandom(40_000))",
     "at the commit": "store.put(1, os.urandom(4_000_000))\nstore.commit(2)",
 }
 

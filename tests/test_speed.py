@@ -137,11 +137,11 @@ def test_peers_are_compared_within_their_own_runs(tmp_path):
     path.write_text("\n".join(lines))
     runs = peers.load_peers(path)
     text = tables.speed_markdown(rounds_found(), runs)
-    ratios = "**1.50 (two, grouped, ≤ 1.1)** | 0.500 (pfl-2p) | 0.400 | **0.80 (≤ 0.7)**"
+    ratios = "**1.50 (two, grouped, ≤ 1.1)** | 0.500 (pfl-2p) | 0.400 | **0.80 (≤ 0.7)** | 0.20 (floor-2proc)"
     assert text.splitlines()[-1].endswith(f"| 2 | 1 | 0.900 | 0.800 | 1.2 | {ratios} |")
     without = [run for run in runs if run["contestant"] != "edgefl"]
-    assert tables.speed_markdown(rounds_found(), without).endswith("| 0.500 (pfl-2p) | 0.400 | – |")
-    assert tables.speed_markdown(rounds_found(), []).endswith("| – | – | – |")
+    assert tables.speed_markdown(rounds_found(), without).endswith("| 0.500 (pfl-2p) | 0.400 | – | 0.20 (floor-2proc) |")
+    assert tables.speed_markdown(rounds_found(), []).endswith("| – | – | – | – |")
     assert peers.load_peers(tmp_path / "none.jsonl") == []
     path.write_text(f'{lines[0]}\n{{"contestant": "pfl"}}\n')
     with pytest.raises(ValueError, match=r"peers.jsonl, line 2: not a run of peerbench"):

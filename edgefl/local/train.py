@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -92,7 +92,10 @@ def train(
             with meter or nullcontext():
                 for part in index.to(x.device).split(micro):
                     # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
-                    value = take(Batch(x[part], y[part], present, draw), len(part) / len(index))
+                    # What is metered holds a batch of its own, labels that the client has included, until autograd needs it no more.
+                    value = take(
+                        Batch(x[part], y[part], present if meter is None else present.clone(), draw), len(part) / len(index)
+                    )
                     values.append((value if meter is None else value.item(), len(part)))
                     del value
                 optimizer.step()
@@ -117,9 +120,14 @@ def metered(method: Method, module: nn.Module, loss: Loss, batch: Batch, trainin
     with uncompiled(), torch.random.fork_rng(devices=[]), meter:
         # As in the loop above, where a batch is cut out of the shard.
         for part in index.split(training.micro_batch or training.batch_size):
-            take(replace(batch, x=batch.x[part], y=batch.y[part]), len(part) / len(index))
+            take(_part_of(batch, part), len(part) / len(index))
         optimizer.step()
     return step_memory(meter, module, optimizer)
+
+
+def _part_of(batch: Batch, part: Tensor) -> Batch:
+    """Return some samples of a batch, in memory of their own."""
+    return Batch(batch.x[part], batch.y[part], None if batch.present is None else batch.present.clone(), batch.draw)
 
 
 def check_memory(memory: StepMemory, memory_bytes: float | None) -> None:

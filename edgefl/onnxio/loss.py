@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -15,12 +15,14 @@ from edgefl.models.base import named_tensors
 from edgefl.onnxio.batch import drop_unread, fixed_reshapes
 from edgefl.onnxio.batch_statistics import exportable
 from edgefl.onnxio.export import OPSET, exporting, reason_of, strip
-from edgefl.onnxio.graphs import dims_of
+from edgefl.onnxio.graphs import dims_of, graphs_in
 from edgefl.records import Batch
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 Roles = dict[str, str]
 LOGITS = "logits"
+STEP_NAMES = frozenset({"t", "lr", "beta", "share"})
+"""Inputs that a training graph has besides those of the loss."""
 OUT = ".out"
 """What an updated tensor's output is called after its input."""
 
@@ -105,6 +107,7 @@ def loss_graph(
         raise EdgeflError("torch.onnx.export returned no program; torch 2.8 or newer is needed")
     model = program.model_proto
     strip(model, "step")
+    _leave(model, STEP_NAMES)
     if fixed := [
         dims_of(value) for value in model.graph.input if value.name in ("x", "y") and isinstance(dims_of(value)[0], int)
     ]:
@@ -112,6 +115,16 @@ def loss_graph(
             f"{type(network).__name__} cannot be trained in ONNX: its loss depends on how many samples there are: {fixed}"
         )
     return LossGraph(fixed_reshapes(model), losses, roles)
+
+
+def _leave(model: onnx.ModelProto, names: Collection[str]) -> None:
+    """Rename what the exporter called by ``names``, as it calls a transpose ``t``: inputs of a training graph have them."""
+    for graph in graphs_in(model.graph):
+        lists = [names_of for node in graph.node for names_of in (node.input, node.output)]
+        for of in lists:
+            of[:] = [f"{name}_" if name in names else name for name in of]
+        for value in (*graph.initializer, *graph.value_info):
+            value.name = f"{value.name}_" if value.name in names else value.name
 
 
 def _roles(network: nn.Module, names: Mapping[str, str]) -> Roles:
