@@ -12,38 +12,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgefl.comparing import Comparison as Comparison
-    from edgefl.comparing import compare as compare
     from edgefl.config import RunConfig as RunConfig
-    from edgefl.fedround import FedRound as FedRound
-    from edgefl.fedround import fed_round as fed_round
     from edgefl.fleet.budget import Budget as Budget
-    from edgefl.planning import plan as plan
-    from edgefl.policies import whatif as whatif
-    from edgefl.profiling import profile as profile
-    from edgefl.rehearsal import dry_run as dry_run
-    from edgefl.run import RunResult as RunResult
-    from edgefl.run import export as export
-    from edgefl.run import simulate as simulate
-    from edgefl.run import verify as verify
+    from edgefl.planning.plan import plan as plan
+    from edgefl.planning.profile import profile as profile
+    from edgefl.run.compare import Comparison as Comparison
+    from edgefl.run.compare import compare as compare
+    from edgefl.run.device_round import FedRound as FedRound
+    from edgefl.run.device_round import fed_round as fed_round
+    from edgefl.run.dry_run import dry_run as dry_run
+    from edgefl.run.simulate import RunResult as RunResult
+    from edgefl.run.simulate import export as export
+    from edgefl.run.simulate import simulate as simulate
+    from edgefl.run.simulate import verify as verify
+    from edgefl.run.whatif import whatif as whatif
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Budget": "edgefl.fleet.budget",
-    "FedRound": "edgefl.fedround",
-    "fed_round": "edgefl.fedround",
-    "Comparison": "edgefl.comparing",
-    "compare": "edgefl.comparing",
+    "FedRound": "edgefl.run.device_round",
+    "fed_round": "edgefl.run.device_round",
+    "Comparison": "edgefl.run.compare",
+    "compare": "edgefl.run.compare",
     "RunConfig": "edgefl.config",
-    "plan": "edgefl.planning",
-    "whatif": "edgefl.policies",
-    "dry_run": "edgefl.rehearsal",
-    "RunResult": "edgefl.run",
-    "simulate": "edgefl.run",
-    "profile": "edgefl.profiling",
-    "export": "edgefl.run",
-    "verify": "edgefl.run",
+    "plan": "edgefl.planning.plan",
+    "whatif": "edgefl.run.whatif",
+    "dry_run": "edgefl.run.dry_run",
+    "RunResult": "edgefl.run.simulate",
+    "simulate": "edgefl.run.simulate",
+    "profile": "edgefl.planning.profile",
+    "export": "edgefl.run.simulate",
+    "verify": "edgefl.run.simulate",
 }
 
 __all__ = [

@@ -11,7 +11,7 @@ import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, field_validator, model_validator
 
 from edgefl.errors import ConfigError, nearest
-from edgefl.files import read_toml
+from edgefl.util.files import read_toml
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir"})
 """Keys that say how this computer does the work, so that a resumed run may change them; :func:`changed` knows the one exception."""

@@ -26,6 +26,8 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 
+collect_ignore_glob = ["*conftest.py"]  # loaded as plugins; as doctest modules they would share one name
+
 settings.register_profile("edgefl", deadline=None, max_examples=40)
 settings.load_profile("edgefl")
 

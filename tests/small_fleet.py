@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from edgefl import RunConfig
-from edgefl.prepare import prepare
-from edgefl.session import Session
+from edgefl.run.prepare import prepare
+from edgefl.run.session import Session
 
 _DEVICE = {
     "total_bytes": 2e9, "training_bytes": 1e9, "inference": 2, "inference_single_thread": 1, "training": 0.5,

@@ -127,9 +127,9 @@ def test_a_method_knows_nothing_of_costs_fleets_engines_or_the_command_line():
         "edgefl",
         "edgefl.cli.main",
         "edgefl.fleet.profile",
-        "edgefl.local.onnx_runtime",
+        "edgefl.onnxgrad.predict",
         "edgefl.report.html",
-        "edgefl.engine.nursery",
+        "edgefl.engine.fork_server",
     ],
 )
 def test_importing_does_not_import_torch(module):
@@ -138,7 +138,7 @@ def test_importing_does_not_import_torch(module):
 
 
 def test_no_line_of_what_leaves_for_the_device_imports_torch_or_edgefl():
-    from edgefl.files import shared
+    from edgefl.util.files import shared
 
     for path in shared("export").rglob("*"):
         if path.suffix in (".py", ".mjs", ".js", ".html"):

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from edgefl.costing import tier_cost, training_of
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
+from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Tier
-from edgefl.wire import payload_bytes
+from edgefl.wire.payload import payload_bytes
 
 ROOT = Path(__file__).parent.parent
 TABLES = ("flanc", "fedpara", "prism", "factorized", "spectral")

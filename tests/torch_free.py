@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.files import shared
+from edgefl.util.files import shared
 
 CLIENT = shared("export") / "python" / "edgefl_client.py"
 _PACKAGES = ("onnxruntime", "numpy", "safetensors", "pillow")

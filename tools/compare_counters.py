@@ -24,8 +24,8 @@ from counters.reference_layers import LAYERS, Layer
 from torch import Tensor, nn
 
 import edgefl
-from edgefl.onnxio.export import OPSET, quiet
-from edgefl.onnxio.macs import count_macs
+from edgefl.onnxgrad.export import OPSET, quiet
+from edgefl.onnxgrad.macs import count_macs
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ import torch
 from counters.markdown import arguments, percent, publish, table
 from torch import Tensor, nn
 
-from edgefl.costing import tier_cost
-from edgefl.local.onnx_runtime import predict_capped
-from edgefl.local.train import optimizer_of, train
-from edgefl.local.training import Training
+from edgefl.client.loop import optimizer_of, train
+from edgefl.client.training import Training
 from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture
-from edgefl.onnxio.export import forward_graph
+from edgefl.onnxgrad.export import forward_graph
+from edgefl.onnxgrad.predict import predict_capped
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.registry import models
 from edgefl.rng import generator

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgefl.benchmarks import torch_threads
+from edgefl.calibrate.bench import torch_threads
 from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors, counted, factorize, unroll
 from edgefl.methods.base import GlobalState, create

@@ -21,11 +21,11 @@ import onnx
 import onnxruntime as ort
 import torch
 
+from edgefl.bundle.form_choice import choose, layer_forms
+from edgefl.bundle.forms import FORMS, form_graph, formed
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.onnxio.choice import choose, layer_forms
-from edgefl.onnxio.forms import FORMS, form_graph, formed
-from edgefl.onnxio.macs import count_macs
+from edgefl.onnxgrad.macs import count_macs
 from edgefl.records import Tier
 
 SLACK = 0.10

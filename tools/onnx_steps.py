@@ -31,25 +31,25 @@ from bench import commit, machine
 from counters.markdown import README, replaced
 from step_tables import Facts, Row, Timed, forms_markdown, steps_markdown
 
-from edgefl.benchmarks import clock_of, interleaved, timed, torch_threads
-from edgefl.costing import tier_cost
-from edgefl.files import write_bytes
-from edgefl.local.client import loss_of
-from edgefl.local.objective import PLAIN
-from edgefl.local.onnx_loop import beta_of
-from edgefl.local.onnx_training import Stepper, peak_bytes
-from edgefl.local.parts import first_personal
-from edgefl.local.train import optimizer_of
-from edgefl.local.training import Training
+from edgefl.bundle.form_choice import choice_for
+from edgefl.bundle.forms import formed
+from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
+from edgefl.bundle.write import build_tier
+from edgefl.calibrate.bench import clock_of, interleaved, timed, torch_threads
+from edgefl.client.client import loss_of
+from edgefl.client.loop import optimizer_of
+from edgefl.client.objective import PLAIN
+from edgefl.client.onnx_loop import beta_of
+from edgefl.client.parts import first_personal
+from edgefl.client.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, named_tensors
-from edgefl.onnxio.bundle import build_tier
-from edgefl.onnxio.choice import choice_for
-from edgefl.onnxio.forms import formed
-from edgefl.onnxio.tier_graphs import same_network, tier_graphs, with_weights
+from edgefl.onnxgrad.stepper import Stepper, peak_bytes
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
+from edgefl.util.files import write_bytes
 
 # A rate so small that weights stay where they are: no step is cheaper than another because it has nothing left to learn.
 TRAINING = Training(epochs=1, batch_size=32, lr=1e-5, momentum=0.9, weight_decay=1e-4)

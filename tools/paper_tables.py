@@ -29,7 +29,7 @@ from papers.play import figures
 from papers.runs import SCALES, Run, Scale, missing, pruned, seeded
 
 import edgefl
-from edgefl.files import write_bytes
+from edgefl.util.files import write_bytes
 
 RESULTS = Path(__file__).parent / "results"
 TABLES = ("flanc", "fedpara", "prism", "factorized", "spectral")

@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from edgefl.bundle.tier_graphs import tier_graphs
+from edgefl.client.client import loss_of
+from edgefl.client.objective import PLAIN, Objective
+from edgefl.client.parts import first_personal
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.local.client import loss_of
-from edgefl.local.objective import PLAIN, Objective
-from edgefl.local.onnx_training import StepGraphs, Stepper
-from edgefl.local.parts import first_personal
 from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture, named_tensors
-from edgefl.onnxio.tier_graphs import tier_graphs
+from edgefl.onnxgrad.stepper import StepGraphs, Stepper
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator

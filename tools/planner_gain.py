@@ -15,7 +15,6 @@ from counters.markdown import arguments, publish
 from torch import Tensor, nn
 
 from edgefl.config import RunConfig
-from edgefl.costing import tier_cost, training_of
 from edgefl.data.sources import Dataset
 from edgefl.factor.layers import factor_weights
 from edgefl.factor.svd import factorize, unroll
@@ -24,11 +23,12 @@ from edgefl.methods.base import create
 from edgefl.methods.ranks import ranked
 from edgefl.models.base import Architecture
 from edgefl.models.norm import calibrate
-from edgefl.planning import Planned, plan
+from edgefl.planning.plan import Planned, plan
+from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Tier
 from edgefl.registry import datasets
 from edgefl.rng import generator, torch_seeded
-from edgefl.wire import decode, encode
+from edgefl.wire.payload import decode, encode
 
 ARCHITECTURE = Architecture("resnet18", (1, 28, 28), 10)
 RATIOS = (0.5, 0.25, 0.125, 0.0625)

@@ -27,19 +27,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from edgefl.costing import tier_cost
-from edgefl.local.capture import Inputs, capture, gradient_of
-from edgefl.local.client import loss_of
-from edgefl.local.host import keep_freed_memory
-from edgefl.local.layout import in_layout, lay_out, layout_of
-from edgefl.local.objective import PLAIN
-from edgefl.local.training import Training
-from edgefl.local.update import Update
+from edgefl.client.client import loss_of
+from edgefl.client.fast.capture import Inputs, capture, gradient_of
+from edgefl.client.fast.layout import in_layout, lay_out, layout_of
+from edgefl.client.host import keep_freed_memory
+from edgefl.client.objective import PLAIN
+from edgefl.client.optimizer import Update
+from edgefl.client.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, named_tensors
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Submodel, Tier
 from edgefl.records import Update as Arrived
-from edgefl.wire import decode, encode, encode_into
+from edgefl.wire.payload import decode, encode, encode_into
 
 Shapes = Mapping[str, tuple[int, ...]]
 Cases = dict[str, Callable[[], object]]

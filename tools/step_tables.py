@@ -12,7 +12,7 @@ from bench import machine
 from counters.markdown import table
 from inference_shares import SLACK
 
-from edgefl.onnxio.forms import FORMS
+from edgefl.bundle.forms import FORMS
 
 RATIO_TARGET, EXPORT_TARGET_S = 1.2, 20.0
 

@@ -52,7 +52,7 @@ def command(out: Path, name: str | None, link: str | None, like: str, seconds: f
     A figure is what a quarter of its repeats reached, and its note has their median and range. Best on a machine that does nothing else;
     with --threads 1 the processor's own time counts, which others disturb less.
     """
-    from edgefl.calibrating import calibrate
+    from edgefl.calibrate.calibrate import calibrate
 
     values, measured = calibrate(
         out,

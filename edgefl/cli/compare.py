@@ -14,8 +14,8 @@ from edgefl.cli.sections import SectionedCommand, option
 from edgefl.registry import methods as known_methods
 
 if TYPE_CHECKING:
-    from edgefl.comparing import Comparison
     from edgefl.config import RunConfig
+    from edgefl.run.compare import Comparison
 
 _FILE = "comparison.toml"
 
@@ -86,7 +86,7 @@ def command(
         raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
     names = tuple(methods.split(",")) if methods is not None else ()
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.comparing import compare
+    from edgefl.run.compare import compare
 
     if continued:
         config, names, seeds, options = _continued(out / _FILE, config_file, given, names, seeds, options)
@@ -131,8 +131,8 @@ def _continued(
 ) -> tuple[RunConfig, tuple[str, ...], tuple[int, ...], dict[str, dict[str, Any]]]:
     """Return what the comparison in the folder was of; methods, seeds and keys that are given go before, and may add runs."""
     from edgefl.errors import ConfigError
-    from edgefl.files import read_toml
-    from edgefl.lineup import Asked
+    from edgefl.run.compare_entries import Asked
+    from edgefl.util.files import read_toml
 
     before = Asked.of_file(path, {**(read_toml(config_file, ConfigError) if config_file else {}), **given})
     stored = {method: dict(of) for method, of in before.options.items()}

@@ -55,7 +55,7 @@ def write_or_print(text: str, out: Path | None) -> None:
     if out is None:
         click.echo(text)
         return
-    from edgefl.files import write_bytes
+    from edgefl.util.files import write_bytes
 
     write_bytes(out, (text.rstrip("\n") + "\n").encode())
     click.echo(f"written: {out}", err=True)

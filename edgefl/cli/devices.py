@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from edgefl.calibrate.validate import Validation
     from edgefl.fleet.figures import Figure
     from edgefl.fleet.profile import DeviceProfile, Fleet
-    from edgefl.validating import Validation
 
 
 @click.command()
@@ -103,7 +103,7 @@ def _fleet_row(fleet: Fleet) -> dict[str, Any]:
 def _print_list(devices: list[DeviceProfile], fleets: list[Fleet]) -> None:
     from rich.table import Table
 
-    from edgefl.units import human_bytes
+    from edgefl.util.units import human_bytes
 
     table = Table("device", "what", "memory to train in", "training", "link", "assumed figures", box=None, header_style="bold")
     for device in devices:
@@ -167,9 +167,9 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
         click.echo(message, err=True)
 
     device = None if profile == "host" else load_device(profile)
-    from edgefl.calibrating import measure
-    from edgefl.fleet.calibrate import Rates
-    from edgefl.validating import validate
+    from edgefl.calibrate.calibrate import measure
+    from edgefl.calibrate.device import Rates
+    from edgefl.calibrate.validate import validate
 
     compute = device.compute if device else Rates.of(measure(threads=threads, notify=notify))
     result = validate(compute, threads, notify=notify)
@@ -182,8 +182,8 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
 def _print_validation(profile: str, result: Validation) -> None:
     from rich.table import Table
 
-    from edgefl.units import human_count, human_difference, human_seconds
-    from edgefl.validating import BAR
+    from edgefl.calibrate.validate import BAR
+    from edgefl.util.units import human_count, human_difference, human_seconds
 
     show(f"A training step on this machine: predicted from {profile}, and measured\n")
     table = Table(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from edgefl.fedround import FedRound
+    from edgefl.run.device_round import FedRound
 
 
 @click.command("fed-round")
@@ -28,7 +28,7 @@ def command(bundle: Path, updates: Path, run: Path | None, out: Path | None, ski
 
     Every update is checked first: names, shapes, finite values, bundle, round. NEXT is a folder like RUN, so that it can go on from there.
     """
-    from edgefl.fedround import fed_round
+    from edgefl.run.device_round import fed_round
 
     result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=lambda message: click.echo(message, err=True))
     _print(result)
@@ -37,7 +37,7 @@ def command(bundle: Path, updates: Path, run: Path | None, out: Path | None, ski
 def _print(result: FedRound) -> None:
     from edgefl.cli.console import as_rich, show
     from edgefl.report.tables import Column, PlainTable, tier_label
-    from edgefl.units import human_percent
+    from edgefl.util.units import human_percent
 
     columns = (
         Column("tier", "", lambda row: tier_label(row["tier"])),

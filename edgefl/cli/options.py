@@ -64,7 +64,7 @@ class Amount(click.ParamType[float]):
         if isinstance(value, (int, float)):
             return float(value)
         from edgefl.errors import InputError
-        from edgefl.units import parse_amount
+        from edgefl.util.units import parse_amount
 
         try:
             return parse_amount(str(value))

@@ -78,7 +78,7 @@ def command(
     """
     chosen = one_network(network, model)
     from edgefl.fleet.budget import Budget
-    from edgefl.planning import plan
+    from edgefl.planning.plan import plan
 
     found = plan(
         chosen,

@@ -57,7 +57,7 @@ def command(
     MACs forward and backward are per sample, composition per pass, a training step at the batch size.
     """
     chosen = one_network(network, model)
-    from edgefl.profiling import profile
+    from edgefl.planning.profile import profile
 
     rows = profile(
         chosen,

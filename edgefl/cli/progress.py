@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as RichProgress
 
 from edgefl.records import RoundRecord
-from edgefl.units import human_percent, human_seconds
+from edgefl.util.units import human_percent, human_seconds
 
 
 class Progress:

@@ -14,7 +14,7 @@ from edgefl.cli.sections import SectionedCommand, option
 
 if TYPE_CHECKING:
     from edgefl.config import RunConfig
-    from edgefl.run import RunResult
+    from edgefl.run.simulate import RunResult
 
 
 @click.command(cls=SectionedCommand)
@@ -71,24 +71,24 @@ def command(
     if not started:
         config = _asked(config_file, given, dict(method_options))
     if trace is not None:
-        from edgefl.stages import check_trace
+        from edgefl.timing.stages import check_trace
 
         check_trace(trace)
     # Torch takes seconds to import: what can be refused without it has been by now.
+    from edgefl.client.host import keep_freed_memory
     from edgefl.engine import prepare_workers
-    from edgefl.local.host import keep_freed_memory
-    from edgefl.tracing import span
+    from edgefl.timing.spans import span
 
     if not dry_run and not started:
         prepare_workers(config.engine, config.workers, config.enforce)
 
     keep_freed_memory()
     with span("start"):
-        from edgefl.run import resumed_config, simulate
+        from edgefl.run.simulate import resumed_config, simulate
 
     if started and out is not None:
         from edgefl.errors import ConfigError
-        from edgefl.files import read_toml
+        from edgefl.util.files import read_toml
 
         asked = {**(read_toml(config_file, ConfigError) if config_file else {}), **given}
         if method_options:
@@ -99,7 +99,7 @@ def command(
     with Progress(config.rounds, quiet=as_json or dry_run) as progress:
         shown = progress.show
         if dry_run:
-            from edgefl.rehearsal import dry_run as simulate_dry
+            from edgefl.run.dry_run import dry_run as simulate_dry
 
             result = simulate_dry(config, out)
         else:
@@ -123,7 +123,7 @@ def _asked(config_file: Path | None, given: dict[str, Any], method_options: dict
 def _print_dry(result: RunResult) -> None:
     from edgefl.cli.console import as_rich, show
     from edgefl.report.participation import participation_table
-    from edgefl.units import human_count, human_percent, human_seconds
+    from edgefl.util.units import human_count, human_percent, human_seconds
 
     summary = dict(result.summary)
     show(as_rich(participation_table(summary["participation"])))
@@ -140,7 +140,7 @@ def _print_result(result: RunResult) -> None:
     from rich.console import Console
 
     from edgefl.report.tables import to_plain, to_rich
-    from edgefl.units import human_percent, human_seconds
+    from edgefl.util.units import human_percent, human_seconds
 
     summary = dict(result.summary)
     if sys.stdout.isatty():

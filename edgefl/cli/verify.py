@@ -24,8 +24,8 @@ def command(bundle: Path, key: Path | None, memory: float | None, timeout: float
 
     The models run in a process of limited memory and time.
     """
-    from edgefl.onnxio.trial import Limits
-    from edgefl.onnxio.verify import verify
+    from edgefl.bundle.sandbox import Limits
+    from edgefl.bundle.verify import verify
 
     report = verify(bundle, key, Limits(None if memory is None else int(memory), timeout))
     for label, error in report.max_abs_errors.items():

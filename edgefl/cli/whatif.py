@@ -61,9 +61,9 @@ def command(
     for ratios in tiers:
         config.of({"tiers": ratios}, "--tiers")
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.files import write_bytes
-    from edgefl.policies import whatif
     from edgefl.report import whatif_page, whatif_table
+    from edgefl.run.whatif import whatif
+    from edgefl.util.files import write_bytes
 
     def say(label: str) -> None:
         if not as_json:

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from edgefl.local.client import Clients
-    from edgefl.local.job import Job
+    from edgefl.client.client import Clients
+    from edgefl.client.job import Job
     from edgefl.records import Outcome
 
 TOGETHER = 5
@@ -37,7 +37,7 @@ def prepare_workers(name: str | None, workers: int, enforce: str) -> None:
     Called early, it imports torch in a process of its own while this one prepares a run.
     """
     if workers > 1 or name not in (None, "inline") or enforce == "hard":
-        from edgefl.engine.nursery import warm
+        from edgefl.engine.fork_server import warm
 
         warm(workers)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Self
 
-from edgefl.engine.bundles import cut, kind, ordered
-from edgefl.local.client import Clients
-from edgefl.local.job import Job
+from edgefl.client.client import Clients
+from edgefl.client.job import Job
+from edgefl.engine.batching import cut, kind, ordered
 from edgefl.records import Outcome
 
 

@@ -20,17 +20,17 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Self
 
-from edgefl.engine.bundles import cut, kind, ordered
-from edgefl.engine.nursery import nursery, warm
-from edgefl.engine.parcels import Answer, Packer, Parcel, Reader, dumps
-from edgefl.engine.shared import Layout, Region, share
+from edgefl.client.isolation.isolate import check_platform
+from edgefl.client.isolation.limits import Guard, cgroup_folder, sweep
+from edgefl.client.job import Job, Task
+from edgefl.engine.batching import cut, kind, ordered
+from edgefl.engine.fork_server import nursery, warm
+from edgefl.engine.messages import Answer, Packer, Parcel, Reader, dumps
+from edgefl.engine.shared_memory import Layout, Region, share
 from edgefl.engine.workers import FRAME, Duty, Surroundings, check_not_worker
 from edgefl.errors import EdgeflError
-from edgefl.local.isolate import check_platform
-from edgefl.local.job import Job, Task
-from edgefl.local.limits import Guard, cgroup_folder, sweep
 from edgefl.records import Outcome
-from edgefl.tracing import absorb
+from edgefl.timing.spans import absorb
 
 if TYPE_CHECKING:
     from edgefl.data.sources import Dataset
@@ -59,7 +59,7 @@ class PoolEngine:
         workers: how many processes.
         guard: how clients are held to their memory where that is "hard"; None: by what this system has.
         data: the run's data set; its arrays are copied once, to memory that all workers share. None: each worker loads it.
-        together: at most so many jobs of one kind are played together, see :mod:`edgefl.engine.bundles`.
+        together: at most so many jobs of one kind are played together, see :mod:`edgefl.engine.batching`.
 
     Raises:
         ConfigError: this system cannot limit processes, as "hard" asks for.

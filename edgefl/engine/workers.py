@@ -18,17 +18,17 @@ from typing import Any
 
 import torch
 
-from edgefl.engine.parcels import Answer, Frame, Unpacker, loads
-from edgefl.engine.shared import Layout, Window, shared
+from edgefl.client.client import Clients
+from edgefl.client.host import keep_freed_memory, pin
+from edgefl.client.isolation.forked import portable
+from edgefl.client.isolation.isolate import Isolated
+from edgefl.client.isolation.limits import Guard
+from edgefl.client.job import Job, Task
+from edgefl.engine.messages import Answer, Frame, Unpacker, loads
+from edgefl.engine.shared_memory import Layout, Window, shared
 from edgefl.errors import EdgeflError
-from edgefl.local.client import Clients
-from edgefl.local.forked import portable
-from edgefl.local.host import keep_freed_memory, pin
-from edgefl.local.isolate import Isolated
-from edgefl.local.job import Job, Task
-from edgefl.local.limits import Guard
 from edgefl.records import Outcome
-from edgefl.tracing import drain
+from edgefl.timing.spans import drain
 
 FRAME = struct.Struct("<4q")
 """A message to a worker: where in the arena a request lies."""
@@ -60,7 +60,7 @@ class Surroundings:
         sys.path[:] = self.path
 
     def loads(self, content: bytes) -> Any:
-        """Return what :func:`edgefl.engine.parcels.dumps` wrote; the main script is run where ``content`` has something of it."""
+        """Return what :func:`edgefl.engine.messages.dumps` wrote; the main script is run where ``content`` has something of it."""
         if b"__main__" in content:
             _run_main(tuple(self.main.items()))
         return loads(content)

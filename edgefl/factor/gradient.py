@@ -1,7 +1,7 @@
 """Derivatives inside a loss: for methods that take a step before they judge where it led.
 
 In PyTorch they are autograd's. While a network is exported they become operators of their own, which stand for "the derivative here" and
-are written out when the training graph is made (:mod:`edgefl.onnxio.autodiff`).
+are written out when the training graph is made (:mod:`edgefl.onnxgrad.autodiff`).
 """
 
 from __future__ import annotations

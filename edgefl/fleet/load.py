@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from edgefl.config import explain
 from edgefl.errors import ProfileError, UnknownNameError, nearest
-from edgefl.files import read_toml, shared
 from edgefl.fleet.figures import Figure, Record
 from edgefl.fleet.profile import DeviceProfile, Fleet, FleetClass, Link, Mix
+from edgefl.util.files import read_toml, shared
 
 _FLEETS_OWN = frozenset(field.alias or name for name, field in Fleet.model_fields.items()) - set(DeviceProfile.model_fields)
 _FIGURE = '{ value = …, mark = "measured", source = "…" }'

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from edgefl.errors import AggregationError
-from edgefl.finite import is_finite
 from edgefl.records import Update
+from edgefl.util.finite import is_finite
 
 # Values that are widened to float64 at once: 1 MB, which caches hold, and long enough that a call's own cost does not show.
 _CHUNK = 131072

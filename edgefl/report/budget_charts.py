@@ -8,7 +8,7 @@ from typing import Any
 from edgefl.report.charts import tier_colour
 from edgefl.report.plot import HEAD, Chart, Figure, Json, compared, figure_of, layout_of, short
 from edgefl.report.tables import BUDGETS, tier_label
-from edgefl.units import human_budget, human_bytes, human_count, human_percent
+from edgefl.util.units import human_budget, human_bytes, human_count, human_percent
 
 _PARTS = {
     "parameter_bytes": ("parameters", "var(--part-0)"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgefl.report.plot import Chart, Figure, Json, clock_unit, figure_of, layout_of
 from edgefl.report.tables import tier_label
-from edgefl.units import human_bytes, human_percent, human_seconds
+from edgefl.util.units import human_bytes, human_percent, human_seconds
 
 TIER_COLOURS = 6
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")

@@ -10,7 +10,7 @@ from typing import Any
 from edgefl.report.budget_charts import budget_entries
 from edgefl.report.schema_fleet import Refusal
 from edgefl.report.tables import budget_name, largest_first, need_have, taken_as, tier_label
-from edgefl.units import human_budget, human_bytes, human_difference, human_percent
+from edgefl.util.units import human_budget, human_bytes, human_difference, human_percent
 
 Json = Mapping[str, Any]
 

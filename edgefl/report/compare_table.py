@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from edgefl.report.tables import Column, PlainTable, Row, plain_lines, stacked, under
-from edgefl.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
+from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 _ROOMY = 110
 

@@ -10,7 +10,7 @@ from edgefl.report.cost_columns import draws, weights_bytes
 from edgefl.report.cost_layers import OTHER, costliest, layer_rows, macs_of_step
 from edgefl.report.plot import Chart, Figure, compared, figure_of, layout_of
 from edgefl.report.tables import Row, tier_label
-from edgefl.units import human_bytes, human_count, human_percent
+from edgefl.util.units import human_bytes, human_count, human_percent
 
 MOST_LAYERS = 40
 _LEAST_LAYERS, _LEAST_SHARE = 10, 0.001

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from edgefl.report.tables import TIER, Column, Row, budget_name, under
-from edgefl.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
+from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 COST_COLUMNS = (
     "tier", "method", "model", "batch_size", "micro_batch", "optimizer", "codec", "params", "params_inference",

@@ -14,7 +14,7 @@ from edgefl.report.cost_tables import about, per_device, per_tier
 from edgefl.report.page import render_page
 from edgefl.report.plot import Chart
 from edgefl.report.tables import PlainTable, Row, tier_label
-from edgefl.units import human_percent
+from edgefl.util.units import human_percent
 
 
 @dataclass(frozen=True)

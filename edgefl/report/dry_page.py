@@ -13,7 +13,7 @@ from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.page import render_page
 from edgefl.report.participation import participation_of
 from edgefl.report.tables import TIER_COLUMNS, PlainTable, largest_first
-from edgefl.units import human_count, human_joules, human_percent, human_seconds
+from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
 
 Json = Mapping[str, Any]
 _ABOUT = (

@@ -12,7 +12,7 @@ from edgefl.report.plot import Chart
 from edgefl.report.statuses import STATUSES, status_name
 from edgefl.report.tables import PlainTable
 from edgefl.report.timeline import Timelines, timelines
-from edgefl.units import human_percent
+from edgefl.util.units import human_percent
 
 Json = Mapping[str, Any]
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from edgefl.files import write_bytes
 from edgefl.report import dry_page
 from edgefl.report.budget_charts import budget_chart, cost_charts
 from edgefl.report.charts import accuracy_charts, of_clients, tier_colour
@@ -18,7 +17,8 @@ from edgefl.report.page import render_page
 from edgefl.report.schema import read_rounds, read_summary
 from edgefl.report.stage_table import stage_table
 from edgefl.report.tables import largest_first, tier_table
-from edgefl.units import human_bytes, human_count, human_joules, human_percent, human_seconds
+from edgefl.util.files import write_bytes
+from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 Json = Mapping[str, Any]
 

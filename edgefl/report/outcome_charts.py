@@ -10,7 +10,7 @@ from typing import Any
 from edgefl.report.plot import HEAD, Chart, Figure, Json, clock_unit, figure_of, layout_of, short
 from edgefl.report.statuses import USEFUL, bar_of, by_status, groups_of, in_order, sessions_of, status_name, summed
 from edgefl.report.tables import Column, PlainTable, under
-from edgefl.units import human_bytes, human_count, human_joules, human_percent, human_seconds
+from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 _RESOURCES = {
     "macs": ("MACs", human_count),

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from edgefl.report.plot import HEAD, Chart, Figure, figure_of, layout_of, short
 from edgefl.report.statuses import USEFUL, groups_of, lost_text, summed
 from edgefl.report.tables import Column, PlainTable, tier_label
-from edgefl.units import human_count, human_joules, human_percent
+from edgefl.util.units import human_count, human_joules, human_percent
 
 if TYPE_CHECKING:
-    from edgefl.server.plan import Plan
+    from edgefl.server.assignment import Plan
 
 Json = Mapping[str, Any]
 

@@ -9,10 +9,10 @@ from rich import box
 from rich.table import Table
 
 from edgefl.report.tables import BUDGETS
-from edgefl.units import human_budget, human_bytes, human_count, human_percent
+from edgefl.util.units import human_budget, human_bytes, human_count, human_percent
 
 if TYPE_CHECKING:
-    from edgefl.planning import Planned
+    from edgefl.planning.plan import Planned
 
 
 def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgefl.report.tables import tier_label
-from edgefl.units import human_percent
+from edgefl.util.units import human_percent
 
 Json = Mapping[str, Any]
 Figure = dict[str, Any]

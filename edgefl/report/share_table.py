@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.units import human_percent
+from edgefl.util.units import human_percent
 
 Json = Mapping[str, Any]
 

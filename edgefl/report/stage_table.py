@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from edgefl.report.plot import Json
 from edgefl.report.share_table import Cell, ShareRow, ShareTable
-from edgefl.tracing import STAGES
-from edgefl.units import human_seconds
+from edgefl.timing.spans import STAGES
+from edgefl.util.units import human_seconds
 
 OWN = "report"
 """The stage that is not over while the page is being made: a page made anew would differ from the first by it."""

@@ -10,7 +10,7 @@ from edgefl import __version__
 from edgefl.fleet.budget import use
 from edgefl.records import Cost, Tier
 from edgefl.report.statuses import USEFUL, work_of
-from edgefl.server.plan import ClassPlan, Fit, Plan
+from edgefl.server.assignment import ClassPlan, Fit, Plan
 
 COST_KEYS = (
     "params", "params_inference",

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from edgefl.units import (
+from edgefl.util.units import (
     MISSING,
     human_budget,
     human_bytes,

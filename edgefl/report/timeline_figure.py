@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl.report.plot import HEAD, Figure, clock_unit, figure_of, layout_of, short
 from edgefl.report.statuses import USEFUL, look, status_name
-from edgefl.units import human_seconds
+from edgefl.util.units import human_seconds
 
 Json = Mapping[str, Any]
 _PHASES = (("download", "var(--part-1)"), ("training", "var(--part-2)"), ("upload", "var(--part-3)"))

@@ -10,7 +10,7 @@ from edgefl.report.page import render_page
 from edgefl.report.plot import Chart, Figure, clock_unit, figure_of, layout_of, short
 from edgefl.report.share_table import Cell, ShareRow, ShareTable, devices_of
 from edgefl.report.whatif_table import footnote, front, whatif_table
-from edgefl.units import human_percent, human_seconds
+from edgefl.util.units import human_percent, human_seconds
 
 Json = Mapping[str, Any]
 _ALL_LABELLED = 12

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edgefl.report.tables import Column, PlainTable, bare_table, plain_lines, tier_label, under
-from edgefl.units import MISSING, human_count, human_joules, human_percent, human_seconds
+from edgefl.util.units import MISSING, human_count, human_joules, human_percent, human_seconds
 
 Json = Mapping[str, Any]
 _ROOMY = 100

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
+from edgefl.bundle.manifest import MANIFEST, Manifest
+from edgefl.bundle.manifest_file import read
 from edgefl.errors import BundleError
-from edgefl.files import shared
-from edgefl.onnxio.manifest import MANIFEST, Manifest
-from edgefl.onnxio.manifest_file import read
+from edgefl.util.files import shared
 
 TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgefl.errors import InputError
-from edgefl.files import shared, storage_errors, user_cache
+from edgefl.util.files import shared, storage_errors, user_cache
 
 PACKAGE = "onnxruntime-web"
 FILES = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from edgefl.errors import CheckpointError
-from edgefl.files import sha256, write_bytes
+from edgefl.util.files import sha256, write_bytes
 
 KEPT = 3
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
@@ -34,9 +34,9 @@ class Checkpoint:
         tensors: the method's state.
         server: what the server's optimizer and objective keep.
         options: the method's options at that moment, which a method in phases changes as it goes.
-        clients: the chain of :class:`edgefl.server.clients.ClientStore` at that moment, which proves that its file belongs to this
+        clients: the chain of :class:`edgefl.server.client_store.ClientStore` at that moment, which proves that its file belongs to this
             checkpoint; empty where clients have kept nothing.
-        fleet: who was still at work and what batteries had given, as :class:`edgefl.server.standing.FleetMemory` writes it.
+        fleet: who was still at work and what batteries had given, as :class:`edgefl.server.state.FleetMemory` writes it.
         warm: that of the method's state; empty in the checkpoints of older versions.
     """
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edgefl.errors import CheckpointError, StorageError
-from edgefl.files import storage_errors
+from edgefl.util.files import storage_errors
 
 REMEDY = "restore the file or start a new run"
 _APPLICATION = 0x4544_4746

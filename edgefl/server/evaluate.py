@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgefl.client.fast.layout import layout_of
 from edgefl.data.sources import Split
-from edgefl.local.layout import layout_of
 from edgefl.models.norm import calibrate, needs_statistics
 
 BATCH_SIZE = 32  # larger batches of feature maps leave the caches: measured twice as slow at 256

@@ -14,7 +14,7 @@ from edgefl.fleet.clock import durations, energies
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.rates import train_s
 from edgefl.records import Outcome, Shortfall, Status, Tier, Timing
-from edgefl.server.plan import ClassPlan, Fit, Plan, split
+from edgefl.server.assignment import ClassPlan, Fit, Plan, split
 
 
 @dataclass(frozen=True)

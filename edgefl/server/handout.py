@@ -6,10 +6,10 @@ from torch import Tensor
 
 from edgefl.methods.base import Method
 from edgefl.records import Submodel, Tier
-from edgefl.server.control import Control
-from edgefl.server.outbox import Outbox, Rules
-from edgefl.server.standing import Standing
-from edgefl.wire import decode
+from edgefl.server.control_variates import Control
+from edgefl.server.exchange import Outbox, Rules
+from edgefl.server.state import Standing
+from edgefl.wire.payload import decode
 
 FIRST_CLIENT = 0
 """Whose draws decide, where every client of a tier is sent a part of its own: all devices of a tier train the same part in a round."""

@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edgefl.client.job import Job
 from edgefl.engine import Engine
 from edgefl.fleet.conditions import WAIT_STEP_S
-from edgefl.local.job import Job
 from edgefl.methods.base import Method
 from edgefl.records import Outcome, RoundRecord, Submodel, Update
-from edgefl.server.clients import ClientStore
-from edgefl.server.control import Control
+from edgefl.server.client_store import ClientStore
+from edgefl.server.control_variates import Control
+from edgefl.server.exchange import Outbox, Rules
 from edgefl.server.forecast import Asked, Forecast, lost_after
-from edgefl.server.outbox import Outbox, Rules
-from edgefl.server.standing import FleetMemory, Standing
-from edgefl.tracing import span
+from edgefl.server.state import FleetMemory, Standing
+from edgefl.timing.spans import span
 
 
 @dataclass(frozen=True)

@@ -17,20 +17,20 @@ import onnx
 import pytest
 import torch
 
-from edgefl.costing import tier_cost
+from edgefl.bundle.write import TierFiles, build_tier
+from edgefl.client.client import loss_of
+from edgefl.client.loop import optimizer_of, train
+from edgefl.client.objective import PLAIN
+from edgefl.client.training import Training
 from edgefl.errors import AggregationError
-from edgefl.local.client import loss_of
-from edgefl.local.objective import PLAIN
-from edgefl.local.train import optimizer_of, train
-from edgefl.local.training import Training
 from edgefl.methods.base import GlobalState, Method, create
 from edgefl.models.base import Architecture
-from edgefl.onnxio.bundle import TierFiles, build_tier
-from edgefl.onnxio.macs import count_macs
+from edgefl.onnxgrad.macs import count_macs
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import methods
 from edgefl.rng import generator
-from edgefl.wire import decode, encode, payload_bytes
+from edgefl.wire.payload import decode, encode, payload_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 import parity  # the table of all networks is made by the same function

@@ -27,7 +27,8 @@ KILLS = {
 KILLED = """
 import os, signal, sys
 from edgefl import RunConfig, simulate
-from edgefl.server import checkpoint, clients
+from edgefl.server import checkpoint
+from edgefl.server import client_store as clients
 
 def at(function, call):
     calls = iter(range(1, call + 1))

@@ -10,12 +10,12 @@ import safetensors.torch
 import torch
 
 from edgefl import RunConfig, simulate
-from edgefl.local.client import Clients
+from edgefl.client.client import Clients
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.rng import generator
-from edgefl.wire import payload_bytes
+from edgefl.wire.payload import payload_bytes
 
 BASE = {
     "rounds": 2,

@@ -19,10 +19,10 @@ from pages import Page
 
 from edgefl import RunConfig, export, simulate
 from edgefl.errors import CheckpointError
-from edgefl.files import sha256, shared
 from edgefl.records import RoundRecord
-from edgefl.rehearsal import dry_run
+from edgefl.run.dry_run import dry_run
 from edgefl.server.checkpoint import Checkpoint
+from edgefl.util.files import sha256, shared
 
 SMALL: dict[str, Any] = {
     "method": "fedavg", "model": "mlp", "rounds": 3, "clients": 8, "per_round": 3, "local_epochs": 1, "data_share": 0.25, "eval_every": 3,

@@ -13,7 +13,7 @@ from pages import Page
 
 from edgefl import RunConfig
 from edgefl.cli.main import group
-from edgefl.rehearsal import dry_run
+from edgefl.run.dry_run import dry_run
 
 QUICK = ["--method=heterofl", "--model=mlp", "--rounds=4", "--clients=30", "--seed=5"]
 
@@ -146,7 +146,7 @@ def test_the_page_is_written_whole_or_not_at_all(called: Any, monkeypatch: pytes
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("edgefl.files.os.fsync", full)
+    monkeypatch.setattr("edgefl.util.files.os.fsync", full)
     code, output, errors = called("whatif", *QUICK)
     assert (code, output) == (2, "")
     assert "whatif.html: no space left on the device" in errors

@@ -8,7 +8,7 @@ import torch
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
-from edgefl.wire import encode, payload_bytes
+from edgefl.wire.payload import encode, payload_bytes
 
 RESNET9 = Architecture("resnet9", (3, 32, 32), 10)
 CLIENTS, ROUNDS = 20, 50

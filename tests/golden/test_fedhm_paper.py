@@ -3,9 +3,9 @@
 import pytest
 
 from edgefl.config import RunConfig
-from edgefl.costing import tier_cost, training_of
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
+from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Tier
 
 # (model, classes, γ) → parameters printed in millions (Tables 2 and 3), and exactly, for the architectures of Tables 5 and 6.

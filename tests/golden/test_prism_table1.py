@@ -11,10 +11,10 @@ from functools import cache
 
 import pytest
 
-from edgefl.costing import tier_cost
-from edgefl.local.training import Training
+from edgefl.client.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 
 KEEPS = (0.8, 0.6, 0.4, 0.2)

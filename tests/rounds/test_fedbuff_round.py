@@ -13,11 +13,11 @@ from rounds_of import ARCHITECTURE, assert_same, first_state, tensors
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import create
 from edgefl.records import Outcome, Tier, Timing
-from edgefl.server.buffered import Buffer, blob_of, moved, play_step
-from edgefl.server.clients import ClientStore
-from edgefl.server.outbox import Rules
-from edgefl.server.standing import Standing
-from edgefl.wire import decode, encode
+from edgefl.server.client_store import ClientStore
+from edgefl.server.exchange import Rules
+from edgefl.server.fedbuff import Buffer, blob_of, moved, play_step
+from edgefl.server.state import Standing
+from edgefl.wire.payload import decode, encode
 
 TIER = Tier(1.0)
 

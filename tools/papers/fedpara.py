@@ -10,7 +10,7 @@ from counters.markdown import table
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
-from edgefl.wire import payload_bytes
+from edgefl.wire.payload import payload_bytes
 from papers.runs import PROFILE, Run, Scale, seeded
 from papers.show import Entry, Figures, protocol, size
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.outcome import Trained, of_clients
-from edgefl.prepare import prepare
 from edgefl.records import RoundRecord, Tier
-from edgefl.run import play
+from edgefl.run.prepare import prepare
+from edgefl.run.session import Session, one_thread
+from edgefl.run.simulate import play
+from edgefl.run.trained import Trained, of_clients
 from edgefl.server import evaluate
-from edgefl.server.clients import ClientStore
-from edgefl.session import Session, one_thread
+from edgefl.server.client_store import ClientStore
 
 
 def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What leaves for a device: write, verify, try, sign, quantize."""

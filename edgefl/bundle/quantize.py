@@ -1,0 +1,210 @@
+"""Smaller variants of a forward graph: 8-bit weights, and activations where it pays, or 16-bit floats.
+
+================ =====================================================================================================
+``int8-static``  for networks of convolutions and linear layers: weights per output channel, activations with ranges
+                 seen on calibration samples. Written as QuantizeLinear and DequantizeLinear around float operators
+                 (QDQ), which onnxruntime fuses to 8-bit kernels: as fast as its QLinear operators, and the only of its
+                 two formats that needs no operator outside ai.onnx.
+``int8-dynamic`` for recurrent networks and transformers, whose activations differ too much between samples for fixed
+                 ranges: linear layers find the range of each input as they run. Weights of recurrent layers and
+                 embeddings are stored in 8 bits and computed with in float: ai.onnx has no 8-bit recurrent operator
+                 (onnxruntime's DynamicQuantizeLSTM is its own).
+``fp16``         16-bit floats inside, 32-bit ones at the ends. Half the file; processors without 16-bit arithmetic
+                 compute in float.
+================ =====================================================================================================
+
+Inputs, outputs and operator set stay what they are. Factors that a graph multiplies at run time are multiplied out first: ranges are
+those of the weights that a layer really has.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from edgefl.bundle.manifest import Variant
+from edgefl.errors import ConfigError, EdgeflError
+from edgefl.onnxgrad.export import quiet, strip
+from edgefl.onnxgrad.graphs import graphs_in
+from edgefl.onnxgrad.predict import predict
+
+Kind = Literal["int8-static", "int8-dynamic", "fp16"]
+KINDS: tuple[Kind, ...] = ("int8-static", "int8-dynamic", "fp16")
+CALIBRATION_SAMPLES = 128
+"""How many samples are enough to see the ranges of activations; more take longer."""
+
+_BATCH = 32
+_QUANTIZED = ["Conv", "Gemm", "MatMul"]
+_RECURRENT = ("LSTM", "GRU", "RNN")
+_DYNAMIC = (*_RECURRENT, "Softmax", "LayerNormalization")
+
+
+def int8_kind(graph: bytes) -> Kind:
+    """Return which of the two 8-bit variants suits a graph: ``int8-dynamic`` for recurrent networks and transformers."""
+    model = onnx.load_model_from_string(graph)
+    found = {node.op_type for part in graphs_in(model.graph) for node in part.node}
+    return "int8-static" if found.isdisjoint(_DYNAMIC) else "int8-dynamic"
+
+
+def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -> bytes:
+    """Return the variant ``kind`` of a forward graph; the same inputs give the same bytes.
+
+    Args:
+        graph: a float32 graph with one input.
+        kind: a name in :data:`KINDS`.
+        calibration: samples (n, …) as the graph takes them, such as those it was trained on; only ``int8-static`` looks at them, at
+            :data:`CALIBRATION_SAMPLES` of them at most.
+
+    Raises:
+        ConfigError: there is no such variant, ``int8-static`` has no calibration samples or samples of another shape or type, or they
+            hold values that are not finite.
+        EdgeflError: the graph cannot be quantized, in the tools' own words.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"variant: got {kind!r}, expected one of {', '.join(KINDS)}")
+    model = onnx.load_model_from_string(graph)
+    change: Callable[[onnx.ModelProto, SimpleNamespace], onnx.ModelProto] = _half if kind == "fp16" else _dynamic
+    if kind == "int8-static":
+        change = partial(_static, calibration=_checked(model, calibration))
+    with quiet():
+        try:
+            made = change(_folded(model), _tools())
+            strip(made, "forward")
+            made = _of_ai_onnx(made, model)
+            onnx.checker.check_model(made, full_check=True)
+        except Exception as error:  # the tools raise many kinds
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise EdgeflError(f"the graph has no variant {kind}: {first}") from error
+    return made.SerializeToString(deterministic=True)
+
+
+def variant(
+    label: str, graph: bytes, kind: Kind, calibration: np.ndarray | None, x: np.ndarray, y: np.ndarray
+) -> tuple[Variant, bytes]:
+    """Return the record of a tier's variant and its graph, its accuracy measured on held-out samples ``x`` (n, …), ``y`` (n,).
+
+    Raises:
+        ConfigError, EdgeflError: as :func:`quantized`.
+    """
+    made = quantized(graph, kind, calibration)
+    accuracy = float((predict(made, x, batch_size=_BATCH).argmax(1) == y).mean())
+    return Variant(kind=kind, graph=f"{label}/forward.{kind}.onnx", bytes=len(made), accuracy=accuracy), made
+
+
+def _checked(model: onnx.ModelProto, calibration: np.ndarray | None) -> np.ndarray:
+    """Return the samples that the ranges of activations are taken from, evenly spread over those given."""
+    if calibration is None or not len(calibration):
+        raise ConfigError(
+            "int8-static takes calibration samples to find the ranges of activations, got none; give some, such as 100"
+        )
+    value = model.graph.input[0].type.tensor_type
+    shape = tuple(dim.dim_value for dim in value.shape.dim)[1:]
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)
+    if calibration.shape[1:] != shape or calibration.dtype != dtype:
+        got = f"{calibration.dtype} {calibration.shape[1:]}"
+        raise ConfigError(f"int8-static: calibration samples of {got}, expected {dtype} {shape} as the graph's input")
+    if not np.isfinite(calibration).all():
+        raise ConfigError("int8-static: calibration samples hold values that are not finite")
+    spread = np.linspace(0, len(calibration) - 1, min(len(calibration), CALIBRATION_SAMPLES)).round().astype(np.int64)
+    return np.ascontiguousarray(calibration[spread])
+
+
+def _tools() -> SimpleNamespace:
+    """Return onnxruntime's tools. Importing them puts a folder of theirs on the module path; it is taken off again."""
+    before = list(sys.path)
+    try:
+        from onnxruntime import quantization
+        from onnxruntime.quantization.onnx_model import ONNXModel
+        from onnxruntime.transformers import float16
+    finally:
+        sys.path[:] = before
+    return SimpleNamespace(quantization=quantization, float16=float16, sort=lambda model: ONNXModel(model).topological_sort())
+
+
+def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with everything that does not depend on its input computed, and no shapes noted that quantizing changes."""
+    from onnxscript import optimizer
+
+    folded = optimizer.optimize(model, input_size_limit=1 << 40, output_size_limit=1 << 40)
+    folded.graph.ClearField("value_info")
+    return folded
+
+
+def _half(model: onnx.ModelProto, tools: SimpleNamespace) -> onnx.ModelProto:
+    made = tools.float16.convert_float_to_float16(model, keep_io_types=True)
+    tools.sort(made)  # the casts at the ends come last
+    return made
+
+
+def _static(model: onnx.ModelProto, tools: SimpleNamespace, calibration: np.ndarray) -> onnx.ModelProto:
+    q = tools.quantization
+    name = model.graph.input[0].name
+    batches = [{name: calibration[i : i + _BATCH]} for i in range(0, len(calibration), _BATCH)]
+
+    left = iter(batches)
+    samples = SimpleNamespace(get_next=lambda: next(left, None))
+    # Unsigned activations with signed weights: what x86, Arm and WebAssembly all have fast kernels for.
+    types = {"activation_type": q.QuantType.QUInt8, "weight_type": q.QuantType.QInt8}
+    options = {"quant_format": q.QuantFormat.QDQ, "per_channel": True, "op_types_to_quantize": _QUANTIZED, **types}
+    # Products come out in float: logits keep all of their digits, and what another layer takes is rounded in front of it.
+    options["extra_options"] = {"OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]}
+    return _by_file(lambda out: q.quantize_static(model, out, samples, **options))
+
+
+def _dynamic(model: onnx.ModelProto, tools: SimpleNamespace) -> onnx.ModelProto:
+    q = tools.quantization
+    kinds = ["MatMul", "Gemm", "Gather"]
+    constant = {"MatMulConstBOnly": True}
+    options = {"weight_type": q.QuantType.QInt8, "per_channel": True, "op_types_to_quantize": kinds, "extra_options": constant}
+    return _recurrent_weights(_by_file(lambda out: q.quantize_dynamic(model, out, **options)))
+
+
+def _by_file(write: Callable[[Path], None]) -> onnx.ModelProto:
+    """Return what a tool writes, which it does to files only."""
+    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
+        write(Path(folder) / "made.onnx")
+        return onnx.load(Path(folder) / "made.onnx")
+
+
+def _recurrent_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Store the weights of recurrent layers, (directions, gates·H, m), in 8 bits with a scale for every row."""
+    graph = model.graph
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    weights = dict.fromkeys(name for node in graph.node if node.op_type in _RECURRENT for name in node.input[1:3])
+    added = []
+    for name in [name for name in weights if name in stored]:
+        values = onnx.numpy_helper.to_array(stored[name])
+        largest = np.abs(values).max(axis=(0, 2))
+        scale = np.where(largest > 0, largest / 127, 1).astype(np.float32)
+        rounded = np.clip(np.rint(values / scale[:, None]), -127, 127).astype(np.int8)
+        stored[name].CopyFrom(onnx.numpy_helper.from_array(rounded, f"{name}_quantized"))
+        graph.initializer.append(onnx.numpy_helper.from_array(scale, f"{name}_scale"))
+        added.append(onnx.helper.make_node("DequantizeLinear", [f"{name}_quantized", f"{name}_scale"], [name], axis=1))
+    nodes = [*added, *graph.node]
+    graph.ClearField("node")
+    graph.node.extend(nodes)
+    return model
+
+
+def _of_ai_onnx(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
+    """Give the graph the operator set and the ends of the original."""
+    if foreign := sorted({f"{node.domain}.{node.op_type}" for node in model.graph.node if node.domain not in ("", "ai.onnx")}):
+        raise EdgeflError(f"it would need operators outside ai.onnx: {', '.join(foreign)}")
+    for field in ("opset_import", "metadata_props"):
+        model.ClearField(field)
+    model.opset_import.extend(original.opset_import)
+    model.producer_name, model.producer_version = original.producer_name, original.producer_version
+    for ends, first in ((model.graph.input, original.graph.input), (model.graph.output, original.graph.output)):
+        if [(v.name, v.type) for v in ends] != [(v.name, v.type) for v in first]:
+            raise EdgeflError("its inputs or outputs would change")
+    model.graph.ClearField("value_info")
+    return model

@@ -1,0 +1,68 @@
+"""The process in which :mod:`edgefl.bundle.sandbox` runs graphs: it takes its order as JSON and answers with a line of JSON per step."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edgefl.bundle.manifest_file import read
+from edgefl.bundle.tier_check import check_tier
+from edgefl.client.isolation.limits import die_with, own, set_data_limit
+from edgefl.errors import BundleError
+
+_NO_MEMORY = re.compile(r"allocate memory|bad_alloc|bad allocation|out of memory|smaller than requested bytes", re.IGNORECASE)
+Say = Callable[[dict[str, Any]], None]
+
+
+def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
+    """Check the tiers of those ``labels``, and ``say`` which file comes next, and what came of each tier."""
+    manifest = read(folder)
+    at = ""
+
+    def announce(name: str) -> None:
+        nonlocal at
+        at = name
+        say({"at": name})
+
+    for entry in manifest.tiers:
+        if entry.label not in labels:
+            continue
+        try:
+            result = check_tier(folder, manifest, entry, announce)
+        except Exception as error:  # whatever a file brings about is what is wrong with it
+            say({"tier": entry.label, "problem": _what(at, error, memory_bytes)})
+        else:
+            say({"tier": entry.label, "errors": [result.max_abs_error, result.max_loss_error]})
+    say({"done": True})
+
+
+def _what(at: str, error: Exception, memory_bytes: int) -> str:
+    """Return what is wrong with the file ``at``."""
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error.__cause__ or error)):
+        return f"{at}: needs more than {memory_bytes:,} bytes of memory; --memory allows more"
+    return str(error) if isinstance(error, BundleError) else f"{at}: cannot be checked: {type(error).__name__}: {error}"
+
+
+def main() -> None:
+    """Take an order from standard input; whatever else prints goes to standard error."""
+    order = json.loads(sys.stdin.readline())
+    die_with(order.pop("parent"))
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    if sys.platform == "linux":
+        set_data_limit(own().data_bytes + order["memory_bytes"])
+
+    def say(message: dict[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    run(Path(order["folder"]), order["labels"], order["memory_bytes"], say)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Does every graph of a tier have the ends that the manifest promises, and compute what it did when it was exported?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from edgefl.bundle import tensor_check
+from edgefl.bundle.graph_check import End, check_ends, first_line, load_graph
+from edgefl.bundle.manifest import MAX_ABS_ERROR, MAX_LOSS_ERROR, Manifest, TierEntry, TrainEntry
+from edgefl.bundle.tensor_check import CONTROL, STEPS, Arrays
+from edgefl.errors import BundleError
+
+
+@dataclass(frozen=True)
+class TierResult:
+    """A tier that passed: the largest difference of its outputs, and the largest relative one of its losses (None: no training)."""
+
+    max_abs_error: float
+    max_loss_error: float | None
+
+
+@dataclass(frozen=True)
+class _Tier:
+    folder: Path
+    manifest: Manifest
+    entry: TierEntry
+    at: Callable[[str], None]
+
+    def opened(self, name: str, inputs: Mapping[str, End], outputs: Mapping[str, End], may_lack: frozenset[str]) -> _Session:
+        """Check a graph, and only then give it to onnxruntime."""
+        self.at(name)
+        files = {path: file.bytes for path, file in self.manifest.files.items()}
+        model = load_graph(self.folder, name, self.entry.opset, files)
+        check_ends(name, model.graph, inputs, outputs, may_lack)
+        return _Session(self.folder, name)
+
+
+def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[[str], None]) -> TierResult:
+    """Check all files of a tier, calling ``at`` with the path of each before it is read.
+
+    Raises:
+        BundleError: one of them is not what the manifest says; names the file.
+    """
+    tier = _Tier(folder, manifest, entry, at)
+    at(entry.reference)
+    x, expected = tensor_check.references(folder, manifest, entry)
+    outputs = _logits(tier, entry.forward, x)
+    difference = float(np.abs(outputs - expected).max())
+    if not difference <= MAX_ABS_ERROR:
+        raise BundleError(
+            f"{entry.forward}: differs from its reference by {difference:.2e}, expected at most {MAX_ABS_ERROR:.0e}"
+        )
+    for variant in entry.variants:
+        _finite(variant.graph, "logits", _logits(tier, variant.graph, x))
+    return TierResult(difference, None if entry.train is None else _check_training(tier, entry.train, x))
+
+
+def _logits(tier: _Tier, name: str, x: np.ndarray, weights: Arrays | None = None) -> np.ndarray:
+    """Return the outputs of an inference graph whose weights are inside, or else, all or some, are inputs."""
+    given = {} if weights is None else weights
+    wanted = {"x": End(tier.manifest.input_dtype, (None, *tier.manifest.input_shape))}
+    wanted |= {key: End("float32", value.shape) for key, value in given.items()}
+    session = tier.opened(name, wanted, {"logits": End("float32", (None, tier.manifest.classes))}, frozenset(given))
+    outputs = session.run({"x": x, **given})["logits"]
+    if outputs.shape != (len(x), tier.manifest.classes):
+        raise BundleError(f"{name}: outputs of shape {outputs.shape}, expected {(len(x), tier.manifest.classes)}")
+    return outputs
+
+
+def _check_training(tier: _Tier, train: TrainEntry, x: np.ndarray) -> float:
+    """Return the largest relative difference of the stored losses from those of three steps of the first training graph."""
+    tier.at(train.parameters)
+    tensors = tensor_check.parameters(tier.folder, train)
+    tier.at(train.reference)
+    stored = tensor_check.train_references(tier.folder, tier.manifest, train)
+    start = _start(tier.manifest, train, tensors)
+    weights = {key: value for key, value in start.items() if key[:2] in ("p.", "s.", "f.") and key[2:] in tensors}
+    _finite(train.predict, "logits", _logits(tier, train.predict, x, weights))
+    losses = [_train(tier, train, name, start, stored, 1 if i else STEPS) for i, name in enumerate(train.graphs)]
+    expected = stored["losses"].astype(np.float64)
+    errors = np.abs(np.array(losses[0]) - expected) / np.maximum(np.abs(expected), 1e-6)
+    if not errors.max() <= MAX_LOSS_ERROR:
+        found, wanted = (", ".join(f"{loss:.6g}" for loss in row) for row in (losses[0], expected))
+        raise BundleError(
+            f"{train.graphs[0]}: losses {found}, its reference has {wanted}, expected the same to {MAX_LOSS_ERROR:.0e}"
+        )
+    return float(errors.max())
+
+
+def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
+    """Return everything that a training graph reads in its first step but for samples, labels: name of the input → value."""
+    start = {f"p.{name}": tensors[name] for name in train.trained}
+    start |= {f"s.{name}": tensors[name] for name in train.statistics}
+    start |= {f"f.{name}": tensors[name] for name in train.frozen}
+    for state in {"sgd": "", "momentum": "m", "adam": "mv"}[train.optimizer]:
+        start |= {f"{state}.{name}": np.zeros_like(tensors[name]) for name in train.trained}
+    scalars = {"lr": train.lr, **({} if train.optimizer == "sgd" else {"beta": train.momentum})}
+    scalars |= {"t": 0.0} if train.optimizer == "adam" else {}
+    start |= {name: np.array(value, np.float32) for name, value in scalars.items()}
+    start |= {f"f.start.{name}": tensors[name] for name in train.trained}
+    start |= {f"f.shift.{name}": tensors.get(f"{CONTROL}{name}", np.zeros_like(tensors[name])) for name in train.trained}
+    return start | ({"present": np.ones(manifest.classes, np.bool_)} if train.present else {})
+
+
+def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arrays, steps: int) -> list[float]:
+    """Return the losses of ``steps`` steps on the stored batch."""
+    inputs = {key: End(value.dtype.name, value.shape) for key, value in start.items()}
+    inputs |= {"x": End(tier.manifest.input_dtype, (None, *tier.manifest.input_shape)), "y": End("int64", (None,))}
+    updated = {key for key in start if key[:2] in ("p.", "m.", "v.", "s.") or key == "t"}
+    outputs = {f"{key}.out": inputs[key] for key in updated}
+    may_lack = {key for key in start if key[:2] in ("s.", "f.")}
+    may_lack |= {f"{key}.out" for key in updated & may_lack}
+    session = tier.opened(name, inputs, {"loss": End("float32", ()), **outputs}, frozenset(may_lack))
+    if forgotten := sorted(key for key in updated & session.inputs if f"{key}.out" not in session.outputs):
+        raise BundleError(f"{name}: has no output {forgotten[0]}.out, though it has the input")
+    one = {**start, "x": stored["x"][:1], "y": stored["y"][:1]}
+    _finite(name, "loss of one sample", session.run(one)["loss"])
+    values, losses = {**start, "x": stored["x"], "y": stored["y"]}, []
+    for _ in range(steps):
+        for key, value in session.run(values).items():
+            _finite(name, key, value)
+            values[key.removesuffix(".out")] = value
+        losses.append(float(values["loss"]))
+    return losses
+
+
+def _finite(name: str, key: str, value: np.ndarray) -> None:
+    if not np.isfinite(value).all():
+        raise BundleError(f"{name}: {key} holds values that are not finite")
+
+
+class _Session:
+    """A graph in onnxruntime, on one thread; it takes what it needs of the values that it is given."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        try:
+            self.session = ort.InferenceSession(str(folder / name), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's exception types live in its C extension
+            raise BundleError(f"{name}: onnxruntime does not take it: {first_line(error)}") from error
+        self.inputs = {value.name for value in self.session.get_inputs()}
+        self.outputs = [value.name for value in self.session.get_outputs()]
+
+    def run(self, values: Arrays) -> Arrays:
+        try:
+            outputs = self.session.run(self.outputs, {key: values[key] for key in self.inputs})
+        except Exception as error:  # as above
+            raise BundleError(f"{self.name}: onnxruntime cannot run it: {first_line(error)}") from error
+        return dict(zip(self.outputs, outputs, strict=True))

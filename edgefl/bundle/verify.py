@@ -1,0 +1,151 @@
+"""Is a bundle what its manifest says, who signed it, and does every model compute what it did when it was exported?"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgefl.bundle.manifest import MANIFEST, SIGNATURE, Manifest
+from edgefl.bundle.manifest_file import content_of, parse
+from edgefl.bundle.sandbox import Limits, try_tiers
+from edgefl.bundle.signature import SIGNATURE_BYTES, public_key, signed_by
+from edgefl.errors import BundleError
+
+MAX_BUNDLE_BYTES = 1 << 36
+_MAX_PROBLEMS = 50
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """A bundle that passed: its files, and per tier how far its outputs (absolute) and losses (relative) are from the references.
+
+    ``signed`` is None where there is no signature, False where there is one and no key was given to check it with.
+    """
+
+    files: int
+    max_abs_errors: Mapping[str, float]
+    max_loss_errors: Mapping[str, float]
+    signed: bool | None = None
+
+
+@dataclass(frozen=True)
+class _Problem:
+    name: str
+    what: str
+
+
+def verify(folder: Path, key: Path | None = None, limits: Limits | None = None) -> VerifyReport:
+    """Check every file of a bundle, and run every graph against its stored reference, in a process of limited memory and time.
+
+    Args:
+        folder: the bundle.
+        key: PEM file of an Ed25519 public key. With it, the bundle must be signed by its owner; nothing else is looked at before.
+        limits: of the process that runs the graphs.
+
+    Raises:
+        BundleError: anything is missing, extra, changed or wrong; the message lists it, a line each.
+        InputError: there is no such key.
+    """
+    content = content_of(folder)
+    signed = _signed(folder, content, key)
+    manifest = parse(folder / MANIFEST, content)
+    total_bytes = sum(entry.bytes for entry in manifest.files.values())
+    if total_bytes > MAX_BUNDLE_BYTES:
+        raise BundleError(f"{folder}: {total_bytes:,} bytes by its manifest, expected at most {MAX_BUNDLE_BYTES:,}")
+    problems = [*_extra(folder, manifest), *_missing_or_changed(folder, manifest)]
+    if not problems:  # what is not as it was made is not run
+        tried = try_tiers(folder, [tier.label for tier in manifest.tiers], limits or Limits(), total_bytes)
+        problems = [_Problem(*problem) for problem in tried.problems]
+    if problems:
+        raise BundleError(_listed(folder, problems))
+    outputs = {label: output for label, (output, _) in tried.errors.items()}
+    losses = {label: loss for label, (_, loss) in tried.errors.items() if loss is not None}
+    return VerifyReport(len(manifest.files) + 1 + (signed is not None), outputs, losses, signed)
+
+
+def _signed(folder: Path, content: bytes, key: Path | None) -> bool | None:
+    """Return whether the owner of ``key`` signed the manifest; False: nobody asked; None: there is no signature."""
+    owner = None if key is None else public_key(key)
+    path = folder / SIGNATURE
+    if not path.exists() and not path.is_symlink():
+        if owner is not None:
+            raise BundleError(f"{folder}: not signed: has no {SIGNATURE}, expected one by the owner of {key}")
+        return None
+    if path.is_symlink() or not path.is_file() or path.stat().st_size != SIGNATURE_BYTES:
+        raise BundleError(f"{path}: expected a plain file of {SIGNATURE_BYTES} bytes")
+    if owner is None:
+        return False
+    if not signed_by(owner, content, path.read_bytes()):
+        raise BundleError(
+            f"{path}: not the signature of this {MANIFEST} by the owner of {key}; get the bundle again, or the right key"
+        )
+    return True
+
+
+def _listed(folder: Path, problems: list[_Problem]) -> str:
+    lines = [f"{folder}: {_plain(problem.name)}: {_plain(problem.what)}" for problem in problems[:_MAX_PROBLEMS]]
+    return "\n".join([*lines, f"{folder}: and more"] if len(problems) > _MAX_PROBLEMS else lines)
+
+
+def _plain(text: str) -> str:
+    """Return text without line breaks and terminal codes, which names of files and operators may hold."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _extra(folder: Path, manifest: Manifest) -> Iterator[_Problem]:
+    known = {*manifest.files, MANIFEST, SIGNATURE}
+    folders = {parent.as_posix() for path in manifest.files for parent in Path(path).parents}
+    found = 0
+    for name in _walk(folder):
+        path = folder / name
+        if path.is_symlink():
+            yield _Problem(name, "a symbolic link; a bundle holds plain files only")
+        elif path.is_dir() and name not in folders:
+            yield _Problem(f"{name}/", "not in the manifest")
+        elif not path.is_dir() and name not in known:
+            yield _Problem(name, "not in the manifest")
+        else:
+            continue
+        found += 1
+        if found > _MAX_PROBLEMS:
+            return
+
+
+def _walk(top: Path) -> Iterator[str]:
+    """Yield the path of everything in ``top``, hidden or not; a folder that cannot be listed is an error, not empty."""
+    left = [top]
+    while left:
+        folder = left.pop()
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError as error:
+            raise BundleError(f"{_plain(str(folder))}: cannot be listed ({error.strerror})") from None
+        for entry in entries:
+            yield Path(entry.path).relative_to(top).as_posix()
+            if entry.is_dir(follow_symlinks=False):
+                left.append(Path(entry.path))
+
+
+def _missing_or_changed(folder: Path, manifest: Manifest) -> Iterator[_Problem]:
+    for name, entry in manifest.files.items():
+        path = folder / name
+        if path.is_symlink():
+            continue
+        try:
+            if not path.is_file():
+                yield _Problem(name, "missing")
+            elif (found := path.stat().st_size) != entry.bytes:
+                yield _Problem(name, f"{found} bytes, the manifest says {entry.bytes}")
+            elif _digest(path) != entry.sha256:
+                yield _Problem(name, "changed: its SHA-256 is not the manifest's")
+        except OSError as error:
+            yield _Problem(name, f"cannot be read ({error.strerror})")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

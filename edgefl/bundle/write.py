@@ -1,0 +1,114 @@
+"""The bundle: what leaves for a device. ``export/README.md`` specifies it; ``manifest.py`` has its records."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+import torch
+from torch import nn
+
+from edgefl.bundle.forms import form_files
+from edgefl.bundle.manifest import FORMAT_VERSION as FORMAT_VERSION
+from edgefl.bundle.manifest import MANIFEST, MAX_ABS_ERROR, SIGNATURE
+from edgefl.bundle.manifest import Budget as Budget
+from edgefl.bundle.manifest import Manifest as Manifest
+from edgefl.bundle.manifest import Objective as Objective
+from edgefl.bundle.manifest import TierEntry as TierEntry
+from edgefl.bundle.manifest import TrainEntry as TrainEntry
+from edgefl.bundle.manifest import Variant as Variant
+from edgefl.bundle.manifest_file import read as read
+from edgefl.bundle.manifest_file import seal, text_of
+from edgefl.errors import BundleError
+from edgefl.onnxgrad.export import OPSET
+from edgefl.onnxgrad.predict import predict
+from edgefl.util.files import whole_folder
+
+REFERENCE_SAMPLES = 4
+Sign = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True)
+class TierFiles:
+    """One tier's files by their paths in the bundle, and how far onnxruntime is from torch on the reference inputs."""
+
+    contents: Mapping[str, bytes]
+    opset: int
+    parity_max_abs_error: float
+
+
+def build_tier(
+    module: nn.Module,
+    input_shape: tuple[int, ...],
+    label: str,
+    rng: np.random.Generator,
+    vocabulary: int = 0,
+    graph: bytes | None = None,
+) -> TierFiles:
+    """Export ``module`` and store reference inputs, drawn from ``rng``, with the outputs that torch computes for them.
+
+    Inputs are float32 from a normal distribution, or, where there is a ``vocabulary``, int64 ids below it. ``graph`` is the module's
+    graph where somebody has it already.
+
+    Raises:
+        BundleError: onnxruntime's outputs differ from torch's by more than 1e-4.
+    """
+    path = f"{label}/forward.onnx"
+    dtype = "int64" if vocabulary else "float32"
+    files = form_files(module, input_shape, dtype, path) if graph is None else {path: graph}
+    shape = (REFERENCE_SAMPLES, *input_shape)
+    x = rng.integers(vocabulary, size=shape) if vocabulary else rng.standard_normal(shape).astype(np.float32)
+    with torch.no_grad():
+        logits = module(torch.from_numpy(x)).numpy()
+    error = float(np.abs(_run(files, path, x) - logits).max())
+    if not error <= MAX_ABS_ERROR:
+        raise BundleError(f"tier {label}: onnxruntime differs from torch by {error:.2e}, expected at most {MAX_ABS_ERROR:.0e}")
+    reference = safetensors.numpy.save({"x": x, "logits": np.ascontiguousarray(logits)})
+    return TierFiles({**files, f"{label}/reference.safetensors": reference}, OPSET, error)
+
+
+def _run(files: Mapping[str, bytes], path: str, x: np.ndarray) -> np.ndarray:
+    """Return the outputs of the graph at ``path``, weights beside it or not."""
+    if len(files) == 1:
+        return predict(files[path], x, batch_size=len(x))
+    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
+        for name, content in files.items():
+            (Path(folder) / Path(name).name).write_bytes(content)
+        return predict(Path(folder) / Path(path).name, x, batch_size=len(x))
+
+
+def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign: Sign | None = None) -> Manifest:
+    """Write a bundle to ``folder``, whole or not at all, and return the manifest with its files filled in.
+
+    Args:
+        folder: must not exist, or be empty.
+        manifest: its ``files`` and ``manifest_sha256`` are filled in here.
+        contents: every file by its path in the bundle, but for the manifest.
+        sign: makes the signature, 64 bytes, of the manifest's bytes; None: the bundle has none.
+
+    Raises:
+        BundleError: ``folder`` exists and is not empty, a path leaves the bundle, or a tier's file is not among ``contents``.
+        StorageError: the disk is full or cannot be written.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BundleError(f"{folder}: exists and is not an empty folder; give another")
+    complete = seal(folder, manifest, contents)
+    text = text_of(complete)
+    beside = {MANIFEST: text} if sign is None else {MANIFEST: text, SIGNATURE: sign(text)}
+    with whole_folder(folder) as temporary:
+        for path, content in {**contents, **beside}.items():
+            _write_synced(temporary / path, content)
+    return complete
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,1 @@
+"""Measure a device, fit its costs, and check the fit."""

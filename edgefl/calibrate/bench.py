@@ -1,0 +1,187 @@
+"""What is timed on this machine: matrix products, convolutions, copies, training steps in torch, inference in onnxruntime.
+
+Tasks are repeated in rounds in which each has its turn, so that a disturbance of some seconds falls on all of them alike; what a quarter
+of the rounds reached is what counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import onnxruntime
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from edgefl.client.loop import optimizer_of
+from edgefl.methods.base import create
+from edgefl.models.base import Architecture
+from edgefl.onnxgrad.export import forward_graph
+from edgefl.planning.profile import training_for
+from edgefl.planning.tier_costs import tier_cost
+from edgefl.records import Batch, Cost, Tier
+
+Seconds = tuple[float, ...]
+Task = Callable[[], Seconds]
+Clock = Callable[[], float]
+
+COPIED_BYTES = 64 * 2**20
+_SIDE = 512
+_CHANNELS, _PIXELS = 64, 28
+KERNELS = {
+    "gemm": _SIDE**3,
+    "convolution 3x3": 9 * _CHANNELS**2 * _PIXELS**2,
+    "convolution 1x1": 4 * _CHANNELS**2 * _PIXELS**2,
+    "values": 6 * 8 * _CHANNELS * _PIXELS**2,
+}
+"""Kernel → its MACs: a product of 512×512 matrices; a batch of one with 64 channels, 28×28; 1×1 with twice the channels.
+
+Of ``values`` it is the values, as costs count them: normalisation, ReLU and pooling, forward and backward, of a batch of eight.
+"""
+
+_LEAST = 5
+_READING_S = 0.02  # what is shorter is repeated within one reading
+_RESOLUTION_S = 1e-6
+
+
+Readings = Mapping[str, Sequence[Seconds]]
+"""The seconds of every repeat of every task."""
+
+
+def interleaved(tasks: Mapping[str, Task], seconds: float, least: int = _LEAST) -> Readings:
+    """Run every task once a round, for about ``seconds`` and at least ``least`` rounds, after one that does not count."""
+    for task in tasks.values():
+        task()
+    found: dict[str, list[Seconds]] = {name: [] for name in tasks}
+    started = time.perf_counter()
+    rounds, last_s = 0, 0.0
+    while rounds < least or time.perf_counter() - started + last_s < seconds:
+        begun = time.perf_counter()
+        for name, task in tasks.items():
+            found[name].append(task())
+        rounds, last_s = rounds + 1, time.perf_counter() - begun
+    return found
+
+
+def clock_of(threads: int) -> Clock:
+    """Return the clock that work on so many threads is timed by, in seconds.
+
+    One thread's own processor time is what it takes on the clock of a computer that does nothing else, and stays that when others
+    compute too. Threads wait for each other, so that of several only the clock tells how long they take.
+    """
+    fine = time.get_clock_info("process_time").resolution <= _RESOLUTION_S
+    return time.process_time if threads == 1 and fine else time.perf_counter
+
+
+def repeated(once: Task) -> Task:
+    """Return a task of one reading of ``once``: where that is short, the mean of several after one that does not count.
+
+    After a large network's turn the caches hold nothing of a small one, whose steps usually follow each other.
+    """
+    once()
+    times = max(1, int(_READING_S / max(sum(once()), 1e-7)))
+
+    def task() -> Seconds:
+        if times == 1:
+            return once()
+        once()
+        readings = [once() for _ in range(times)]
+        return tuple(sum(parts) / times for parts in zip(*readings, strict=True))
+
+    return task
+
+
+def timed(run: Callable[[], object], clock: Clock) -> Task:
+    """Return a task that takes the time of ``run``."""
+
+    def once() -> Seconds:
+        begun = clock()
+        run()
+        return (clock() - begun,)
+
+    return repeated(once)
+
+
+@contextlib.contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Let torch use so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def kernel_tasks() -> dict[str, Task]:
+    """Return a task for each of :data:`KERNELS`, float32, on torch's threads."""
+    a, b = torch.randn(_SIDE, _SIDE), torch.randn(_SIDE, _SIDE)
+    image, wide = torch.randn(1, _CHANNELS, _PIXELS, _PIXELS), torch.randn(1, 2 * _CHANNELS, _PIXELS, _PIXELS)
+    square, point = torch.randn(_CHANNELS, _CHANNELS, 3, 3), torch.randn(2 * _CHANNELS, 2 * _CHANNELS, 1, 1)
+    maps = torch.randn(8, _CHANNELS, _PIXELS, _PIXELS, requires_grad=True)
+    norm, ones = nn.GroupNorm(32, _CHANNELS), torch.ones(8, _CHANNELS, _PIXELS // 2, _PIXELS // 2)
+
+    def values() -> None:
+        maps.grad = None
+        F.max_pool2d(F.relu(norm(maps)), 2).backward(ones)
+
+    clock = clock_of(torch.get_num_threads())
+    return {
+        "gemm": timed(lambda: a @ b, clock),
+        "convolution 3x3": timed(lambda: F.conv2d(image, square, padding=1), clock),
+        "convolution 1x1": timed(lambda: F.conv2d(wide, point), clock),
+        "values": timed(values, clock),
+    }
+
+
+def copy_task() -> Task:
+    """Return a task that copies :data:`COPIED_BYTES` on one core, from one place to another."""
+    source, target = np.ones(COPIED_BYTES, np.uint8), np.empty(COPIED_BYTES, np.uint8)
+    return timed(lambda: np.copyto(target, source), clock_of(1))
+
+
+def step_cost(architecture: Architecture, batch_size: int) -> Cost:
+    """Return what a training step of a whole network costs, under plain federated averaging with momentum."""
+    return tier_cost(create("fedavg"), architecture, Tier(1.0), training_for(batch_size, None, "momentum"))
+
+
+def step_task(architecture: Architecture, batch_size: int) -> Task:
+    """Return a task that takes a training step in torch: the seconds of the forward and backward pass, and of the update.
+
+    As a client of a simulation does it: cross-entropy, SGD with momentum, weights from the last step. Data are noise.
+    """
+    method, classes = create("fedavg"), architecture.classes
+    network = architecture.build().train()
+    optimizer = optimizer_of(method, network, training_for(batch_size, None, "momentum"))
+    x = architecture.samples(batch_size)
+    x = torch.randn_like(x) if x.is_floating_point() else torch.randint(0, architecture.vocabulary or 1, x.shape)
+    batch = Batch(x, torch.randint(0, classes, (batch_size,)), torch.ones(classes, dtype=torch.bool))
+
+    clock = clock_of(torch.get_num_threads())
+
+    def once() -> Seconds:
+        begun = clock()
+        method.local_loss(network, batch, {}).backward()
+        passed = clock()
+        optimizer.step()
+        optimizer.zero_grad()
+        return passed - begun, clock() - passed
+
+    return repeated(once)
+
+
+def inference_task(graph: bytes, architecture: Architecture, threads: int) -> Task:
+    """Return a task that runs one sample through an exported graph in onnxruntime."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 4
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    sample = {"x": torch.zeros_like(architecture.samples(1)).numpy()}
+    return timed(lambda: session.run(None, sample), clock_of(threads))
+
+
+def graph_of(architecture: Architecture) -> bytes:
+    """Return the inference graph of a network with fresh weights."""
+    return forward_graph(architecture.build().eval(), architecture.input_shape, "int64" if architecture.vocabulary else "float32")

@@ -1,0 +1,1 @@
+"""How a client trains faster: captured steps, groups, memory layout."""

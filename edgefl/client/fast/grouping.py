@@ -1,0 +1,151 @@
+"""Several clients of a tier trained together: their tensors are stacked, and one operation takes a step of all of them.
+
+A convolution of k clients is one convolution in k groups, a linear layer one batched product. What each computes is what it would compute
+alone, but for the order of sums. Clients with fewer samples leave the stack when they are done, and batches of different sizes are taken
+apart: nothing is padded, so that no loss or normalisation sees samples that are not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from edgefl.client.fast.capture import CaptureError, Flat, Inputs, Take, Whole, capture, gradient_of, laid_out
+from edgefl.client.fast.gradients import Captures
+from edgefl.client.loop import batches
+from edgefl.client.optimizer import Update
+from edgefl.client.training import Training
+from edgefl.cost.trace import Loss
+from edgefl.cost.uncompiled import uncompiled
+from edgefl.records import Batch
+
+Stack = Mapping[str, Tensor]
+_CLOSE = 1e-3
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One client's samples ``x`` (n, …), labels ``y`` (n,) and labels that it has, what shuffles them, and what it minimises."""
+
+    x: Tensor
+    y: Tensor
+    present: Tensor
+    rng: np.random.Generator
+    loss: Loss
+
+
+def train_together(
+    module: nn.Module,
+    stack: Stack,
+    decayed: frozenset[str],
+    samples: Sequence[Samples],
+    training: Training,
+    captures: Captures,
+) -> list[tuple[float, int]]:
+    """Train clients in place on their samples; return for each the mean loss of its last epoch and its steps.
+
+    Args:
+        module: a network of the tier, in training mode; its own tensors are not touched.
+        stack: name of a parameter or buffer → those of all clients, (clients, …).
+        decayed: the parameters that weight decay acts on.
+        samples: of each client, in the order of the stack, those with the most samples first.
+        training: how they train, without micro-batches.
+        captures: of this process. Steps that cannot be captured together are taken one client after the other.
+    """
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    alone = [gradient_of(module, one.loss, trained) for one in samples]
+    together = gradients_of(module, samples[0].loss, trained)
+    update = Update(training, {name: stack[name] for name in trained}, decayed, len(samples))
+    values: list[list[tuple[Tensor, int]]] = [[] for _ in samples]
+    for rows, x, y in _steps(samples, training):
+        tensors = {name: tensor[rows] for name, tensor in stack.items()}
+        present = torch.stack([one.present for one in samples[rows]])
+        inputs = Inputs(tensors, Batch(x, y, present))
+        # Of the sizes that a last batch may have, each would take a capture of its own; whole ones, and those of equal shards, come again.
+        often = x.shape[1] == training.batch_size or len(x) == len(samples)
+        found = _taken(inputs, alone[rows], together if often else None, captures)
+        update.take(dict(zip(trained, found[1:], strict=True)), rows)
+        losses = found[0]
+        assert losses is not None
+        for client, value in enumerate(losses.unbind(), rows.start):
+            values[client].append((value, x.shape[1]))
+    return [_mean(of, training, len(one.y)) for of, one in zip(values, samples, strict=True)]
+
+
+def _taken(inputs: Inputs, alone: Sequence[Take], together: Take | None, captures: Captures) -> Flat:
+    """Return the losses and gradients of a step of several clients; ``alone`` takes each client's own, ``together`` all of them if given.
+
+    What is captured reads nothing but its inputs: a loss that is each client's own is never taken for that of another.
+    """
+    if len(alone) > 1 and together is not None:
+        with contextlib.suppress(CaptureError):
+            return captures.known("together", inputs, partial(captured_together, together, inputs, alone[0]))(inputs)
+    rows = [inputs.like(part[row] for part in inputs.flat()) for row in range(len(alone))]
+    found = [(captures.of("one of several", take, row) or take)(row) for take, row in zip(alone, rows, strict=True)]
+    return [None if parts[0] is None else torch.stack([p for p in parts if p is not None]) for parts in zip(*found, strict=True)]
+
+
+def gradients_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
+    """Return what takes the losses and gradients of several clients: all inputs have a leading dimension of clients."""
+    whole = Whole(module, loss)
+
+    def one(leaves: Mapping[str, Tensor], rest: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor | None) -> Tensor:
+        tensors = {f"inner.{name}": tensor for name, tensor in {**leaves, **rest}.items()}
+        value: Tensor = functional_call(whole, tensors, (Batch(x, y, present),))
+        return value
+
+    several = vmap(grad_and_value(one))
+
+    def take(inputs: Inputs) -> Flat:
+        leaves = {name: inputs.tensors[name] for name in trained}
+        rest = {name: tensor for name, tensor in inputs.tensors.items() if name not in leaves}
+        with uncompiled():
+            gradients, values = several(leaves, rest, inputs.batch.x, inputs.batch.y, inputs.batch.present)
+        return [values.detach(), *(laid_out(gradients[name].detach(), leaves[name]) for name in trained)]
+
+    return take
+
+
+def captured_together(together: Take, inputs: Inputs, alone: Take) -> Take:
+    """Return ``together`` captured, after its first step has been compared with that of a client alone.
+
+    Raises:
+        CaptureError: it cannot be captured, or computes something else.
+    """
+    taken = capture(together, inputs)
+    expected = alone(inputs.like(part[0].clone() for part in inputs.flat()))
+    for a, b in zip(taken(inputs.copied()), expected, strict=True):
+        if a is None or b is None or not torch.allclose(a[0], b, rtol=_CLOSE, atol=_CLOSE * float(b.abs().max()), equal_nan=True):
+            raise CaptureError("clients together do not compute what each computes alone")
+    return taken
+
+
+def _steps(samples: Sequence[Samples], training: Training) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield the rows of the stack, samples and labels of every step: neighbours with batches of one size take it together."""
+    orders = [_order(one, training) for one in samples]
+    for step in range(max(map(len, orders))):
+        sizes = [len(order[step]) for order in orders if step < len(order)]
+        start = 0
+        for _, run in groupby(sizes):
+            rows = slice(start, start := start + len(list(run)))
+            index = [order[step] for order in orders[rows]]
+            x = torch.stack([one.x[part] for one, part in zip(samples[rows], index, strict=True)])
+            y = torch.stack([one.y[part] for one, part in zip(samples[rows], index, strict=True)])
+            yield rows, x, y
+
+
+def _order(one: Samples, training: Training) -> list[Tensor]:
+    return [index.to(one.y.device) for _ in range(training.epochs) for index in batches(len(one.y), training.batch_size, one.rng)]
+
+
+def _mean(values: Sequence[tuple[Tensor, int]], training: Training, count: int) -> tuple[float, int]:
+    last = values[len(values) - len(values) // training.epochs :]
+    return sum(value.item() * samples for value, samples in last) / count, len(values)

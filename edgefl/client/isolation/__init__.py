@@ -1,0 +1,1 @@
+"""How a client is limited to the memory and time of its device."""

@@ -1,0 +1,307 @@
+"""Clients in processes of their own, held to their devices' memory by the system (``enforce = "hard"``).
+
+What counts against ``Job.memory_bytes`` is what the cost model counts: from the first step to the last, the network's own bytes and
+everything that the process takes beyond what it had. Not counted: the interpreter and its libraries, samples, the payload, and a baseline,
+which is what a tiny training step makes libraries load and allocate for good. It is measured once per worker.
+
+A limit so set is met in pages and by an allocator: it can be held to within :func:`floor_bytes`, and not below it. Kernels that need
+scratch memory inside of an operation take it from the client's room, so that a network which fits by the plan to the last byte may not
+fit here: on 8×8 images in batches of 32 a small convolutional network needs 9 % more than its tensors, ResNet-9 6 %. And a session near
+its limit may end one way here and the other on another computer.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from edgefl.client.client import Clients
+from edgefl.client.isolation.forked import Ended, OverLimitError, Watch, in_child, is_shortage
+from edgefl.client.isolation.limits import (
+    MIB,
+    Cgroup,
+    Guard,
+    Held,
+    cgroup_folder,
+    data_limit_holds,
+    give_back_freed,
+    limited,
+    own,
+    peak_bytes,
+    reset_peak,
+    trim,
+)
+from edgefl.client.job import Job
+from edgefl.client.loop import Trained, train
+from edgefl.client.training import Training
+from edgefl.cost.memory import LivenessMeter, bytes_of, held_by
+from edgefl.errors import ConfigError, EdgeflError
+from edgefl.records import Batch, Outcome
+from edgefl.rng import generator, torch_seeded
+
+# Address space that generated kernels of one layer may reserve for their code and not touch; up to 2.4 MiB were seen.
+_RESERVED_BYTES = 4 * MIB
+_TRIES = 3
+_METERING_S = 60.0
+_TINY = Training(epochs=1, batch_size=8, lr=0.01, momentum=0.9, weight_decay=1e-4, micro_batch=4)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a tiny training step makes a fresh process take for good, pages that it no longer shares included in ``private_bytes``."""
+
+    more: Held
+    private_bytes: int
+
+
+class Isolated:
+    """Plays clients, each in a process forked from this one, under limits.
+
+    This process must have one thread and never train itself. Not a :class:`Clients`: it has one, loaded once for all of its children.
+
+    Args:
+        clients: the clients of a run.
+        guard: how memory is held; None takes what this system has.
+        inherited: see :func:`edgefl.client.isolation.forked.in_child`.
+    """
+
+    def __init__(self, clients: Clients, guard: Guard | None = None, inherited: Sequence[Connection] = ()) -> None:
+        self._clients, self._inherited = clients, inherited
+        self._guard, self.baseline = prepared(guard)
+
+    def run(self, job: Job) -> Outcome:
+        """Play one client's part in a process of its own; over its limits it ends as ``out_of_memory`` or ``out_of_time``.
+
+        A process that ends in another way has ``crashed``. What the client raises is raised here.
+        """
+        self._metered(job)
+        cgroup = _cgroup(self._guard)
+        try:
+            work = partial(_play, self._clients, job, self._guard, cgroup, self.baseline)
+            ended = in_child(work, self._clients.task.cpu_limit_s, self._inherited)
+            return _outcome(job, ended, cgroup is not None and cgroup.killed())
+        finally:
+            if cgroup is not None:
+                cgroup.remove()
+
+    def _metered(self, job: Job) -> None:
+        """See to it that what a step of the job's kind holds is known: metered in a process of its own, which takes its memory along.
+
+        A client's own process would have that memory at hand, freed and not given back, when its limit begins.
+        """
+        if job.memory_bytes is None or job.graphs is not None:
+            return
+        memory = self._clients.parts(job.method, job.tier).memory
+        if (kind := self._clients.kind(job)) in memory:
+            return
+        ended = in_child(lambda watch: self._clients.meter(job), self._clients.task.cpu_limit_s + _METERING_S, self._inherited)
+        if ended.how == "done":  # else the client's process fails in the same way, and tells
+            memory[kind] = ended.result
+
+
+def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
+    """Make this process ready to fork clients; return how memory will be held here and what a tiny step takes.
+
+    Raises:
+        ChildProcessError: the process that measures it was killed.
+    """
+    give_back_freed()
+    _warm_up()
+    gc.collect()
+    gc.freeze()  # a collection in a child would write to, and so copy, every page of objects that it inherited
+    guard = guard or Guard(cgroups=cgroup_folder())
+    for _ in range(_TRIES):
+        ended = in_child(lambda watch: (data_limit_holds(), _measured_baseline()))
+        if ended.how == "done":
+            break
+    holds, baseline = _answer(ended)
+    return replace(guard, data_limit=guard.data_limit and holds), baseline
+
+
+def check_platform() -> None:
+    """Raise :class:`ConfigError` where processes cannot be forked and limited.
+
+    macOS has no limit that the kernel enforces on memory: there only the watchdog holds it.
+    """
+    import os
+
+    if not hasattr(os, "fork"):
+        raise ConfigError(
+            "enforce: hard needs processes that are forked, and limits on them, which Windows does not have; use meter, or run in WSL"
+        )
+
+
+def check_limit(what: str, memory_bytes: float) -> None:
+    """Raise :class:`ConfigError` where ``memory_bytes`` is less than can be held to; ``what`` names the device.
+
+    >>> check_limit("phone", 2**40)
+    """
+    check_platform()
+    if memory_bytes < (floor := floor_bytes()):
+        raise ConfigError(
+            f"enforce: hard cannot hold {what} to {memory_bytes:,.0f} bytes of memory, expected at least {floor:,} on this computer, "
+            "by which the memory of a process varies; use meter, or take the device out of the fleet"
+        )
+
+
+@cache
+def floor_bytes() -> int:
+    """Return the least limit, in whole MiB, that a tiny training step stays within: measured here once, in a process of its own."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    with receiver:
+        process = multiprocessing.get_context("spawn").Process(target=_send_floor, args=(sender,), daemon=True)
+        process.start()
+        sender.close()
+        try:
+            floor: int = receiver.recv()
+        except EOFError:
+            raise EdgeflError(
+                "the process that measures the least memory that can be held to died; run again; "
+                "a script must call edgefl under if __name__ == '__main__'"
+            ) from None
+        finally:
+            process.join()
+            process.close()
+    return floor
+
+
+def _send_floor(sender: Connection) -> None:
+    torch.set_num_threads(1)
+    guard, baseline = prepared()
+    limit_bytes = MIB
+    while not _passes(guard, baseline, limit_bytes):
+        limit_bytes += MIB
+    sender.send(limit_bytes)
+
+
+def _passes(guard: Guard, baseline: Baseline, limit_bytes: int) -> bool:
+    cgroup = _cgroup(guard)
+    try:
+        return all(in_child(partial(_tiny, guard, cgroup, baseline, limit_bytes)).how == "done" for _ in range(3))
+    finally:
+        if cgroup is not None:
+            cgroup.remove()
+
+
+def _cgroup(guard: Guard) -> Cgroup | None:
+    return None if guard.cgroups is None else Cgroup.make(guard.cgroups)
+
+
+def _answer(ended: Ended) -> Any:
+    if ended.how == "done":
+        return ended.result
+    if isinstance(ended.result, BaseException):
+        raise ended.result
+    raise ChildProcessError(f"the process that was to measure this system's own needs of memory is gone ({ended.how})")
+
+
+def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:
+    if ended.how == "done":
+        outcome: Outcome = ended.result
+        return outcome
+    if ended.how == "error":
+        raise ended.result
+    how = "out_of_memory" if killed else ended.how
+    gone = replace(
+        job.planned, status=how, steps=1 if how == "out_of_memory" else 0, train_loss=None, upload_bytes=0, payload=b"", kept=b""
+    )
+    return replace(gone, host_memory_bytes=ended.peak_bytes) if how == "out_of_memory" else gone
+
+
+def _play(clients: Clients, job: Job, guard: Guard, cgroup: Cgroup | None, baseline: Baseline, watch: Watch) -> Outcome:
+    """Play a client in this process, a forked one, which is held to its memory while it trains."""
+    limit_bytes = job.memory_bytes
+    if limit_bytes is None:
+        return clients.run(job)
+    if job.graphs is not None:  # onnxruntime's own allocator holds it: to the byte, where pages of a process are not
+        return clients.run(job, lambda loop: partial(loop, capped=True))
+    return clients.run(job, lambda loop: partial(_held_training, guard, cgroup, baseline, int(limit_bytes), watch, loop))
+
+
+def _held_training(
+    guard: Guard,
+    cgroup: Cgroup | None,
+    baseline: Baseline,
+    memory_bytes: int,
+    watch: Watch,
+    loop: Callable[..., Trained],
+    module: nn.Module,
+    *rest: Any,
+) -> Trained:
+    """Train by ``loop``, this process held to ``memory_bytes``, the network that it has already included.
+
+    Raises:
+        MemoryError: it held more, by the kernel's own peak; or as any allocation that fails raises.
+    """
+    trim()
+    reset_peak()
+    now, there = own(), bytes_of(held_by(module))
+    base_bytes = now.resident_bytes + baseline.more.resident_bytes - there
+    reserved_bytes = _RESERVED_BYTES * (1 + sum(p.dim() > 1 for p in module.parameters()))
+    room = memory_bytes - there
+    if guard.watchdog:
+        watch(base_bytes + memory_bytes, base_bytes)
+    try:
+        data_bytes = now.data_bytes + baseline.more.data_bytes + reserved_bytes + room
+        with limited(guard, cgroup, data_bytes, baseline.private_bytes + room):
+            trained = loop(module, *rest)
+    except Exception as error:
+        if is_shortage(error):
+            raise OverLimitError(peak_bytes() - base_bytes) from None
+        raise
+    if guard.watchdog:
+        if (most_bytes := peak_bytes() - base_bytes) > memory_bytes:
+            raise OverLimitError(most_bytes)
+        watch(None, 0)
+    return trained
+
+
+def _tiny(guard: Guard, cgroup: Cgroup | None, baseline: Baseline, memory_bytes: int, watch: Watch) -> None:
+    with torch_seeded(generator(0, "probe")):
+        module, rest = _tiny_step()
+        _held_training(guard, cgroup, baseline, memory_bytes, watch, train, module, *rest)
+
+
+def _measured_baseline() -> Baseline:
+    with torch_seeded(generator(0, "probe")):
+        module, rest = _tiny_step()
+        process = psutil.Process()
+        before, private_bytes = own(), process.memory_full_info().uss
+        train(module, *rest)
+    return Baseline(own() - before, max(0, process.memory_full_info().uss - private_bytes))
+
+
+def _tiny_step() -> tuple[nn.Module, tuple[Any, ...]]:
+    """Return a network with a layer of each common kind, and the other arguments of :func:`train`."""
+    layers = nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10)
+    module = nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, foreach=False)
+    x, y = torch.rand(8, 1, 8, 8), torch.arange(8)
+    rngs = generator(0, "probe", "train"), generator(0, "probe", "draw")
+    return module, (_loss, optimizer, x, y, torch.ones(10, dtype=torch.bool), _TINY, *rngs)
+
+
+def _loss(module: nn.Module, batch: Batch) -> Tensor:
+    return nn.functional.cross_entropy(module(batch.x), batch.y)
+
+
+def _warm_up() -> None:
+    """Import what torch imports at the first step of an optimizer (a second's work), and make kernels ready. No backward pass."""
+    with torch_seeded(generator(0, "probe")):
+        module, (loss, optimizer, x, y, present, *_) = _tiny_step()
+        with LivenessMeter(held_by(module)):
+            loss(module, Batch(x, y, present))
+        for adam in (optimizer, torch.optim.Adam(module.parameters(), foreach=False)):
+            for parameter in module.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            adam.step()
+            adam.zero_grad()

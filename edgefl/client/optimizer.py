@@ -1,0 +1,100 @@
+"""The optimizer's update as clients take it: one pass over each tensor, and no more bookkeeping than that needs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from edgefl.client.training import Training
+
+
+class Update:
+    """Updates tensors in place: SGD, with momentum or without, or Adam, by torch's fused kernels.
+
+    It is what :func:`edgefl.client.loop.optimizer_of` computes but for the rounding of a tensor's last values: costs are counted for that
+    one, which other runtimes have too.
+
+    Args:
+        training: the optimizer, and its rate and decay.
+        tensors: name → what is trained: parameters, or those of several clients, stacked.
+        decayed: the names that weight decay acts on.
+        clients: how many clients are stacked; None: they are a client's own.
+    """
+
+    def __init__(
+        self, training: Training, tensors: Mapping[str, Tensor], decayed: Collection[str], clients: int | None = None
+    ) -> None:
+        self._training, self._tensors = training, tensors
+        kept = {"sgd": 0, "momentum": 1, "adam": 2}[training.optimizer]
+        self._state = [{name: torch.zeros_like(tensor) for name, tensor in tensors.items()} for _ in range(kept)]
+        self._steps = [0] * (clients or 1)
+        decays = {name: training.weight_decay if name in decayed else 0.0 for name in tensors}
+        self._groups = {decay: [name for name in tensors if decays[name] == decay] for decay in sorted(set(decays.values()))}
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient."""
+        self.take({name: tensor.grad for name, tensor in self._tensors.items()})
+
+    def zero_grad(self) -> None:
+        """Let go of the gradients."""
+        for tensor in self._tensors.values():
+            tensor.grad = None
+
+    @torch.no_grad()
+    def take(self, gradients: Mapping[str, Tensor | None], rows: slice | None = None) -> None:
+        """Update by ``gradients`` what has one: all of the tensors, or ``rows`` of them, clients that have taken as many steps before."""
+        first, last, _ = (rows or slice(None)).indices(len(self._steps))
+        taken = self._steps[first]
+        self._steps[first:last] = [taken + 1] * (last - first)
+        for decay, names in self._groups.items():
+            given = [(name, gradient) for name in names if (gradient := gradients[name]) is not None]
+            if given:
+                tensors, *state = (
+                    [part[name] if rows is None else part[name][rows] for name, _ in given]
+                    for part in (self._tensors, *self._state)
+                )
+                self._update(tensors, [gradient for _, gradient in given], state, decay, taken)
+
+    def _update(
+        self, tensors: list[Tensor], gradients: list[Tensor], state: Sequence[list[Tensor]], decay: float, taken: int
+    ) -> None:
+        training = self._training
+        if training.optimizer == "adam":
+            counts = [torch.tensor(float(taken), device=tensor.device) for tensor in tensors]
+            adam(
+                tensors,
+                gradients,
+                state[0],
+                state[1],
+                [],
+                counts,
+                foreach=False,
+                fused=True,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=training.lr,
+                weight_decay=decay,
+                eps=1e-8,
+                maximize=False,
+            )
+            return
+        momenta: list[Tensor | None] = [*state[0]] if state else [None] * len(tensors)
+        sgd(
+            tensors,
+            gradients,
+            momenta,
+            has_sparse_grad=False,
+            foreach=False,
+            fused=True,
+            weight_decay=decay,
+            momentum=training.momentum if state else 0.0,
+            lr=training.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )

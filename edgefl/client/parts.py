@@ -1,0 +1,122 @@
+"""What clients of one method and tier have in common, worked out once in a process instead of once for every client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from edgefl.client.fast.gradients import Captures
+from edgefl.client.fast.layout import lay_out, layout_of
+from edgefl.cost.memory import StepMemory
+from edgefl.methods.base import Method
+from edgefl.models.base import Architecture, Unfilled
+from edgefl.records import Tier
+from edgefl.rng import generator, torch_seeded
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass
+class Parts:
+    """Of clients of one method and tier: shapes, a network to train, what they begin with, what a step of theirs holds.
+
+    Attributes:
+        method, architecture, tier, seed: what they have in common.
+        device: where they train.
+        gradients: how their steps are taken.
+        memory: kind of step → what one of them was seen to hold.
+    """
+
+    method: Method
+    architecture: Architecture
+    tier: Tier
+    seed: int
+    device: torch.device
+    gradients: Captures = field(default_factory=Captures)
+    memory: dict[Hashable, StepMemory] = field(default_factory=dict)
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """Name → shape of what travels to a client."""
+        return self.method.shapes(self.architecture, self.tier)
+
+    @cached_property
+    def personal(self) -> Mapping[str, Tensor]:
+        """What a client keeps before its first round: every one begins with the network that the server began with."""
+        first = first_personal(self.method, self.architecture, self.tier, self.seed)
+        return {name: tensor.to(self.device) for name, tensor in first.items()}
+
+    @cached_property
+    def parameters(self) -> Shapes:
+        """Name → shape of the parameters that do not stay on a client."""
+        return trained_shapes(self.method, self.architecture, self.tier)
+
+    @cached_property
+    def decayed(self) -> frozenset[str]:
+        """The names of the parameters that weight decay acts on."""
+        decayed = set(self.method.decayed(self._network))
+        return frozenset(name for name, parameter in self._network.named_parameters() if parameter in decayed)
+
+    def network(self) -> nn.Module:
+        """Return the network: one object for all clients, one after the other; who takes it loads what is sent and kept."""
+        with torch.no_grad():
+            for buffer, first in self._buffers:
+                buffer.copy_(first)
+        for parameter in self.trained.values():
+            parameter.grad = None
+        return self._network.train()
+
+    @cached_property
+    def trained(self) -> Mapping[str, nn.Parameter]:
+        """The parameters of :meth:`network` that training changes, by name."""
+        return {name: parameter for name, parameter in self._network.named_parameters() if parameter.requires_grad}
+
+    @cached_property
+    def layout(self) -> torch.memory_format:
+        """The order in which images lie while :meth:`network` is trained in torch, at its full speed."""
+        layout = layout_of(self.another(), self.architecture.samples(1).to(self.device))
+        lay_out(self._network, layout)
+        return layout
+
+    @cached_property
+    def _network(self) -> nn.Module:
+        return self.another()
+
+    def another(self) -> nn.Module:
+        """Return a network of its own, with arbitrary weights, that has done nothing yet."""
+        with torch_seeded(generator(self.seed, "network")), Unfilled():
+            return self.method.network(self.architecture, self.tier).to(self.device).train()
+
+    @cached_property
+    def _buffers(self) -> list[tuple[Tensor, Tensor]]:
+        """What is neither sent nor kept, such as a count of batches, with its first values."""
+        loaded = {*self.shapes, *self.personal}
+        return [(buffer, buffer.clone()) for name, buffer in self._network.named_buffers() if name not in loaded]
+
+    def held(self, kind: Hashable, measure: Callable[[], StepMemory]) -> StepMemory:
+        """Return what a step of ``kind`` holds, measured at the first call."""
+        if kind not in self.memory:
+            self.memory[kind] = measure()
+        return self.memory[kind]
+
+
+def first_personal(method: Method, architecture: Architecture, tier: Tier, seed: int) -> dict[str, Tensor]:
+    """Return what every client of ``tier`` keeps before its first round."""
+    return method.first_personal(architecture, tier, generator(seed, "init"))
+
+
+def trained_shapes(method: Method, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
+    """Return name → shape of :func:`shared_parameters` of the tier's network."""
+    with torch.device("meta"), Unfilled():
+        network = method.network(architecture, tier)
+    return {name: tuple(parameter.shape) for name, parameter in shared_parameters(method, network).items()}
+
+
+def shared_parameters(method: Method, network: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of ``network`` that do not stay on the client: what an objective can pull or correct."""
+    personal = method.personal(network)
+    return {name: parameter for name, parameter in network.named_parameters() if name not in personal}

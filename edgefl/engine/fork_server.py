@@ -1,0 +1,246 @@
+"""Where worker processes come from: on Linux a process that has imported what they need and forks one in milliseconds.
+
+The nursery imports torch and :mod:`edgefl.client.client` once, and then only forks. That is safe there: it has one Python thread, torch is
+told to use one thread before anything computes, no backward pass has run, so that no autograd thread exists, CUDA is not touched, and
+OpenBLAS stops its own threads before a fork. Workers share its pages until they write to them. It stays for later engines, and leaves
+when this process does, however that ends: it then reads the end of its socket. On other systems every worker is a process of its own,
+started in the same way.
+
+This is not :mod:`multiprocessing`'s fork server, whose imports would be those of anybody who uses that in this process, and which runs the
+main script again in every process; here a script needs no ``if __name__ == "__main__"``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+from edgefl.errors import ConfigError
+
+FORKS = sys.platform == "linux"
+"""Whether a nursery forks workers. macOS's own libraries do not bear a fork; there each worker is a nursery that becomes it."""
+
+_ORDER = struct.Struct("<cq")  # what to do, and the worker's number
+_FORK, _BECOME, _END, _DISMISS = b"f", b"b", b"e", b"d"
+_FILES = 4
+_PATIENCE_S = 10.0
+_POLL_S = 0.001
+_CODE = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from edgefl.engine.fork_server import main; main(int(sys.argv[2]))"
+)
+
+
+def warm(workers: int = 1) -> None:
+    """Start what workers come from, without waiting for it: called early, it imports torch while this process prepares a run."""
+    nursery().warm(workers)
+
+
+@functools.cache
+def nursery() -> Nursery:
+    """Return this process's nursery."""
+    return Nursery()
+
+
+class Nursery:
+    """Hires worker processes and sees them off. Any thread may."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._common: _Process | None = None
+        self._own: dict[int, _Process] = {}  # where there are no forks: worker → its process
+        self._waiting: list[_Process] = []
+        self._count = 0
+        os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.close)
+
+    def warm(self, workers: int) -> None:
+        """Start the nursery, or as many processes as there will be workers."""
+        with self._lock:
+            if FORKS:
+                self._ready()
+            while not FORKS and len(self._waiting) < workers:
+                self._waiting.append(_Process())
+
+    def hire(self, files: Sequence[int]) -> int:
+        """Start a worker with descriptors of its own of ``files``, see :func:`edgefl.engine.workers.play`; return its number.
+
+        It does not wait: the worker says on the first of its files when it runs; where it cannot be started that file ends.
+        """
+        with self._lock:
+            self._count += 1
+            if not FORKS:
+                self._own[self._count] = self._waiting.pop() if self._waiting else _Process()
+                with contextlib.suppress(OSError):
+                    self._own[self._count].order(_BECOME, self._count, files)
+                return self._count
+            for _ in range(2):  # a nursery that was killed is replaced
+                try:
+                    self._ready().order(_FORK, self._count, files)
+                    break
+                except OSError:
+                    self._end_common()
+            return self._count
+
+    def end(self, worker: int, wait: bool = True) -> None:
+        """Ask worker ``worker`` to leave, and kill it if it does not; ``wait`` until it is gone."""
+        with self._lock:
+            if not FORKS:
+                self._own.pop(worker).end()
+            elif self._common is not None:
+                try:
+                    self._common.order(_END if wait else _DISMISS, worker)
+                    if wait:
+                        self._common.answer()
+                except OSError:  # it was killed: what it forked leaves by itself
+                    self._end_common()
+
+    def close(self) -> None:
+        """End what waits for workers to be; those that there are leave by themselves."""
+        with self._lock:
+            self._end_common()
+            for process in (*self._waiting, *self._own.values()):
+                process.end()
+            self._waiting.clear()
+            self._own.clear()
+
+    @property
+    def pid(self) -> int | None:
+        """Number of the process that forks, if there is one."""
+        return None if self._common is None else self._common.pid
+
+    def _ready(self) -> _Process:
+        if self._common is None:
+            self._common = _Process()
+        return self._common
+
+    def _end_common(self) -> None:
+        if self._common is not None:
+            self._common.end()
+            self._common = None
+
+    def _forget(self) -> None:
+        """In a process forked from this one: these processes are its parent's."""
+        for process in (self._common, *self._waiting, *self._own.values()):
+            if process is not None:
+                process.forget()
+        self.__dict__.update(_lock=threading.Lock(), _common=None, _own={}, _waiting=[])
+
+
+class _Process:
+    """A process that runs :func:`main`, and the socket to it."""
+
+    def __init__(self) -> None:
+        if not hasattr(socket, "send_fds"):
+            raise ConfigError("workers need Linux or macOS: use one worker (engine: inline), or run in WSL")
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            arguments = (json.dumps([str(path) for path in sys.path]), str(theirs.fileno()))
+            command = [sys.executable, "-P", "-c", _CODE, *arguments]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        self.pid = self._process.pid
+
+    def order(self, what: bytes, worker: int, files: Sequence[int] = ()) -> None:
+        socket.send_fds(self._socket, [_ORDER.pack(what, worker)], list(files))
+
+    def answer(self) -> None:
+        if not self._socket.recv(1):
+            raise ConnectionResetError("the nursery is gone")
+
+    def end(self) -> None:
+        self._socket.close()
+        self._process.terminate()
+        try:
+            self._process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def forget(self) -> None:
+        self._socket.close()
+        self._process.returncode = 0  # or it would be looked for when this object goes
+
+
+def main(fd: int) -> NoReturn:
+    """Serve the orders that come by the socket ``fd``, until its other end is closed."""
+    orders = socket.socket(fileno=fd)
+    alive: dict[int, int] = {}  # worker → process; nobody else waits for it, so that the number stays its own
+    _prepare()
+    while True:
+        order, files, _, _ = socket.recv_fds(orders, _ORDER.size, _FILES)
+        if len(order) < _ORDER.size:
+            os._exit(0)
+        what, worker = _ORDER.unpack(order)
+        if what in (_END, _DISMISS):
+            if worker in alive:
+                _end(alive.pop(worker))
+            if what == _END:
+                orders.send(b".")
+            continue
+        pid = _forked() if what == _FORK else 0
+        if pid == 0:
+            orders.close()
+            _play(files)
+        alive[worker] = pid
+        for file in files:
+            os.close(file)
+
+
+def _prepare() -> None:
+    """Import what every worker will need, and keep garbage collections in workers from writing to the pages that they share."""
+    import gc
+    import importlib
+
+    import torch
+
+    importlib.import_module("edgefl.engine.workers")
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+
+
+def _forked() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads: OpenBLAS's, which it stops before the fork
+        return os.fork()
+
+
+def _play(files: Sequence[int]) -> NoReturn:
+    """Be a worker, and leave without what the nursery would do at its end."""
+    from edgefl.engine.workers import play
+
+    try:
+        play(*files)
+    except SystemExit:
+        pass  # it was told to leave
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(0)
+
+
+def _end(pid: int) -> None:
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        os.kill(pid, how)
+        give_up_s = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < give_up_s:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return
+            time.sleep(_POLL_S)

@@ -1,0 +1,160 @@
+"""A free batch: graphs are counted and run at any batch size, whatever the one that they were exported with."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.shape_inference
+
+from edgefl.onnxgrad.graphs import dims_of, graphs_in
+
+BATCH = "batch"
+
+
+def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with a free first dimension of its inputs, where it was exported with a fixed one.
+
+    Reshapes to that fixed batch take their input's first dimension instead, and recurrent layers lose initial states of zeros, which
+    they have anyway. A graph that computes with the number itself stays what it is, and fails when it runs at another batch.
+    """
+    graph = model.graph
+    weights = {initializer.name for initializer in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    sizes = {dims_of(value)[:1] for value in inputs}
+    if len(sizes) != 1 or not isinstance(fixed := next(iter(sizes), ("",))[0], int):
+        return model
+    free = onnx.ModelProto()
+    free.CopyFrom(model)
+    shapes = _shapes_of(model)
+    for value in (*free.graph.input, *free.graph.output):
+        if value.name not in weights and dims_of(value)[:1] == (fixed,):
+            value.type.tensor_type.shape.dim[0].dim_param = BATCH
+    free.graph.ClearField("value_info")
+    for node in free.graph.node:
+        if node.op_type == "Reshape":
+            target = _free_target(shapes.get(node.input[0], ()), shapes.get(node.output[0], ()), fixed)
+            if target is not None:
+                _write_target(free.graph, node, target)
+    _drop_zero_states(free.graph)
+    return free
+
+
+def _shapes_of(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
+    """Return value → shape, for every value whose shape the operators' own rules tell."""
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    return {value.name: dims_of(value) for value in (*inferred.value_info, *inferred.input, *inferred.output)}
+
+
+def _free_target(before: tuple[int | str, ...], after: tuple[int | str, ...], fixed: int) -> list[int] | None:
+    """Return the target of a Reshape that holds for any batch, None where it is not clear which dimension grows with it.
+
+    A dimension that stays where it is, is the input's (0), whether it is the batch or not. Otherwise the one that the batch goes into
+    is left to be worked out (-1).
+
+    >>> _free_target((2, 12, 4, 4), (2, 12, 16), 2), _free_target((12, 2, 16), (12, 8, 4), 2), _free_target((24, 16), (12, 2, 16), 2)
+    ([0, 12, 16], [0, -1, 4], [12, -1, 16])
+    """
+    old, new = ([size for size in shape if isinstance(size, int)] for shape in (before, after))
+    if len(new) < len(after) or before[:1] == after[:1] == (fixed,):
+        return [0, *new[1:]] if len(new) == len(after) else None
+    if len(old) < len(before) or math.prod(old) != math.prod(new) or not math.prod(old):
+        return None
+    groups = _groups(old, new)
+    stays = {rows[0] for rows, columns in groups if rows == columns and len(rows) == 1}
+    target = [0 if axis in stays else size for axis, size in enumerate(new)]
+    if any(old[axis] == fixed for axis in stays):
+        return target
+    moved = [(rows, columns) for rows, columns in groups if columns and not (len(rows) == 1 and rows[0] in stays)]
+    holders = [group for group in moved if any(old[row] == fixed for row in group[0])]
+    if len(holders) != 1:  # a dimension that is only shifted is no batch merged with another
+        changed = [group for group in moved if len(group[0]) > 1 or len(group[1]) > 1]
+        holders = [group for group in changed if any(old[row] % fixed == 0 for row in group[0])]
+    if len(holders) != 1:
+        return None
+    rows, columns = holders[0]
+    same = [axis for axis in columns if new[axis] == fixed]
+    multiples = [axis for axis in columns if new[axis] % fixed == 0]
+    choice = multiples if old[rows[0]] == fixed or len(same) != 1 else same
+    if not choice:
+        return None
+    target[choice[0]] = -1  # the first: a wrong one does not fit the weights that follow, and the graph fails
+    return target
+
+
+def _groups(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
+    """Return which dimensions of a Reshape's input become which of its output: the smallest runs with equal products.
+
+    >>> _groups([12, 2, 4, 4], [24, 16])
+    [([0, 1], [0]), ([2, 3], [1])]
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) and j < len(new):
+        rows, columns, left, right = [i], [j], old[i], new[j]
+        while left != right:
+            if left < right:
+                i += 1
+                left *= old[i]
+                rows.append(i)
+            else:
+                j += 1
+                right *= new[j]
+                columns.append(j)
+        groups.append((rows, columns))
+        i, j = i + 1, j + 1
+    return groups
+
+
+def _drop_zero_states(graph: onnx.GraphProto) -> None:
+    zeros = {tensor.name for tensor in graph.initializer if not onnx.numpy_helper.to_array(tensor).any()}
+    for node in graph.node:
+        if node.op_type in ("LSTM", "GRU", "RNN"):
+            for slot in range(5, min(7, len(node.input))):  # initial_h and initial_c
+                if node.input[slot] in zeros:
+                    node.input[slot] = ""
+
+
+def fixed_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Give every Reshape a constant target where only the batch is free: "the input's own first dimension, then these".
+
+    The exporter computes such a target while the graph runs (Shape of another value), and shapes are unknown from there on: a runtime
+    then cannot let one value take another's place in memory, and holds up to a third more.
+    """
+    shapes = _shapes_of(model)
+    for node in model.graph.node:
+        if node.op_type == "Reshape":
+            before, after = shapes.get(node.input[0], ()), shapes.get(node.output[0], ())
+            if before[:1] == after[:1] == (BATCH,):
+                set_target(model.graph, node, after)
+    drop_unread(model.graph)
+    return model
+
+
+def set_target(graph: onnx.GraphProto, node: onnx.NodeProto, after: tuple[int | str, ...]) -> None:
+    """Make a Reshape keep its input's first dimension and give the others the sizes ``after``, if all are known."""
+    if not all(isinstance(size, int) for size in after[1:]):
+        return
+    _write_target(graph, node, [0, *(int(size) for size in after[1:])])
+
+
+def _write_target(graph: onnx.GraphProto, node: onnx.NodeProto, target: list[int]) -> None:
+    name = f"{node.output[0]}_shape"
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(target, dtype=np.int64), name))
+    node.input[1] = name
+    node.ClearField("attribute")  # with allowzero, 0 would be a size
+
+
+def drop_unread(graph: onnx.GraphProto) -> None:
+    """Remove nodes and initializers whose values nobody reads."""
+    while True:
+        read = {name for part in graphs_in(graph) for node in part.node for name in node.input} | {v.name for v in graph.output}
+        dead = [node for node in graph.node if not read.intersection(node.output)]
+        for node in dead:
+            graph.node.remove(node)
+        if not dead:
+            break
+    for initializer in [i for i in graph.initializer if i.name not in read]:
+        graph.initializer.remove(initializer)

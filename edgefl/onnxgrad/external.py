@@ -1,0 +1,108 @@
+"""Weights beside the graph: what a model of more than 2 GB needs, which is all that one protobuf message can hold."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from edgefl.onnxgrad.graphs import graphs_in
+
+LIMIT_BYTES = (1 << 31) - 1
+_LEAST_BYTES = 1024
+"""Smaller tensors stay inside: among them are the targets of Reshapes, which runtimes want to know while they load the graph."""
+_ALIGNMENT = 4096
+"""Tensors begin at whole pages, so that a runtime can map the file instead of reading it."""
+
+
+def data_path(path: str) -> str:
+    """Return where the weights of the graph ``path`` lie, when they do not lie in it.
+
+    >>> data_path("0.5/forward.onnx")
+    '0.5/forward.onnx.data'
+    """
+    return f"{path}.data"
+
+
+def split(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, bytes]:
+    """Move the weights of ``model`` to the file beside ``path`` where the two together exceed ``limit_bytes``; else do nothing.
+
+    The model is changed in place: its larger initializers then say where in that file they lie.
+
+    Args:
+        model: of any size; weights that it keeps outside already are not touched.
+        path: of the graph in the bundle.
+        limit_bytes: the most that the graph's file may hold.
+
+    Returns:
+        The file beside the graph by its path, or nothing.
+    """
+    if model.ByteSize() <= limit_bytes:
+        return {}
+    data = bytearray()
+    for graph in graphs_in(model.graph):
+        for tensor in graph.initializer:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                continue
+            content = _content(tensor)
+            if len(content) < _LEAST_BYTES:
+                continue
+            data += bytes(-len(data) % _ALIGNMENT)
+            _point(tensor, Path(data_path(path)).name, len(data), len(content))
+            data += content
+    return {data_path(path): bytes(data)} if data else {}
+
+
+def files_of(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, bytes]:
+    """Return a model as the files of a bundle: the graph at ``path`` and, above ``limit_bytes``, its weights beside it.
+
+    >>> weight = onnx.numpy_helper.from_array(np.zeros((512, 8), np.float32), "w")
+    >>> model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [weight]))
+    >>> {name: len(content) // 1000 for name, content in files_of(model, "1/forward.onnx", 10_000).items()}
+    {'1/forward.onnx': 0, '1/forward.onnx.data': 16}
+    """
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    beside = split(whole, path, limit_bytes)
+    return {path: whole.SerializeToString(deterministic=True), **beside}
+
+
+def check(model: onnx.ModelProto) -> None:
+    """Run the checker over a model, all of its rules, also where weights lie outside; their values are not looked at.
+
+    Raises:
+        ValidationError, InferenceError: onnx's own, where the model is not valid.
+    """
+    places: dict[str, int] = {}
+    for graph in graphs_in(model.graph):
+        for tensor in graph.initializer:
+            about = {entry.key: entry.value for entry in tensor.external_data}
+            if name := about.get("location"):
+                places[name] = max(places.get(name, 0), int(about.get("offset", 0)) + int(about.get("length", 0)))
+    if not places:
+        onnx.checker.check_model(model, full_check=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
+        for name, size_bytes in places.items():  # of the right size, and nothing in them: the checker asks for no more
+            (Path(folder) / name).touch()
+            os.truncate(Path(folder) / name, size_bytes)
+        graph_file = Path(folder) / "checked.onnx"
+        graph_file.write_bytes(model.SerializeToString())
+        onnx.checker.check_model(graph_file, full_check=True)
+
+
+def _content(tensor: onnx.TensorProto) -> bytes:
+    return tensor.raw_data if tensor.HasField("raw_data") else np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)).tobytes()
+
+
+def _point(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    """Let a tensor's values lie elsewhere."""
+    for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"):
+        tensor.ClearField(field)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))

@@ -1,0 +1,120 @@
+"""Gradients of activations."""
+
+from __future__ import annotations
+
+import math
+
+import onnx
+import onnx.helper
+
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
+
+
+@rule("Relu")
+def relu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """1 where the output is positive: a cast to bool and back, half the time of Greater and Where."""
+    return [tape.op("Mul", gradient, where_not_zero(tape, op.outputs[0]))]
+
+
+def where_not_zero(tape: Tape, value: str) -> str:
+    """Return 1 where ``value`` is not 0, else 0."""
+    other = tape.op("Cast", value, to=onnx.TensorProto.BOOL)
+    return str(tape.op("Cast", other, to=tape.element_type))
+
+
+@rule("LeakyRelu")
+def leaky_relu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """1 where the input is positive, else alpha."""
+    slope = tape.number(op.get("alpha", 0.01))
+    return [tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, tape.op("Mul", gradient, slope))]
+
+
+@rule("Elu")
+def elu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Of α(eˣ − 1) below 0: y + α."""
+    below = tape.op("Mul", gradient, tape.op("Add", op.outputs[0], tape.number(op.get("alpha", 1.0))))
+    return [tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, below)]
+
+
+@rule("Tanh")
+def tanh(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """1 − y²."""
+    (y,) = op.outputs
+    return [tape.op("Sub", gradient, tape.op("Mul", tape.op("Mul", gradient, y), y))]
+
+
+@rule("Sigmoid")
+def sigmoid(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """y(1 − y)."""
+    (y,) = op.outputs
+    return [tape.op("Mul", gradient, tape.op("Sub", y, tape.op("Mul", y, y)))]
+
+
+@rule("HardSigmoid")
+def hard_sigmoid(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Alpha where the output is strictly between 0 and 1."""
+    (y,) = op.outputs
+    inside = tape.op("And", tape.op("Greater", y, tape.number(0.0)), tape.op("Less", y, tape.number(1.0)))
+    return [tape.op("Where", inside, tape.op("Mul", gradient, tape.number(op.get("alpha", 0.2))), tape.number(0.0))]
+
+
+@rule("HardSwish")
+def hard_swish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """x·h with h = clip(x/6 + 1/2): h + x/6 inside, 0 or 1 outside."""
+    (x,) = op.inputs
+    h = tape.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+    inside = tape.op("And", tape.op("Greater", h, tape.number(0.0)), tape.op("Less", h, tape.number(1.0)))
+    slope = tape.op("Add", h, tape.op("Where", inside, tape.op("Mul", x, tape.number(1 / 6)), tape.number(0.0)))
+    return [tape.op("Mul", gradient, slope)]
+
+
+@rule("Softplus")
+def softplus(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The sigmoid."""
+    return [tape.op("Mul", gradient, tape.op("Sigmoid", op.inputs[0]))]
+
+
+@rule("Erf")
+def erf(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """2/√π · exp(−x²)."""
+    (x,) = op.inputs
+    bell = tape.op("Exp", tape.op("Neg", tape.op("Mul", x, x)))
+    return [tape.op("Mul", gradient, tape.op("Mul", bell, tape.number(2 / math.sqrt(math.pi))))]
+
+
+@rule("Gelu")
+def gelu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """x·Φ(x): Φ(x) + x·φ(x); with approximate="tanh" the derivative of that approximation."""
+    (x,) = op.inputs
+    if op.get("approximate", "none") == "tanh":
+        return [tape.op("Mul", gradient, _tanh_slope(tape, x))]
+    below = tape.op("Add", tape.op("Erf", tape.op("Mul", x, tape.number(math.sqrt(0.5)))), tape.number(1.0))
+    bell = tape.op("Exp", tape.op("Mul", tape.op("Mul", x, x), tape.number(-0.5)))
+    dense = tape.op("Mul", tape.op("Mul", x, bell), tape.number(1 / math.sqrt(2 * math.pi)))
+    return [tape.op("Mul", gradient, tape.op("Add", tape.op("Mul", below, tape.number(0.5)), dense))]
+
+
+def _tanh_slope(tape: Tape, x: str) -> str:
+    """Return the derivative of ½x(1 + tanh(c(x + 0.044715x³))), c = √(2/π)."""
+    c = math.sqrt(2 / math.pi)
+    square = tape.op("Mul", x, x)
+    inner = tape.op("Mul", x, tape.op("Add", tape.op("Mul", square, tape.number(0.044715 * c)), tape.number(c)))
+    y = tape.op("Tanh", inner)
+    inner_slope = tape.op("Add", tape.op("Mul", square, tape.number(3 * 0.044715 * c)), tape.number(c))
+    rise = tape.op("Mul", tape.op("Mul", x, tape.op("Sub", tape.number(1.0), tape.op("Mul", y, y))), inner_slope)
+    return str(tape.op("Mul", tape.op("Add", tape.op("Add", y, tape.number(1.0)), rise), tape.number(0.5)))
+
+
+@rule("Softmax")
+def softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """y(g − Σ g·y)."""
+    (y,) = op.outputs
+    summed = tape.op("ReduceSum", tape.op("Mul", gradient, y), tape.integers(op.get("axis", -1)), keepdims=1)
+    return [tape.op("Mul", y, tape.op("Sub", gradient, summed))]
+
+
+@rule("LogSoftmax")
+def log_softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The gradient g less softmax · Σ g."""
+    summed = tape.op("ReduceSum", gradient, tape.integers(op.get("axis", -1)), keepdims=1)
+    return [tape.op("Sub", gradient, tape.op("Mul", tape.op("Exp", op.outputs[0]), summed))]

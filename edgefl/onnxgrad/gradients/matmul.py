@@ -1,0 +1,95 @@
+"""Gradients of products of matrices."""
+
+from __future__ import annotations
+
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
+
+
+@rule("MatMul")
+def matmul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Of A·B: G·Bᵀ and Aᵀ·G, summed over what was broadcast; vectors count as matrices of one row or column."""
+    a, b = op.inputs
+    ranks = len(tape.shape(a)), len(tape.shape(b))
+    if min(ranks) < 2:
+        op.refuse(f"operands of {ranks[0]} and {ranks[1]} dimensions have no rule, expected two or more")
+    if ranks == (2, 2):
+        return [
+            tape.op("Gemm", gradient, b, transB=1) if tape.needs(a) else None,
+            tape.op("Gemm", a, gradient, transA=1) if tape.needs(b) else None,
+        ]
+    if ranks[1] == 2:
+        return _of_rows(tape, a, b, gradient)
+    (out,) = op.outputs
+    return [
+        _summed(tape, tape.op("MatMul", gradient, tape.swapped(b, ranks[1])), a, out) if tape.needs(a) else None,
+        _summed(tape, tape.op("MatMul", tape.swapped(a, ranks[0]), gradient), b, out) if tape.needs(b) else None,
+    ]
+
+
+def _of_rows(tape: Tape, a: str, b: str, gradient: str) -> list[Gradient]:
+    """A stack of rows times one matrix: one large product for the matrix's gradient instead of a small one per sample."""
+    shape = tape.shape(b)
+    inputs, outputs = shape
+    by_rows = [tape.reshape(name, (None, size)) for name, size in ((a, inputs), (gradient, outputs))] if tape.needs(b) else []
+    return [
+        tape.op("MatMul", gradient, tape.swapped(b, 2)) if tape.needs(a) else None,
+        tape.op("Gemm", *by_rows, transA=1) if by_rows else None,
+    ]
+
+
+def _summed(tape: Tape, value: str, operand: str, result: str) -> str:
+    """Sum over the leading axes along which ``operand`` was broadcast; the last two are the product's own."""
+    return tape.sum_of_copies(value, operand, tape.shape(operand)[:-2], tape.shape(result)[:-2])
+
+
+@rule("Gemm")
+def gemm(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Of α·A′·B′ + β·C, with A′ and B′ transposed or not."""
+    a, b, c = op.inputs[0], op.inputs[1], op.input(2)
+    alpha, beta = op.get("alpha", 1.0), op.get("beta", 1.0)
+    flip_a, flip_b = op.get("transA", 0), op.get("transB", 0)
+    scale = None if alpha == 1.0 else alpha
+    of_a = of_b = of_c = None
+    if tape.needs(a):
+        of_a = (
+            tape.op("Gemm", b, gradient, transA=flip_b, transB=1, alpha=scale)
+            if flip_a
+            else tape.op("Gemm", gradient, b, transB=1 - flip_b, alpha=scale)
+        )
+    if tape.needs(b):
+        of_b = (
+            tape.op("Gemm", gradient, a, transA=1, transB=flip_a, alpha=scale)
+            if flip_b
+            else tape.op("Gemm", a, gradient, transA=1 - flip_a, alpha=scale)
+        )
+    if c is not None and tape.needs(c):
+        of_c = tape.unbroadcast(gradient, c, op.outputs[0])
+        of_c = of_c if beta == 1.0 else tape.op("Mul", of_c, tape.number(beta))
+    return [of_a, of_b, of_c][: len(op.inputs)]
+
+
+@rule("Einsum")
+def einsum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The gradient of an operand is the sum over the others and the result's gradient, with their letters."""
+    equation = op.get("equation").replace(" ", "")
+    if "->" not in equation or "." in equation:
+        op.refuse(f"equation {equation!r} has no rule, expected one with '->' and without '...'")
+    left, result = equation.split("->")
+    terms = left.split(",")
+    found: list[Gradient] = []
+    for slot, (name, term) in enumerate(zip(op.inputs, terms, strict=True)):
+        if not tape.needs(name):
+            found.append(None)
+            continue
+        others = [(n, t) for i, (n, t) in enumerate(zip(op.inputs, terms, strict=True)) if i != slot]
+        present = set(result).union(*(t for _, t in others))
+        if len(set(term)) < len(term):
+            op.refuse(f"equation {equation!r} takes a diagonal; it has no rule")
+        here = "".join(letter for letter in term if letter in present)
+        joined = ",".join([result, *(t for _, t in others)])
+        value = tape.op("Einsum", gradient, *(n for n, _ in others), equation=f"{joined}->{here}")
+        if here != term:  # a letter that was summed away in this operand alone: every entry counts alike
+            missing = [i for i, letter in enumerate(term) if letter not in present]
+            value = tape.op("Expand", tape.op("Unsqueeze", value, tape.integers(*missing)), tape.op("Shape", name))
+        found.append(value)
+    return found

@@ -1,0 +1,129 @@
+"""Gradients of BatchNormalization, and the forms in which other normalisations by channel are brought to it.
+
+With batch statistics the operator in training mode is several times faster than the means written out: it is one node that returns
+mean and variance too. Its momentum is set to 0, so that these are the batch's own.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+import onnx.helper
+
+from edgefl.onnxgrad.gradients.patterns import channel_sum, made_by, put
+from edgefl.onnxgrad.gradients.reduction import axes_of, share_of
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, rule
+
+EPSILON = 1e-5
+
+
+@prepared("BatchNormalization")
+def batch_statistics(tape: Tape, op: Op) -> None:
+    """Put the node on the tape as it is, or in training mode where it normalises with the mean and the variance of its own input."""
+    x, w, b, mean, variance = op.inputs
+    epsilon = op.get("epsilon", EPSILON)
+    if op.get("training_mode", 0):
+        if op.get("momentum", 0.9) == 0.0:
+            normalised(tape, x, w, b, epsilon, *op.outputs)
+        else:
+            _put_running(tape, op, normalised(tape, x, w, b, epsilon, op.outputs[0]))
+    elif _measured_of(tape, x, mean, variance):
+        normalised(tape, x, w, b, epsilon, op.outputs[0])
+    else:
+        tape.nodes.append(onnx.helper.make_node("BatchNormalization", op.inputs, op.outputs, name=op.name, epsilon=epsilon))
+
+
+def normalised(tape: Tape, x: str, w: str, b: str, epsilon: float, *out: str) -> tuple[str, str, str]:
+    """Normalise (batch, channels, …) by the statistics over all but the channels; return the result, mean and (population) variance.
+
+    ``out`` gives names to some of them.
+    """
+    channels = tape.shape(x)[1]
+    # Momentum 0 takes nothing of these, but onnxruntime writes the statistics over them. It makes one tensor of equal ones, and keeps
+    # what is constant for the next step: so each is computed, and unlike any other, or one layer's statistics would end up in another's
+    # and a step that diverged would spoil all that follow.
+    fresh = w if tape.known(w) is None else _first_values(tape, x)
+    unused = [tape.op("Mul", fresh, tape.number(2.0 + len(tape.nodes) + i)) for i in range(2)]
+    names = [name or tape.fresh(hint) for name, hint in zip_longest(out, ("normalised", "mean", "variance"))]
+    tape.op("BatchNormalization", x, w, b, *unused, out=names, training_mode=1, momentum=0.0, epsilon=epsilon)
+    tape.shapes |= {names[0]: tape.shape(x), names[1]: (channels,), names[2]: (channels,)}
+    return names[0], names[1], names[2]
+
+
+def _first_values(tape: Tape, x: str) -> str:
+    """Return one value of ``x`` for each channel."""
+    axes = [0, *range(2, len(tape.shape(x)))]
+    zeros, ones = (tape.integers(*[at] * len(axes)) for at in (0, 1))
+    return str(tape.op("Reshape", tape.op("Slice", x, zeros, ones, tape.integers(*axes)), tape.integers(-1)))
+
+
+def _put_running(tape: Tape, op: Op, own: tuple[str, str, str]) -> None:
+    """Write the running statistics of a node in training mode: old · momentum + batch's · (1 − momentum)."""
+    kept = op.get("momentum", 0.9)
+    for old, new, out in zip(op.inputs[3:], own[1:], op.outputs[1:], strict=False):
+        if out:
+            shape = tape.shape(new)
+            before = put(tape, shape, "Mul", old, tape.number(kept))
+            now = put(tape, shape, "Mul", new, tape.number(1.0 - kept))
+            tape.op("Add", before, now, out=out)
+            tape.shapes[out] = shape
+
+
+def _measured_of(tape: Tape, x: str, mean: str, variance: str) -> bool:
+    """Whether ``mean`` and ``variance`` are those of ``x`` by channel, as torch's exporter writes them out."""
+    square = _mean_of(tape, variance, x)
+    if square is None or _mean_of(tape, mean, x) != x:
+        return False
+    times = made_by(tape, square, "Mul")
+    apart = made_by(tape, times.inputs[0], "Sub") if times and times.inputs[0] == times.inputs[1] else None
+    return apart is not None and apart.inputs[0] == x and _mean_of(tape, apart.inputs[1], x) == x
+
+
+def _mean_of(tape: Tape, value: str, x: str) -> str | None:
+    """Return what ``value`` is the mean of, if it is one over the batch and the map."""
+    op = made_by(tape, value, "ReduceMean")
+    rank = len(tape.shape(x))
+    if op is None or op.inputs[0] not in tape.shapes or len(tape.shape(op.inputs[0])) != rank:
+        return None
+    return op.inputs[0] if sorted(axes_of(tape, op)) == [0, *range(2, rank)] else None
+
+
+@rule("BatchNormalization")
+def batch_normalization(
+    tape: Tape, op: Op, gradient: Gradient, of_mean: Gradient = None, of_variance: Gradient = None
+) -> list[Gradient]:
+    """For y = w(x − mean)/s + b with s² = variance + ε; in training mode mean and variance are results, which depend on x too.
+
+    With Σ over all but the channels: ∂w = Σ g(x − mean)/s, ∂b = Σ g, ∂mean = −w/s Σ g, ∂variance = −w/(2s³) Σ g(x − mean), and
+    ∂x = g·w/s, in training mode with ∂mean/n + 2(x − mean) ∂variance/n added, which is one more normalisation.
+    """
+    x, w = op.inputs[:2]
+    mean, variance = op.outputs[1:3] if op.get("training_mode", 0) else op.inputs[3:5]
+    epsilon, shape = op.get("epsilon", EPSILON), tape.shape(x)
+    s = tape.op("Sqrt", tape.op("Add", variance, tape.number(epsilon)))
+    of_x = of_w = of_b = None
+    if gradient is not None:
+        of_b = channel_sum(tape, gradient, shape)
+        apart = channel_sum(tape, tape.op("Mul", gradient, x), shape)
+        of_w = tape.op("Div", tape.op("Sub", apart, tape.op("Mul", mean, of_b)), s)
+        scale = tape.op("Div", w, s)
+        of_x = tape.op("Mul", gradient, _column(tape, scale, len(shape))) if tape.needs(x) else None
+        direct_mean = tape.op("Neg", tape.op("Mul", scale, of_b))
+        half = tape.op("Mul", tape.op("Mul", tape.op("Div", scale, s), of_w), tape.number(-0.5))
+        of_mean = direct_mean if of_mean is None else tape.op("Add", of_mean, direct_mean)
+        of_variance = half if of_variance is None else tape.op("Add", of_variance, half)
+    if not op.get("training_mode", 0):
+        return [of_x, of_w, of_b, of_mean, of_variance]
+    if tape.needs(x):
+        share = share_of(tape, x, mean, (shape[0], *shape[2:]))
+        zero = tape.op("Sub", mean, mean) if of_mean is None or of_variance is None else ""
+        slope = tape.op("Mul", tape.op("Mul", of_variance, s), tape.op("Add", share, share)) if of_variance else zero
+        shift = tape.op("Mul", of_mean, share) if of_mean else zero
+        spread = tape.op("BatchNormalization", x, slope, shift, mean, variance, epsilon=epsilon)
+        of_x = spread if of_x is None else tape.op("Add", of_x, spread)
+    return [of_x, of_w, of_b, None, None]
+
+
+def _column(tape: Tape, values: str, rank: int) -> str:
+    """Return a number for each channel so that it multiplies (batch, channels, …)."""
+    return values if rank == 2 else str(tape.op("Reshape", values, tape.integers(-1, *[1] * (rank - 2))))

@@ -1,0 +1,114 @@
+"""Gradients of pooling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx.helper
+
+from edgefl.onnxgrad.gradients.patterns import made_by
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, rule
+from edgefl.onnxgrad.gradients.windows import Window, window_of
+
+
+@prepared("MaxPool")
+def with_indices(tape: Tape, op: Op) -> None:
+    """Ask for where each maximum stood, row by row; where the node gives it column by column, in a node of its own.
+
+    The maximum of what went through Relu is Relu of the maximum: put that way round, Relu and its gradient work on the smaller map, and
+    the larger one need not be kept. Where both orders choose different places the maximum is 0, and no gradient comes back.
+    """
+    (x,), y, asked = op.inputs, op.outputs[0], op.outputs[1] if len(op.outputs) > 1 else ""
+    positive = made_by(tape, x, "Relu")
+    if positive is not None and not asked:
+        x, y = positive.inputs[0], tape.fresh("maxpool")
+        tape.shapes[y] = tape.shape(op.outputs[0])
+    by_row = {name: value for name, value in op.attributes.items() if name != "storage_order"}
+    if asked and op.get("storage_order", 0):
+        tape.op("MaxPool", x, out=[tape.fresh("maxpool"), asked], **op.attributes)
+        asked = ""
+    names = [y, asked or tape.fresh("indices")]
+    tape.nodes.append(onnx.helper.make_node("MaxPool", [x], names, name=op.name, **by_row))
+    tape.shapes[names[1]] = tape.shape(op.outputs[0])
+    if y != op.outputs[0]:
+        tape.op("Relu", y, out=op.outputs[0])
+
+
+@prepared("GlobalMaxPool")
+def as_max_pool(tape: Tape, op: Op) -> None:
+    """A pooling whose window is the map."""
+    sizes = tape.fixed(op, op.inputs[0], range(2, len(tape.shape(op.inputs[0]))))
+    with_indices(tape, Op(op.name, "MaxPool", op.inputs, op.outputs, {"kernel_shape": list(sizes)}))
+
+
+@rule("MaxPool")
+def max_pool(tape: Tape, op: Op, gradient: Gradient, of_indices: Gradient = None) -> list[Gradient]:
+    """Each place's gradient goes to where its maximum stood, the first one of several; where windows overlap they add up."""
+    if gradient is None:
+        return [None]
+    (x,), (y, indices) = op.inputs, op.outputs
+    window = window_of(tape, op, x, y, op.get("kernel_shape"))
+    # The kernel of MaxUnpool decides about nothing but the size of what it returns.
+    rest = [size - (n - 1) * step for size, n, step in zip(window.sizes, window.places, window.strides, strict=True)]
+    if window.apart and min(rest) > 0:
+        return [tape.op("MaxUnpool", gradient, indices, kernel_shape=rest, strides=list(window.strides))]
+    every = tape.integers(-1)
+    zeros = tape.op("ConstantOfShape", tape.op("Reshape", tape.op("Size", x), every), value=tape.filling(0.0))
+    flat = [tape.op("Reshape", value, every) for value in (indices, gradient)]
+    return [tape.op("Reshape", tape.op("ScatterElements", zeros, *flat, axis=0, reduction="add"), tape.op("Shape", x))]
+
+
+@rule("MaxUnpool")
+def max_unpool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Each entry's gradient is where it was put."""
+    indices, every = op.inputs[1], tape.integers(-1)
+    flat = [tape.op("Reshape", value, every) for value in (gradient, indices)]
+    return [tape.op("Reshape", tape.op("GatherElements", *flat, axis=0), tape.op("Shape", indices)), None, None]
+
+
+@rule("AveragePool")
+def average_pool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Every entry of a window gets the same share; what counts as an entry of one that reaches over the edge is an attribute's choice."""
+    (x,) = op.inputs
+    window = window_of(tape, op, x, op.outputs[0], op.get("kernel_shape"))
+    shares = 1 / _entries(op, window)
+    if (shares != shares.flat[0]).any():
+        gradient, shares = tape.op("Mul", gradient, tape.constant(shares.astype(tape.real))), np.ones(1)
+    one = np.full((1, 1, *window.kernel), shares.flat[0], tape.real)
+    maps = tape.op("Reshape", gradient, tape.integers(-1, 1, *window.places))
+    left_out = [max(-end, 0) for end in window.ends]
+    spread = tape.op(
+        "ConvTranspose",
+        maps,
+        tape.constant(one),
+        strides=list(window.strides),
+        dilations=list(window.dilations),
+        pads=list(window.pads),
+        output_padding=left_out if any(left_out) else None,
+    )
+    return [tape.like(spread, x)]
+
+
+def _entries(op: Op, window: Window) -> np.ndarray[Any, Any]:
+    """Return how many entries each place's mean is over: those of the map, or with count_include_pad those of the padded map."""
+    padded = bool(op.get("count_include_pad", 0))
+    behind = op.get("pads", window.pads)[window.rank :] if op.get("auto_pad", "NOTSET") == "NOTSET" else window.ends
+    counts = np.ones((1,) * window.rank)
+    for axis in range(window.rank):
+        starts = np.arange(window.places[axis]) * window.strides[axis] - window.begins[axis]
+        entries = starts[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
+        first, last = (-window.begins[axis], window.sizes[axis] + behind[axis]) if padded else (0, window.sizes[axis])
+        inside = ((entries >= first) & (entries < last)).sum(1)
+        counts = counts * inside.reshape([-1 if other == axis else 1 for other in range(window.rank)])
+    return counts
+
+
+@rule("GlobalAveragePool")
+def global_average_pool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """1/n for each of the map's n entries."""
+    (x,) = op.inputs
+    count = math.prod(tape.fixed(op, x, range(2, len(tape.shape(x)))))
+    share = tape.op("Mul", gradient, tape.number(1 / count))
+    return [tape.op("Expand", share, tape.op("Shape", x))]

@@ -1,0 +1,119 @@
+"""Gradients of LSTM, GRU and RNN layers: loops (Scan) over the steps, so that graphs of long sequences are as small as those of short ones.
+
+The layer is put on the tape as the product of all its inputs with W, one for all steps, and a loop over what remains, which stores what
+the gradient needs; the rule of that loop is a loop back, and one product over all steps for the gradient of R. Steps themselves are in
+:mod:`edgefl.onnxgrad.gradients.recurrent_cells`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from edgefl.onnxgrad.gradients.recurrent_loops import loop
+from edgefl.onnxgrad.gradients.tape import Op, Shape, Tape, prepared
+
+_ACTIVATIONS = {"LSTM": (["sigmoid", "tanh", "tanh"],), "GRU": (["sigmoid", "tanh"],), "RNN": (["tanh"], ["relu"])}
+_STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
+
+
+@prepared("LSTM")
+@prepared("GRU")
+@prepared("RNN")
+def recurrent(tape: Tape, op: Op) -> None:
+    """Put a layer on the tape as one loop for each direction."""
+    name, (x, w, r), (steps, batch, _) = _cell_of(op), op.inputs[:3], tape.shape(op.inputs[0])
+    if steps is None:
+        op.refuse("its number of steps must be fixed")
+    (_, _, inputs), (count, width, size) = tape.fixed(op, w), tape.fixed(op, r)
+    tape.shapes[x] = (steps, batch, inputs)  # from W's: shape inference loses it in what torch writes between two layers
+    rows = _put(tape, "Reshape", (batch and batch * steps, inputs), x, tape.integers(-1, inputs))
+    initial = [op.input(5 + slot) for slot in range(_STATES[op.kind])]
+    zeros = None
+    if not all(initial):
+        sizes = tape.op("Concat", tape.op("Shape", x, start=1, end=2), tape.integers(size), axis=0)
+        zeros = _put(tape, "ConstantOfShape", (batch, size), sizes, value=tape.filling(0.0))
+    apart = (_directions(tape, value, count) for value in (w, r, op.input(3), *initial))
+    found = []
+    for number, (own_w, own_r, bias, *states) in enumerate(zip(*apart, strict=True)):
+        flat, weights = _read_by_steps(tape, name, rows, str(own_w), str(own_r), bias)
+        gates = _put(tape, "Reshape", (steps, batch, width), flat, tape.integers(steps, -1, width))
+        backwards = number == 1 or op.get("direction", "forward") == "reverse"
+        found.append(loop(tape, name, [str(state or zeros) for state in states], gates, weights, backwards))
+    _write_outputs(tape, op, found)
+
+
+def _cell_of(op: Op) -> str:
+    """Return the name of the layer's cell, or refuse what has no rule."""
+    names = [a.decode().lower() for a in op.get("activations", ())] or _ACTIVATIONS[op.kind][0]
+    length = len(_ACTIVATIONS[op.kind][0])
+    directions = [names[i : i + length] for i in range(0, len(names), length)]
+    if directions[0] not in _ACTIVATIONS[op.kind] or any(other != directions[0] for other in directions):
+        expected = " or ".join(", ".join(names) for names in _ACTIVATIONS[op.kind])
+        op.refuse(f"activations {', '.join(names)} have no rule, expected {expected} in every direction")
+    for name in ("clip", "input_forget", "layout"):
+        if op.get(name):
+            op.refuse(f"{name} = {op.get(name):g} has no rule, expected none")
+    if op.input(4) is not None:
+        op.refuse("sequence_lens has no rule: all sequences must be as long as the input")
+    if op.kind == "LSTM" and op.input(7) is not None:
+        op.refuse("peepholes (P) have no rule")
+    if op.kind == "GRU":
+        return "edgefl.gru" if op.get("linear_before_reset", 0) else "edgefl.gru.early"
+    return "edgefl.lstm" if op.kind == "LSTM" else f"edgefl.rnn.{directions[0][0]}"
+
+
+def _put(tape: Tape, kind: str, shape: Shape, *inputs: str, **attributes: Any) -> str:
+    """Append a node of the forward graph with an output of this shape."""
+    name = str(tape.op(kind, *inputs, **attributes))
+    tape.shapes[name] = shape
+    return name
+
+
+def _cut(tape: Tape, value: str, sizes: Sequence[int], axis: int) -> list[str]:
+    """Cut a value of the forward graph into pieces of these sizes."""
+    if len(sizes) == 1:
+        return [value]
+    names = [str(name) for name in tape.op("Split", value, tape.integers(*sizes), axis=axis, count=len(sizes))]
+    shape = tape.shape(value)
+    tape.shapes |= {name: (*shape[:axis], size, *shape[axis + 1 :]) for name, size in zip(names, sizes, strict=True)}
+    return names
+
+
+def _directions(tape: Tape, value: str | None, count: int) -> list[str | None]:
+    """Return what each direction has of an input whose first axis is the direction."""
+    if value is None:
+        return [None] * count
+    parts = _cut(tape, value, [1] * count, 0)
+    return [_put(tape, "Squeeze", tape.shape(value)[1:], part, tape.integers(0)) for part in parts]
+
+
+def _read_by_steps(tape: Tape, name: str, rows: str, w: str, r: str, bias: str | None) -> tuple[str, list[str]]:
+    """Return what the gates have of all steps' inputs, ``rows``, and what every step reads."""
+    width, size = tape.shape(r)
+    biases = [] if bias is None else _cut(tape, bias, [width or 0] * 2, 0)
+    weights = [r]
+    if name == "edgefl.gru":
+        weights += biases[1:]  # the reset gate multiplies this one
+    elif biases:
+        biases = [_put(tape, "Add", (width,), *biases)]
+    if name == "edgefl.gru.early":
+        weights = _cut(tape, r, [2 * (size or 0), size or 0], 0)
+    return _put(tape, "Gemm", (tape.shape(rows)[0], width), rows, w, *biases[:1], transB=1), weights
+
+
+def _write_outputs(tape: Tape, op: Op, found: Sequence[Sequence[str]]) -> None:
+    """Put the directions together: Y (steps, directions, batch, hidden) and last states (directions, batch, hidden)."""
+    order, axes = [_STATES[op.kind], *range(_STATES[op.kind])], (1, 0, 0)
+    for output, slot, axis in zip(op.outputs, order, axes, strict=False):
+        if not output:
+            continue
+        parts, shape = [direction[slot] for direction in found], list(tape.shape(found[0][slot]))
+        shape.insert(axis, 1)
+        if len(parts) == 1:
+            tape.op("Unsqueeze", parts[0], tape.integers(axis), out=output)
+        else:
+            wide = [_put(tape, "Unsqueeze", tuple(shape), part, tape.integers(axis)) for part in parts]
+            tape.op("Concat", *wide, axis=axis, out=output)
+        shape[axis] = len(parts)
+        tape.shapes[output] = tuple(shape)

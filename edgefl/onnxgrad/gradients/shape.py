@@ -1,0 +1,124 @@
+"""Gradients of what moves values without computing with them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
+
+
+@rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Back to the shape before."""
+    return [tape.like(gradient, op.inputs[0]), None]
+
+
+@rule("Transpose")
+def transpose(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The inverse permutation."""
+    perm = op.get("perm")
+    return [tape.op("Transpose", gradient, perm=None if perm is None else [int(axis) for axis in np.argsort(perm)])]
+
+
+@rule("Expand")
+def expand(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The sum over copies."""
+    return [tape.unbroadcast(gradient, op.inputs[0], op.outputs[0]), None]
+
+
+@rule("Concat")
+def concat(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Cut apart again."""
+    axis = op.attributes["axis"]
+    sizes = [tape.fixed(op, name, [axis])[0] for name in op.inputs]
+    if len(sizes) == 1:
+        return [gradient]
+    parts: tuple[str, ...] = tape.op("Split", gradient, tape.integers(*sizes), count=len(sizes), axis=axis)
+    return list(parts)
+
+
+@rule("Split")
+def split(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
+    """Put together again; parts that nobody used count zero."""
+    parts = [tape.op("Sub", name, name) if g is None else g for g, name in zip(gradients, op.outputs, strict=True)]
+    return [tape.op("Concat", *parts, axis=op.get("axis", 0)), None]
+
+
+@rule("Slice")
+def slice_(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Zeros around, and between where the step is not 1; a negative step is turned round first."""
+    x = op.inputs[0]
+    shape = tape.shape(x)
+    starts, ends, axes, steps = _slices(tape, op)
+    before, after = [0] * len(shape), [0] * len(shape)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        first, last, stride = slice(start, end, step).indices(tape.fixed(op, x, [axis])[0])
+        taken = len(range(first, last, stride))
+        size = tape.fixed(op, x, [axis])[0]
+        if taken == 0:
+            op.refuse("it takes nothing; there is no gradient to give back")
+        if stride < 0:
+            gradient = tape.op("Slice", gradient, *(tape.integers(v) for v in (-1, -(2**62), axis, -1)))
+            first, stride = first + (taken - 1) * stride, -stride
+        if stride > 1 and taken > 1:
+            gradient = _spaced(tape, gradient, axis, stride)
+        before[axis], after[axis] = first, size - first - (taken - 1) * stride - 1
+    if any(before) or any(after):
+        gradient = tape.op("Pad", gradient, tape.integers(*before, *after))
+    return [gradient, None, None, None, None]
+
+
+def _slices(tape: Tape, op: Op) -> tuple[list[int], list[int], list[int], list[int]]:
+    known = [tape.known(op.input(slot)) for slot in range(1, 5)]
+    if any(value is None and op.input(slot) is not None for slot, value in enumerate(known, 1)):
+        op.refuse("its starts, ends, axes and steps must be known")
+    starts, ends, axes, steps = ([] if value is None else [int(v) for v in value] for value in known)
+    rank = len(tape.shape(op.inputs[0]))
+    return starts, ends, [axis % rank for axis in axes] or list(range(len(starts))), steps or [1] * len(starts)
+
+
+def _spaced(tape: Tape, value: str, axis: int, stride: int) -> str:
+    """Return ``value`` with ``stride`` − 1 zeros between its entries along ``axis``."""
+    wide = tape.op("Unsqueeze", value, tape.integers(axis + 1))
+    padded = tape.op("Pad", wide, tape.integers(0, stride - 1), tape.number(0.0), tape.integers(axis + 1))
+    shape = tape.op("Shape", value)
+    rows = tape.op("Slice", shape, tape.integers(axis), tape.integers(axis + 1))
+    merged = tape.op("Mul", rows, tape.integers(stride))
+    head = [tape.op("Slice", shape, tape.integers(0), tape.integers(axis))] if axis else []
+    target = tape.op("Concat", *head, merged, tape.op("Slice", shape, tape.integers(axis + 1), tape.integers(2**31 - 1)), axis=0)
+    flat = tape.op("Reshape", padded, target)
+    return str(tape.op("Slice", flat, tape.integers(0), tape.integers(1 - stride), tape.integers(axis)))
+
+
+@rule("Pad")
+def pad(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Cut off what was added; only constant padding."""
+    if op.get("mode", "constant") != "constant":
+        op.refuse(f"mode {op.get('mode')!r} has no rule, expected 'constant'")
+    pads, axes = tape.known(op.input(1)), tape.known(op.input(3))
+    if pads is None or (axes is None and op.input(3) is not None):
+        op.refuse("its pads must be known")
+    rank = len(tape.shape(op.inputs[0]))
+    where = range(rank) if axes is None else [int(a) % rank for a in axes]
+    count = len(pads) // 2
+    ends = [-int(p) if p else 2**31 - 1 for p in pads[count:]]
+    cut = (tape.integers(*map(int, pads[:count])), tape.integers(*ends), tape.integers(*where))
+    if min(pads) < 0:
+        op.refuse("negative pads have no rule")
+    return [tape.op("Slice", gradient, *cut) if any(pads) else gradient, None, None, None]
+
+
+@rule("Tile")
+def tile(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The sum over copies."""
+    repeats = tape.known(op.input(1))
+    if repeats is None:
+        op.refuse("its repeats must be known")
+    shape = tape.shape(op.inputs[0])
+    apart: list[int] = []
+    for size, times in zip(shape, repeats, strict=True):
+        apart += [int(times), -1 if size is None else size]
+    if apart.count(-1) > 1:
+        op.refuse("more than one free size")
+    copies = tape.op("Reshape", gradient, tape.integers(*apart))
+    return [tape.op("ReduceSum", copies, tape.integers(*range(0, 2 * len(shape), 2)), keepdims=0), None]

@@ -1,0 +1,309 @@
+"""A graph under construction: what gradient rules read of the forward pass, and how they write the backward one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+import onnx.shape_inference
+
+from edgefl.errors import InputError
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int | None, ...]
+"""Sizes of a value; None where it grows with the batch."""
+
+_BATCHES = (5, 7)  # two sizes: what differs between them grows with the batch
+
+
+@dataclass(frozen=True)
+class Op:
+    """A node of the forward graph: its operator, the values that it reads ("" where one is left out) and writes, its attributes.
+
+    What the bodies of loops read from outside counts among the inputs, behind the node's own, in the order of first use.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any]
+
+    @staticmethod
+    def of(node: onnx.NodeProto) -> Op:
+        """Return the node as a record; texts of attributes are str."""
+        values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        texts = {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+        return Op(node.name, node.op_type, (*node.input, *_outer_reads(node)), tuple(node.output), texts)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an attribute, or ``default``."""
+        return self.attributes.get(name, default)
+
+    def input(self, slot: int) -> str | None:
+        """Return the value at an input's place, None where there is none."""
+        return self.inputs[slot] if slot < len(self.inputs) and self.inputs[slot] else None
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise an :class:`InputError` that names this node."""
+        raise InputError(f"node {self.name or self.outputs[0]!r} ({self.kind}): {what}")
+
+
+def _outer_reads(node: onnx.NodeProto) -> list[str]:
+    """Return the values of the surrounding graph that the bodies of a node read."""
+    found: dict[str, None] = {}
+    for graph in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+        own = {""} | {value.name for value in (*graph.input, *graph.initializer)}
+        for inner in graph.node:
+            found |= dict.fromkeys(name for name in (*inner.input, *_outer_reads(inner)) if name not in own)
+            own.update(inner.output)
+    return list(found)
+
+
+Gradient = str | None
+"""The name of a gradient; None: there is none."""
+Rule = Callable[..., Sequence[Gradient]]
+"""(tape, op, gradient of each output) → gradient of each input, None where there is none."""
+
+RULES: dict[str, Rule] = {}
+"""Operator → rule: the table that :mod:`edgefl.onnxgrad.autodiff` differentiates by."""
+PREPARED: dict[str, Callable[[Tape, Op], None]] = {}
+"""Operator → how it is put on the tape instead, where its rule needs more than its output."""
+CONSTANT = frozenset(
+    (
+        *(
+            "Shape",
+            "Size",
+            "Equal",
+            "Greater",
+            "Less",
+            "GreaterOrEqual",
+            "LessOrEqual",
+            "Not",
+            "And",
+            "Or",
+            "Xor",
+            "ArgMax",
+            "ArgMin",
+        ),
+        *("ConstantOfShape", "OneHot", "Range", "Sign", "Floor", "Ceil", "Round", "IsNaN", "IsInf", "NonZero", "EyeLike"),
+    )
+)
+"""Operators whose outputs do not change with small changes of their inputs."""
+
+
+def rule(*kinds: str) -> Callable[[Rule], Rule]:
+    """Enter a function into the table under the names of operators."""
+
+    def enter(function: Rule) -> Rule:
+        for kind in kinds:
+            RULES[kind] = function
+        return function
+
+    return enter
+
+
+def prepared(kind: str) -> Callable[[Callable[[Tape, Op], None]], Callable[[Tape, Op], None]]:
+    """Enter a function that puts an operator on the tape in the form that its rule, or those of its parts, can differentiate."""
+
+    def enter(function: Callable[[Tape, Op], None]) -> Callable[[Tape, Op], None]:
+        PREPARED[kind] = function
+        return function
+
+    return enter
+
+
+class Tape:
+    """Nodes in the order of execution, with constants and shapes of the values.
+
+    Args:
+        model: the graph whose nodes will be put on the tape; its constants and shapes are taken at once.
+        real: the type of the constants that rules make: the graph's own type of numbers.
+
+    Attributes:
+        needed: the values whose gradients are wanted, and all that depends on them.
+        barriers: values that count as constants, whatever they were computed from.
+    """
+
+    def __init__(self, model: onnx.ModelProto, real: Any = np.float32) -> None:
+        self.real = np.dtype(real)
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, Array] = {i.name: onnx.numpy_helper.to_array(i) for i in model.graph.initializer}
+        self.shapes: dict[str, Shape] = {}
+        self.needed: set[str] = set()
+        self.barriers: set[str] = set()
+        self._own: dict[tuple[bytes, tuple[int, ...], str], str] = {}
+        self._taken = {name for node in model.graph.node for name in node.output} | set(self.constants)
+        self._taken |= {value.name for value in model.graph.input}
+        self._count = 0
+        self.learn_shapes(model)
+
+    def learn_shapes(self, model: onnx.ModelProto) -> None:
+        """Take the shapes of all values of ``model``."""
+        self.shapes |= shapes_of(model)
+
+    def put(self, node: onnx.NodeProto) -> None:
+        """Append a node of the forward graph, as it is or as :data:`PREPARED` says."""
+        if node.op_type == "Constant":
+            array = _constant_of(node)
+            self.constants[node.output[0]] = array
+            self.shapes[node.output[0]] = array.shape
+        elif node.op_type in PREPARED:
+            PREPARED[node.op_type](self, Op.of(node))
+        else:
+            self.nodes.append(node)
+
+    # Writing.
+
+    def op(self, kind: str, *inputs: str | None, out: str | Sequence[str] = (), count: int = 1, **attributes: Any) -> Any:
+        """Append a node and return the name of its output, or a tuple of ``count`` names; ``out`` gives names to them.
+
+        An input of None is one that is left out, and an attribute of None is not written.
+        """
+        outputs = [out] if isinstance(out, str) else list(out) or [self.fresh(kind) for _ in range(count)]
+        given = {name: value for name, value in attributes.items() if value is not None}
+        self.nodes.append(onnx.helper.make_node(kind, [i or "" for i in inputs], outputs, name=f"{kind}_{outputs[0]}", **given))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def fresh(self, hint: str) -> str:
+        """Return a name that no value has."""
+        while True:
+            self._count += 1
+            name = f"{hint.lower()}_{self._count}"
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
+
+    def constant(self, array: Array) -> str:
+        """Return the name of a constant; equal ones are stored once."""
+        array = np.ascontiguousarray(array) if array.ndim else array
+        key = (array.tobytes(), array.shape, str(array.dtype))
+        if key not in self._own:
+            name = self._own[key] = self.fresh("c")
+            self.constants[name] = array
+            self.shapes[name] = array.shape
+        return self._own[key]
+
+    def number(self, value: float) -> str:
+        """Return the name of a scalar of the graph's type of numbers."""
+        return self.constant(np.array(value, self.real))
+
+    def pair(self, first: float, second: float) -> Array:
+        """Return two numbers of the graph's type."""
+        return np.array([first, second], self.real)
+
+    @property
+    def element_type(self) -> int:
+        """What ONNX calls the graph's type of numbers."""
+        return int(onnx.helper.np_dtype_to_tensor_dtype(self.real))
+
+    def filling(self, value: float) -> onnx.TensorProto:
+        """Return the attribute of a ConstantOfShape that fills with ``value``."""
+        return onnx.numpy_helper.from_array(np.full(1, value, self.real))
+
+    def integers(self, *values: int) -> str:
+        """Return the name of a vector of int64: axes, sizes, pads."""
+        return self.constant(np.array(values, np.int64))
+
+    # Reading.
+
+    def needs(self, name: str | None) -> bool:
+        """Whether anybody wants the gradient of a value, or of what it is computed from."""
+        return name is not None and name in self.needed
+
+    def known(self, name: str | None) -> Array | None:
+        """Return the value of a constant, None for others."""
+        return self.constants.get(name) if name else None
+
+    def shape(self, name: str) -> Shape:
+        """Return the sizes of a value of the forward graph.
+
+        Raises:
+            InputError: shape inference does not tell them.
+        """
+        if name not in self.shapes:
+            raise InputError(f"value {name!r} of the graph has no known shape; its gradient cannot be written")
+        return self.shapes[name]
+
+    def fixed(self, op: Op, name: str, axes: Iterable[int] | None = None) -> tuple[int, ...]:
+        """Return sizes that a rule must know (all, or those at ``axes``), or refuse the node where one depends on the batch."""
+        shape = self.shape(name)
+        sizes = [shape[axis] for axis in (range(len(shape)) if axes is None else axes)]
+        if any(size is None for size in sizes):
+            op.refuse(f"size {shape} of {name!r} depends on the batch; its rule needs a fixed one")
+        return tuple(size for size in sizes if size is not None)
+
+    # What several rules need.
+
+    def reshape(self, value: str, shape: Shape, like: str | None = None) -> str:
+        """Return ``value`` in ``shape``, of which one size may be free; more are taken from the value ``like``."""
+        if sum(size is None for size in shape) > 1 and like is not None:
+            return str(self.op("Reshape", value, self.op("Shape", like)))
+        return str(self.op("Reshape", value, self.integers(*(-1 if size is None else size for size in shape))))
+
+    def like(self, value: str, other: str) -> str:
+        """Return ``value`` in the shape of the forward value ``other``."""
+        return self.reshape(value, self.shape(other), other)
+
+    def unbroadcast(self, gradient: str, operand: str, result: str) -> str:
+        """Sum a gradient that has the shape of ``result`` over the axes along which ``operand`` was repeated."""
+        return self.sum_of_copies(gradient, operand, self.shape(operand), self.shape(result))
+
+    def sum_of_copies(self, gradient: str, operand: str, small: Shape, large: Shape) -> str:
+        """Sum a gradient over the axes along which sizes ``small`` were repeated to ``large``; both may be leading sizes only."""
+        if small == large:
+            return gradient
+        extra = len(large) - len(small)
+        axes = [i for i, size in enumerate(large) if i < extra or (small[i - extra] == 1 and size != 1)]
+        if not axes:
+            return gradient
+        summed = str(self.op("ReduceSum", gradient, self.integers(*axes), keepdims=int(extra == 0)))
+        return self.like(summed, operand) if extra and len(axes) > extra else summed
+
+    def swapped(self, value: str, rank: int) -> str:
+        """Return ``value`` with its last two axes swapped."""
+        return str(self.op("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2]))
+
+    def total(self, parts: Sequence[str]) -> str:
+        """Return the sum of values of one shape."""
+        return parts[0] if len(parts) == 1 else str(self.op("Add" if len(parts) == 2 else "Sum", *parts))
+
+
+def shapes_of(model: onnx.ModelProto) -> dict[str, Shape]:
+    """Return value → sizes, for every value whose sizes the operators' own rules tell."""
+    first, second = (_inferred(model, batch) for batch in _BATCHES)
+    return {
+        name: tuple(a if a == b >= 0 else None for a, b in zip(sizes, second[name], strict=True))
+        for name, sizes in first.items()
+        if len(sizes) == len(second.get(name, ())) and name in second
+    }
+
+
+def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, ...]]:
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for value in fixed.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if not dim.HasField("dim_value"):
+                dim.dim_value = batch
+    for value in (*fixed.graph.value_info, *fixed.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if not dim.HasField("dim_value"):
+                dim.ClearField("dim_param")  # worked out anew, or else free
+    graph = onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph
+    values = [v for v in (*graph.value_info, *graph.input, *graph.output) if v.type.tensor_type.HasField("shape")]
+    found = {v.name: tuple(d.dim_value if d.HasField("dim_value") else -1 for d in v.type.tensor_type.shape.dim) for v in values}
+    return found | {i.name: tuple(i.dims) for i in graph.initializer}
+
+
+def _constant_of(node: onnx.NodeProto) -> Array:
+    (attribute,) = node.attribute
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    return np.array(value, np.int64 if attribute.name.startswith("value_int") else np.float32)

@@ -1,0 +1,189 @@
+"""Which network is meant: a reference network by name, a factory by import path, an ONNX file, or a module at hand."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from edgefl.cost.trace import quiet
+from edgefl.errors import ConfigError, nearest
+from edgefl.models.base import Architecture
+from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of, factory_of
+from edgefl.registry import models
+
+Network = str | Path | nn.Module | Callable[[], nn.Module]
+Sample = tuple[int, ...] | str | Tensor | InputSpec
+GivenInputs = Sample | Sequence[str] | Sequence[Tensor] | Mapping[str, Sample] | None
+
+
+def architecture_of(
+    network: Network, inputs: GivenInputs = None, classes: int | None = None, norm: str | None = None
+) -> Architecture:
+    """Return the architecture of ``network``, which can be built any number of times, also under fake tensors.
+
+    Args:
+        network: a reference network's name, ``package.module:factory``, a path that ends in ``.onnx``, a module, or a factory.
+        inputs: a sample's shape, ``(3, 32, 32)`` or ``"3x32x32"``; several as name → shape, or as texts ``"ids=int64:80"``; or example
+            tensors, whose first dimension is the batch. An ONNX file knows its own, a reference network the shape that it is made for.
+        classes: number of labels, for reference networks; None takes what the network is usually for, 10 where nothing is said.
+        norm: normalisation policy, for reference networks.
+
+    Raises:
+        InputError: there is no such network, or the inputs are not its own.
+
+    >>> str(architecture_of("resnet18", "3x32x32")), str(architecture_of(nn.Linear(4, 2), {"input": (7, 4)}))
+    ('3x32x32', 'input=7x4')
+    """
+    if isinstance(network, Path) or (isinstance(network, str) and network.endswith(".onnx")):
+        return _from_file(Path(network), inputs, norm)
+    if isinstance(network, nn.Module):
+        return _custom(type(network).__name__, copies_of(network), network, inputs, norm)
+    if isinstance(network, str):
+        if ":" in network:
+            return _custom(network, factory_of(network), None, inputs, norm)
+        models.check(network)
+        return _reference(network, _specs(inputs, None), classes, norm)
+    return _custom(getattr(network, "__name__", type(network).__name__), network, None, inputs, norm)
+
+
+def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None, norm: str | None) -> Architecture:
+    """Return a reference network's architecture; a shape without a type is of the network's own, token ids included."""
+    facts = models.facts(network)
+    usual, dtype = facts["usual_input"], torch.int64 if facts.get("vocabulary") else torch.float32
+    specs = given or {"": InputSpec(usual, dtype)}
+    if list(specs) != [""] or specs[""].dtype not in (torch.float32, dtype):
+        kind = "int64 token ids" if facts.get("vocabulary") else "float32"
+        raise ConfigError(f"input: {network} takes one input of {kind}, such as {InputSpec(usual)}")
+    return Architecture(network, specs[""].shape, facts.get("usual_classes", 10) if classes is None else classes, norm)
+
+
+def batch_in(inputs: GivenInputs) -> int | None:
+    """Return the batch size of example tensors, or None where no tensor is given.
+
+    >>> batch_in(torch.zeros(4, 3)), batch_in("3x32x32")
+    (4, None)
+    """
+    given: Any = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else [inputs]
+    sizes = {t.shape[0] for t in given if isinstance(t, Tensor) and t.dim()}
+    if len(sizes) > 1:
+        raise ConfigError(f"input: example tensors have batches of {', '.join(map(str, sorted(sizes)))}; expected one size")
+    return sizes.pop() if sizes else None
+
+
+def _custom(
+    name: str, factory: Callable[[], nn.Module], module: nn.Module | None, inputs: GivenInputs, norm: str | None
+) -> CustomArchitecture:
+    return CustomArchitecture(model=name, norm=norm, factory=factory, inputs=_specs(inputs, module))
+
+
+def _specs(inputs: GivenInputs, module: nn.Module | None) -> dict[str, InputSpec]:
+    """Return name → specification; the name of a single input without one is ""."""
+    if inputs is None or (isinstance(inputs, (str, tuple, list, Mapping)) and not inputs):
+        return {}
+    if isinstance(inputs, Mapping):
+        return {name: _spec(given)[1] for name, given in inputs.items()}
+    if not isinstance(inputs, (tuple, list)) or all(isinstance(size, Integral) for size in inputs):
+        name, spec = _spec(inputs)
+        return {name: spec}
+    found: dict[str, InputSpec] = {}
+    names = _positional(module) if module is not None and not isinstance(inputs[0], str) else []
+    for position, given in enumerate(inputs):
+        name, spec = _spec(given)
+        name = name or (names[position] if len(inputs) > 1 and position < len(names) else "")
+        if name in found or (not name and len(inputs) > 1):
+            said = f"a tensor of {_written(given.shape)}" if isinstance(given, Tensor) else repr(given)
+            raise ConfigError(f"input: {said} needs a name of its own among several inputs, such as ids=int64:80")
+        found[name] = spec
+    return found
+
+
+def _spec(given: Any) -> tuple[str, InputSpec]:
+    if isinstance(given, Tensor):
+        if not given.dim():
+            raise ConfigError("input: an example tensor has no dimension; its first one is the batch")
+        return "", _sized(InputSpec(tuple(given.shape[1:]), given.dtype))
+    if isinstance(given, InputSpec):
+        return "", given
+    if isinstance(given, str):
+        return InputSpec.parse(given)
+    if not isinstance(given, (tuple, list)) or not all(isinstance(size, Integral) for size in given):
+        raise ConfigError(
+            f"input: got {type(given).__name__}, expected a sample's shape such as (3, 32, 32), or an example tensor"
+        )
+    return "", _sized(InputSpec(tuple(map(int, given))))
+
+
+def _sized(spec: InputSpec) -> InputSpec:
+    if any(size < 1 for size in spec.shape):
+        raise ConfigError(f"input: {spec.shape} has a size below 1")
+    return spec
+
+
+def _positional(module: nn.Module) -> list[str]:
+    parameters = inspect.signature(module.forward).parameters
+    return [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
+
+
+def _from_file(path: Path, inputs: GivenInputs, norm: str | None) -> CustomArchitecture:
+    """Return the network of an ONNX file; sizes that it leaves free, other than the batch, come from ``inputs``."""
+    from edgefl.onnxgrad.batch import free_batch
+    from edgefl.onnxgrad.dense import with_torch_layers
+    from edgefl.onnxgrad.rules.require import inputs_of
+    from edgefl.onnxgrad.to_torch import load_onnx, module_of
+
+    model = load_onnx(path)
+    module, signature = module_of(free_batch(model))
+    given = _specs(inputs, None)
+    if list(given) == [""] and len(signature) == 1:
+        given = {next(iter(signature)): given[""]}
+    for name in given:
+        if name not in signature:
+            raise ConfigError(
+                f"{path}: input {name!r} is not in the file;{nearest(name, signature)} it has {', '.join(signature)}"
+            )
+    specs = {}
+    for name, (dims, dtype) in signature.items():
+        spec = given.get(name) or _fixed(path, name, dims, dtype)
+        if len(spec.shape) != len(dims) - 1 or any(
+            isinstance(d, int) and d != s for d, s in zip(dims[1:], spec.shape, strict=True)
+        ):
+            raise ConfigError(f"{path}: input {name} is {_written(dims[1:])} a sample, got {spec}")
+        specs[name] = InputSpec(spec.shape, dtype)
+    network = CustomArchitecture(model=path.name, norm=norm, factory=copies_of(with_torch_layers(module)), inputs=specs)
+    batches = {dims[0] for dims, _ in inputs_of(model.graph).values()}
+    if len(batches) == 1 and isinstance(batch := batches.pop(), int) and _runs(network, batch) and not _runs(network, batch + 1):
+        raise ConfigError(
+            f"{path}: was exported for a batch of {batch} and computes with that number; export it with a free batch, such as"
+            " dynamic_shapes of torch.onnx.export"
+        )
+    return network
+
+
+def _runs(network: CustomArchitecture, batch: int) -> bool:
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), quiet():
+        try:
+            network.build().eval()(network.samples(batch))
+        except Exception:  # whatever a graph's operators raise for sizes that do not fit
+            return False
+    return True
+
+
+def _fixed(path: Path, name: str, dims: tuple[int | str, ...], dtype: torch.dtype) -> InputSpec:
+    if not dims:
+        raise ConfigError(f"{path}: input {name} is a single number; costs are counted over batches of samples")
+    if not all(isinstance(size, int) for size in dims[1:]):
+        example = "x".join(str(d) if isinstance(d, int) else "N" for d in dims[1:])
+        raise ConfigError(f"{path}: input {name} is {_written(dims[1:])} a sample; give its sizes, --input {name}={example}")
+    return InputSpec(tuple(int(size) for size in dims[1:]), dtype)
+
+
+def _written(dims: Sequence[int | str]) -> str:
+    return "x".join(re.sub(r"^$", "?", str(d)) for d in dims) or "one number"

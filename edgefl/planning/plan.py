@@ -1,0 +1,271 @@
+"""Which size of a network fits a budget: the largest ratio of a method, and with given weights a rank for every layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from edgefl.client.training import OptimizerName, Training
+from edgefl.errors import BudgetError, ConfigError, UnknownNameError, WireError
+from edgefl.fleet.budget import Budget, use
+from edgefl.fleet.clock import round_timing
+from edgefl.fleet.load import load_device
+from edgefl.fleet.profile import DeviceProfile
+from edgefl.methods.base import Method, create, travelling_shapes
+from edgefl.methods.fedhm import FedHM
+from edgefl.methods.ranks import hybrid_ranks, rank_candidates, ranked
+from edgefl.models.base import Architecture
+from edgefl.planning.network import GivenInputs, Network, architecture_of
+from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
+from edgefl.planning.spectral import Spectral, Uses, Work, energies, share_kept, spectral
+from edgefl.planning.tier_costs import network_cost, tier_cost
+from edgefl.planning.uniform import STEPS, largest_ratio
+from edgefl.records import BudgetName, Cost, Tier, Timing
+from edgefl.registry import methods
+from edgefl.report.summary import cost_row
+from edgefl.rng import generator
+from edgefl.run.session import one_thread
+from edgefl.wire.payload import payload_bytes
+
+Allocate = Literal["uniform", "spectral"]
+Truncation = Literal["absolute", "relative"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One size that fits.
+
+    Attributes:
+        kind: "uniform", one ratio for all layers, or "spectral", a rank for each.
+        ratio: the ratio; of a spectral plan that of the uniform one it started from, None where none fitted.
+        ranks: layer → rank of factorized layers; empty for methods without ranks and for the dense network.
+        cost: what it costs.
+        uses: budget → need and have.
+        energy_share: share of the factorized layers' energy that the ranks keep; None for methods without ranks.
+        gap: how much more of it a better plan could keep at most, by costs that are predicted between traces; None for a uniform one.
+    """
+
+    kind: Allocate
+    ratio: float | None
+    ranks: Mapping[str, int]
+    cost: Cost
+    uses: Uses
+    energy_share: float | None = None
+    gap: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form: ratio, ranks, energy, budgets with need, have and share, and the cost."""
+        budgets = [{"budget": name, "need": need, "have": have, "share": need / have} for name, (need, have) in self.uses.items()]
+        return {
+            "allocate": self.kind,
+            "ratio": self.ratio,
+            "ranks": dict(self.ranks),
+            "energy_share": self.energy_share,
+            "gap": self.gap,
+            "budgets": budgets,
+            **cost_row(self.cost),
+        }
+
+
+@one_thread()
+def plan(
+    network: Network,
+    inputs: GivenInputs = None,
+    classes: int | None = None,
+    *,
+    method: str = "fedhm",
+    method_options: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    budget: Budget | None = None,
+    allocate: Allocate = "uniform",
+    weights: Path | str | Mapping[str, Tensor] | None = None,
+    error: Truncation = "absolute",
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    micro_batch: int | None = None,
+    optimizer: OptimizerName = "momentum",
+    codec: str = "fp32",
+    samples: int = DEFAULT_SAMPLES,
+    local_epochs: int = 1,
+    norm: str | None = None,
+    seed: int = 0,
+) -> list[Planned]:
+    """Return the largest uniform ratio that fits, and with ``allocate="spectral"`` a rank per layer beside it.
+
+    Args:
+        network: as :func:`edgefl.profile` takes it, and so are ``inputs``, ``classes`` and ``norm``.
+        inputs: a sample's shape, or several.
+        classes: number of labels, for reference networks; None takes the usual one.
+        method: makes the sub-models; ranks per layer need one that factorizes by ranks (fedhm).
+        method_options: the method's own options.
+        device: a device's name or file: its memory is a budget, and its rates turn MACs and bytes into seconds and joules.
+        budget: limits beside the device's memory.
+        allocate: "spectral" minimises the truncation error of ``weights``, summed over the layers, within every budget.
+        weights: the trained network's tensors, or a safetensors file of them; None takes the initial ones of ``seed``.
+        error: what is summed over the layers: "absolute" squared errors, or each "relative" to its layer's own weights, which keeps
+            layers with small weights and has been seen to keep more accuracy at small ranks.
+        batch_size: samples of a training step.
+        micro_batch: samples of one forward and backward pass.
+        optimizer: "momentum", "sgd" or "adam".
+        codec: how updates travel up.
+        samples: local samples of a client.
+        local_epochs: passes over them in a round.
+        norm: normalisation policy, for reference networks.
+        seed: of the initial weights.
+
+    Returns:
+        The uniform plan, unless no ratio fits, and then the spectral one, which keeps at least as much energy at no more than the same
+        budgets.
+
+    Raises:
+        InputError: a name, value or file is wrong, or there is no budget.
+        BudgetError: nothing fits; the message has the smallest need of every budget.
+
+    Example:
+        >>> found = plan("cnn-digits", (1, 8, 8), budget=Budget(macs_forward=1e6))
+        >>> found[0].ratio, found[0].cost.macs_forward
+        (0.624, 987136)
+    """
+    training = training_for(batch_size, micro_batch, optimizer, local_epochs, samples, codec)
+    for kind, name, known in (("allocation", allocate, get_args(Allocate)), ("error", error, get_args(Truncation))):
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
+    profile = load_device(device) if device else None
+    limits = limits_of(budget or Budget(), profile)
+    architecture = architecture_of(network, inputs, classes, norm)
+    methods.check(method)
+    chosen = create(method, method_options)
+    if allocate == "spectral" and not isinstance(chosen, FedHM):
+        raise ConfigError(f"allocate: spectral gives every layer a rank, which {method} does not have; use fedhm")
+    if weights is not None and not isinstance(chosen, FedHM):
+        raise ConfigError(f"weights: {method} has no ranks, which is what weights are truncated to; leave them out, or use fedhm")
+    work = Work(profile, samples * training.epochs, training.passes(samples)) if profile else None
+    uses_of = partial(_uses, limits=limits, work=work)
+    trace = cache(lambda ratio: tier_cost(chosen, architecture, Tier(ratio), training, codec))
+    ratio = largest_ratio(lambda ratio: _fits(trace(ratio), uses_of))
+    found: list[Planned] = []
+    if isinstance(chosen, FedHM):
+        energy = _energy(architecture, chosen, weights, seed, error) if allocate == "spectral" or weights is not None else None
+        ranks = hybrid_ranks(architecture.skeleton(), ratio) if ratio else {}
+        if ratio:
+            share = share_kept(energy, ranks) if energy else None
+            found.append(Planned("uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share))
+        if allocate == "spectral" and energy is not None:
+            better = _spectral(architecture, chosen, training, codec, energy, ranks if ratio else None, uses_of, work)
+            if better is not None:
+                uses = uses_of(better.cost)
+                found.append(Planned("spectral", ratio, better.ranks, better.cost, uses, better.energy_share, better.gap))
+    elif ratio:
+        found.append(Planned("uniform", ratio, {}, trace(ratio), uses_of(trace(ratio))))
+    if not found:
+        raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of))
+    return found
+
+
+def limits_of(budget: Budget, device: DeviceProfile | None) -> Budget:
+    """Return the budgets with the device's memory among them.
+
+    Raises:
+        ConfigError: a limit is zero, negative or not finite, seconds or joules have no device to be spent on, or there is no limit.
+    """
+    limits = {name: value for name, value in vars(budget).items() if value is not None}
+    for name, value in limits.items():
+        if not math.isfinite(value) or value <= 0:
+            raise ConfigError(f"budget {name}: got {value:g}, expected a finite number above 0")
+        if device is None and name in ("deadline_s", "energy_j"):
+            raise ConfigError(f"budget {name}: seconds and joules are a device's; give one, such as --device raspberry-pi-4")
+    if device is not None:
+        limits["memory_bytes"] = min(device.training_bytes, limits.get("memory_bytes", math.inf))
+    if not limits:
+        raise ConfigError("budget: give a device or at least one limit, such as --memory 64MB")
+    return replace(budget, **limits)
+
+
+def _uses(cost: Cost, limits: Budget, work: Work | None) -> Uses:
+    timing = round_timing(work.device, cost, work.samples, work.passes) if work else Timing(0.0, 0.0, 0.0, 0.0, 0.0)
+    used: dict[BudgetName, tuple[float, float]] = use(cost, timing, limits)
+    return used | ({"uncounted_ops": (len(cost.uncounted_ops), 0)} if cost.uncounted_ops else {})
+
+
+def _fits(cost: Cost, uses_of: Callable[[Cost], Uses]) -> bool:
+    return all(need <= have for need, have in uses_of(cost).values())
+
+
+def _energy(architecture: Architecture, method: Method, weights: Any, seed: int, error: Truncation) -> dict[str, Any]:
+    """Return the energies of the layers that may be factorized, from weights that were given, or the initial ones."""
+    layers = rank_candidates(architecture.skeleton())
+    if weights is None:
+        tensors: Mapping[str, Tensor] = method.init(architecture, (Tier(1.0),), generator(seed, "init")).tensors
+    else:
+        tensors = _given(weights, method.shapes(architecture, Tier(1.0)))
+    return energies(layers, tensors, relative=error == "relative")
+
+
+def _given(weights: Path | str | Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Tensor]:
+    """Return weights that were given, once they are those of the network; counters beside them do not matter.
+
+    Raises:
+        WireError: the file cannot be read, or a tensor is missing, not expected, of another shape, or not finite.
+    """
+    if isinstance(weights, Mapping):
+        source, tensors = "weights", weights
+    else:
+        source = str(weights)
+        try:
+            tensors = safetensors.torch.load(Path(weights).read_bytes())
+        except OSError as error:
+            raise WireError(f"{source}: cannot be read ({error.strerror})") from None
+        except (SafetensorError, ValueError, KeyError) as error:
+            raise WireError(f"{source}: not a valid safetensors file ({error})") from None
+    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+    if different := floats.keys() ^ shapes.keys():
+        raise WireError(f"{source}: tensors missing or not expected: {', '.join(sorted(different))}")
+    for name, tensor in floats.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise WireError(f"{source}: {name} has shape {tuple(tensor.shape)}, expected {shapes[name]}")
+        if not bool(torch.isfinite(tensor).all()):
+            raise WireError(f"{source}: {name} holds NaN or infinity, expected finite values")
+    return floats
+
+
+def _spectral(
+    architecture: Architecture,
+    method: FedHM,
+    training: Training,
+    codec: str,
+    energy: Mapping[str, Any],
+    ranks: Mapping[str, int] | None,
+    uses_of: Callable[[Cost], Uses],
+    work: Work | None,
+) -> Spectral | None:
+    layers = rank_candidates(architecture.skeleton())
+    traced: dict[tuple[tuple[str, int], ...], Cost] = {}
+
+    def cost_at(at: Mapping[str, int]) -> Cost:
+        key = tuple(sorted(at.items()))
+        if key not in traced:
+            shapes = travelling_shapes(ranked(architecture.skeleton(), dict(at)))
+            sizes = (payload_bytes(shapes), payload_bytes(shapes, codec))
+            traced[key] = network_cost(lambda: ranked(architecture.build(), dict(at)), architecture, method, training, sizes)
+        return traced[key]
+
+    start = dict(ranks) if ranks is not None else dict.fromkeys(layers, 1)
+    return spectral(layers, energy, start, cost_at, uses_of, work)
+
+
+def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Uses]) -> str:
+    """Say what the smallest sub-model needs, budget by budget."""
+    lines = [
+        f"  {name}: needs {need:,.6g}, has {have:,.6g}" + (" (too little)" if need > have else "")
+        for name, (need, have) in uses_of(cost).items()
+    ]
+    smallest = f"no size of {model} with {method} fits; the smallest, ratio {1 / STEPS:g}, needs"
+    return "\n".join([smallest, *lines, "give larger budgets, a smaller batch or micro-batch, or a smaller network"])

@@ -1,0 +1,224 @@
+"""What a network costs before anything is trained: a row per tier, and per device that it is meant for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, get_args
+
+from edgefl.client.training import OptimizerName, Training
+from edgefl.config import RunConfig, check_ratios
+from edgefl.errors import ConfigError, UnknownNameError
+from edgefl.fleet.budget import Budget, budget_of, use
+from edgefl.fleet.clock import energy_j, inference_s, round_timing, throttled_s
+from edgefl.fleet.load import load_device, load_fleet
+from edgefl.fleet.profile import DeviceProfile, Fleet
+from edgefl.fleet.rates import train_s
+from edgefl.methods.base import Method, check_tiers, create
+from edgefl.models.base import Architecture
+from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
+from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.records import Cost, Tier
+from edgefl.registry import methods
+from edgefl.report.summary import cost_row
+from edgefl.run.session import one_thread
+from edgefl.server.assignment import fastest_round_s
+from edgefl.wire.codecs import CODECS
+from edgefl.wire.payload import header_bytes, tensor_bytes
+
+DEFAULT_BATCH_SIZE = 32
+DEFAULT_SAMPLES = 500
+
+
+@one_thread()
+def profile(
+    network: Network,
+    inputs: GivenInputs = None,
+    classes: int | None = None,
+    *,
+    method: str | None = None,
+    method_options: Mapping[str, Any] | None = None,
+    tiers: Sequence[float] | None = None,
+    batch_size: int | None = None,
+    micro_batch: int | None = None,
+    optimizer: OptimizerName = "momentum",
+    codec: str = "fp32",
+    device: str | Sequence[str] | None = None,
+    fleet: str | None = None,
+    samples: int = DEFAULT_SAMPLES,
+    local_epochs: int = 1,
+    norm: str | None = None,
+) -> list[dict[str, Any]]:
+    """Return what ``network`` costs: one row per tier, and with devices one per tier and device.
+
+    Nothing is computed and no large tensor is allocated: one training step and one inference are traced with fake tensors.
+    ``macs_forward`` and ``macs_backward_*`` are per sample, ``macs_compose`` per forward and backward pass, ``macs_train_step`` the whole
+    step at ``batch_size``. ``*_inference`` is about the network that a device runs, which some methods make of the one that is trained.
+    ``layers`` has a row per layer, ``tensors`` one for everything that travels.
+
+    Args:
+        network: a reference network's name, ``"package.module:factory"``, an ``.onnx`` file, a module, or a factory.
+        inputs: a sample's shape, or name → shape, or example tensors (their batch is then the default ``batch_size``).
+        classes: number of labels, for reference networks; None takes the usual one.
+        method: makes the sub-models; None takes the network as it is.
+        method_options: the method's own options.
+        tiers: ratios, largest first; None takes the method's own.
+        batch_size: samples of a training step and of an inference; 32 by default.
+        micro_batch: samples of one forward and backward pass; gradients are accumulated up to ``batch_size``.
+        optimizer: "momentum", "sgd" or "adam".
+        codec: how updates travel up: fp32, fp16, int8 or sparse.
+        device: names or files of device profiles.
+        fleet: a fleet's name or file: its classes with their budgets.
+        samples: local samples of a client, for the seconds and joules of an epoch and a round.
+        local_epochs: passes over them in a round.
+        norm: normalisation policy, for reference networks.
+
+    Raises:
+        InputError: an unknown name, a tier outside (0, 1], an input that the network does not take, or a network that cannot be traced.
+
+    Example:
+        >>> profile("cnn-digits", (1, 8, 8), 10)[0]["macs_forward"]
+        1798144
+        >>> from torch import nn
+        >>> profile(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 4)), (3, 8, 8))[0]["macs_forward"]
+        8928
+    """
+    if batch_size is None:
+        batch_size = DEFAULT_BATCH_SIZE if (given := batch_in(inputs)) is None else given
+    training = training_for(batch_size, micro_batch, optimizer, local_epochs, samples, codec)
+    devices = [load_device(name) for name in ([device] if isinstance(device, str) else device or ())]
+    chosen_fleet = load_fleet(fleet) if fleet else None
+    architecture = architecture_of(network, inputs, classes, norm)
+    chosen, ratios = method_and_tiers(method, method_options, tiers)
+    costs = {tier: tier_cost(chosen, architecture, tier, training, codec) for tier in map(Tier, ratios)}
+    rows = []
+    whole = Tier(1.0)
+    # A deadline may be a multiple of what the fastest class needs for the whole model, whether or not it is among the tiers.
+    full = costs.get(whole) or (tier_cost(chosen, architecture, whole, training, codec) if chosen_fleet else None)
+    on_devices = device_rows(costs, full, devices, chosen_fleet, training, samples)
+    for tier, cost in costs.items():
+        row = {
+            "tier": tier.number,
+            "method": method,
+            "model": architecture.model,
+            "batch_size": batch_size,
+            "micro_batch": cost.micro_batch,
+            "optimizer": optimizer,
+            "codec": codec,
+            **cost_row(cost),
+            **_payload(chosen, architecture, tier, codec),
+            "layers": [asdict(layer) for layer in cost.layers],
+        }
+        rows += [row | on_device for on_device in on_devices[tier]] or [row]
+    return rows
+
+
+def training_for(
+    batch_size: int,
+    micro_batch: int | None,
+    optimizer: OptimizerName,
+    local_epochs: int = 1,
+    samples: int = DEFAULT_SAMPLES,
+    codec: str = "fp32",
+) -> Training:
+    """Return how a client trains, with the defaults of a run for what costs do not depend on.
+
+    Raises:
+        ConfigError: a number is below 1, that of local samples included.
+        UnknownNameError: there is no such optimizer or codec.
+    """
+    numbers = {"batch_size": batch_size, "micro_batch": micro_batch, "local_epochs": local_epochs, "samples": samples}
+    for key, value in numbers.items():
+        if value is not None and value < 1:
+            raise ConfigError(f"{key}: expected at least 1, got {value}")
+    for kind, name, known in (("optimizer", optimizer, get_args(OptimizerName)), ("codec", codec, CODECS)):
+        if name not in known:
+            raise UnknownNameError(kind, name, known)
+    usual = training_of(RunConfig())
+    return replace(usual, epochs=local_epochs, batch_size=batch_size, micro_batch=micro_batch, optimizer=optimizer)
+
+
+def method_and_tiers(
+    method: str | None, method_options: Mapping[str, Any] | None, tiers: Sequence[float] | None
+) -> tuple[Method, tuple[float, ...]]:
+    """Return the method and its ratios; without a method the network as it is, trained by itself."""
+    if tiers is not None:
+        try:
+            check_ratios(tuple(tiers))
+        except ValueError as error:
+            raise ConfigError(f"tiers: {error}") from None
+    if method is None:
+        if method_options or (tiers is not None and tuple(tiers) != (1.0,)):
+            raise ConfigError("tiers: a network as it is has one size; choose a method, such as --method fedhm")
+        return create("fedavg"), (1.0,)
+    methods.check(method)
+    ratios = tuple(tiers or methods.load(method).default_tiers)
+    check_tiers(method, ratios)
+    return create(method, method_options, tiers=ratios), ratios
+
+
+def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str) -> dict[str, Any]:
+    """Return what travels, tensor by tensor: the codec's bytes, with the header apart, and four bytes a parameter beside them."""
+    shapes, sent = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
+    down, up = tensor_bytes(shapes), tensor_bytes(sent, codec)
+    tensors = [
+        {"name": name, "shape": list(shape), "download_bytes": down.get(name, 0), "upload_bytes": up.get(name, 0)}
+        for name, shape in (shapes | sent).items()
+    ]
+    return {
+        "header_bytes": header_bytes(shapes),
+        "upload_header_bytes": header_bytes(sent, codec),
+        "formula_bytes": sum(down.values()),
+        "tensors": tensors,
+    }
+
+
+def device_rows(
+    costs: Mapping[Tier, Cost],
+    full: Cost | None,
+    devices: Sequence[DeviceProfile],
+    fleet: Fleet | None,
+    training: Training,
+    samples: int,
+) -> dict[Tier, list[dict[str, Any]]]:
+    """Return for every tier the columns of every device: one given by itself has its memory as budget, a fleet's class all of its own."""
+    budgets = [(device, Budget(device.training_bytes)) for device in devices]
+    if fleet is not None and full is not None:
+        fastest_s = fastest_round_s(fleet, full, training, samples)
+        budgets += [(c.device, budget_of(c, fleet.budget, fastest_s)) for c in fleet.classes]
+    found: dict[Tier, list[dict[str, Any]]] = {tier: [] for tier in costs}
+    for device, budget in budgets:
+        taken = False
+        for tier, cost in costs.items():
+            columns = _on_device(device, cost, budget, training, samples)
+            columns["takes"] = columns["fits"] and not taken
+            taken = taken or columns["fits"]
+            found[tier].append(columns)
+    return found
+
+
+def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Training, samples: int) -> dict[str, Any]:
+    timing = round_timing(device, cost, samples * training.epochs, training.passes(samples))
+    once = replace(training, epochs=1)
+    used = use(cost, timing, budget)
+    shares = {name: need / have for name, (need, have) in used.items()}
+    limiting = "uncounted_ops" if cost.uncounted_ops else max(shares, key=lambda name: shares[name])
+    sample_s = inference_s(device, cost.macs_inference)
+    columns: dict[str, Any] = {
+        "device": device.name,
+        "device_title": device.title,
+        "samples": samples,
+        "inference_seconds": sample_s,
+        "inference_joules": energy_j(device, cost.macs_inference, sample_s),
+    }
+    for name, seen in (("train_step", training.batch_size), ("epoch", samples)):
+        work = seen, once.passes(seen)
+        seconds, macs = throttled_s(device, train_s(device.compute, cost, *work)), cost.macs_of(*work)
+        columns |= {f"{name}_seconds": seconds, f"{name}_joules": energy_j(device, macs, seconds)}
+    return columns | {
+        "round_seconds": timing.total_s,
+        "round_joules": timing.total_j,
+        "fits": not cost.uncounted_ops and all(share <= 1 for share in shares.values()),
+        "limiting_budget": limiting,
+        "budget_share": None if cost.uncounted_ops else shares[limiting],
+    }

@@ -1,0 +1,145 @@
+"""What a tier costs to train, to run and to send under one method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property, partial
+
+import torch
+from torch import nn
+
+from edgefl.client.client import loss_of
+from edgefl.client.loop import optimizer_of
+from edgefl.client.objective import PLAIN, Objective
+from edgefl.client.parts import shared_parameters, trained_shapes
+from edgefl.client.training import Training
+from edgefl.config import RunConfig
+from edgefl.cost.explain import reason
+from edgefl.cost.table import cost_of
+from edgefl.cost.trace import Subject
+from edgefl.errors import ConfigError, EdgeflError
+from edgefl.methods.base import Method, create
+from edgefl.models.base import Architecture, Unfilled
+from edgefl.models.norm import splits_batches
+from edgefl.records import Batch, Cost, Tier
+from edgefl.wire.payload import payload_bytes
+
+
+def training_of(config: RunConfig) -> Training:
+    """Return how clients train under ``config``."""
+    keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch")
+    cosine = config.rounds if config.lr_schedule == "cosine" else None
+    return Training(epochs=config.local_epochs or 1, cosine_rounds=cosine, **{key: getattr(config, key) for key in keys})
+
+
+def tier_cost(
+    method: Method,
+    architecture: Architecture,
+    tier: Tier,
+    training: Training,
+    codec: str = "fp32",
+    objective: Objective = PLAIN,
+) -> Cost:
+    """Return the cost of one tier's training step and inference at the batch size of ``training``.
+
+    Where a step trains one of several networks, ``macs_drawn`` is the mean over them; everything else is the tier's own network's.
+    An inference is that of :meth:`edgefl.methods.base.Method.deployed`.
+
+    Raises:
+        ConfigError: the network does not take this input, or what it computes depends on values.
+    """
+    try:
+        trained = trained_shapes(method, architecture, tier)
+        down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
+        control = objective.control_shapes(trained)
+        sizes = payload_bytes(down | control), payload_bytes(up | control, codec)
+        # Another network is traced where there is one.
+        deployed = None if type(method).deployed is Method.deployed else partial(method.deployed, architecture, tier)
+        network = partial(method.network, architecture, tier)
+        cost = network_cost(network, architecture, method, training, sizes, objective, deployed)
+        drawn = method.step_tiers(tier)
+        if drawn == (tier,):
+            return cost
+        others = [
+            cost
+            if one == tier
+            else network_cost(partial(method.network, architecture, one), architecture, method, training, sizes)
+            for one in drawn
+        ]
+        macs = sum(other.macs_forward + other.macs_backward for other in others)
+        return replace(cost, macs_drawn=-(-macs // len(others)))
+    except EdgeflError:
+        raise
+    except Exception as error:  # tracing runs the network's own code, which may raise anything
+        raise ConfigError(f"model {architecture.model} does not take input {architecture}: {reason(error)}") from error
+
+
+def network_cost(
+    build: Callable[[], nn.Module],
+    architecture: Architecture,
+    method: Method,
+    training: Training,
+    sizes: tuple[int, int],
+    objective: Objective = PLAIN,
+    deployed: Callable[[], nn.Module] | None = None,
+) -> Cost:
+    """Return the cost of a network that ``method`` trains under ``objective``, and that sends ``sizes`` bytes down and up.
+
+    ``deployed`` builds what a device runs, where it is another network. What the objective attaches is held while training only.
+    """
+
+    def batch(samples: int) -> Batch:
+        present = torch.ones(architecture.classes, dtype=torch.bool) if architecture.classes else None
+        return Batch(architecture.samples(samples), torch.zeros(samples, dtype=torch.int64), present)
+
+    def unfilled(make: Callable[[], nn.Module]) -> nn.Module:
+        with Unfilled():
+            return make()
+
+    def trained() -> nn.Module:
+        network = unfilled(build)
+        objective.attach(network, shared_parameters(method, network), {}, {})
+        return network
+
+    plain = build if deployed is None and objective.name != "none" else deployed
+    subject = Subject(
+        build=trained,
+        batch=batch,
+        loss=loss_of(method, objective, {}),
+        optimizer=lambda module: optimizer_of(method, module, training),
+        deployed=None if plain is None else partial(unfilled, plain),
+    )
+    return cost_of(subject, training.batch_size, sizes, training.micro_batch)
+
+
+def objective_of(config: RunConfig) -> Objective:
+    """Return the objective of ``config``."""
+    return Objective(config.objective, config.objective_strength)
+
+
+class Costs:
+    """What the tiers of a run cost, each worked out once."""
+
+    def __init__(self, method: Method, config: RunConfig, architecture: Architecture, training: Training) -> None:
+        self.method, self.architecture = method, architecture
+        self._training, self._codec, self._objective = training, config.codec, objective_of(config)
+        self._found: dict[tuple[Tier, int | None], Cost] = {}
+
+    def of(self, tier: Tier, micro_batch: int | None = None) -> Cost:
+        """Return the cost of a tier, its batches taken whole or in micro-batches."""
+        if (tier, micro_batch) not in self._found:
+            steps = self._training if micro_batch is None else replace(self._training, micro_batch=micro_batch)
+            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective)
+            self._found[tier, micro_batch] = found
+        return self._found[tier, micro_batch]
+
+    @cached_property
+    def full(self) -> Cost:
+        """The cost of the dense network, for which deadlines are stated, whatever the method."""
+        return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec)
+
+    def splits(self, tier: Tier) -> bool:
+        """Whether batches may be split without changing what a step comes to."""
+        with torch.device("meta"), Unfilled():
+            return splits_batches(self.method.network(self.architecture, tier))

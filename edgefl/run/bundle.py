@@ -1,0 +1,188 @@
+"""From trained tiers to a bundle, each tier measured as its device would run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import nn
+
+from edgefl import __version__
+from edgefl.bundle.client_files import client_files
+from edgefl.bundle.form_choice import choice_for
+from edgefl.bundle.forms import Form, Formed, formed
+from edgefl.bundle.quantize import Kind, int8_kind, variant
+from edgefl.bundle.tier_graphs import same_network, with_weights
+from edgefl.bundle.write import Budget, Manifest, Sign, TierEntry, Variant, build_tier, write
+from edgefl.data.sources import Split
+from edgefl.onnxgrad.predict import OutOfMemoryError, predict_capped
+from edgefl.records import Tier
+from edgefl.report.summary import TierResult, cost_row
+from edgefl.rng import generator
+from edgefl.run.bundle_training import trainable
+from edgefl.run.trained import Representative
+from edgefl.server import evaluate
+
+if TYPE_CHECKING:
+    from edgefl.run.session import Session
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """One exported tier: its entry in the manifest and the files that it names."""
+
+    entry: TierEntry
+    contents: Mapping[str, bytes]
+    inference_bytes: int | None
+
+    @property
+    def result(self) -> TierResult:
+        """The tier's accuracy, from the exported file and from the torch module, and what running the file held."""
+        training_bytes = None if self.entry.train is None else self.entry.train.onnx_peak_bytes
+        accuracies = float(self.entry.accuracy_onnx or 0.0), float(self.entry.accuracy_torch or 0.0)
+        return TierResult(*accuracies, self.inference_bytes, training_bytes)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How tiers are exported: the form of factorized layers, whether 8-bit and 16-bit variants and the clients lie beside, who signs."""
+
+    form: Form = "auto"
+    int8: bool = False
+    fp16: bool = False
+    clients: bool = False
+    sign: Sign | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The server's state that a bundle is made from: its round, and the hash of its file, which an update's round must agree with."""
+
+    round: int
+    state_sha256: str
+
+
+def build_bundle(
+    session: Session,
+    tiers: Mapping[Tier, Representative],
+    source: Source,
+    out: Path,
+    say: Callable[[str], None],
+    wanted: Wanted | None = None,
+) -> dict[Tier, Deployed]:
+    """Export every tier, measure it on its held-out samples, and write the bundle to ``out``: whole or absent.
+
+    Raises:
+        BundleError: ``out`` exists and is not empty, or an exported graph differs from its module.
+    """
+    wanted = wanted or Wanted()
+    deployed = {tier: _deploy(session, tier, chosen, say, wanted) for tier, chosen in tiers.items()}
+    data = session.data
+    manifest = Manifest(
+        edgefl_version=__version__,
+        method=session.config.method,
+        model=session.architecture.model,
+        dataset=data.name,
+        round=source.round,
+        state_sha256=source.state_sha256,
+        input_shape=data.input_shape,
+        input_dtype="int64" if data.vocabulary else "float32",
+        classes=data.classes,
+        class_names=data.class_names,
+        preprocessing=data.preprocessing,
+        tiers=tuple(d.entry for d in deployed.values()),
+        files={},
+    )
+    contents = {path: content for d in deployed.values() for path, content in d.contents.items()}
+    write(out, manifest, {**contents, **(client_files() if wanted.clients else {})}, wanted.sign)
+    return deployed
+
+
+def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[[str], None], wanted: Wanted) -> Deployed:
+    shaped, test = _formed(session, tier, chosen.deployed, wanted.form), chosen.test
+    module = shaped.module
+    rng = generator(session.config.seed, "reference", tier.label)
+    # What is trained has been exported, and an export takes seconds.
+    trains = same_network(module, chosen.network)
+    ready = with_weights(session.graphs_of(session.method, tier), module) if trains else None
+    files = build_tier(module, session.data.input_shape, tier.label, rng, session.data.vocabulary, ready)
+    cost, device = session.plan.costs[tier], session.plan.home_of(tier).device
+    costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and not key.startswith("params")}
+    training = trainable(session, tier, chosen.network, chosen.control)
+    graph = files.contents[f"{tier.label}/forward.onnx"]
+    accuracy, inference_bytes = _run_on_device(session, tier, graph, test, say)
+    variants = list(_variants(session, tier, graph, test, wanted))
+    entry = TierEntry(
+        tier=tier.number,
+        label=tier.label,
+        device=device.name,
+        form=wanted.form,
+        composed_layers=shaped.composed_layers,
+        variants=tuple(record for record, _ in variants),
+        budget=_budget(session, tier),
+        train=training.entry,
+        opset=files.opset,
+        forward=f"{tier.label}/forward.onnx",
+        reference=f"{tier.label}/reference.safetensors",
+        params=cost.params_inference,
+        batch_size=cost.batch_size,
+        costs=costs,
+        uncounted_ops=cost.uncounted_ops,
+        accuracy_onnx=accuracy,
+        accuracy_torch=evaluate.accuracy(module, test, evaluate.BATCH_SIZE),
+        parity_max_abs_error=files.parity_max_abs_error,
+    )
+    contents = {**files.contents, **training.contents, **{record.graph: content for record, content in variants}}
+    return Deployed(entry, contents, inference_bytes)
+
+
+def _formed(session: Session, tier: Tier, network: nn.Module, form: Form) -> Formed:
+    """Return the network in the form that is wanted; ``auto`` as suits the device that the tier was sized for."""
+    if form != "auto":
+        return formed(network, form)
+    home = session.plan.home_of(tier)
+    limits, rates = home.budget, home.device.compute.training_step
+    x = session.architecture.samples(1)
+    return formed(network, form, choice_for(network, x, rates, home.device.training_bytes, limits.download_bytes).composed)
+
+
+def _variants(session: Session, tier: Tier, graph: bytes, test: Split, wanted: Wanted) -> Iterator[tuple[Variant, bytes]]:
+    kinds: list[Kind] = [int8_kind(graph)] if wanted.int8 else []
+    if wanted.fp16:
+        kinds.append("fp16")
+    for kind in kinds:
+        yield variant(tier.label, graph, kind, np.asarray(session.data.train.x), np.asarray(test.x), test.y)
+
+
+def _budget(session: Session, tier: Tier) -> Budget:
+    """Return what the device that a tier was sized for gives it, as a manifest has it."""
+    limits = session.plan.home_of(tier).budget
+    memory_bytes = None if limits.memory_bytes is None else int(limits.memory_bytes)
+    return Budget(memory_bytes=memory_bytes, round_s=limits.deadline_s, energy_j=limits.energy_j)
+
+
+def _run_on_device(
+    session: Session, tier: Tier, graph: bytes, test: Split, say: Callable[[str], None]
+) -> tuple[float, int | None]:
+    """Run the exported file on the held-out samples with its memory held to the device's, in ever smaller batches if need be.
+
+    Returns:
+        The accuracy, and what a batch of the size that costs are stated for held: activations and its inputs, in bytes.
+    """
+    device = session.plan.home_of(tier).device
+    full, memory_bytes = session.plan.costs[tier].batch_size, int(device.training_bytes)
+    batch_size = full
+    while True:
+        try:
+            ran = predict_capped(graph, np.asarray(test.x), batch_size=batch_size, memory_bytes=memory_bytes)
+            whole = batch_size == full <= len(test.x)
+            held = ran.peak_activation_bytes + test.x[:batch_size].nbytes if whole else None
+            return evaluate.share_correct(ran.logits, test.y), held
+        except OutOfMemoryError as error:
+            if batch_size == 1:
+                say(f"tier {tier.label} does not run on {device.name}: {error}; its accuracy counts as 0")
+                return 0.0, None
+            batch_size = max(1, batch_size // 4)

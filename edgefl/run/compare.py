@@ -1,0 +1,150 @@
+"""Several methods on the same clients, data, draws and tiers: an ordinary run each, and one report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from edgefl.config import RunConfig
+from edgefl.errors import AggregationError, BudgetError, CheckpointError
+from edgefl.records import RoundRecord
+from edgefl.registry import methods as known_methods
+from edgefl.report.compare_page import compare_page
+from edgefl.report.comparison import Contender, Played, comparison_of
+from edgefl.report.schema import read_rounds, read_summary
+from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
+from edgefl.run.folder import RunFolder
+from edgefl.run.session import one_thread
+from edgefl.run.simulate import simulate
+from edgefl.util.files import write_bytes, write_json
+
+Notify = Callable[[str], None]
+OnRound = Callable[[Part, RoundRecord], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison.
+
+    Attributes:
+        folder: where it was written: ``compare.html``, ``compare.json``, and a run folder per method and seed.
+        summary: the content of ``compare.json``.
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def methods(self) -> list[dict[str, Any]]:
+        """One row per method, in the order asked for: accuracies, what was spent, what the common accuracy took, its curve."""
+        return list(self.summary["methods"])
+
+
+def compare(
+    methods: Sequence[str],
+    config: RunConfig | None = None,
+    out: Path | str = "compare",
+    *,
+    seeds: Sequence[int] | None = None,
+    options: Mapping[str, Options] | None = None,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    notify: Notify | None = None,
+) -> Comparison:
+    """Run ``methods`` on identical shards, seeds and tiers, and write one report of them.
+
+    Every configuration is checked before the first run starts. A method that exists at one size only trains the largest of the
+    comparison's tiers, and of its own default, that every class of the fleet fits which fits any of them; ``METHOD@R`` holds a method to
+    the one ratio R. A run that no device can take part in, or whose updates cannot be aggregated, is a row with the reason.
+
+    Args:
+        methods: names, or ``METHOD@R``.
+        config: what is the same for all; its ``method`` and ``seed`` do not matter. Tiers that it does not name are those of the first
+            method that has several.
+        out: the folder to write: ``compare.html``, ``compare.json``, and a run folder ``METHOD/seed-N`` each.
+        seeds: of the runs of every method; None takes the configuration's.
+        options: method → its own options.
+        resume: continue the comparison in ``out``: complete runs are kept, the others go on where they stopped.
+        on_round: called with the run and the record of every round played.
+        notify: called with a line of text where something needs saying.
+
+    Raises:
+        InputError: a name or value is wrong, or ``out`` holds something else; nothing was written. All configurations' problems
+            are in the message.
+        BudgetError: none of the runs can be played, or none came to an end.
+
+    Example:
+        >>> import tempfile
+        >>> small = RunConfig(rounds=1, clients=3, local_epochs=1, data_share=0.2)
+        >>> found = compare(["heterofl@0.5", "fedavg@0.5"], small, Path(tempfile.mkdtemp()) / "both")
+        >>> [(row["label"], row["tiers"]) for row in found.methods]
+        [('heterofl@0.5', [0.5]), ('fedavg@0.5', [0.5])]
+    """
+    say = notify or (lambda message: None)
+    asked = asked_of(methods, config or RunConfig(), seeds, options or {})
+    folder = Path(out)
+    with one_thread():
+        parts, asked = parts_of(asked)
+        _check_folder(folder, parts, resume)
+    if all(part.failure for part in parts):
+        raise BudgetError("no run of the comparison can be played:\n" + _reasons(parts))
+    write_bytes(folder / "comparison.toml", asked.to_toml().encode())
+    done = [_play(folder, part, resume, on_round, say) for part in parts]
+    if all(part.failure for part in done):
+        raise BudgetError("no run of the comparison came to an end:\n" + _reasons(done))
+    summary = comparison_of(_contenders(folder, done, asked), asked.seeds, asked.config.tiers or ())
+    write_bytes(folder / "compare.html", compare_page(summary).encode())
+    write_json(folder / "compare.json", summary)
+    return Comparison(folder, summary)
+
+
+def _check_folder(folder: Path, parts: Sequence[Part], resume: bool) -> None:
+    """Refuse a folder that holds something else, or runs that differ from those asked for, before anything is written."""
+    if not resume and not RunFolder(folder).is_new():
+        raise CheckpointError(
+            f"{folder}: exists and is not an empty folder; give another --out, or --resume to continue a comparison"
+        )
+    for part in parts:
+        if not part.failure:
+            RunFolder(_home(folder, part)).check(part.config, resume)
+
+
+def _home(folder: Path, part: Part) -> Path:
+    return folder / part.entry.label / f"seed-{part.seed}"
+
+
+def _play(folder: Path, part: Part, resume: bool, on_round: OnRound | None, say: Notify) -> Part:
+    """Play one run, or what is left of it; return the part, with the reason if it failed."""
+    if part.failure:
+        say(f"{part.name}: cannot be played: {part.failure}")
+        return part
+
+    def told(record: RoundRecord) -> None:
+        if on_round is not None:
+            on_round(part, record)
+
+    try:
+        simulate(part.config, _home(folder, part), resume=resume, on_round=told, notify=lambda text: say(f"{part.name}: {text}"))
+    except (BudgetError, AggregationError) as error:
+        say(f"{part.name}: failed: {error}")
+        return replace(part, failure=str(error))
+    return part
+
+
+def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[Contender]:
+    found = []
+    for label in asked.methods:
+        own = [part for part in parts if part.entry.label == label]
+        homes = {part.seed: _home(folder, part) for part in own if not part.failure}
+        runs = tuple(Played(n, read_summary(at / "summary.json"), read_rounds(at / "rounds.jsonl")) for n, at in homes.items())
+        method = own[0].entry.method
+        failures = {part.seed: part.failure for part in own if part.failure}
+        title = known_methods.load(method).title
+        found.append(Contender(label, method, title, own[0].tiers_why, asked.options.get(method, {}), runs, failures))
+    return found
+
+
+def _reasons(parts: Sequence[Part]) -> str:
+    return "\n".join(f"{part.name}: {part.failure}" for part in parts)

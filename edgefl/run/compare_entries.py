@@ -1,0 +1,210 @@
+"""Who takes part in a comparison of methods, with which tiers and configurations: settled and checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+
+from edgefl.config import RunConfig
+from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
+from edgefl.registry import methods as known_methods
+from edgefl.run.prepare import prepare
+from edgefl.util.files import read_toml
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method as it takes part: its name, and the one ratio that it is held to, if any."""
+
+    method: str
+    ratio: float | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Entry:
+        """Read ``METHOD`` or ``METHOD@R``.
+
+        Raises:
+            InputError: there is no such method, or the ratio is no number in (0, 1].
+
+        >>> Entry.of("fedavg@0.50").label
+        'fedavg@0.5'
+        """
+        name, at, ratio = text.strip().partition("@")
+        known_methods.check(name)
+        if not at:
+            return cls(name)
+        try:
+            number = float(ratio)
+        except ValueError:
+            number = 0.0
+        if not 0 < number <= 1:
+            raise ConfigError(f"methods: {text!r}: expected a ratio in (0, 1] after @, such as {name}@0.5")
+        return cls(name, number)
+
+    @property
+    def label(self) -> str:
+        """How tables and folders call it."""
+        return self.method if self.ratio is None else f"{self.method}@{self.ratio:g}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of a comparison: its place in it, who plays it with which configuration, and why it cannot, if it cannot."""
+
+    number: int
+    entry: Entry
+    seed: int
+    config: RunConfig
+    tiers_why: str
+    failure: str = ""
+
+    @property
+    def name(self) -> str:
+        """How messages call the run."""
+        return f"{self.entry.label}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a comparison is of: written to ``comparison.toml``, so that it can be continued."""
+
+    methods: tuple[str, ...]
+    config: RunConfig = field(default_factory=RunConfig)
+    seeds: tuple[int, ...] = (0,)
+    options: Mapping[str, Options] = field(default_factory=dict)
+
+    def to_toml(self) -> str:
+        """Return the TOML form."""
+        config = {key: value for key, value in self.config.model_dump(mode="json").items() if value is not None}
+        options = {method: dict(of) for method, of in self.options.items()}
+        return tomlkit.dumps({"methods": list(self.methods), "seeds": list(self.seeds), "config": config, "options": options})
+
+    @classmethod
+    def of_file(cls, path: Path, flags: Options | None = None) -> Asked:
+        """Return what the comparison at ``path`` was of, its configuration with ``flags`` put over it.
+
+        Raises:
+            CheckpointError: the file is missing, or is not such a file.
+            ConfigError: a flag is wrong.
+        """
+        values = read_toml(path, CheckpointError)
+        if values.keys() != {"methods", "seeds", "config", "options"}:
+            raise CheckpointError(f"{path}: expected the keys methods, seeds, config and options; start a new comparison")
+        config = RunConfig.of({**RunConfig.of(values["config"], str(path)).model_dump(), **(flags or {})})
+        return cls(tuple(values["methods"]), config, tuple(values["seeds"]), values["options"])
+
+
+def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | None, options: Mapping[str, Options]) -> Asked:
+    """Return what is compared, once names and numbers are sensible.
+
+    Raises:
+        InputError: a method is unknown or there twice, a seed is no whole number from 0, or options are of a method that is not there.
+    """
+    entries = [Entry.of(text) for text in methods]
+    labels = [entry.label for entry in entries]
+    if not labels:
+        raise ConfigError("methods: expected at least one, such as fedhm,heterofl")
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise ConfigError(f"methods: {twice} is there {labels.count(twice)} times, expected different ones")
+    chosen = (config.seed,) if seeds is None else tuple(seeds)
+    if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0:
+        raise ConfigError(f"seeds: expected different whole numbers from 0, got {', '.join(map(str, chosen)) or 'none'}")
+    named = {entry.method for entry in entries}
+    if config.method_options:
+        options = {**options, config.method: {**config.method_options, **options.get(config.method, {})}}
+    if strange := sorted(set(options) - named):
+        raise ConfigError(f"method options of {', '.join(strange)}: not among the methods: {', '.join(sorted(named))}")
+    return Asked(tuple(labels), config.model_copy(update={"method_options": {}}), chosen, options)
+
+
+def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
+    """Return all runs, seed by seed, each checked, and what was asked with the tiers settled.
+
+    Raises:
+        ConfigError: configurations are wrong; the message has every problem.
+    """
+    entries = [Entry.of(label) for label in asked.methods]
+    tiers = asked.config.tiers or next((own for e in entries if len(own := _own_tiers(e)) > 1), (1.0,))
+    asked = replace(asked, config=asked.config.model_copy(update={"tiers": tiers}))
+    problems: dict[str, None] = {}
+    made: dict[tuple[int, Entry], Part] = {}
+    for entry in entries:
+        try:
+            chosen, why = _tiers_of(entry, asked)
+            for seed in asked.seeds:
+                config, failure = _checked(_config(asked, entry, seed, chosen))
+                made[seed, entry] = Part(len(made), entry, seed, config, why, failure)
+        except InputError as error:
+            problems[f"{entry.label}: {error}"] = None
+    if problems:
+        raise ConfigError("; ".join(problems))
+    order = [(seed, entry) for seed in asked.seeds for entry in entries]
+    return [replace(made[key], number=number) for number, key in enumerate(order)], asked
+
+
+def _own_tiers(entry: Entry) -> tuple[float, ...]:
+    if entry.ratio is not None:
+        return (entry.ratio,)
+    tiers: tuple[float, ...] = known_methods.load(entry.method).default_tiers
+    return tiers
+
+
+def _config(asked: Asked, entry: Entry, seed: int, tiers: tuple[float, ...] | str) -> RunConfig:
+    """Return the configuration of one run. With one tier there is nothing to draw or to share out."""
+    options = dict(asked.options.get(entry.method, {}))
+    values = {**asked.config.model_dump(), "method": entry.method, "method_options": options, "seed": seed, "tiers": tiers}
+    if len(tiers) == 1:
+        values |= {"tier_assignment": "auto", "tier_shares": None}
+    return RunConfig.of(values)
+
+
+def _checked(config: RunConfig) -> tuple[RunConfig, str]:
+    """Return the complete configuration, and why nobody of the fleet can take part, if so."""
+    try:
+        return prepare(config).config, ""
+    except BudgetError as error:
+        return config, str(error)
+
+
+def _tiers_of(entry: Entry, asked: Asked) -> tuple[tuple[float, ...] | str, str]:
+    """Return the tiers that a method trains here, and the reason."""
+    tiers, own = asked.config.tiers, _own_tiers(entry)
+    if entry.ratio is not None:
+        return own, "held to this one by name"
+    if tiers == "auto":
+        return "auto", "the largest that fits each class of the fleet" if len(own) > 1 else "the largest that fits every class"
+    assert isinstance(tiers, tuple)
+    if len(own) > 1:
+        return tiers, "the comparison's own"
+    # A default below 1 is where the method is worth its name: FedPara's γ = 1 would be as large as the dense network.
+    candidates = sorted({own[0], *(tier for tier in tiers if tier <= own[0])}, reverse=True)
+    return _largest_for_all(entry, asked, candidates)
+
+
+def _largest_for_all(entry: Entry, asked: Asked, candidates: Sequence[float]) -> tuple[tuple[float, ...], str]:
+    """Return the largest of ``candidates`` that every class fits, with every seed's shards, which fits any of them."""
+    of = ", ".join(f"{ratio:g}" for ratio in candidates)
+    fitting: dict[float, set[tuple[int, str]]] = {}
+    for ratio in candidates:
+        sessions = [_fitting(_config(asked, entry, seed, (ratio,))) for seed in asked.seeds]
+        fitting[ratio] = {(seed, device) for seed, devices in zip(asked.seeds, sessions, strict=True) for device in devices[0]}
+        if all(len(fit) == count for fit, count in sessions):
+            return (ratio,), f"one size only: the largest of {of} that every class fits"
+    able = set().union(*fitting.values())
+    ratio = next(ratio for ratio in candidates if fitting[ratio] == able) if able else candidates[-1]
+    return (ratio,), f"one size only: the largest of {of} that every class fits which fits any of them"
+
+
+def _fitting(config: RunConfig) -> tuple[set[str], int]:
+    """Return the devices that fit the only tier of ``config``, and how many there are."""
+    try:
+        session = prepare(config)
+    except BudgetError:
+        return set(), -1
+    return {c.device.name for c in session.plan.classes if c.fits}, len(session.plan.classes)

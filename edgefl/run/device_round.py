@@ -1,0 +1,182 @@
+"""One round with real devices: update files in, the next global model and bundle out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edgefl.bundle.manifest_file import read
+from edgefl.client.objective import CONTROL
+from edgefl.client.parts import trained_shapes
+from edgefl.config import RunConfig
+from edgefl.errors import CheckpointError, WireError
+from edgefl.methods.base import GlobalState
+from edgefl.records import Update
+from edgefl.run.bundle import Source, build_bundle
+from edgefl.run.folder import MODEL, RunFolder
+from edgefl.run.handed_out import Offer, check_aggregates, offer, run_of
+from edgefl.run.prepare import prepare
+from edgefl.run.session import Session, one_thread
+from edgefl.run.trained import Trained, accuracies, representatives, resumed
+from edgefl.server.checkpoint import Checkpoint
+from edgefl.server.control_variates import Control
+from edgefl.server.exchange import Outbox
+from edgefl.server.state import Standing
+from edgefl.util.files import sha256, whole_folder, write_bytes, write_json
+from edgefl.wire.update_file import DeviceUpdate, Received, read_update, receive
+
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FedRound:
+    """What one round of updates made.
+
+    Attributes:
+        folder: of the kind that a run leaves, as far as the next round needs it: configuration, model, bundle.
+        round: how many rounds the new model has behind it.
+        tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, accuracy ``before`` and ``after``.
+        accuracy: of the global model, before and after.
+        refused: a message about every update that was left out.
+    """
+
+    folder: Path
+    round: int
+    tiers: tuple[Mapping[str, Any], ...]
+    accuracy: tuple[float, float]
+    refused: tuple[str, ...]
+
+
+def fed_round(
+    bundle: Path | str,
+    updates: Path | str,
+    out: Path | str | None = None,
+    *,
+    run: Path | str | None = None,
+    skip_bad: bool = False,
+    notify: Notify | None = None,
+) -> FedRound:
+    """Aggregate the update files of devices that trained ``bundle`` into the next global model, and write it with its bundle.
+
+    The run's method, server optimizer and objective decide how, as in a simulated round; every file is checked first, and then they are
+    taken one at a time, so that memory does not grow with their number.
+
+    Args:
+        bundle: what the devices trained.
+        updates: folder of the files that they sent back; hidden files are passed over.
+        out: folder to write, of the same kind as ``run``; None takes the next free ``runs/NNNN-method-round-R``.
+        run: the finished run, or what an earlier ``fed_round`` wrote, that the bundle was exported from; None: the folder it lies in.
+        skip_bad: leave out files that are wrong, instead of refusing all.
+        notify: called with a line about each file that is left out, and about tiers that do not run on their device.
+
+    Raises:
+        InputError: bundle, run or a file is not what is expected, the method's updates mean nothing without the server's knowledge of
+            its clients, or nothing is left to aggregate. Nothing is written then.
+    """
+    say = notify or (lambda message: None)
+    manifest = read(Path(bundle))
+    folder = run_of(Path(bundle), manifest, run)
+    check_aggregates(Path(bundle), manifest)
+    config = RunConfig.load(folder.require("config.toml"), {})
+    number = manifest.round + 1
+    target = Path(out) if out is not None else RunFolder.next_free(f"{config.method}-round-{number}")
+    if not RunFolder(target).is_new():
+        raise CheckpointError(f"{target}: exists and is not an empty folder; give another --out")
+    with one_thread():
+        checkpoint = folder.model()
+        session, standing = resumed(prepare(config, required=False), checkpoint, str(folder.path / MODEL))
+        given = offer(session, standing, Path(bundle), manifest)
+        received = _accepted(receive(Path(updates), given.expected), Path(updates), skip_bad, say)
+        after = _aggregated(session, standing, given, received.updates, number)
+        next_session, state = session.advanced(after.state, number + 1)
+        with folder.client_store(checkpoint) as store:
+            ways = [
+                accuracies(Trained(session, standing.state, store), manifest.round),
+                accuracies(Trained(session, after.state, store), number),
+            ]
+            result = _result(target, number, session, received, ways)
+            model = replace(
+                checkpoint, round=number, tensors=state.tensors, server=after.memory,
+                options=next_session.method.config.model_dump(mode="json"),
+            )  # fmt: skip
+            trained = Trained(next_session, state, store, after.memory, number)
+            _write(folder, model, trained, result, say)
+    return result
+
+
+def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> Received:
+    """Return what was received once it is clear that there is something to aggregate, and nothing wrong unless that may be."""
+    if received.problems and not skip_bad:
+        more = f"\n{len(received.problems) - 1} more files are wrong; --skip-bad leaves them out" if received.problems[1:] else ""
+        raise WireError(f"{received.problems[0]}{more}")
+    for problem in received.problems:
+        say(f"left out: {problem}")
+    if not received.updates:
+        raise WireError(f"{folder}: no update to aggregate; expected files that devices trained from this bundle wrote")
+    return received
+
+
+def _aggregated(session: Session, standing: Standing, given: Offer, updates: tuple[DeviceUpdate, ...], number: int) -> Standing:
+    """Return what the server has after round ``number``."""
+    method, rules = session.method, session.rules
+    outbox = Outbox(method, standing.state, rules, Control(rules.objective, standing.memory, session.config.clients), number)
+    names = {label: trained_shapes(method, session.architecture, of.tier) for label, of in given.sent.items()}
+
+    def arriving() -> Iterator[Update]:
+        for client, accepted in enumerate(updates):
+            update = read_update(accepted.path, given.expected)  # again: only one is held at a time
+            submodel = given.sent[update.tier]
+            tensors = {name: torch.from_numpy(tensor) for name, tensor in update.tensors.items()}
+            outbox.control.add(submodel, names[update.tier], tensors, standing.state)
+            own = {name: tensor for name, tensor in tensors.items() if not name.startswith(CONTROL)}
+            yield Update(client, submodel.tier, own, submodel.places, update.samples)
+
+    state, memory = outbox.aggregated(arriving(), standing.memory)
+    _check_finite(state)
+    return replace(standing, state=state, memory=memory)
+
+
+def _check_finite(state: GlobalState) -> None:
+    for name, tensor in state.tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise WireError(
+                f"{name}: the updates, finite each, do not add up to finite weights; leave out those with huge values"
+            )
+
+
+def _result(target: Path, number: int, session: Session, received: Received, accuracy: list[dict[str, float]]) -> FedRound:
+    before, after = accuracy
+    rows = []
+    for tier in session.tiers:
+        own = [update for update in received.updates if update.tier == tier.label]
+        rows.append({
+            "tier": tier.number, "updates": len(own), "samples": sum(update.samples for update in own),
+            "before": before[tier.label], "after": after[tier.label],
+        })  # fmt: skip
+    return FedRound(target, number, tuple(rows), (before["global"], after["global"]), received.problems)
+
+
+def _write(run: RunFolder, model: Checkpoint, trained: Trained, result: FedRound, say: Notify) -> None:
+    """Write the folder, whole or not at all."""
+    with whole_folder(result.folder) as temporary:
+        content = model.to_bytes()
+        write_bytes(temporary / MODEL, content)
+        write_bytes(temporary / "config.toml", run.require("config.toml").read_bytes())
+        if (kept := run.path / "clients.sqlite").is_file():
+            shutil.copyfile(kept, temporary / kept.name)
+        source = Source(model.round, sha256(content))
+        build_bundle(trained.session, representatives(trained), source, temporary / "bundle", say)
+        write_json(temporary / "fed-round.json", _record(result))
+
+
+def _record(result: FedRound) -> dict[str, Any]:
+    before, after = result.accuracy
+    return {
+        "format": 1, "round": result.round, "tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after},
+        "refused": list(result.refused),
+    }  # fmt: skip

@@ -1,0 +1,143 @@
+"""Rounds without training: who is asked, who takes part, how long it takes and what is wasted. Costs only, of populations of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from edgefl.config import RunConfig
+from edgefl.records import RoundRecord
+from edgefl.report import dry_page
+from edgefl.report.participation import participation_rows
+from edgefl.report.summary import class_rows, tier_rows, totals
+from edgefl.run.folder import RunFolder
+from edgefl.run.prepare import prepare
+from edgefl.run.session import Session, about, one_thread
+from edgefl.run.simulate import OnRound, RunResult
+from edgefl.server.client_store import ClientStore
+from edgefl.server.state import Standing
+from edgefl.util.files import write_bytes, write_json
+
+CONFIG = "dry-run.toml"
+"""A name of its own: what is here is no run that could be resumed."""
+LISTED = 3
+"""Of so many rounds at the beginning, and of the last, the records list every client."""
+POLICY_ROUNDS = 30
+"""Rounds in which the assignments of tiers are compared."""
+
+
+def rehearse(session: Session, rounds: int) -> Iterator[RoundRecord]:
+    """Yield the records of ``rounds`` rounds in which nobody trains: the same clients, seconds, bytes and joules as with training."""
+    standing = Standing(session.first_state())
+    store = ClientStore(Path("never written"))
+    for number in range(1, rounds + 1):
+        session, _ = session.advanced(standing.state, number)
+        standing, record = session.play(session.method, standing, None, store, number)
+        yield record
+
+
+def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRound | None = None) -> RunResult:
+    """Simulate a fleet's rounds without training, and write records, summary and report.
+
+    Args:
+        config: what to run; see :class:`RunConfig`. Methods whose phases depend on what was learned stay in their first one.
+        out: the folder; None takes the next free ``runs/NNNN-dry-method-dataset``.
+        on_round: called with the record of every round.
+
+    Raises:
+        InputError: a name, value or file is wrong, or ``out`` is not empty.
+        BudgetError: no device of the fleet fits any tier.
+
+    Example:
+        >>> import tempfile
+        >>> config = RunConfig(rounds=3, clients=100_000, per_round=50, partition="index:60", deadline_s=60)
+        >>> dry_run(config, Path(tempfile.mkdtemp()) / "dry").summary["useful"]["clients"]
+        150
+    """
+    with one_thread():
+        session = prepare(config)
+        config = session.config
+        folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"dry-{config.method}-{config.dataset}"))
+        folder.check(config, resume=False)
+        folder.start(config, CONFIG)
+        took_part: list[np.ndarray] = []
+        for record in rehearse(session, config.rounds):
+            folder.add_round(record, clients=record.round <= LISTED or record.round == config.rounds)
+            took_part.append(np.array([o.client for o in record.outcomes if o.status == "trained"], np.int64))
+            if on_round is not None:
+                on_round(record)
+        rounds = folder.rounds()
+        summary = {
+            **about(session),
+            "dry_run": True,
+            **totals(rounds),
+            "tiers": tier_rows(session.plan, {}, rounds),
+            "classes": class_rows(session.plan),
+            "participation": participation_rows(session.plan, rounds, _distinct(session, took_part), {}),
+            "policies": [_policy(outcome_of(name, one, min(config.rounds, POLICY_ROUNDS))) for name, one in assignments(session)],
+        }
+        write_bytes(folder.path / "report.html", dry_page.render(summary, rounds).encode())
+        write_json(folder.path / "summary.json", summary)
+    return RunResult(folder.path, summary)
+
+
+def _distinct(session: Session, took_part: Sequence[np.ndarray]) -> dict[str, int]:
+    """Return device → how many of its clients trained at least once."""
+    population = session.plan.population
+    clients = np.unique(np.concatenate(took_part)) if took_part else np.zeros(0, np.int64)
+    counts = np.bincount(population.classes(clients), minlength=len(population.fleet.classes)).tolist()
+    found: dict[str, int] = {}
+    for c, count in zip(population.fleet.classes, counts, strict=True):
+        found[c.device.name] = found.get(c.device.name, 0) + count
+    return found
+
+
+def assignments(session: Session) -> list[tuple[str, Session]]:
+    """Return the run's own assignment of tiers, and those that give everybody its largest or its smallest tier."""
+    tiers, how = session.tiers, session.config.tier_assignment
+    found = [("each class the largest that fits" if how == "auto" else f"{how}, of those that fit", session)]
+    if len(tiers) > 1:
+        plain = {"tier_assignment": "auto", "tier_shares": None}
+        for which, tier in (("largest", tiers[0]), ("smallest", tiers[-1])):
+            found.append((f"everybody the {which}", session.varied(tiers=(tier.ratio,), **plain)))
+    return found
+
+
+def _policy(row: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("tiers", "round_s", "useful_share")
+    return {"policy": row["label"], **{key: row[key] for key in keys}, "inclusion": row["inclusion_by_class"]}
+
+
+def outcome_of(label: str, session: Session, rounds: int) -> dict[str, Any]:
+    """Return what a policy makes of the fleet over some rounds: times and who is included, by device."""
+    records = [record.to_json(clients=False) for record in rehearse(session, rounds)]
+    asked: dict[str, int] = {c.device.name: 0 for c in session.fleet.classes}
+    trained = dict(asked)
+    for group in (group for record in records for group in record["groups"]):
+        asked[group["device"]] += group["clients"]
+        trained[group["device"]] += group["clients"] if group["status"] == "trained" else 0
+    sums = totals(records)
+    useful, wasted = sums["useful"], sums["wasted"]
+    by_class = {device: trained[device] / asked[device] if asked[device] else None for device in asked}
+    known = {device: share for device, share in by_class.items() if share is not None}
+    weakest = min(known, key=known.__getitem__, default=None)
+    device_s = useful["device_s"] + wasted["device_s"]
+    return {
+        "label": label,
+        "tiers": [tier.number for tier in session.tiers],
+        "deadline_s": session.plan.deadline_s,
+        "over_selection": session.conditions.over_selection,
+        "round_s": median(record["round_s"] for record in records),
+        "inclusion": sum(trained.values()) / max(1, sum(asked.values())),
+        "inclusion_by_class": by_class,
+        "useful_share": useful["device_s"] / device_s if device_s else 0.0,
+        "wasted_share": wasted["device_s"] / device_s if device_s else 0.0,
+        "weakest": weakest,
+        "weakest_inclusion": known.get(weakest) if weakest else None,
+        "energy_j": sums["energy_j"] / useful["clients"] if useful["clients"] else None,
+        "rounds_per_hour": 3600 * len(records) / sums["simulated_s"] if sums["simulated_s"] else None,
+    }

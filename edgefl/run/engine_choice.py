@@ -1,0 +1,177 @@
+"""Which engine a run takes where it is to take the fastest: by a short trial on this computer, which is kept for the next time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from edgefl.client.client import loss_of
+from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_of
+from edgefl.client.fast.grouping import captured_together, gradients_of
+from edgefl.client.fast.layout import in_layout, lay_out, layout_of
+from edgefl.client.optimizer import Update
+from edgefl.engine import TOGETHER
+from edgefl.errors import StorageError
+from edgefl.models.base import named_tensors
+from edgefl.records import Batch, Tier
+from edgefl.run.session import Session
+from edgefl.util.files import user_cache, write_json
+from edgefl.util.machine import processor_name, usable_threads
+
+LONG_S = 0.1
+"""A step as long as this is one of arithmetic: to take several at once gains nothing, and is not tried."""
+SHORT_RUN_S = 1.0
+"""Training that takes less than this in all is over before workers pay off."""
+_REPEATS = 9
+_STEPS = 3
+"""Goes up when steps are taken in another way than before: trials of the old one say nothing then."""
+_LARGEST = 0.999
+"""The draw of the most expensive step, where steps are drawn."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a step took on this computer: seconds of a client's alone, and of a client's among :data:`TOGETHER` (None: not tried)."""
+
+    alone_s: float
+    together_s: float | None
+
+    @property
+    def groups(self) -> bool:
+        """Whether clients should be trained together: by 5 % at least, as readings vary."""
+        return self.together_s is not None and self.together_s < 0.95 * self.alone_s
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine, its workers, and why."""
+
+    engine: str
+    workers: int
+    why: str
+
+
+def choose(session: Session) -> Choice:
+    """Return the engine for a run: by the steps of its largest tier, and how many of them there are."""
+    config = session.config
+    cores = 1 if config.device == "cuda" else min(usable_threads(), session.per_round)
+    if config.enforce == "hard" or config.runtime == "onnx":
+        workers = cores
+        return Choice("pool" if workers > 1 else "inline", workers, "clients take their steps one by one here")
+    trial = kept(_key(session, cores), lambda: tried(session, session.tiers[0], 1 if cores > 1 else torch.get_num_threads()))
+    step_s = trial.together_s if trial.groups and trial.together_s is not None else trial.alone_s
+    steps = config.rounds * session.per_round * session.clients.task.training.steps(session.clients.shards.mean)
+    workers = cores if steps * step_s > SHORT_RUN_S else 1
+    engine = "group" if trial.groups else "pool" if workers > 1 else "inline"
+    among = "not tried" if trial.together_s is None else f"{1e3 * trial.together_s:.2f} ms"
+    return Choice(engine, workers, f"a step takes {1e3 * trial.alone_s:.2f} ms, among {TOGETHER} {among}; about {steps:,} steps")
+
+
+def tried(session: Session, tier: Tier, threads: int) -> Trial:
+    """Measure the steps of ``tier``: captured, with batch and update, as those of a long run are; in turns, the least reading of each.
+
+    Torch has ``threads`` meanwhile: one where workers will take the steps.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _tried(session, tier)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _tried(session: Session, tier: Tier) -> Trial:
+    method, task, device = session.method, session.clients.task, session.clients.device
+    training = replace(task.training, lr=0.0)  # the same step however often
+    state = session.first_state()
+    module = method.trained(state, tier, session.clients.parts(method, tier).personal).train().to(device)
+    size = min(training.batch_size, len(session.data.train))
+    x, y = (torch.tensor(part[:size], device=device) for part in (session.data.train.x, session.data.train.y))
+    present = torch.ones(task.architecture.classes, dtype=torch.bool, device=device)
+    layout = layout_of(module, x[:1])
+    lay_out(module, layout)
+    one = Inputs(named_tensors(module), Batch(x, y, present, _LARGEST))
+    loss = loss_of(method, task.objective, {})
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    written = gradient_of(module, in_layout(loss, layout), trained)
+    try:
+        taken = capture(written, one)
+    except CaptureError:
+        return Trial(_least(lambda: written(one)[0])[0], None)
+    order = torch.arange(size, device=device)
+    update = Update(training, {name: one.tensors[name] for name in trained}, ())
+
+    def alone() -> Tensor | None:
+        value, *gradients = taken(Inputs(one.tensors, Batch(x[order], y[order], present, _LARGEST)))
+        update.take(dict(zip(trained, gradients, strict=True)))
+        return value
+
+    (alone_s,) = _least(alone)
+    if alone_s > LONG_S or method.draws(tier) != (None,) or training.micro_batch is not None:
+        return Trial(alone_s, None)
+    several = one.like(torch.stack([tensor.detach()] * TOGETHER) for tensor in one.flat())
+    try:
+        all_taken = captured_together(gradients_of(module, loss, trained), several, taken)
+    except CaptureError:
+        return Trial(alone_s, None)
+    updates = Update(training, {name: several.tensors[name] for name in trained}, (), TOGETHER)
+
+    def together() -> Tensor | None:
+        xs, ys = (torch.stack([part[order]] * TOGETHER) for part in (x, y))
+        batch = Batch(xs, ys, several.batch.present)
+        value, *gradients = all_taken(Inputs(several.tensors, batch))
+        updates.take(dict(zip(trained, gradients, strict=True)), slice(0, TOGETHER))
+        return value
+
+    alone_s, together_s = _least(alone, together)
+    return Trial(alone_s, together_s / TOGETHER)
+
+
+def _least(*works: Callable[[], Tensor | None]) -> list[float]:
+    found = [[float("inf")] for _ in works]
+    for _ in range(_REPEATS):
+        for work, times in zip(works, found, strict=True):
+            work()
+            started = time.perf_counter()
+            loss = work()
+            if loss is not None:
+                loss.sum().item()  # a graphics card answers when it is done
+            times.append(time.perf_counter() - started)
+    return [min(times) for times in found]
+
+
+def _key(session: Session, cores: int) -> Mapping[str, object]:
+    """Return what a trial depends on."""
+    config = session.config
+    keys = ("method", "method_options", "model", "norm", "dataset", "batch_size", "micro_batch", "objective", "device")
+    of_run = {key: getattr(config, key) for key in keys} | {"tier": session.tiers[0].ratio}
+    return {
+        **of_run,
+        "processor": processor_name(),
+        "torch": torch.__version__,
+        "together": TOGETHER,
+        "steps": _STEPS,
+        "cores": cores,
+    }
+
+
+def kept(key: Mapping[str, object], measure: Callable[[], Trial]) -> Trial:
+    """Return the trial kept under ``key`` in the user's cache folder, else a new one, which is kept there if it can be."""
+    name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    path: Path = user_cache() / "trials" / f"{name}.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return Trial(float(found["alone_s"]), None if found["together_s"] is None else float(found["together_s"]))
+    except (OSError, ValueError, KeyError, TypeError):  # none yet, or no file of ours
+        trial = measure()
+    with contextlib.suppress(StorageError, OSError):  # where it cannot be written the next run tries again
+        write_json(path, {**asdict(trial), "of": key})
+    return trial

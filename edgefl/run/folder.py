@@ -1,0 +1,212 @@
+"""The folder of one run: what is in it, when it may be written, and how it is read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from edgefl.config import RunConfig, changed
+from edgefl.errors import CheckpointError, StorageError
+from edgefl.records import RoundRecord
+from edgefl.server import checkpoint
+from edgefl.server.client_store import ClientStore
+from edgefl.timing.spans import span
+from edgefl.util.files import storage_errors, write_bytes
+
+MODEL = "model.safetensors"
+"""The server's state after the last round."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run, by their names.
+
+    ``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``clients.sqlite`` (what they keep), ``model.safetensors``, ``bundle/``,
+    ``report.html``, ``summary.json``. The summary is written last: a folder with one holds a finished run.
+    """
+
+    path: Path
+
+    @classmethod
+    def next_free(cls, name: str) -> Path:
+        """Return the first ``runs/NNNN-name`` whose number is not taken."""
+        taken = {path.name[:4] for path in Path("runs").glob("[0-9][0-9][0-9][0-9]-*")}
+        return next(Path("runs") / f"{number:04d}-{name}" for number in count(1) if f"{number:04d}" not in taken)
+
+    def check(self, config: RunConfig, resume: bool) -> None:
+        """Refuse a folder that holds a run (unless it is resumed with the same configuration) or something else.
+
+        Raises:
+            CheckpointError: the folder cannot take this run; nothing was written.
+        """
+        stored = self.path / "config.toml"
+        if not resume or self.is_new():
+            if stored.exists():
+                raise CheckpointError(f"{self.path}: already holds a run; give another --out, or --resume to continue it")
+            if self.path.exists() and not self.is_new():
+                raise CheckpointError(f"{self.path}: exists and is not an empty folder; give another --out")
+            return
+        before = RunConfig.load(self.require("config.toml"), {})
+        for key in changed(before, config):
+            values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
+            raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
+
+    def is_new(self) -> bool:
+        """Whether nothing is here yet; what an interrupted write left under a temporary name does not count."""
+        if not self.path.exists():
+            return True
+        return self.path.is_dir() and all(path.name.startswith(".") for path in self.path.iterdir())
+
+    def start(self, config: RunConfig, name: str = "config.toml") -> None:
+        """Write the complete configuration (running it again gives the same bits) and clear what interrupted writes left."""
+        for left in [*self.path.glob(".*"), *self.path.glob("checkpoints/.*")]:
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+        write_bytes(self.path / name, config.to_toml().encode())
+
+    def require(self, name: str) -> Path:
+        """Return the path of a file that a run must have.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        path = self.path / name
+        if not path.is_file():
+            raise CheckpointError(f"{self.path}: holds no {name}: not a run folder, or a run that is not complete")
+        return path
+
+    def restore(self) -> checkpoint.Restored | None:
+        """Return the newest whole checkpoint, if any."""
+        return checkpoint.restore(self.path / "checkpoints")
+
+    def save(self, state: checkpoint.Checkpoint) -> None:
+        """Sync the records of the rounds, then write a checkpoint: there is none on the disk whose records are not."""
+        with span("checkpoint", round=state.round):
+            path = self.path / "rounds.jsonl"
+            with storage_errors(path), path.open("rb") as file:
+                os.fsync(file.fileno())
+            checkpoint.save(self.path / "checkpoints", state)
+
+    def client_store(self, at: checkpoint.Checkpoint | None = None) -> ClientStore:
+        """Return what clients keep, as it was ``at`` a checkpoint or before the first round; the caller closes it.
+
+        Raises:
+            CheckpointError: its file is missing, damaged, or not the one that belongs to the checkpoint.
+        """
+        store = ClientStore(self.path / "clients.sqlite")
+        store.keep_from = checkpoint.oldest_round(self.path / "checkpoints")
+        if at is not None:
+            store.go_to(at.round, at.clients)
+        return store
+
+    def keep_rounds(self, last: int) -> None:
+        """Drop the records of rounds after ``last``, and a line that an interruption cut short: they will be played again."""
+        path = self.path / "rounds.jsonl"
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        kept = lines[:last]
+        if len(kept) < last or any(json.loads(line)["round"] != n for n, line in enumerate(kept, 1)):
+            raise CheckpointError(f"{path}: does not hold rounds 1 to {last} that the checkpoint continues; start a new run")
+        write_bytes(path, b"".join(line + b"\n" for line in kept))
+
+    def add_round(self, record: RoundRecord, clients: bool = True, stages: Mapping[str, Any] | None = None) -> None:
+        """Append one record, with a line for each of its clients or without, and the ``stages`` of this computer's time in it."""
+        path = self.path / "rounds.jsonl"
+        line = {**record.to_json(clients), **({} if stages is None else {"stages": stages})}
+        with storage_errors(path), path.open("ab") as file:
+            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Return every round's record."""
+        return [json.loads(line) for line in self.require("rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the summary of a finished run, None while there is none."""
+        path = self.path / "summary.json"
+        if not path.exists():
+            return None
+        try:
+            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(f"{path}: not valid JSON ({error}); delete it and resume") from None
+        return summary
+
+    def model(self) -> checkpoint.Checkpoint:
+        """Return the final state."""
+        return checkpoint.Checkpoint.of_file(self.require(MODEL))
+
+    def fresh_bundle(self) -> Path:
+        """Return the path of ``bundle``, clear of one that an interrupted run left."""
+        path = self.path / "bundle"
+        try:
+            if path.exists():
+                shutil.rmtree(path)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be replaced ({error.strerror})") from None
+        return path
+
+
+class Keeper:
+    """Writes the checkpoints of a run in a thread, one at a time, while the next round is played.
+
+    What a checkpoint holds must not change any more: states are new ones after every round. The files are the same at every moment as if
+    each checkpoint were written at once, but that of the newest round may still be missing: a run that is killed then goes on from the
+    one before. What clients keep stays consistent, because it is committed and pruned between two checkpoints, in the caller's thread::
+
+        keeper.wait()                      the checkpoint of round r − 1 is on the disk, older ones are gone
+        checkpoint_of(…)                   what clients kept in round r is committed; nothing goes that a checkpoint on the disk needs
+        keeper.start(…)                    the record of round r is synced, then its checkpoint written
+
+    As a context manager it ends when the last checkpoint is on the disk, also where the run was interrupted.
+    """
+
+    def __init__(self, folder: RunFolder, store: ClientStore) -> None:
+        self._folder, self._store = folder, store
+        self._thread: threading.Thread | None = None
+        self._failed: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.wait()
+        except StorageError:
+            if error is None:  # else what ended the run is what needs saying
+                raise
+
+    def wait(self) -> None:
+        """Return when the checkpoint in flight is on the disk; from then on the store may remove what only older ones needed.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        self._store.keep_from = checkpoint.oldest_round(self._folder.path / "checkpoints")
+
+    def start(self, state: checkpoint.Checkpoint) -> None:
+        """Begin to write a checkpoint, after the one before."""
+        self.wait()
+        self._thread = threading.Thread(target=self._save, args=(state,), name="checkpoints")
+        self._thread.start()
+
+    def _save(self, state: checkpoint.Checkpoint) -> None:
+        try:
+            self._folder.save(state)
+        except BaseException as error:  # told by wait(), in the thread of the run
+            self._failed = error

@@ -1,0 +1,178 @@
+"""From a configuration to the parts of a run: data, network, method, costs and plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from edgefl.client.client import Clients
+from edgefl.client.isolation.isolate import check_limit
+from edgefl.client.job import Task
+from edgefl.client.training import Training
+from edgefl.config import RunConfig
+from edgefl.data.mix import load
+from edgefl.data.sources import Dataset
+from edgefl.errors import ConfigError
+from edgefl.fleet.budget import Budget, budget_of, shortfalls
+from edgefl.fleet.load import load_fleet
+from edgefl.fleet.profile import DeviceProfile, Fleet
+from edgefl.fleet.resolve import conditions_of, with_deadline
+from edgefl.methods.base import Method, check_tiers, create
+from edgefl.models.base import Architecture
+from edgefl.planning.tier_costs import Costs, objective_of, training_of
+from edgefl.planning.uniform import STEPS, largest_ratio
+from edgefl.records import Cost, Tier
+from edgefl.registry import methods, models
+from edgefl.run.session import Session, method_of, plan_of, tiers_of
+from edgefl.server.assignment import fastest_round_s, timing_of
+
+
+def prepare(config: RunConfig, required: bool = True) -> Session:
+    """Resolve ``config`` and work out the plan; ``required`` says that somebody must fit it.
+
+    Raises:
+        InputError: a name, value or file is wrong.
+        BudgetError: no class of the fleet fits any tier; the message has every need.
+    """
+    methods.check(config.method)
+    check_device(config)
+    fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
+    conditions = conditions_of(config, fleet)
+    data = load(config.dataset, config.data_dir)
+    config = resolve(config, data)
+    architecture = Architecture(str(config.model), data.input_shape, data.classes, config.norm)
+    _check_inputs(data, architecture)
+    training = training_of(config)
+    clients = Clients(_task(config, architecture, training), data)
+    if config.tiers == "auto":
+        config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, architecture, training, clients)})
+    tiers, method = tiers_of(config), method_of(config)
+    check_axes(method, config)
+    method.check(architecture, tiers, config.clients)
+    costs = Costs(method, config, architecture, training)
+    plan = plan_of(costs, config, fleet, clients, conditions)
+    if required:
+        plan.require_someone()
+    if config.enforce == "hard":
+        for cell in (cell for states in plan.cells for cell in states):
+            check_limit(cell.device.name, cell.device.training_bytes * cell.state.memory_share)
+    return Session(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
+
+
+def check_device(config: RunConfig) -> None:
+    """Raise :class:`ConfigError` where clients cannot train on the run's device, or torch finds no such device on this computer."""
+    if config.device == "cuda" and (config.enforce == "hard" or config.runtime == "onnx"):
+        raise ConfigError(
+            "device: cuda trains in torch, and holds no client to a limit; give runtime torch, and enforce meter or plan"
+        )
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: cuda, but torch finds no CUDA device here; use cpu, or install torch with CUDA and its driver")
+
+
+def _check_inputs(data: Dataset, architecture: Architecture) -> None:
+    """Raise :class:`ConfigError` where the data are images and the network reads text, or the other way round."""
+    kinds = {True: "token ids", False: "images"}
+    if bool(data.vocabulary) != bool(architecture.vocabulary):
+        takes, has = kinds[bool(architecture.vocabulary)], kinds[bool(data.vocabulary)]
+        raise ConfigError(
+            f"model: {architecture.model} takes {takes}, and {data.name} has {has}; choose another model or dataset"
+        )
+    if data.vocabulary > architecture.vocabulary:
+        known = architecture.vocabulary
+        raise ConfigError(f"model: {architecture.model} knows {known} token ids, {data.name} has {data.vocabulary}")
+
+
+def chosen_tiers(
+    config: RunConfig, fleet: Fleet, architecture: Architecture, training: Training, clients: Clients
+) -> tuple[float, ...]:
+    """Return the tiers that stand for "auto": the largest that fit each class of the fleet."""
+    method = create(config.method, config.method_options)
+    costs = Costs(method, config, architecture, training)
+    return auto_tiers(method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full)
+
+
+def check_axes(method: Method, config: RunConfig) -> None:
+    """Raise :class:`ConfigError` where ``method`` makes no sense with one of the other axes of ``config``."""
+    name = type(method).title
+    chosen = {
+        "objective": config.objective,
+        "server_optimizer": config.server_optimizer,
+        "codec": config.codec,
+        "tier_assignment": config.tier_assignment,
+        "mode": config.mode,
+    }
+    for key, value in chosen.items():
+        if value in method.refuses:
+            raise ConfigError(f"{key}: {value} makes no sense with {name}: {method.refuses[value]}")
+    if config.server_optimizer == "avg" and config.server_lr not in (None, 1.0) and "avgm" in method.refuses:
+        raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.refuses['avgm']}")
+
+
+def auto_tiers(
+    method: Method,
+    fleet: Fleet,
+    trace: Callable[[float], Cost],
+    training: Training,
+    samples: int,
+    full: Cost | None = None,
+) -> tuple[float, ...]:
+    """Return the largest ratio that fits each class of the fleet with ``samples`` local samples, each once, largest first.
+
+    A method that trains one size only gets the largest that fits every class that can take part at all. ``full`` is the cost of the full
+    model, which deadlines may be multiples of; None takes that of ratio 1.
+    """
+    fastest_s = fastest_round_s(fleet, full or trace(1.0), training, samples)
+    ratios = set()
+    for fleet_class in fleet.classes:
+        budget = budget_of(fleet_class, fleet.budget, fastest_s)
+
+        def fits(ratio: float, device: DeviceProfile = fleet_class.device, budget: Budget = budget) -> bool:
+            cost = trace(ratio)
+            timing = timing_of(device, cost, training, samples, method.evaluated)
+            return not shortfalls(cost, timing, budget, device.name, Tier(ratio))
+
+        if ratio := largest_ratio(fits):
+            ratios.add(ratio)
+    if not ratios:
+        return (1 / STEPS,)  # the plan refuses it, with every need
+    return (min(ratios),) if len(method.default_tiers) == 1 else tuple(sorted(ratios, reverse=True))
+
+
+def resolve(config: RunConfig, data: Dataset) -> RunConfig:
+    """Fill in the defaults that depend on other keys: the result is what ``config.toml`` records."""
+    tiers = config.tiers or methods.load(config.method).default_tiers
+    if tiers != "auto":
+        check_tiers(config.method, tuple(tiers))
+    model = config.model or data.default_model
+    models.check(model)
+    per_round = config.per_round or max(1, (config.clients + 1) // 2)
+    return config.model_copy(
+        update={
+            "tiers": tiers,
+            "model": model,
+            "local_epochs": config.local_epochs or data.default_local_epochs,
+            "per_round": per_round,
+            "buffer": config.buffer or (max(1, (per_round + 1) // 2) if config.mode == "async" else None),
+            "engine": config.engine or ("pool" if config.workers > 1 else "inline"),
+        }
+    )
+
+
+def _task(config: RunConfig, architecture: Architecture, training: Training) -> Task:
+    return Task(
+        seed=config.seed,
+        dataset=config.dataset,
+        data_dir=config.data_dir,
+        partition=config.partition,
+        clients=config.clients,
+        architecture=architecture,
+        training=training,
+        objective=objective_of(config),
+        codec=config.codec,
+        permute_labels=config.permute_labels,
+        data_share=config.data_share,
+        enforce=config.enforce,
+        cpu_limit_s=config.cpu_limit_s,
+        device=config.device,
+    )

@@ -1,0 +1,209 @@
+"""What a run has trained so far: whose models these are, how good they are, and how they are stored and taken up again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from edgefl.client.objective import CONTROL, MEMORY
+from edgefl.client.parts import first_personal
+from edgefl.data.sources import Split
+from edgefl.errors import CheckpointError
+from edgefl.methods.base import GlobalState, create
+from edgefl.records import Submodel, Tier
+from edgefl.rng import shuffled
+from edgefl.run.session import Session
+from edgefl.server import evaluate
+from edgefl.server.checkpoint import Checkpoint
+from edgefl.server.client_store import ClientStore
+from edgefl.server.fedbuff import blob_of
+from edgefl.server.forecast import Asked
+from edgefl.server.handout import handed_out
+from edgefl.server.state import FleetMemory, Flight, Standing
+from edgefl.wire.payload import stored_tensors
+
+EVALUATED_CLIENTS = 100
+"""Of larger populations, the first hundred of a seeded deal are evaluated."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The state of a run: the session of its present phase, the server's state and memory, what clients keep, and the rounds so far."""
+
+    session: Session
+    state: GlobalState
+    store: ClientStore
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    round: int = 0
+
+    def module(self, tier: Tier, client: int | None = None, factored: bool = False) -> nn.Module:
+        """Return the deployed network of ``tier``: of ``client``, adapted to its data, where clients have models of their own.
+
+        ``factored`` keeps the factors of methods that deploy them multiplied out.
+        """
+        session, method = self.session, self.session.method
+        deploy = method.factored if factored else method.deploy
+        if client is None or not method.personalised:
+            return self._ready(deploy(self.state, tier))
+        own = session.clients.shards.train(client)
+        module = self._ready(deploy(self.state, tier, self.personal(tier, client), client))
+        return method.adapt(module, torch.from_numpy(own.x), torch.from_numpy(own.y)).eval()
+
+    def network(self, tier: Tier, client: int | None = None) -> nn.Module:
+        """Return the network of ``tier`` as ``client`` would train it next, with statistics, in evaluation mode."""
+        method, personal = self.session.method, self.personal(tier, client)
+        if method.per_client and method.personalised:  # what such a client is sent depends on who it is
+            return self._ready(method.trained(self.state, tier, personal, client))
+        submodel, tensors = self.handed_out(tier)
+        module = submodel.build()
+        module.load_state_dict({**{name: tensors[name] for name in submodel.tensors}, **personal})
+        return self._ready(module.eval())
+
+    def control(self, tier: Tier) -> dict[str, Tensor]:
+        """Return the server's control variates for ``tier`` by their names in payloads, nothing where the objective has none."""
+        if not self.session.rules.objective.controls:
+            return {}
+        return {name: tensor for name, tensor in self.handed_out(tier)[1].items() if name.startswith(CONTROL)}
+
+    def handed_out(self, tier: Tier) -> tuple[Submodel, dict[str, Tensor]]:
+        """Return what devices of ``tier`` train in the next round: fed_round finds its places again by the same call."""
+        session = self.session
+        return handed_out(
+            session.method, Standing(self.state, self.memory), session.rules, session.config.clients, self.round, tier
+        )
+
+    def personal(self, tier: Tier, client: int | None) -> dict[str, Tensor]:
+        """Return what ``client`` keeps, the objective's memory left out; what everybody begins with for one who has not trained yet."""
+        if client is not None and (kept := self.store.get(client)) is not None:
+            tensors = stored_tensors(kept, f"what client {client} kept")
+            return {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}
+        return first_personal(self.session.method, self.session.architecture, tier, self.session.config.seed)
+
+    def _ready(self, module: nn.Module) -> nn.Module:
+        return evaluate.with_statistics(module, self.session.shards(), self.session.config.batch_size)
+
+
+def of_clients(session: Session) -> bool:
+    """Whether accuracies are means over clients, each with its own model or labels on held-out samples of its own."""
+    return session.method.personalised or session.clients.shards.permutes
+
+
+def accuracies(trained: Trained, round_: int) -> dict[str, float]:
+    """Return ``global`` and every tier's accuracy, shares in [0, 1].
+
+    Of one model for all, they are accuracies on the held-out samples. Of clients with models or labels of their own, they are means
+    over clients; a tier that no client has is then evaluated as nobody's network.
+    """
+    session, method = trained.session, trained.session.method
+    if of_clients(session):
+        return _client_means(trained, round_)
+    whole = method.global_tier(trained.state)
+    test = session.judged_by(round_)
+    found = {
+        tier: evaluate.accuracy(trained.module(tier), test, evaluate.BATCH_SIZE)
+        for tier in dict.fromkeys((whole, *session.tiers))
+    }
+    return {"global": found[whole]} | {tier.label: found[tier] for tier in session.tiers}
+
+
+def _client_means(trained: Trained, round_: int) -> dict[str, float]:
+    session = trained.session
+    by_tier: defaultdict[Tier, list[float]] = defaultdict(list)
+    shared: dict[Tier, nn.Module] = {}
+    for client in _evaluated(session):
+        tier = session.tier_of(client, round_) or session.tiers[-1]
+        if session.method.personalised:
+            module = trained.module(tier, client)
+        else:
+            module = shared.get(tier) or shared.setdefault(tier, trained.module(tier))
+        by_tier[tier].append(evaluate.accuracy(module, session.clients.shards.test(client), evaluate.BATCH_SIZE))
+    everyone = [value for values in by_tier.values() for value in values]
+    means = {"global": sum(everyone) / len(everyone)}
+    for tier in session.tiers:
+        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), session.judged_by(round_), evaluate.BATCH_SIZE)]
+        means[tier.label] = sum(own) / len(own)
+    return means
+
+
+def _evaluated(session: Session) -> list[int]:
+    clients = session.config.clients
+    first = np.arange(min(clients, EVALUATED_CLIENTS))
+    return sorted(shuffled(session.config.seed, clients, first, "evaluated clients").tolist())
+
+
+@dataclass(frozen=True)
+class Representative:
+    """What stands for a tier in a bundle: the network that a device runs, with factors, the one it trains, and held-out samples.
+
+    ``control`` are the control variates that it trains with.
+    """
+
+    deployed: nn.Module
+    network: nn.Module
+    test: Split
+    control: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def representatives(trained: Trained) -> dict[Tier, Representative]:
+    """Return each tier's networks for the bundle.
+
+    Where clients have models of their own, they are those of the first client of the tier that has trained.
+    """
+    session = trained.session
+    found: dict[Tier, Representative] = {}
+    for tier in session.tiers:
+        client = _first_of(trained, tier) if of_clients(session) else None
+        test = session.test if client is None else session.clients.shards.test(client)
+        networks = trained.module(tier, client, factored=True), trained.network(tier, client)
+        found[tier] = Representative(*networks, test, trained.control(tier))
+    return found
+
+
+def _first_of(trained: Trained, tier: Tier) -> int | None:
+    session = trained.session
+    of_tier = [c for c in _evaluated(session) if session.tier_of(c, session.config.rounds) == tier]
+    return next((c for c in of_tier if c in trained.store), of_tier[0] if of_tier else None)
+
+
+def checkpoint_of(session: Session, standing: Standing, store: ClientStore, round_: int) -> Checkpoint:
+    """Return what must be stored after a round so that the run can go on from there; what clients kept in it is on the disk then."""
+    options = session.method.config.model_dump(mode="json")
+    parts = standing.clock_s, standing.state.tensors, standing.memory, options, store.commit(round_), standing.fleet.to_json()
+    return Checkpoint(round_, *parts, standing.state.warm)
+
+
+def resumed(session: Session, checkpoint: Checkpoint, source: str) -> tuple[Session, Standing]:
+    """Return the session in the phase of ``checkpoint``, and what the server had then.
+
+    Raises:
+        CheckpointError: its tensors are not a state of this run's method and network; names ``source``.
+    """
+    method = create(session.config.method, checkpoint.options)
+    if method != session.method:
+        session = session.at(method)
+    first = session.first_state()
+    if problem := method.fits(first, checkpoint.tensors):
+        raise CheckpointError(f"{source}: {problem}; it cannot be taken up with this configuration")
+    return session, Standing(first.replace(checkpoint.tensors, checkpoint.warm), checkpoint.server, checkpoint.clock_s)
+
+
+def fleet_of(session: Session, checkpoint: Checkpoint, store: ClientStore) -> FleetMemory:
+    """Return what the fleet remembered at a checkpoint, sessions that were not over included: with what they had been sent.
+
+    Raises:
+        CheckpointError: what a client had been sent is missing or damaged.
+    """
+
+    def flight(values: Mapping[str, Any]) -> Flight:
+        client, turn, start_s = int(values["client"]), int(values["turn"]), float(values["start_s"])
+        (expected,) = session.forecast.expected(Asked(np.array([client]), turn, start_s), {})
+        found = Flight(client, turn, int(values["step"]), start_s, expected)
+        return replace(found, payload=store.blob(blob_of(found, session.method.per_client)))
+
+    return FleetMemory.of_json(checkpoint.fleet, flight)

@@ -1,0 +1,274 @@
+"""What clients keep between rounds, on disk: one SQLite file per run, in which a row is a version of what one client keeps.
+
+The simulator plays the clients, so it also keeps what would lie in their storage. Nothing of it is ever part of a payload. Nothing of
+it stays in memory either: a client's row is read when it takes part, and a checkpoint holds one hash, however many clients there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sqlite3
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from edgefl.errors import CheckpointError
+from edgefl.server import database
+from edgefl.server.database import REMEDY
+from edgefl.util.files import sha256
+
+_VERSION = 1
+_TABLES = (
+    "CREATE TABLE kept (key TEXT, round INTEGER, digest TEXT NOT NULL, content BLOB, PRIMARY KEY (key, round))",
+    "CREATE INDEX kept_in_round ON kept (round, key)",
+    "CREATE TABLE chain (round INTEGER PRIMARY KEY, value TEXT NOT NULL)",
+)
+# The order of the join is fixed: who kept something in the few rounds since the last time, then what they had kept before.
+_SUPERSEDED = """DELETE FROM kept WHERE rowid IN (
+    SELECT old.rowid FROM kept AS new CROSS JOIN kept AS old
+    WHERE new.round > ? AND new.round <= ? AND old.key = new.key AND old.round < new.round)"""
+_NEWEST_BLOBS = """SELECT key, digest, max(round) FROM kept
+    WHERE key >= ? AND key < ? AND round <= ? GROUP BY key ORDER BY key"""
+_BLOB, _AFTER_BLOBS = "blob/", "blob0"  # "0" is the character after "/"
+_DROPPED = "dropped"
+"""The digest of a row that says: from this round on, there is nothing."""
+
+
+class ClientStore:
+    """Client → what it kept last, and blobs that are kept by name; both in versions by round.
+
+    All that is put between two calls of :meth:`commit` is one transaction. It belongs to the round after the one committed before, and
+    the version that belongs to the checkpoint after round r is the row of the largest round ≤ r. Every commit adds a link to a chain of
+    hashes; the checkpoint that holds the newest link proves that it and the file belong together.
+
+    Args:
+        path: the file. The first :meth:`put` creates it: methods that keep nothing leave none.
+
+    Attributes:
+        round: the last round that was committed.
+        chain: SHA-256 over the link before, the round, and its sorted keys and digests; empty while nothing was kept.
+        keep_from: the oldest round that a run may have to go back to: a commit removes the versions before its own. None where there
+            are no checkpoints: then only the newest versions stay.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, ClientStore(Path(folder) / "clients.sqlite") as store:
+        ...     store.put(3, b"weights of its own")
+        ...     store.get(3), store.get(4), 3 in store, 4 in store
+        (b'weights of its own', None, True, False)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.round = 0
+        self.chain = ""
+        self.keep_from: int | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._has_tables = self._has_later_rounds = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, without what was put since the last commit. Who reads on opens it anew."""
+        if self._connection is not None:
+            self._release()
+            self._connection = None
+
+    def go_to(self, round_: int, chain: str) -> None:
+        """Go back to the moment after ``round_``. Rows of later rounds are not seen any more, and are gone with the next commit.
+
+        The whole file is read and checked, about 2 GB in a second.
+
+        Raises:
+            CheckpointError: the file is missing, damaged or not the one that belongs to the checkpoint with this ``chain``.
+        """
+        self.close()
+        self.round, self.chain, self._has_later_rounds = round_, chain, False
+        connection = self._reader()
+        if connection is None:
+            if chain:
+                raise CheckpointError(f"{self.path}: what clients kept up to round {round_} is missing; {REMEDY}")
+            return
+        with self._errors():
+            problem = database.problem(connection, self.path)
+            links = "SELECT value FROM chain WHERE round <= ? ORDER BY round DESC LIMIT 1"
+            (link,) = connection.execute(links, (round_,)).fetchone() or ("",)
+            (last,) = connection.execute("SELECT max(round) FROM chain").fetchone()
+        if problem:
+            raise CheckpointError(f"{self.path}: what clients kept is damaged ({problem}); {REMEDY}")
+        if link != chain:
+            message = f"what clients kept does not belong to the checkpoint after round {round_}, but to another run or moment"
+            raise CheckpointError(f"{self.path}: {message}; {REMEDY}")
+        self._has_later_rounds = last is not None and last > round_
+
+    def get(self, client: int) -> bytes | None:
+        """Return what ``client`` kept last, or None before its first round.
+
+        Raises:
+            CheckpointError: it is damaged; names file and client.
+        """
+        return self._content(_client(client), f"what client {client} kept")
+
+    def put(self, client: int, content: bytes) -> None:
+        """Store what ``client`` keeps from now on.
+
+        Raises:
+            StorageError: the disk is full; what was committed before is untouched.
+        """
+        self._put(_client(client), content)
+
+    def __contains__(self, client: int) -> bool:
+        """Return whether ``client`` has kept anything."""
+        return self._row("round", _client(client), f"what client {client} kept") is not None
+
+    def keep_blob(self, name: str, content: bytes) -> None:
+        """Store ``content`` under ``name``, by the rules of what clients keep.
+
+        Raises:
+            StorageError: the disk is full; what was committed before is untouched.
+        """
+        self._put(_BLOB + name, content)
+
+    def blob(self, name: str) -> bytes:
+        """Return the blob ``name``.
+
+        Raises:
+            CheckpointError: it is damaged, was dropped or was never kept; names file and blob.
+        """
+        content = self._content(_BLOB + name, f"the blob {name}")
+        if content is None:
+            raise CheckpointError(f"{self.path}: there is no blob {name}; {REMEDY}")
+        return content
+
+    def blobs(self) -> list[str]:
+        """Return the names of the blobs that are kept, sorted."""
+        if (connection := self._reader()) is None:
+            return []
+        with self._errors():
+            rows = connection.execute(_NEWEST_BLOBS, (_BLOB, _AFTER_BLOBS, self._visible)).fetchall()
+        return [key.removeprefix(_BLOB) for key, digest, _ in rows if digest != _DROPPED]
+
+    def drop_blobs(self, kept: Iterable[str]) -> None:
+        """Remove all blobs but those whose names are ``kept``; whoever goes back to an earlier round finds them again."""
+        for name in sorted({*self.blobs()} - {*kept}):
+            self._put(_BLOB + name, None)
+
+    def commit(self, round_: int) -> str:
+        """End ``round_``: what was put since the commit before is on the disk when this returns. Return the chain.
+
+        Raises:
+            StorageError: the disk is full; what was committed before is untouched.
+            ValueError: something was put since ``round_`` was committed.
+        """
+        pending = self._connection is not None and self._connection.in_transaction
+        if pending and round_ <= self.round:
+            raise ValueError(f"round {round_} is committed; what was put since belongs to a later one than {self.round}")
+        if pending or self._has_later_rounds:
+            with self._writer() as connection:
+                chain = self._link(connection)
+                self._prune(connection, round_ if self.keep_from is None else self.keep_from)
+                connection.execute("COMMIT")
+            self.chain = chain
+        self.round = max(self.round, round_)
+        return self.chain
+
+    def _link(self, connection: sqlite3.Connection) -> str:
+        """Store and return the chain's next link, or return the last one where the round kept nothing."""
+        number = self.round + 1
+        link = hashlib.sha256(f"{self.chain}\n{number}\n".encode())
+        rows = 0
+        for row in connection.execute("SELECT key, digest FROM kept WHERE round = ? ORDER BY key", (number,)):
+            link.update("{} {}\n".format(*row).encode())
+            rows += 1
+        if not rows:
+            return self.chain
+        connection.execute("INSERT INTO chain VALUES (?, ?)", (number, link.hexdigest()))
+        return link.hexdigest()
+
+    def _prune(self, connection: sqlite3.Connection, oldest: int) -> None:
+        """Remove the versions before those of round ``oldest``. The work grows with what was kept since the last time only."""
+        # What rounds up to the chain's first link superseded went away with the links before it.
+        (done,) = connection.execute("SELECT min(round) FROM chain").fetchone()
+        connection.execute(_SUPERSEDED, (done, oldest))
+        dropped = "DELETE FROM kept WHERE key >= ? AND key < ? AND round <= ? AND content IS NULL"
+        connection.execute(dropped, (_BLOB, _AFTER_BLOBS, oldest))
+        connection.execute("DELETE FROM chain WHERE round < (SELECT max(round) FROM chain WHERE round <= ?)", (oldest,))
+
+    def _put(self, key: str, content: bytes | None) -> None:
+        digest = _DROPPED if content is None else sha256(content)
+        with self._writer() as connection:
+            connection.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)", (key, self.round + 1, digest, content))
+
+    def _content(self, key: str, what: str) -> bytes | None:
+        row = self._row("digest, content", key, what)
+        if row is None or row[0] == _DROPPED:
+            return None
+        digest, content = row
+        if not isinstance(content, bytes) or sha256(content) != digest:
+            raise CheckpointError(f"{self.path}: {what} is damaged; {REMEDY}")
+        return content
+
+    def _row(self, columns: str, key: str, what: str) -> tuple[Any, ...] | None:
+        if (connection := self._reader(what)) is None:
+            return None
+        query = f"SELECT {columns} FROM kept WHERE key = ? AND round <= ? ORDER BY round DESC LIMIT 1"
+        with self._errors(what):
+            row: tuple[Any, ...] | None = connection.execute(query, (key, self._visible)).fetchone()
+        return row
+
+    @property
+    def _visible(self) -> int:
+        """The newest round that is seen: the one being played, once it has put something."""
+        return self.round + (self._connection is not None and self._connection.in_transaction)
+
+    def _reader(self, what: str = "what clients kept") -> sqlite3.Connection | None:
+        """Return the open file, or None where nothing was ever kept."""
+        if self._connection is None and self.path.is_file():
+            self._open(what)
+        return self._connection if self._has_tables else None
+
+    def _open(self, what: str) -> sqlite3.Connection:
+        with self._errors(what), contextlib.ExitStack() as failed:
+            connection = database.connect(self.path)
+            failed.callback(connection.close)
+            self._has_tables = database.has_tables(connection, self.path, _VERSION)
+            failed.pop_all()
+        self._connection = connection
+        self._release = weakref.finalize(self, connection.close)  # also of a store that is merely forgotten
+        return connection
+
+    @contextlib.contextmanager
+    def _writer(self) -> Iterator[sqlite3.Connection]:
+        """Yield the file in a transaction. An error undoes all of the round, and leaves the file closed."""
+        connection = self._connection or self._open("what clients kept")
+        try:
+            with self._errors():
+                if not connection.in_transaction:
+                    self._begin(connection)
+                yield connection
+        except BaseException:
+            self._release()
+            raise
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        if not self._has_tables:
+            database.create(connection, _TABLES, _VERSION)
+            self._has_tables = True
+        for table in ("kept", "chain"):
+            connection.execute(f"DELETE FROM {table} WHERE round > ?", (self.round,))
+        self._has_later_rounds = False
+
+    def _errors(self, what: str = "what clients kept") -> contextlib.AbstractContextManager[None]:
+        return database.errors(self.path, what)
+
+
+def _client(client: int) -> str:
+    return f"client/{client}"

@@ -1,0 +1,1 @@
+"""Spans and stages of host time, never of simulated time."""

@@ -1,0 +1,127 @@
+"""Where the time of a run went: seconds per stage, round by round, and the trace file that shows each span."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, Self
+
+from edgefl.errors import StorageError
+from edgefl.timing.spans import STAGES, Span, drain, events, here, seconds
+from edgefl.util.files import storage_errors
+
+Stages = dict[str, Any]
+"""``server``: stage → seconds of the thread that plays the rounds. Where there are some, ``background``: those of its other threads,
+which work alongside, and ``workers``: number → those of one worker process."""
+
+
+def check_trace(path: Path) -> None:
+    """Raise :class:`StorageError` where no trace can be written to ``path``: it is a folder, or its folder is missing."""
+    if path.is_dir():
+        raise StorageError(f"{path}: is a folder; give the name of a file for the trace, such as {path / 'trace.json'}")
+    if not path.parent.is_dir():
+        raise StorageError(f"{path}: there is no folder {path.parent}; make it first, or give another file for the trace")
+
+
+class TraceFile:
+    """A file of spans that grows with them, in Chrome's trace event format: ui.perfetto.dev and chrome://tracing open it.
+
+    It is a JSON array with a line per event. The format allows for the closing bracket to be missing, so that what a run that was killed
+    has left can be opened too, up to the last round that it had written. :meth:`close` writes the bracket.
+
+    Args:
+        path: replaced where it exists.
+
+    Raises:
+        StorageError: it cannot be written; as does every later call.
+    """
+
+    def __init__(self, path: Path) -> None:
+        check_trace(path)
+        self._path, self._named, self._before = path, set[tuple[int, str]](), "\n"
+        self._write("[", "w")
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Write spans; they are in the file when this returns."""
+        lines = [json.dumps(event, separators=(",", ":"), allow_nan=False) for event in events(spans, self._named)]
+        if lines:
+            self._write(self._before + ",\n".join(lines))
+            self._before = ",\n"
+
+    def close(self) -> None:
+        """End the array: the file is then strictly JSON."""
+        self._write("\n]\n")
+
+    def _write(self, text: str, mode: Literal["w", "a"] = "a") -> None:
+        with storage_errors(self._path), self._path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+
+
+class Stopwatch:
+    """Reads the stages since it was read last. Without a trace, spans are forgotten then: memory does not grow with the rounds."""
+
+    def __init__(self) -> None:
+        self._trace: TraceFile | None = None
+        self._since_s = perf_counter()
+        # What this process did before is no part of the run, but for its start, which happens once.
+        self._before = [one for one in drain() if one.name == "start"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._trace is not None:
+            self._trace.add([*self._before, *drain()])
+            self._trace.close()
+
+    def trace_to(self, path: Path) -> None:
+        """Put all spans into a trace file from now on, with those that have not been read yet."""
+        self._trace = TraceFile(path)
+
+    def lap(self) -> Stages:
+        """Return the seconds per stage since the last call; those of the server add up to the time that has passed."""
+        spans, self._before = [*self._before, *drain()], []
+        if self._trace is not None:
+            self._trace.add(spans)
+        now_s, since_s = perf_counter(), self._since_s
+        self._since_s = now_s
+        return stages_of(spans, since_s, now_s, here())
+
+
+def stages_of(spans: Sequence[Span], since_s: float, now_s: float, thread: str = "") -> Stages:
+    """Return the stages of ``spans``; ``thread`` plays the rounds, and what it did in none of them since ``since_s`` is ``other``.
+
+    >>> stages_of([Span("train", 1.0, 2.0), Span("checkpoint", 1.0, 0.5, thread="disk"), Span("train", 0.0, 3.0, worker=1)], 0.5, 3.5)
+    {'server': {'train': 2.0, 'other': 1.0}, 'background': {'checkpoint': 0.5}, 'workers': {'1': {'train': 3.0}}}
+    """
+    own = [one for one in spans if one.worker == 0 and one.thread == thread]
+    server = seconds(own)
+    passed_s = now_s - min([since_s, *(one.start_s for one in own)])
+    server["other"] = max(0.0, passed_s - sum(server.values()))
+    beside = seconds(one for one in spans if one.worker == 0 and one.thread != thread)
+    workers = {str(n): seconds(one for one in spans if one.worker == n) for n in sorted({one.worker for one in spans} - {0})}
+    return added([{"server": server, "background": beside, "workers": workers}])
+
+
+def added(parts: Iterable[Mapping[str, Any]]) -> Stages:
+    """Return the sum of several stages, rounded to microseconds; parts of older versions of edgefl may be empty.
+
+    >>> added([{"server": {"train": 1.0}}, {}, {"server": {"select": 0.5, "train": 1.0}}])
+    {'server': {'select': 0.5, 'train': 2.0}}
+    """
+    parts = list(parts)
+    found: Stages = {"server": _sum([part.get("server", {}) for part in parts])}
+    if beside := _sum([part.get("background", {}) for part in parts]):
+        found["background"] = beside
+    of_workers = [part.get("workers", {}) for part in parts]
+    if numbers := sorted({number for part in of_workers for number in part}, key=int):
+        found["workers"] = {number: _sum([part.get(number, {}) for part in of_workers]) for number in numbers}
+    return found
+
+
+def _sum(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    known = {name for part in parts for name in part}
+    order = [*(name for name in STAGES if name in known), *sorted(known - STAGES.keys())]
+    return {name: round(sum(part.get(name, 0.0) for part in parts), 6) for name in order}

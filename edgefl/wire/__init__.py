@@ -1,0 +1,1 @@
+"""Payloads, codecs and update files: the only place where bytes are counted."""

@@ -1,0 +1,190 @@
+"""Variants of a forward graph in 8 and 16 bits: smaller, nearly as good, of standard operators, and the same every time."""
+
+import functools
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from edgefl.bundle.forms import form_graph
+from edgefl.bundle.quantize import KINDS, int8_kind, quantized, variant
+from edgefl.data.sources import Split
+from edgefl.errors import ConfigError, EdgeflError
+from edgefl.methods.base import create
+from edgefl.models.base import Architecture
+from edgefl.onnxgrad.export import forward_graph
+from edgefl.onnxgrad.predict import predict
+from edgefl.records import Tier
+from edgefl.registry import datasets
+
+SHAPE = (1, 8, 8)
+DIGITS = Architecture("cnn-digits", SHAPE, 10)
+TEXT = Architecture("lstm-shakespeare", (6,), 90)
+
+
+@functools.cache
+def digits() -> tuple[Split, Split]:
+    data = datasets.load("digits")()
+    return data.train, data.test
+
+
+@functools.cache
+def trained() -> bytes:
+    """The digits CNN after a few passes over half of the training samples."""
+    rng = np.random.default_rng(0)
+    train, _ = digits()
+    network = DIGITS.build()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.dim() > 1:
+                he = (2 / np.prod(parameter.shape[1:])) ** 0.5
+                parameter.copy_(torch.from_numpy(rng.normal(0, he, tuple(parameter.shape))))
+    optimizer = torch.optim.Adam(network.parameters(), 5e-3)
+    x, y = torch.from_numpy(train.x[:640].copy()), torch.from_numpy(train.y[:640].copy())
+    for _ in range(6):
+        for part in torch.from_numpy(rng.permutation(640)).split(64):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(x[part]), y[part]).backward()
+            optimizer.step()
+    return forward_graph(network.eval(), SHAPE)
+
+
+@functools.cache
+def recurrent() -> bytes:
+    rng = np.random.default_rng(0)
+    network = TEXT.build().eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(torch.from_numpy(rng.uniform(-0.06, 0.06, tuple(parameter.shape))))
+    return forward_graph(network, (6,), "int64")
+
+
+def accuracy(graph: bytes) -> float:
+    _, test = digits()
+    return float((predict(graph, test.x, batch_size=64).argmax(1) == test.y).mean())
+
+
+def operators(graph: bytes) -> Counter:
+    return Counter(node.op_type for node in onnx.load_model_from_string(graph).graph.node)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most_bytes", "points"), [("int8-static", 0.35, 0.03), ("int8-dynamic", 1.0, 0.03), ("fp16", 0.55, 0.01)]
+)
+def test_a_variant_of_a_trained_network_is_smaller_and_nearly_as_good(kind, most_bytes, points):
+    train, test = digits()
+    graph = trained()
+    assert accuracy(graph) > 0.85
+    record, made = variant("0.5", graph, kind, train.x, test.x, test.y)
+    assert (record.kind, record.graph, record.bytes) == (kind, f"0.5/forward.{kind}.onnx", len(made))
+    assert record.accuracy == accuracy(made)
+    assert abs(record.accuracy - accuracy(graph)) <= points
+    assert len(made) <= most_bytes * len(graph)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", [trained, recurrent])
+def test_variants_keep_ends_and_operator_set_and_are_of_ai_onnx_alone(kind, make):
+    graph = make()
+    x = digits()[0].x if make is trained else np.random.default_rng(1).integers(80, size=(40, 6))
+    made = quantized(graph, kind, x)
+    assert made == quantized(graph, kind, x)
+    before, after = (onnx.load_model_from_string(g) for g in (graph, made))
+    onnx.checker.check_model(after, full_check=True)
+    assert [(o.domain, o.version) for o in after.opset_import] == [("", 20)]
+    assert {node.domain for node in after.graph.node} <= {"", "ai.onnx"}
+    assert list(after.graph.input) == list(before.graph.input)
+    assert list(after.graph.output) == list(before.graph.output)
+    assert (after.producer_name, len(after.metadata_props)) == (before.producer_name, 0)
+    for count in (1, 5):
+        assert np.abs(predict(made, x[:count], batch_size=count) - predict(graph, x[:count], batch_size=count)).max() < 2.0
+
+
+def test_static_8_bit_weights_and_activations_feed_every_convolution_and_the_classifier():
+    model = onnx.load_model_from_string(quantized(trained(), "int8-static", digits()[0].x))
+    makers = {output: node.op_type for node in model.graph.node for output in node.output}
+    fed = [makers.get(name) for node in model.graph.node if node.op_type in ("Conv", "Gemm") for name in node.input[:2]]
+    assert fed == ["DequantizeLinear"] * 8
+    stored = Counter(tensor.data_type for tensor in model.graph.initializer)
+    assert stored[onnx.TensorProto.INT8] >= 4
+
+
+def test_recurrent_weights_are_stored_in_8_bits_with_a_scale_for_every_row():
+    graph, x = recurrent(), np.random.default_rng(1).integers(80, size=(4, 6))
+    made = quantized(graph, "int8-dynamic")
+    assert len(made) < 0.27 * len(graph)
+    assert operators(made)["LSTM"] == operators(graph)["LSTM"] == 2
+    assert operators(made)["MatMulInteger"] == 1
+    # Each weight is at most half a step off, 0.06/127/2, of values up to 0.06.
+    assert np.abs(predict(made, x, batch_size=4) - predict(graph, x, batch_size=4)).max() < 2e-3
+    model = onnx.load_model_from_string(made)
+    scales = [t for t in model.graph.initializer if t.name.endswith("_scale") and t.dims == [1024]]
+    assert len(scales) == 4
+    steps = np.stack([onnx.numpy_helper.to_array(scale) for scale in scales]) * 127
+    assert 0.9 * 0.06 < steps.mean() < steps.max() <= 0.06
+
+
+def test_half_has_16_bit_weights_and_32_bit_ends():
+    model = onnx.load_model_from_string(quantized(trained(), "fp16"))
+    kinds = {tensor.data_type for tensor in model.graph.initializer if tensor.dims and len(tensor.dims) > 1}
+    assert kinds == {onnx.TensorProto.FLOAT16}
+
+
+def test_convolutions_get_static_ranges_and_recurrent_layers_and_transformers_dynamic_ones():
+    assert int8_kind(trained()) == "int8-static"
+    assert int8_kind(recurrent()) == "int8-dynamic"
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 3]) for name in ("x", "logits")]
+    node = onnx.helper.make_node("Softmax", ["x"], ["logits"])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", ends[:1], ends[1:]))
+    assert int8_kind(model.SerializeToString()) == "int8-dynamic"
+
+
+def test_factors_are_multiplied_out_before_their_weights_are_rounded():
+    rng = np.random.default_rng(0)
+    network = create("pfedpara").network(Architecture("mlp", SHAPE, 10), Tier(0.5)).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(torch.from_numpy(rng.normal(0, 0.2, tuple(parameter.shape))))
+    graph, x = form_graph(network, SHAPE), digits()[0].x[:128]
+    made = quantized(graph, "int8-static", x)
+    assert (operators(graph)["MatMul"], operators(made)["MatMul"]) == (4, 0)
+    expected = predict(graph, x, batch_size=64)
+    assert np.abs(predict(made, x, batch_size=64) - expected).max() < 0.03 * np.abs(expected).max()
+
+
+def test_nothing_is_left_behind_said_or_added_to_the_module_path(capfd, recwarn, caplog):
+    before, path = set(Path(tempfile.gettempdir()).iterdir()), list(sys.path)
+    for kind in KINDS:
+        quantized(trained(), kind, digits()[0].x[:8])
+    left = {name for name in set(Path(tempfile.gettempdir()).iterdir()) - before if name.name.startswith(("edgefl-", "ort."))}
+    assert not left
+    assert sys.path == path
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
+
+
+def test_what_cannot_be_quantized_says_why():
+    x = digits()[0].x
+    with pytest.raises(ConfigError, match="variant: got 'int4', expected one of int8-static, int8-dynamic, fp16"):
+        quantized(trained(), "int4")
+    for none in (None, x[:0]):
+        with pytest.raises(ConfigError, match="int8-static takes calibration samples .* got none; give some"):
+            quantized(trained(), "int8-static", none)
+    with pytest.raises(ConfigError, match=r"calibration samples of float64 \(1, 8, 8\), expected float32 \(1, 8, 8\)"):
+        quantized(trained(), "int8-static", x.astype(np.float64))
+    with pytest.raises(ConfigError, match=r"calibration samples of float32 \(8, 8\), expected float32 \(1, 8, 8\)"):
+        quantized(trained(), "int8-static", x[:, 0])
+    bad = x[:4].copy()
+    bad[0, 0, 0, 0] = np.nan
+    with pytest.raises(ConfigError, match="values that are not finite"):
+        quantized(trained(), "int8-static", bad)
+    model = onnx.load_model_from_string(trained())
+    del model.graph.node[2]
+    with pytest.raises(EdgeflError, match="the graph has no variant fp16: "):
+        quantized(model.SerializeToString(), "fp16")

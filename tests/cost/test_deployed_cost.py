@@ -1,0 +1,99 @@
+"""Costs of an inference are those of the network that a device runs; steps that do more than one pass over a batch count in full."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from edgefl.config import RunConfig
+from edgefl.cost.table import cost_of
+from edgefl.cost.trace import Subject, Tracer
+from edgefl.fleet.budget import Budget, use
+from edgefl.methods.base import create
+from edgefl.models.base import Architecture
+from edgefl.planning.profile import profile
+from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.records import Batch, Deployed, Tier, Timing
+
+ARCHITECTURE = Architecture("cnn-digits", (1, 8, 8), 10)
+FORWARD = 1_798_144
+
+
+class Composed(nn.Module):
+    """y = (A B) x with A (6, 2) and B (2, 5), composed in every pass, and a buffer that only training needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.ones(6, 2)), nn.Parameter(torch.ones(2, 5))
+        self.register_buffer("start", torch.zeros(7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.a @ self.b).T
+
+
+def subject(deployed=None, loss=lambda module, batch: module(batch.x).square().mean()) -> Subject:
+    def batch(samples: int) -> Batch:
+        return Batch(torch.zeros(samples, 5), torch.zeros(samples, dtype=torch.int64))
+
+    return Subject(Composed, batch, loss, lambda module: torch.optim.SGD(module.parameters(), lr=0.1), deployed=deployed)
+
+
+def test_an_inference_is_that_of_the_deployed_network():
+    cost = cost_of(subject(lambda: nn.Linear(5, 6, bias=False)), 4, (0, 0))
+    assert cost.deployed == Deployed(params=30, macs=30, parameter_bytes=120, buffer_bytes=0)
+    assert (cost.params, cost.parameter_bytes, cost.buffer_bytes) == (22, 88, 28)
+    assert cost.peak_activation_bytes_inference == 4 * 4 * (5 + 6)
+    assert cost.inference_memory_bytes == 120 + 4 * 4 * (5 + 6)
+    budget = use(cost, Timing(0.0, 0.0, 0.0, 0.0, 0.0), Budget(macs_forward=100.0))
+    assert budget == {"macs_forward": (30, 100.0)}
+
+
+def test_without_another_network_it_is_the_trained_one_less_its_composition():
+    cost = cost_of(subject(), 4, (0, 0))
+    assert cost.deployed == Deployed(params=22, macs=30, parameter_bytes=88, buffer_bytes=28)
+    assert cost.inference_memory_bytes == 88 + 28 + cost.peak_activation_bytes_inference
+
+
+@pytest.mark.parametrize(("method", "inferences"), [("fedavg", 1), ("fedhm", 1), ("fedpara", 1), ("prism", 2), ("fjord", 3)])
+def test_no_more_is_traced_than_differs(method, inferences, monkeypatch):
+    """PriSM's deployed layers differ from those in training; FjORD traces each of its three widths."""
+    calls = []
+    original = Tracer.inference
+    monkeypatch.setattr(Tracer, "inference", lambda self, size: calls.append(size) or original(self, size))
+    chosen = create(method)
+    tier_cost(chosen, ARCHITECTURE, Tier(chosen.default_tiers[0]), training_of(RunConfig()))
+    assert len(calls) == inferences
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 32, 33])
+def test_a_step_on_halves_of_its_batch_counts_in_full(batch_size):
+    """Per-FedAvg takes a gradient of one half and then one of the other: an odd batch has one sample in both."""
+    (one,), (both,) = (profile(ARCHITECTURE.model, (1, 8, 8), method=m, batch_size=batch_size) for m in ("fedavg", "per-fedavg"))
+    twice = batch_size % 2
+    assert both["macs_train_step"] * batch_size == one["macs_train_step"] * (batch_size + twice)
+    assert both["uncounted_ops"] == []
+    # The inner gradient is part of the loss, and still a backward pass.
+    for key in ("macs_forward", "macs_backward_input", "macs_backward_weight", "macs_inference"):
+        assert both[key] == one[key], key
+
+
+def test_distillation_trains_two_networks_and_deploys_one():
+    plain, distilled = (
+        tier_cost(create("fjord", {"distill": d}), ARCHITECTURE, Tier(1.0), training_of(RunConfig())) for d in (0, 1)
+    )
+    assert plain.macs_inference == distilled.macs_inference == plain.macs_forward == FORWARD
+    assert distilled.macs_forward > FORWARD
+    assert plain.macs_drawn is not None
+    assert plain.macs_train_step == 32 * plain.macs_drawn < 32 * (plain.macs_forward + plain.macs_backward)
+
+
+def test_a_profile_gives_a_method_its_tiers_and_lists_what_goes_up():
+    rows = profile("cnn-digits", (1, 8, 8), method="splitmix", tiers=(1.0, 0.125))
+    assert rows[0]["params"] == 8 * rows[1]["params"]
+    (row,) = profile("cnn-digits", (1, 8, 8), method="factorized-fl")
+    up = {tensor["name"] for tensor in row["tensors"] if tensor["upload_bytes"]}
+    down = {tensor["name"] for tensor in row["tensors"] if tensor["download_bytes"]}
+    assert up - down == {"conv3.v"}
+    for way, header in (("download_bytes", "header_bytes"), ("upload_bytes", "upload_header_bytes")):
+        assert sum(tensor[way] for tensor in row["tensors"]) + row[header] == row[way]

@@ -1,0 +1,269 @@
+"""Factorized-FL: its weights, the penalty, who is matched with whom, what travels, and what the server remembers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from edgefl.client.training import Training
+from edgefl.errors import ConfigError, EdgeflError
+from edgefl.factor.rank1 import compose, cosines, factor_sizes, first_factors, matching_weights, prune
+from edgefl.factor.rank1_layers import RankOneConv2d, RankOneLinear, fill, rank_one
+from edgefl.methods.base import create
+from edgefl.models.base import Architecture
+from edgefl.planning.tier_costs import tier_cost
+from edgefl.records import Batch, Tier, Update
+from edgefl.rng import generator
+from edgefl.wire.payload import encode
+
+CNN = Architecture("cnn-digits", (1, 8, 8), 4)
+MLP = Architecture("mlp", (1, 8, 8), 4)
+TIER = Tier(1.0)
+NAMES = ("factorized-fl", "factorized-fl-beta")
+
+
+def random(shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape)).float()
+
+
+@pytest.mark.parametrize(
+    "dense",
+    [
+        nn.Linear(5, 3),
+        nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
+        nn.Conv2d(4, 6, (1, 3), padding="same"),
+        nn.Conv2d(4, 6, 3, dilation=2, groups=2),
+        nn.Conv2d(4, 6, 1),
+    ],
+)
+def test_a_layer_computes_what_the_dense_layer_of_its_composed_weight_computes(dense):
+    layer = rank_one(dense)
+    for number, name in enumerate(("u", "v", "mu")):
+        parameter = getattr(layer, name)
+        parameter.data = random(tuple(parameter.shape), number)
+    u, v, mu = layer.u.detach(), layer.v.detach(), layer.mu.detach()
+    dense.weight.data = compose(u, v, mu)
+    x = random((2, 5) if isinstance(dense, nn.Linear) else (2, 4, 9, 9), 7)
+    torch.testing.assert_close(layer(x), dense(x))
+    kernel = math.prod(dense.weight.shape[2:])
+    for index in np.ndindex(tuple(mu.shape)):
+        channel = index[0] * mu.shape[1] + index[1]
+        rest = int(np.ravel_multi_index(index[2:], mu.shape[2:])) if len(index) > 2 else 0
+        product = u[rest] * v[channel] if kernel > 1 else u[index[1]] * v[index[0]]
+        assert float(dense.weight.detach()[index]) == pytest.approx(float(product + mu[index]), rel=1e-5, abs=1e-6)
+
+
+@given(st.sampled_from([(3, 2, 3, 3), (5, 7), (4, 4, 1, 1), (2, 3, 1, 5), (1, 1, 3, 3), (6, 1)]), st.integers(0, 100))
+def test_first_factors_keep_the_size_of_the_dense_weight_and_are_balanced(shape, seed):
+    weight = random(shape, seed)
+    u, v = first_factors(weight)
+    assert (u.numel(), v.numel()) == factor_sizes(shape)
+    size = float(weight.norm())
+    assert float(u.norm()) == pytest.approx(size**0.5, rel=1e-4)
+    assert float(v.norm()) == pytest.approx(size**0.5, rel=1e-4)
+    composed = compose(u, v, torch.zeros(shape))
+    # In the direction of the leading pair, the product with the weight is the largest singular value.
+    matrix = weight.reshape(v.numel(), u.numel()).double()
+    assert float((composed.double() * weight.double()).sum()) / size == pytest.approx(
+        float(torch.linalg.matrix_norm(matrix, 2)), rel=1e-3
+    )
+
+
+def test_a_weight_of_zeros_has_factors_of_zeros_and_a_padded_convolution_stays_dense():
+    assert all(not part.any() for part in first_factors(torch.zeros(3, 2, 3, 3)))
+    with pytest.raises(ConfigError, match="pads with anything but zeros stays dense"):
+        rank_one(nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"))
+
+
+def test_filling_leaves_mu_at_zero():
+    dense = nn.Conv2d(3, 4, 3)
+    layer = rank_one(dense)
+    fill(layer, dense.weight)
+    assert not layer.mu.any()
+    assert layer.u.any()
+    assert torch.equal(layer.bias, dense.bias)
+
+
+def test_clients_below_the_threshold_are_left_out_and_the_own_similarity_is_one():
+    sigma = torch.tensor([0.3, 1.0, 0.5, -0.9], dtype=torch.float64)
+    weights = matching_weights(sigma, 1, 0.5, 4.0)
+    expected = np.array([0, math.exp(4), math.exp(2), 0])
+    np.testing.assert_allclose(weights.numpy(), expected / expected.sum())
+    # Whoever resembles nobody, itself included, is still its own.
+    assert matching_weights(torch.zeros(3), 2, 0.5, 1.0).tolist() == [0, 0, 1]
+    with pytest.raises(EdgeflError, match="position 3 of 3 similarities; expected 0 to 2"):
+        matching_weights(torch.zeros(3), 3, 0.5, 1.0)
+
+
+def test_a_similarity_exactly_at_the_threshold_counts():
+    """Eq. 4: σ ≥ τ."""
+    assert matching_weights(torch.tensor([1.0, 0.5]), 0, 0.5, 0.0).tolist() == [0.5, 0.5]
+
+
+def test_cosines_of_parallel_opposite_and_zero_vectors():
+    found = cosines(torch.tensor([[1.0, 2.0], [2.0, 4.0], [-1.0, -2.0], [0.0, 0.0]]))
+    np.testing.assert_allclose(found.numpy(), [[1, 1, -1, 0], [1, 1, -1, 0], [-1, -1, 1, 0], [0, 0, 0, 1]], atol=1e-12)
+
+
+def test_the_penalty_has_a_gradient():
+    """λ·sign(μ) on top of the loss's own, in every layer; none where μ is zero."""
+    method, plain = create("factorized-fl", {"sparsity": 0.3}), create("factorized-fl", {"sparsity": 0.0})
+    module = method.network(CNN, TIER)
+    for number, parameter in enumerate(module.parameters()):
+        parameter.data = random(tuple(parameter.shape), number)
+    module.conv2.mu.data[0] = 0
+    batch = Batch(random((3, 1, 8, 8), 50), torch.tensor([0, 3, 1]))
+    found = {}
+    for which in (method, plain):
+        module.zero_grad()
+        which.local_loss(module, batch, {}).backward()
+        found[which] = {name: p.grad.clone() for name, p in module.named_parameters()}
+    for name, parameter in module.named_parameters():
+        expected = 0.3 * torch.sign(parameter) if name.endswith(".mu") else torch.zeros_like(parameter)
+        torch.testing.assert_close(found[method][name] - found[plain][name], expected.detach(), atol=1e-4, rtol=1e-4)
+
+
+def answered(method, architecture=CNN, clients=(0, 1, 2), seed=0):
+    """A state after a round in which each client answered with numbers of its own."""
+    state = method.init(architecture, (TIER,), generator(seed, "init"))
+    shapes = method.upload_shapes(architecture, TIER)
+    updates = []
+    for client in clients:
+        tensors = {name: random(shape, 31 * client + i) for i, (name, shape) in enumerate(shapes.items())}
+        updates.append(Update(client, TIER, tensors, method.submodel(state, TIER, generator(0), client).places, 3 + client))
+    return state, method.aggregate(state, updates), updates
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_serving_a_client_changes_nothing_and_the_order_of_clients_does_not_matter(name):
+    method = create(name, {"threshold": -1.0, "scale": 2.0})
+    _, state, _ = answered(method)
+    before = {n: t.clone() for n, t in state.tensors.items()}
+    forth = {c: method.submodel(state, TIER, generator(0), c).tensors for c in (0, 1, 2)}
+    state = state.replace(state.tensors)
+    back = {c: method.submodel(state, TIER, generator(1), c).tensors for c in (2, 1, 0)}
+    for client in forth:
+        for n, tensor in forth[client].items():
+            assert torch.equal(tensor, back[client][n])
+            tensor.zero_()
+    assert all(torch.equal(state.tensors[n], tensor) for n, tensor in before.items())
+    assert not torch.equal(back[0]["conv1.u"], back[1]["conv1.u"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_everyone_begins_with_the_same_factors_and_a_newcomer_has_the_mean(name):
+    method = create(name)
+    first, state, updates = answered(method)
+    for client in (0, 5, None):
+        sent = method.submodel(first, TIER, generator(0), client).tensors
+        assert all(torch.equal(tensor, first.tensors[n]) for n, tensor in sent.items())
+    mean = method.submodel(state, TIER, generator(0), 77).tensors
+    for n, tensor in mean.items():
+        expected = sum((3 + u.client) * u.tensors[n].double() for u in updates) / sum(3 + u.client for u in updates)
+        torch.testing.assert_close(tensor.double(), expected, rtol=1e-5, atol=1e-6)
+    personal = method.first_personal(CNN, TIER, generator(0, "init"))
+    assert personal.keys() == method.personal(method.network(CNN, TIER))
+    assert all(torch.equal(tensor, first.tensors[n]) for n, tensor in personal.items())
+
+
+def test_what_travels():
+    plain, beta = create("factorized-fl"), create("factorized-fl-beta")
+    assert plain.shapes(CNN, TIER) == {"conv1.u": (9,), "conv2.u": (9,), "conv3.u": (9,)}
+    assert plain.upload_shapes(CNN, TIER) == {**plain.shapes(CNN, TIER), "conv3.v": (64 * 64,)}
+    whole = create("factorized-fl", {"personal_classifier": False})
+    assert whole.shapes(CNN, TIER) == {**plain.shapes(CNN, TIER), "fc.u": (1024,)}
+    travels = beta.shapes(CNN, TIER)
+    assert travels == beta.upload_shapes(CNN, TIER)
+    assert beta.personal(beta.network(CNN, TIER)) == {"fc.u", "fc.v", "fc.mu", "fc.bias"}
+    assert {"conv2.mu", "conv2.v", "norm2.weight"} <= travels.keys()
+    for method in (plain, beta):
+        module = method.network(CNN, TIER)
+        assert method.upload(module).keys() == method.upload_shapes(CNN, TIER).keys()
+        assert method.keep(module, {}).keys() == method.personal(module)
+
+
+def test_beta_sends_mu_pruned_which_the_sparse_codec_shortens():
+    method = create("factorized-fl-beta", {"sparsity": 0.5})
+    module = method.network(CNN, TIER)
+    module.conv2.mu.data = random(tuple(module.conv2.mu.shape))
+    sent = method.upload(module)
+    assert torch.equal(sent["conv2.mu"], prune(module.conv2.mu.data, 0.5))
+    assert 0.3 < float((sent["conv2.mu"] == 0).float().mean()) < 0.45
+    assert module.conv2.mu.abs().min().item() < 0.5, "the client's own μ is not pruned while it trains"
+    assert len(encode(sent, "sparse")) < len(encode(sent))
+
+
+def test_similar_clients_are_averaged_and_others_left_out():
+    method = create("factorized-fl", {"threshold": 0.9, "scale": 0.0})
+    state = method.init(CNN, (TIER,), generator(0, "init"))
+    direction, updates = random((4096,)), []
+    for client, v in enumerate((direction, 2 * direction, -direction)):
+        tensors = {name: torch.full(shape, float(client)) for name, shape in method.shapes(CNN, TIER).items()}
+        updates.append(Update(client, TIER, {**tensors, "conv3.v": v}, {}, 1))
+    after = method.aggregate(state, updates)
+    found = [float(method.submodel(after, TIER, generator(0), client).tensors["conv1.u"][0]) for client in range(3)]
+    assert found == [0.5, 0.5, 2.0]
+    assert method.observe(after, []) == {"known_clients": 3, "matched_clients": pytest.approx(5 / 3)}
+    assert method.observe(state, []) == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stored_state_fits_or_says_why_not(name):
+    method = create(name)
+    first, state, _ = answered(method, clients=(3, 12))
+    assert method.fits(first, first.tensors) == ""
+    assert method.fits(first, state.tensors) == ""
+    short = {n: t for n, t in state.tensors.items() if n != "client/12/conv1.u"}
+    assert "client 12 is of another model (conv1.u is missing" in method.fits(first, short)
+    wrong = {**state.tensors, "client/3/conv1.u": torch.zeros(4)}
+    assert "client 3 is of another model (conv1.u has shape (4,), expected (9,))" in method.fits(first, wrong)
+    assert method.fits(first, {**state.tensors, "client/x/conv1.u": torch.zeros(9)}) == "client/x/conv1.u names no client"
+    assert "another model" in method.fits(first, answered(method, MLP)[1].tensors)
+
+
+def test_a_deployed_client_has_its_own_tensors_and_mu_without_small_entries():
+    method = create("factorized-fl", {"sparsity": 0.5})
+    _, state, _ = answered(method)
+    personal = {n: random(tuple(t.shape), 90) for n, t in method.first_personal(CNN, TIER, generator(0, "init")).items()}
+    network = method.deploy(state, TIER, personal, 1)
+    u = method.submodel(state, TIER, generator(0), 1).tensors["conv2.u"]
+    expected = compose(u, personal["conv2.v"], prune(personal["conv2.mu"], 0.5))
+    assert torch.equal(network.conv2.weight, expected)
+    assert torch.equal(network.fc.bias, personal["fc.bias"])
+    assert not network.training
+    assert not any(isinstance(layer, (RankOneConv2d, RankOneLinear)) for layer in network.modules())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_client_alone_and_a_network_of_one_layer_are_refused(name):
+    method = create(name)
+    method.check(CNN, (TIER,), 2)
+    with pytest.raises(ConfigError, match="one client alone for similarity matching: clients is 1"):
+        method.check(CNN, (TIER,), 1)
+
+    class OneLayer(Architecture):
+        def build(self, width=1.0):
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+
+    with pytest.raises(ConfigError, match=r"the network has 1 layers that can be factorized \(1\), 2 or more are needed"):
+        method.check(OneLayer("mlp", (1, 8, 8), 4), (TIER,), 2)
+
+
+def test_composition_and_its_gradients_are_counted_apart_from_the_samples():
+    """One MAC a weight forward; backward one a weight for u and one for v."""
+    training = Training(1, 16, 0.05, 0.9, 1e-4)
+    cost, dense = (tier_cost(create(name), CNN, TIER, training) for name in ("factorized-fl", "fedavg"))
+    weights = 9 * (32 + 32 * 64 + 64 * 64) + 1024 * 4
+    assert cost.macs_compose == 3 * weights
+    assert (cost.macs_forward, cost.macs_backward) == (dense.macs_forward, dense.macs_backward)
+    assert not cost.uncounted_ops
+
+
+@pytest.mark.parametrize("option", [{"sparsity": -1}, {"threshold": 1.5}, {"scale": float("inf")}])
+def test_options_out_of_range_are_named(option):
+    with pytest.raises(ConfigError, match=f"method_options.{next(iter(option))}"):
+        create("factorized-fl", option)

@@ -1,0 +1,213 @@
+"""FLANC: the rule for R₁ and R₂, composition, recurrent layers, costs, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from edgefl.config import RunConfig
+from edgefl.errors import ConfigError
+from edgefl.factor.basis import BasisRule, compose, first_basis, first_coefficients, orthogonality
+from edgefl.factor.basis_layers import composed_layers
+from edgefl.methods.base import create
+from edgefl.models.base import Architecture, scaled
+from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.records import Batch, Tier, Update
+from edgefl.rng import generator, torch_seeded
+
+DIGITS = Architecture("cnn-digits", (1, 8, 8), 4)
+TIERS = (Tier(1.0), Tier(0.5), Tier(0.25))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase], hidden: int) -> None:
+        super().__init__()
+        self.rnn = kind(6, hidden, num_layers=2, batch_first=True, bidirectional=True)
+        self.fc = nn.Linear(2 * hidden, 3)
+
+    def forward(self, x):
+        return self.fc(self.rnn(x)[0].mean(1))
+
+
+class RecurrentArchitecture(Architecture):
+    """Sequences (5, 6); 16 hidden units at width 1; ``model`` is only a name that exists."""
+
+    kind: type[nn.RNNBase] = nn.LSTM
+
+    def build(self, width: float = 1.0) -> nn.Module:
+        return Recurrent(self.kind, scaled(16, width))
+
+
+class Elman(RecurrentArchitecture):
+    kind = nn.RNN
+
+
+def loaded(method, state, tier):
+    submodel = method.submodel(state, tier, generator(0, "s"))
+    module = submodel.build()
+    module.load_state_dict(submodel.tensors)
+    return module
+
+
+@given(
+    st.integers(1, 96), st.integers(1, 96), st.integers(1, 3), st.lists(st.sampled_from([0.125, 0.25, 0.5, 0.75]), max_size=3),
+    st.floats(0.05, 1.0), st.floats(0.1, 4.0),
+)  # fmt: skip
+def test_r1_divides_every_width_and_r2_vectors_fit(inputs, outputs, kernel, widths, share, bases):
+    shapes = [(scaled(outputs, w), scaled(inputs, w), kernel, kernel) for w in (1.0, *widths)]
+    for whole in (False, True):
+        size = BasisRule(share, bases).size(shapes, whole)
+        assert all(shape[1] % size.channels == 0 for shape in shapes)
+        assert 1 <= size.count <= kernel**2 * size.channels
+        smallest = min(shape[1] for shape in shapes)
+        if not whole and inputs > 1:
+            assert size.channels <= max(1, share * smallest)
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 9))
+def test_compose_is_the_sum_of_equation_2(outputs, fragments, r1, r2, kernel, seed):
+    rng = np.random.default_rng(seed)
+    basis, coefficients = rng.normal(size=(r2, r1, kernel, kernel)), rng.normal(size=(outputs, fragments, r2))
+    weight = compose(torch.from_numpy(basis), torch.from_numpy(coefficients)).numpy()
+    assert weight.shape == (outputs, fragments * r1, kernel, kernel)
+    expected = np.einsum("rcij,tfr->tfcij", basis, coefficients).reshape(weight.shape)
+    np.testing.assert_allclose(weight, expected, atol=1e-12)
+
+
+def test_first_weights_have_orthonormal_bases_and_the_variance_of_he():
+    with torch_seeded(generator(0, "x")):
+        basis = first_basis((16, 8, 3, 3))
+        weight = compose(basis, first_coefficients((64, 4, 16), 8, gain=2.0))
+    assert orthogonality(basis).item() < 1e-8
+    assert weight.var().item() == pytest.approx(2 / (9 * 32), rel=0.05)
+
+
+def test_a_state_starts_with_one_basis_for_all_and_coefficients_for_each_tier():
+    method = create("flanc", tiers=(1.0, 0.5, 0.25))
+    state = method.init(DIGITS, TIERS, generator(0, "init"))
+    assert state.tensors["conv3.basis"].shape == (16, 8, 3, 3)
+    shapes = {t.label: tuple(state.tensors[f"conv3.coefficients@{t.label}"].shape) for t in TIERS}
+    assert shapes == {"1": (64, 8, 16), "0.5": (32, 4, 16), "0.25": (16, 2, 16)}
+    # The stem sees every input channel at every width, the classifier gives every class.
+    assert state.tensors["conv1.basis"].shape == (8, 1, 3, 3)
+    assert {state.tensors[f"fc.coefficients@{t.label}"].shape[0] for t in TIERS} == {4}
+    assert {n.split("@")[1] for n in state.tensors if n.startswith(("norm1.weight", "fc.bias"))} == {"1", "0.5", "0.25"}
+    assert all(orthogonality(t).item() < 1e-8 for n, t in state.tensors.items() if n.endswith(".basis"))
+
+
+def test_the_loss_adds_the_orthogonality_of_every_basis():
+    method = create("flanc", {"orthogonality": 0.3}, tiers=(1.0, 0.5, 0.25))
+    state = method.init(DIGITS, TIERS, generator(0, "init"))
+    state = state.replace({n: t + 0.1 if "basis" in n else t for n, t in state.tensors.items()})
+    module = loaded(method, state, TIERS[1])
+    batch = Batch(torch.ones(2, 1, 8, 8), torch.tensor([1, 2]))
+    penalty = 0.0
+    for name, tensor in state.tensors.items():
+        if name.endswith(".basis"):
+            rows = tensor.double().numpy().reshape(len(tensor), -1)
+            penalty += float(np.sum((rows @ rows.T - np.eye(len(rows))) ** 2))
+    plain = nn.functional.cross_entropy(module(batch.x), batch.y)
+    assert penalty > 1
+    assert method.local_loss(module, batch, {}).item() == pytest.approx(plain.item() + 0.3 * penalty, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [RecurrentArchitecture, Elman])
+def test_recurrent_layers_are_composed_and_deployed_plain(kind):
+    architecture = kind("cnn-digits", (5, 6), 3)
+    method = create("flanc", tiers=(1.0, 0.5))
+    tiers = (Tier(1.0), Tier(0.5))
+    method.check(architecture, tiers, 2)
+    state = method.init(architecture, tiers, generator(0, "init"))
+    assert "rnn.basis_hh_l1_reverse" in state.tensors
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 5, 6))).float()
+    for tier in tiers:
+        module, plain = loaded(method, state, tier), method.deploy(state, tier)
+        assert isinstance(plain.rnn, architecture.kind)
+        assert {n: t.shape for n, t in plain.state_dict().items()} == {
+            n: t.shape for n, t in architecture.build(tier.ratio).state_dict().items()
+        }
+        torch.testing.assert_close(module(x), plain(x), rtol=1e-5, atol=1e-6)
+        method.local_loss(module, Batch(x, torch.tensor([0, 1, 2])), {}).backward()
+        assert all(p.grad is not None and bool(p.grad.any()) for n, p in module.named_parameters() if "bias" not in n)
+    cost = tier_cost(method, architecture, tiers[1], training_of(RunConfig()))
+    assert cost.macs_compose > 0
+    assert not cost.uncounted_ops
+
+
+def test_costs_are_those_of_the_plain_width_and_composition_beside_them():
+    method, training = create("flanc", tiers=(1.0, 0.5, 0.25)), training_of(RunConfig())
+    for tier in TIERS:
+        cost = tier_cost(method, DIGITS, tier, training)
+        plain = tier_cost(create("fedavg", tiers=(tier.ratio,)), DIGITS, tier, training)
+        assert cost.macs_forward == plain.macs_forward
+        assert cost.macs_backward == plain.macs_backward
+        assert plain.macs_compose == 0
+        # W = V·U and its two gradients, and V·Vᵀ and its gradient twice over.
+        products = grams = 0
+        for layer in composed_layers(method.network(DIGITS, tier)).values():
+            (outputs, fragments, r2), length = layer.coefficients.shape, layer.basis[0].numel()
+            products += 3 * outputs * fragments * r2 * length
+            grams += 3 * r2 * r2 * length
+        assert cost.macs_compose == products + grams
+
+
+@pytest.mark.parametrize(
+    ("options", "tiers", "message"),
+    [
+        (
+            {},
+            (1.0, 0.08),
+            "layer conv2: its 32, 3 input channels at the run's widths have no common divisor for R1; choose widths",
+        ),
+        (
+            {"basis_channels": {"conv2": 16}},
+            (1.0, 0.25),
+            "layer conv2: R1 = 16 does not divide 8 input channels; 32, 8 are needed",
+        ),
+        (
+            {"basis_count": {"conv2": 40}},
+            (1.0, 0.25),
+            "layer conv2: R2 = 40 bases of 9x4 numbers cannot be orthonormal; expected 1 to 36",
+        ),
+        (
+            {"basis_count": {"conf2": 4}},
+            (1.0,),
+            "method_options.basis_count: there is no layer 'conf2'; did you mean 'conv2'? known",
+        ),
+    ],
+)
+def test_what_cannot_be_composed_is_refused_before_training(options, tiers, message):
+    method = create("flanc", options, tiers=tiers)
+    with pytest.raises(ConfigError) as error:
+        method.check(DIGITS, tuple(map(Tier, tiers)), 4)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("orthogonality", -1.0), ("share", 0.0), ("bases", 0.0), ("basis_channels", {"conv2": 0})]
+)
+def test_options_out_of_range_are_named(key, value):
+    with pytest.raises(ConfigError, match=f"method_options.{key}"):
+        create("flanc", {key: value})
+
+
+def test_a_tier_that_nobody_trained_keeps_all_that_is_its_own():
+    method = create("flanc", tiers=(1.0, 0.5, 0.25))
+    state = method.init(DIGITS, TIERS, generator(0, "init"))
+    submodel = method.submodel(state, TIERS[1], generator(0, "s"))
+    update = Update(0, TIERS[1], {n: t + 1 for n, t in submodel.tensors.items()}, submodel.places, 3)
+    after = method.aggregate(state, [update]).tensors
+    for name, before in state.tensors.items():
+        own = name.endswith(".basis") or name.endswith("@0.5")
+        assert torch.allclose(after[name], before + 1) if own else torch.equal(after[name], before), name
+
+
+def test_costs_of_a_width_that_is_no_tier_can_be_asked_for():
+    method = create("flanc", tiers=(0.5, 0.25))
+    assert tier_cost(method, DIGITS, Tier(1.0), training_of(RunConfig())).params > 0
+    state = method.init(DIGITS, TIERS[1:], generator(0, "init"))
+    assert method.global_tier(state) == Tier(0.5)

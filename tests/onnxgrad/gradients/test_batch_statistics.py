@@ -1,0 +1,55 @@
+"""A network with torch's own BatchNorm: a step in ONNX normalises with the batch, and moves the running statistics as torch does."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from gradient_case import draw, session_of
+from onnx import load_from_string
+from torch import nn
+
+from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.batch_statistics import exportable
+from edgefl.onnxgrad.loss import loss_graph
+from edgefl.onnxgrad.step import StepRule, training_graphs
+
+
+def network() -> nn.Sequential:
+    """Layers with and without scale and shift, over maps and over vectors."""
+    head = [nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3, momentum=0.25), nn.ReLU(), nn.BatchNorm2d(3, affine=False, eps=1e-3)]
+    return nn.Sequential(*head, nn.Flatten(), nn.Linear(12, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).train()
+
+
+def test_a_step_with_running_statistics() -> None:
+    x, y, own = torch.tensor(2 * draw(5, 1, 4, 4) + 1).float(), torch.tensor([0, 2, 1, 1, 0]), network()
+    expected = copy.deepcopy(own)
+    graph = loss_graph(own, lambda net, batch: F.cross_entropy(net(batch.x), batch.y), torch.zeros(2, 1, 4, 4), 3)
+    assert torch.equal(own[1].running_mean, torch.zeros(3))
+    assert not any("forward" in vars(layer) for layer in own)
+    session = session_of(load_from_string(training_graphs(graph, StepRule("sgd", 0.0, ()))[0]))
+    tensors = {**dict(own.named_parameters()), **dict(own.named_buffers())}
+    fed = {role: tensors[name].detach().numpy() for name, role in graph.roles.items()}
+    fed |= {"x": x.numpy(), "y": y.numpy(), "lr": np.array(0.5, np.float32)}
+    names = [value.name for value in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {value.name: fed[value.name] for value in session.get_inputs()}), strict=True))
+
+    loss = F.cross_entropy(expected(x), y)
+    loss.backward()
+    torch.optim.SGD(expected.parameters(), 0.5).step()
+    after = {**dict(expected.named_parameters()), **dict(expected.named_buffers())}
+    np.testing.assert_allclose(found["loss"], loss.item(), rtol=1e-5)
+    assert sum(role.startswith("s.") for role in graph.roles.values()) == 6
+    for name, role in graph.roles.items():
+        np.testing.assert_allclose(found[f"{role}.out"], after[name].detach().numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_mean_over_all_batches_is_refused() -> None:
+    with (
+        pytest.raises(EdgeflError, match="layer 0: BatchNorm with momentum None"),
+        exportable(nn.Sequential(nn.BatchNorm1d(2, momentum=None))),
+    ):
+        pass

@@ -1,0 +1,73 @@
+"""Graphs are decomposed only where they must be: what is replaced in place computes the same, and the rest takes torch's own way."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from edgefl.onnxgrad import decomposing, export
+from edgefl.onnxgrad.export import forward_graph
+
+
+class Plain(nn.Module):
+    """Every operation that is replaced in place: ``x`` (n, 3, 4, 4) → (n, 2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(48, 2, generator=torch.Generator().manual_seed(1)))
+        self.kept = nn.BatchNorm2d(3)
+        self.kept.running_mean = torch.tensor([0.5, -1.0, 2.0])
+        self.kept.running_var = torch.tensor([0.25, 4.0, 1.5])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.batch_norm(self.kept(x), None, None, training=True)
+        return (F.linear(x.flatten(1), self.weight.T) + self.weight.flatten().square().sum()).flatten(1)
+
+
+class Diagonal(nn.Module):
+    """An operation without a form that is not replaced in place."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean((2, 3)) @ torch.eye(3, dtype=x.dtype)[:, :2]
+
+
+@pytest.fixture
+def decomposed(monkeypatch):
+    """Return a list that grows by one for each graph that torch decomposes."""
+    from torch.onnx._internal.exporter import _fx_passes as passes
+
+    calls, original = [], passes.decompose_with_registry
+    spared = decomposing.sparing(lambda program, registry: calls.append(program) or original(program, registry))
+    monkeypatch.setattr(export, "_decomposition", lambda: (passes, "decompose_with_registry", spared))
+    return calls
+
+
+@pytest.mark.parametrize(("module", "times"), [(Plain(), 0), (Diagonal(), 1)])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_graphs_compute_what_the_network_does_however_they_were_made(module, times, batch, decomposed):
+    graph = forward_graph(module.eval(), (3, 4, 4))
+    assert len(decomposed) == times
+    x = torch.randn(batch, 3, 4, 4, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        expected = module(x).numpy()
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_that_change_are_left_to_torch(decomposed):
+    """A graph that writes over what it reads is not functional; the exporter makes it so."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1).relu_()[:, :2] * 2
+
+    forward_graph(Counting().eval(), (3, 4, 4))
+    assert len(decomposed) == 1

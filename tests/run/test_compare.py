@@ -1,0 +1,254 @@
+"""Comparisons: who takes part with which tiers, what the figures of a comparison are, and what its page and tables say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from click.testing import CliRunner
+from pages import Page, figures_of, printed
+from plotly.offline import get_plotlyjs
+
+from edgefl.cli.compare import command
+from edgefl.config import RunConfig
+from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
+from edgefl.report.compare_page import compare_page
+from edgefl.report.compare_table import compare_table, to_plain, to_rich
+from edgefl.report.comparison import Contender, Played, comparison_of, curve_of
+from edgefl.run.compare import compare
+from edgefl.run.compare_entries import Asked, Entry, asked_of, parts_of
+
+SMALL = RunConfig(rounds=1, clients=4, local_epochs=1, model="mlp", data_share=0.3)
+
+
+def played(seed: int, accuracies: list[float], *, sent: int = 100, tiers: tuple[float, ...] = (1, 0.5)) -> Played:
+    """A run whose every round sends ``sent`` bytes each way, takes 10·sent MACs, 2 s and 3 J; the second tier is 0.1 worse."""
+    clients = [{"status": "trained", "tier": tier} for tier in tiers]
+    rounds = []
+    for number, value in enumerate(accuracies, 1):
+        accuracy = {"global": value} | {f"{tier:g}": value - 0.1 * at for at, tier in enumerate(tiers)}
+        spent = {"download_bytes": sent, "upload_bytes": sent, "macs": 10 * sent, "energy_j": 3.0, "clock_s": 2.0 * number}
+        rounds.append({"round": number, "accuracy": accuracy if value >= 0 else {}, "clients": clients, **spent})
+    rows = [{"tier": tier, "params": int(1000 * tier), "uncounted_ops": []} for tier in tiers]
+    about = {"model": "mlp", "dataset": "digits", "fleet": "phone", "rounds": len(rounds), "accuracy_of": "global"}
+    totals = {"download_bytes": sent * len(rounds), "upload_bytes": sent * len(rounds), "host_s": 1.0}
+    return Played(seed, {**about, **totals, "tiers": rows}, rounds)
+
+
+def contender(label: str, *runs: Played, **changes: Any) -> Contender:
+    values = {"label": label, "method": label, "title": label.title(), "tiers_why": "because", "options": {}, "failures": {}}
+    return Contender(**{**values, "runs": runs, **changes})
+
+
+def two() -> dict[str, Any]:
+    """A comparison of a quick method with two seeds and a cheap one with one tier, of which one seed failed."""
+    quick = contender("quick", played(0, [0.5, 0.7, 0.9]), played(1, [0.3, 0.9, 0.8]))
+    cheap = contender(
+        "cheap", played(0, [0.2, 0.4, 0.6], sent=10, tiers=(0.5,)), failures={1: "no device fits\n  needs 2, has 1"}
+    )
+    return comparison_of([quick, cheap], [0, 1], (1.0, 0.5))
+
+
+def test_a_curve_is_the_mean_over_seeds_of_accuracy_and_of_what_was_spent_so_far() -> None:
+    points = curve_of([played(0, [0.5, -1, 0.9]), played(1, [0.3, -1, 0.8], sent=300)])
+    assert [point["round"] for point in points] == [1, 3]
+    assert points[0]["accuracy"] == pytest.approx(0.4)
+    assert (points[0]["lowest"], points[0]["highest"]) == (0.3, 0.5)
+    # Bytes after three rounds: 3 · 200 and 3 · 600; MACs 3 · 1000 and 3 · 3000.
+    assert (points[1]["bytes"], points[1]["macs"], points[1]["simulated_s"], points[1]["energy_j"]) == (1200, 6000, 6, 9)
+
+
+def test_the_target_is_the_lowest_final_accuracy_and_read_off_the_mean_curve() -> None:
+    quick, cheap = two()["methods"]
+    assert two()["target_accuracy"] == 0.6
+    assert quick["accuracy"]["mean"] == pytest.approx(0.85)
+    assert quick["accuracy"]["sd"] == pytest.approx(0.0707, abs=1e-4)  # of 0.9 and 0.8, with n − 1
+    # Its mean curve is 0.4, 0.8, 0.85: 0.6 is first there in round 2, after 2 · 200 bytes.
+    assert quick["to_target"] == {"round": 2, "bytes": 400, "macs": 2000, "simulated_s": 4, "energy_j": 6}
+    assert cheap["to_target"]["round"] == 3
+    assert cheap["accuracy"]["sd"] is None
+    assert cheap["seeds"] == [0]
+    assert quick["tier_accuracy"]["0.5"]["mean"] == pytest.approx(0.75)
+    assert (quick["params"], quick["bytes"]["mean"]) == ({"1": 1000, "0.5": 500}, 600)
+
+
+def test_a_method_without_a_run_is_a_row_of_dashes_with_its_reason() -> None:
+    summary = comparison_of([contender("quick", played(0, [0.5])), contender("none", failures={0: "too large"})], [0], (1.0,))
+    assert summary["methods"][1]["to_target"] is None
+    assert summary["target_accuracy"] == 0.5
+    rows = compare_table(summary).rows
+    assert rows[1][0] == "none"
+    assert set(rows[1][1:]) == {"–", "none (failed: 0)"}
+    assert "none, seed 0: failed: too large" in to_plain(summary)
+    assert "too large" in Page(compare_page(summary)).text
+
+
+def test_the_tables_hold_the_figures() -> None:
+    summary = two()
+    table = compare_table(summary)
+    first = {f"{c.group} {c.head}".strip(): text for c, text in zip(table.columns, table.rows[0], strict=True)}
+    assert first["accuracy"] == "85.0 ± 7.1 %"
+    assert (first["until 60.0 % round"], first["until 60.0 % bytes"], first["until 60.0 % time"]) == ("2", "400 B", "4.00 s")
+    assert (first["accuracy per tier 0.5"], first["parameters per tier 1"], first["runs seeds"]) == (
+        "75.0 ± 7.1 %",
+        "1.00 k",
+        "0, 1",
+    )
+    text = printed(to_rich(summary, 80), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "85.0 ± 7.1 %" in text
+    plain = to_plain(summary).splitlines()
+    assert plain[0].startswith("method quick, tiers 1, 0.5; accuracy 85.0 ± 7.1 %, of global; until 60.0 % round 2, bytes 400 B")
+    assert plain[-1] == "cheap, seed 1: failed: no device fits"
+
+
+def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
+    own = played(0, [0.9])
+    own.summary["accuracy_of"] = "clients"  # type: ignore[index]
+    lazy = played(0, [0.8])
+    lazy.rounds[0]["clients"].pop()
+    summary = comparison_of([contender("own", own), contender("lazy", lazy)], [0], (1.0, 0.5))
+    text = Page(compare_page(summary)).text
+    assert "Not one kind of accuracy: of own it is the mean over clients" in text
+    assert "of lazy it is the global model's" in text
+    assert summary["methods"][1]["untrained_tiers"] == ["0.5"]
+    assert "lazy: nobody trained tier 0.5" in to_plain(summary)
+    bars = figures_of(compare_page(summary))["compare-tiers"]["data"]
+    assert [trace["marker"]["pattern"]["shape"] for trace in bars] == [["", ""], ["", "/"]]
+
+
+def test_the_page_draws_a_line_per_method_and_a_band_where_there_are_seeds() -> None:
+    page = compare_page(two())
+    figures = figures_of(page)
+    assert list(figures) == ["compare-bytes", "compare-macs", "compare-simulated_s", "compare-tiers"]
+    band, quick, cheap = figures["compare-bytes"]["data"]
+    assert band["fill"] == "toself"
+    assert band["y"] == [0.5, 0.9, 0.9, 0.8, 0.7, 0.3]
+    assert (quick["name"], quick["x"], quick["y"]) == ("quick", [200, 400, 600], pytest.approx([0.4, 0.8, 0.85]))
+    assert cheap["x"] == [20, 40, 60]
+    assert quick["line"]["color"] == band["fillcolor"] != cheap["line"]["color"]
+    assert all(go.Figure(figure).data for figure in figures.values())
+    text = Page(page).text
+    assert "cheap reaches 60.0 %, which all methods reach, with least: 60 B; quick takes most: 400 B, 6.67 times as much." in text
+    assert [level for level, _ in Page(page).headings][:3] == [1, 2, 2]
+    assert page == compare_page(two())
+
+
+def test_the_page_loads_nothing_and_escapes_what_it_shows() -> None:
+    evil = "<script>alert(1)</script><b>&\"'"
+    summary = two()
+    summary["dataset"] = evil
+    summary["methods"][0] |= {"label": evil, "tiers_why": evil, "options": {evil: evil}}
+    summary["methods"][1]["failures"][0]["reason"] = evil
+    rendered = compare_page(summary)
+    bare = rendered.replace(get_plotlyjs(), "")
+    assert "<script>alert" not in bare
+    assert not {"src", "href", "srcset"}.intersection(name for name, _ in Page(bare).attributes)
+    assert not re.search(r"https?://|@import|url\(", bare)
+    assert "<" not in json.dumps(figures_of(rendered))
+
+
+@pytest.mark.parametrize(
+    ("methods", "changes", "message"),
+    [
+        (["fedhn"], {}, "did you mean 'fedhm'"),
+        (["fedavg@2"], {}, r"'fedavg@2': expected a ratio in \(0, 1\] after @"),
+        (["fedavg@half"], {}, "such as fedavg@0.5"),
+        ([], {}, "methods: expected at least one"),
+        (["fedhm", "fedavg@0.5", "fedavg@0.50"], {}, r"methods: fedavg@0\.5 is there 2 times"),
+        (["fedhm"], {"seeds": ()}, "seeds: expected different whole numbers from 0, got none"),
+        (["fedhm"], {"seeds": (1, 1)}, "seeds: .* got 1, 1"),
+        (["fedhm"], {"options": {"prism": {"a": 1}}}, "method options of prism: not among the methods: fedhm"),
+        (["fedhm"], {"options": {"fedhm": {"frobenius": 1}}}, "fedhm: method_options.frobenius: fedhm has no such option"),
+        (["heterofl", "fedhm"], {"config": RunConfig(objective="dyn")}, "fedhm: objective: dyn makes no sense with FedHM"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_written(
+    methods: list[str], changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        compare(methods, out=tmp_path / "c", **{"config": SMALL, **changes})
+    assert not (tmp_path / "c").exists()
+
+
+def test_every_wrong_configuration_is_in_the_message() -> None:
+    asked = asked_of(["fedhm", "heterofl"], SMALL, None, {"fedhm": {"x": 1}, "heterofl": {"y": 2}})
+    with pytest.raises(ConfigError, match=r"fedhm: method_options\.x.*; heterofl: method_options\.y"):
+        parts_of(asked)
+
+
+def test_options_of_a_configuration_belong_to_its_method() -> None:
+    config = SMALL.model_copy(update={"method": "fedhm", "method_options": {"temperature": 3.0}})
+    assert asked_of(["fedhm", "fedavg"], config, None, {}).options == {"fedhm": {"temperature": 3.0}}
+    with pytest.raises(ConfigError, match="method options of fedhm"):
+        asked_of(["fedavg"], config, None, {})
+
+
+def test_all_methods_have_the_tiers_of_the_first_that_has_several() -> None:
+    parts, asked = parts_of(asked_of(["fedavg", "heterofl", "fedhm"], SMALL, (0, 1), {}))
+    assert asked.config.tiers == (1.0, 0.5, 0.25)
+    assert [(part.number, part.name) for part in parts[:4]] == [
+        (0, "fedavg, seed 0"), (1, "heterofl, seed 0"), (2, "fedhm, seed 0"), (3, "fedavg, seed 1"),
+    ]  # fmt: skip
+    assert {part.config.tiers for part in parts if part.entry.method != "fedavg"} == {(1.0, 0.5, 0.25)}
+
+
+def test_a_one_size_method_trains_the_largest_tier_that_every_class_fits() -> None:
+    # The deadline is what the fastest class needs for the whole network: at 5 epochs of digits the others do not make it.
+    config = RunConfig(clients=8, local_epochs=5, tiers=(1.0, 0.5, 0.25), tier_assignment="dynamic", tier_shares=(0.2, 0.3, 0.5))
+    parts, _ = parts_of(asked_of(["fedavg", "fedavg@1", "lowrank"], config, None, {}))
+    chosen, held, low = parts
+    assert chosen.config.tiers == (0.5,)
+    assert "of 1, 0.5, 0.25 that every class fits" in chosen.tiers_why
+    # With one tier there is nothing to draw.
+    assert (chosen.config.tier_assignment, chosen.config.tier_shares) == ("auto", None)
+    assert held.config.tiers == (1.0,)
+    # A default below 1 is never exceeded.
+    assert low.config.tiers is not None
+    assert max(low.config.tiers) <= 0.25  # type: ignore[type-var]
+
+
+def test_what_was_asked_is_read_back(tmp_path: Path) -> None:
+    asked = Asked(
+        ("fedhm", "fedavg@0.5"), SMALL.model_copy(update={"tiers": (1.0, 0.5)}), (0, 3), {"fedhm": {"temperature": 2.0}}
+    )
+    path = tmp_path / "comparison.toml"
+    path.write_text(asked.to_toml())
+    assert Asked.of_file(path) == asked
+    assert Asked.of_file(path, {"workers": 2}).config.workers == 2
+    path.write_text("methods = []\n")
+    with pytest.raises(CheckpointError, match="expected the keys methods, seeds, config and options"):
+        Asked.of_file(path)
+
+
+def test_nobody_fits_anything_is_status_3_and_nothing_is_written(tmp_path: Path) -> None:
+    config = SMALL.model_copy(update={"profile": "micro-controller", "model": "cnn-digits", "on_shortfall": ("tier",)})
+    with pytest.raises(BudgetError, match=r"no run of the comparison can be played:\nfedhm, seed 0: no device of the fleet fits"):
+        compare(["fedhm", "heterofl@1"], config, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_the_label_of_an_entry_is_its_shortest_form() -> None:
+    assert [Entry.of(text).label for text in ("fedhm", " fedavg@.25", "fedavg@1.0")] == ["fedhm", "fedavg@0.25", "fedavg@1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "c"], "give --methods"),
+        (["--methods", "fedhm", "--out", "c", "--seeds", "a"], "is not a list of whole numbers such as 0,1,2"),
+        (["--methods", "fedhm", "--out", "c", "--method-option", "x=1"], "give NAME.x=VALUE"),
+        (["--methods", "fedhm"], "Missing option '--out'"),
+    ],
+)
+def test_the_command_says_what_it_needs(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 2
+    assert message in result.output

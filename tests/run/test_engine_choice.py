@@ -1,0 +1,129 @@
+"""The engine by trial: what is measured is kept, what is chosen is said, and a run goes on with what it began with."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from edgefl import RunConfig, simulate
+from edgefl.config import changed
+from edgefl.errors import CheckpointError, ConfigError
+from edgefl.run import engine_choice as choosing
+from edgefl.run.engine_choice import Trial, choose
+from edgefl.run.prepare import prepare
+from edgefl.run.simulate import resumed_config
+
+SHORT = {
+    "dataset": "digits", "model": "mlp", "method": "fedavg", "tiers": (1.0,), "rounds": 2, "clients": 6, "per_round": 4,
+    "local_epochs": 1, "seed": 3, "conditions": "ideal", "profile": "laptop",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_a_trial_measures_both_ways_and_is_kept(tmp_path, monkeypatch):
+    session = prepare(RunConfig.of(SHORT))
+    choice = choose(session)
+    (path,) = (tmp_path / "cache" / "edgefl" / "trials").glob("*.json")
+    kept = json.loads(path.read_text())
+    assert 0 < kept["alone_s"] < 1
+    assert 0 < kept["together_s"] < 1
+    assert kept["of"]["model"] == "mlp"
+
+    def again(*given):
+        raise AssertionError("measured twice")
+
+    monkeypatch.setattr(choosing, "tried", again)
+    assert choose(session) == choice
+    path.write_text("{")  # a file that is cut is no trial
+    with pytest.raises(AssertionError, match="measured twice"):
+        choose(session)
+
+
+def test_a_cache_that_cannot_be_written_costs_a_trial_and_nothing_else(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    assert choose(prepare(RunConfig.of(SHORT))).engine in ("inline", "group")
+
+
+@pytest.mark.parametrize(
+    ("trial", "rounds", "engine", "workers"),
+    [
+        (Trial(0.001, 0.0005), 1, "group", 1),
+        (Trial(0.001, 0.00099), 1, "inline", 1),
+        (Trial(0.001, None), 1, "inline", 1),
+        (Trial(0.5, None), 100, "pool", 3),
+        (Trial(0.01, 0.005), 1000, "group", 3),
+    ],
+)
+def test_long_runs_take_workers_and_steps_that_gain_are_taken_together(monkeypatch, trial, rounds, engine, workers):
+    monkeypatch.setattr(choosing, "tried", lambda *given: trial)
+    monkeypatch.setattr(choosing, "usable_threads", lambda: 3)
+    session = prepare(RunConfig.of(SHORT))
+    choice = choose(replace(session, config=session.config.model_copy(update={"rounds": rounds})))
+    assert (choice.engine, choice.workers) == (engine, workers)
+
+
+def test_where_steps_cannot_be_taken_together_no_trial_says_otherwise():
+    session = prepare(RunConfig.of({**SHORT, "method": "fjord", "tiers": (1.0, 0.5)}))
+    assert choosing.tried(session, session.tiers[0], 1).together_s is None
+
+
+def test_a_run_says_what_it_took_and_goes_on_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(choosing, "tried", lambda *given: Trial(0.001, 0.0001))
+    said = []
+    config = RunConfig.of({**SHORT, "engine": "auto"})
+    result = simulate(config, tmp_path / "run", notify=said.append)
+    assert any(line.startswith("engine group, 1 worker: a step takes 1.00 ms, among 5 0.10 ms") for line in said)
+    stored = RunConfig.load(result.folder / "config.toml", {})
+    assert (stored.engine, stored.workers) == ("group", 1)
+    monkeypatch.setattr(choosing, "tried", lambda *given: Trial(0.001, None))
+    assert resumed_config(result.folder, {"engine": "auto"}).engine == "group"
+    simulate(config, tmp_path / "run", resume=True)
+    with pytest.raises(CheckpointError, match="engine was 'group', now 'inline'"):
+        simulate(RunConfig.of({**SHORT, "engine": "inline"}), tmp_path / "run", resume=True)
+
+
+def test_alone_and_together_differ_by_rounding_only(tmp_path):
+    runs = {name: simulate(RunConfig.of({**SHORT, "engine": name}), tmp_path / name) for name in ("inline", "group")}
+    lines = {
+        name: [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()] for name, run in runs.items()
+    }
+    for one, other in zip(lines["inline"], lines["group"], strict=True):
+        for first, second in zip(one["clients"], other["clients"], strict=True):
+            loss = first.pop("train_loss"), second.pop("train_loss")
+            assert loss[0] == pytest.approx(loss[1], rel=1e-4)
+            assert first == second
+        assert one["clock_s"] == other["clock_s"]
+    assert runs["inline"].global_accuracy == pytest.approx(runs["group"].global_accuracy, abs=0.01)
+
+
+def test_groups_have_the_same_bits_for_any_number_of_workers(tmp_path):
+    for workers in (1, 2):
+        simulate(RunConfig.of({**SHORT, "engine": "group", "workers": workers}), tmp_path / str(workers))
+    first, second = ((tmp_path / str(n) / "model.safetensors").read_bytes() for n in (1, 2))
+    assert first == second
+
+
+def test_what_takes_clients_one_by_one_refuses_groups():
+    with pytest.raises(ConfigError, match="enforce hard takes them one by one"):
+        RunConfig.of({"engine": "group", "enforce": "hard"})
+    with pytest.raises(ConfigError, match="runtime onnx takes them one by one"):
+        RunConfig.of({"engine": "group", "runtime": "onnx"})
+    assert changed(RunConfig(engine="group", workers=2), RunConfig(engine="group")) == []
+
+
+def test_a_device_that_is_not_there_is_refused():
+    import torch
+
+    with pytest.raises(ConfigError, match="cuda trains in torch"):
+        prepare(RunConfig.of({**SHORT, "device": "cuda", "runtime": "onnx"}))
+    if torch.cuda.is_available():
+        assert prepare(RunConfig.of({**SHORT, "device": "cuda"})).clients.device.type == "cuda"
+        return
+    with pytest.raises(ConfigError, match="torch finds no CUDA device here"):
+        prepare(RunConfig.of({**SHORT, "device": "cuda"}))
