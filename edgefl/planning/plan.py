@@ -33,7 +33,7 @@ from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
 from edgefl.report.summary import cost_row
 from edgefl.rng import generator
-from edgefl.run.session import one_thread
+from edgefl.util.threads import one_thread
 from edgefl.wire.payload import payload_bytes
 
 Allocate = Literal["uniform", "spectral"]

@@ -21,8 +21,8 @@ from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods
 from edgefl.report.summary import cost_row
-from edgefl.run.session import one_thread
 from edgefl.server.assignment import fastest_round_s
+from edgefl.util.threads import one_thread
 from edgefl.wire.codecs import CODECS
 from edgefl.wire.payload import header_bytes, tensor_bytes
 

@@ -21,13 +21,14 @@ from edgefl.run.bundle import Source, build_bundle
 from edgefl.run.folder import MODEL, RunFolder
 from edgefl.run.handed_out import Offer, check_aggregates, offer, run_of
 from edgefl.run.prepare import prepare
-from edgefl.run.session import Session, one_thread
+from edgefl.run.session import Session
 from edgefl.run.trained import Trained, accuracies, representatives, resumed
 from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.control_variates import Control
 from edgefl.server.exchange import Outbox
 from edgefl.server.state import Standing
 from edgefl.util.files import sha256, whole_folder, write_bytes, write_json
+from edgefl.util.threads import one_thread
 from edgefl.wire.update_file import DeviceUpdate, Received, read_update, receive
 
 Notify = Callable[[str], None]

@@ -16,11 +16,12 @@ from edgefl.report.participation import participation_rows
 from edgefl.report.summary import class_rows, tier_rows, totals
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
-from edgefl.run.session import Session, about, one_thread
+from edgefl.run.session import Session, about
 from edgefl.run.simulate import OnRound, RunResult
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import Standing
 from edgefl.util.files import write_bytes, write_json
+from edgefl.util.threads import one_thread
 
 CONFIG = "dry-run.toml"
 """A name of its own: what is here is no run that could be resumed."""

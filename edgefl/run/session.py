@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
@@ -213,14 +211,3 @@ def about(session: Session) -> dict[str, Any]:
     asked = {"over_selection": session.conditions.over_selection, "deadline_s": session.plan.deadline_s}
     own = {"fleet": session.fleet.name, "assumed": list(session.fleet.assumed)}
     return {"format": 1, **{key: getattr(config, key) for key in keys}, **asked, **own}
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread: sums then come out to the same bits on any number of cores and workers."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

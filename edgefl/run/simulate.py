@@ -18,13 +18,14 @@ from edgefl.report.participation import participation_rows
 from edgefl.report.summary import class_rows, tier_rows, totals
 from edgefl.run.folder import MODEL, Keeper, RunFolder
 from edgefl.run.prepare import prepare
-from edgefl.run.session import Session, about, one_thread
+from edgefl.run.session import Session, about
 from edgefl.run.trained import Trained, accuracies, checkpoint_of, fleet_of, of_clients, representatives, resumed
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import Standing
 from edgefl.timing.spans import span
 from edgefl.timing.stages import Stopwatch, added, check_trace
 from edgefl.util.files import read_toml, sha256, write_bytes, write_json
+from edgefl.util.threads import one_thread
 
 # What exports networks and draws pages takes a second to import, and no round needs it: see the functions that do.
 if TYPE_CHECKING:

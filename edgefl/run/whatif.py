@@ -9,7 +9,7 @@ from typing import Any
 from edgefl.config import RunConfig
 from edgefl.run.dry_run import outcome_of
 from edgefl.run.prepare import chosen_tiers, prepare
-from edgefl.run.session import one_thread
+from edgefl.util.threads import one_thread
 
 OnPolicy = Callable[[str], None]
 

@@ -14,9 +14,9 @@ from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Cost, Outcome, Tier
 from edgefl.run.prepare import prepare
-from edgefl.run.session import one_thread
 from edgefl.run.simulate import play
 from edgefl.server.client_store import ClientStore
+from edgefl.util.threads import one_thread
 
 CLASSES = 10
 # A fleet whose deadline leaves time for twice the bytes; two clients, because the second round has memories and variates to send.

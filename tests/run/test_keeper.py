@@ -13,12 +13,12 @@ from edgefl.errors import StorageError
 from edgefl.registry import methods
 from edgefl.run.folder import Keeper, RunFolder
 from edgefl.run.prepare import prepare
-from edgefl.run.session import one_thread
 from edgefl.run.trained import Trained, accuracies
 from edgefl.server import checkpoint
 from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import Standing
+from edgefl.util.threads import one_thread
 
 
 def state(round_: int) -> Checkpoint:

@@ -10,11 +10,12 @@ from typing import Any
 from edgefl.config import RunConfig
 from edgefl.records import RoundRecord, Tier
 from edgefl.run.prepare import prepare
-from edgefl.run.session import Session, one_thread
+from edgefl.run.session import Session
 from edgefl.run.simulate import play
 from edgefl.run.trained import Trained, of_clients
 from edgefl.server import evaluate
 from edgefl.server.client_store import ClientStore
+from edgefl.util.threads import one_thread
 
 
 def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
