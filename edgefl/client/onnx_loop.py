@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from edgefl.client.loop import OverMemory, Trained, batches
 from edgefl.client.training import Training
 from edgefl.models.base import named_tensors
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, SHARE, STATES
 from edgefl.onnxgrad.stepper import ArenaFullError, StepGraphs, Stepper, peak_bytes
 
 
@@ -37,7 +38,8 @@ def train_in_onnx(
     Raises:
         OverMemory: a step holds more than ``memory_bytes``.
     """
-    arrays = {role: tensor.detach().numpy() for name, tensor in named_tensors(module).items() if (role := graphs.roles.get(name))}
+    tensors, names = named_tensors(module), graphs.roles.tensors
+    arrays = {value: tensors[name].detach().numpy() for name, value in names.items()}
     arrays["present"] = present.numpy()
     samples, labels = x.numpy(), y.numpy()
     held_bytes = _held_bytes(graphs, arrays, training)
@@ -58,17 +60,16 @@ def train_in_onnx(
                 if not capped and memory_bytes is not None and held_bytes + peak > memory_bytes:
                     raise OverMemory(held_bytes + peak, peak)
             try:
-                value = stepper.step(*batch, kind, micro)
+                value = stepper.step(*batch, kind=kind, part=micro)
             except ArenaFullError as full:
                 raise OverMemory(held_bytes + full.need_bytes, full.need_bytes) from None
             total += value * len(part)
             steps += 1
     after = stepper.tensors()
     with torch.no_grad():
-        for name, tensor in named_tensors(module).items():
-            role = graphs.roles.get(name)
+        for name, role in names.items():
             if role in after:
-                tensor.copy_(torch.from_numpy(after[role]))
+                tensors[name].copy_(torch.from_numpy(after[role]))
     assert peak is not None  # a shard has at least one sample
     return Trained(total / len(labels), steps, peak, held_bytes + peak)
 
@@ -79,9 +80,10 @@ def beta_of(training: Training) -> float:
 
 
 def _held_bytes(graphs: StepGraphs, arrays: Mapping[str, np.ndarray], training: Training) -> int:
-    """Return what a stepper holds between steps: all that changes twice, to read the one and write the other."""
-    copies = {"p": 2 * {"sgd": 1, "momentum": 2, "adam": 3}[training.optimizer], "s": 2, "f": 1}
-    return sum(copies[role[0]] * arrays[role].nbytes for role in graphs.roles.values() if role in arrays)
+    """Return what a stepper holds between steps: everything that changes twice, to read the one and write the other."""
+    roles, states = graphs.roles, len(STATES[training.optimizer])
+    copies = ((roles.trained, 2 * (1 + states)), (roles.statistics, 2), (roles.frozen, 1))
+    return sum(count * arrays[value].nbytes for values, count in copies for value in values.values())
 
 
 def _metered(
@@ -92,7 +94,7 @@ def _metered(
     x, y = (array[:micro] for array in batch)
     key = (graph, x.shape)
     if key not in _METERED:
-        scalars = {name: np.ones((), np.float32) for name in ("lr", "beta", "share")}
+        scalars = {name: np.ones((), np.float32) for name in (LEARNING_RATE, BETA, SHARE)}
         _METERED[key] = peak_bytes(graph, {**arrays, **stepper.tensors(), **scalars, "x": x, "y": y})
     return _METERED[key]
 

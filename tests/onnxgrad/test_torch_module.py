@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from edgefl.bundle.forms import forward_graph
 from edgefl.errors import InputError
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.export import forward_graph
 from edgefl.onnxgrad.rules import FOLDED, RULES
 from edgefl.onnxgrad.to_torch import load_onnx, module_of
 

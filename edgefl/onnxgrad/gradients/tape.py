@@ -97,7 +97,7 @@ CONSTANT = frozenset(
 """Operators whose outputs do not change with small changes of their inputs."""
 
 
-def rule(*kinds: str) -> Callable[[Rule], Rule]:
+def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
     """Enter a function into the table under the names of operators."""
 
     def enter(function: Rule) -> Rule:
