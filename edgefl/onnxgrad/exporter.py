@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.batch import BATCH
 from edgefl.onnxgrad.graphs import graphs_in
-from edgefl.onnxgrad.lowering import HasForm, traced
+from edgefl.onnxgrad.lowering import LSTM, HasForm, traced
 
 OPSET = 20
 """The newest operator set in which onnxruntime has a kernel of its own for everything that the reference networks export to.
@@ -135,11 +135,11 @@ def _inner() -> tuple[Callable[..., Any] | None, Any]:
     except ImportError:
         return None, None
     known = {"registry", "input_names", "output_names", "optimize", "opset_version", "verbose"}
-    return (
-        (inner, ONNXRegistry.from_torchlib(opset_version=OPSET))
-        if known <= inspect.signature(inner).parameters.keys()
-        else (None, None)
-    )
+    if not known <= inspect.signature(inner).parameters.keys():
+        return None, None
+    table = ONNXRegistry.from_torchlib(opset_version=OPSET)
+    table.register_op(LSTM, table.get_decomps(torch.ops.aten.lstm.input)[0].onnx_function)
+    return inner, table
 
 
 def _has_form() -> HasForm | None:

@@ -39,11 +39,15 @@ def _lstm_shapes(
     return x.new_empty(*x.shape[:2], hidden.shape[-1] * (1 + both)), torch.empty_like(hidden), torch.empty_like(cell)
 
 
+LSTM = torch.ops.edgefl.lstm.default
+"""What the exporter is to translate as it does ``aten.lstm.input``."""
+
+
 class _Whole(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.lstm and isinstance(args[1], (tuple, list)) and torch.compiler.is_exporting():
             x, states, weights, *options = args
-            return torch.ops.edgefl.lstm(x, list(states), list(weights), *options)
+            return LSTM(x, list(states), list(weights), *options)
         return func(*args, **(kwargs or {}))
 
 
@@ -62,9 +66,9 @@ class _Lowered(ExportedProgram):
         """Return a program without the operations of ``decomp_table``, which are those that the exporter has no form for."""
         spared = self.has_form is not None and _replaced(self, self.has_form)
         found = self if spared else super().run_decompositions(decomp_table)
-        for node in found.graph_module.graph.nodes:
-            if node.target is torch.ops.edgefl.lstm.default:
-                node.target = aten.lstm.input
+        if self.has_form is None or not self.has_form(LSTM):
+            for node in found.graph_module.graph.nodes:
+                node.target = aten.lstm.input if node.target is LSTM else node.target
         found.graph_module.recompile()
         return found
 
@@ -126,7 +130,7 @@ def _stays(node: fx.Node, has_form: HasForm) -> bool:
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return bool(target.__module__ == "_operator")
-    known = target in _DROPPED or target is torch.ops.edgefl.lstm.default or has_form(target)
+    known = target in _DROPPED or has_form(target)
     return known and not target._schema.is_mutable
 
 
