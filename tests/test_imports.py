@@ -20,7 +20,7 @@ ROOMS: dict[str, set[str]] = {
     "util": {"errors"},
     "config": {"errors", "util"},
     "timing": {"errors", "util"},
-    "wire": {"errors", "util"},
+    "wire": {"errors", "registry", "util"},
     "factor": {"errors", "records", "timing"},
     "models": {"errors", "registry"},
     "data": {"errors", "registry", "rng"},
