@@ -53,20 +53,20 @@ ROOMS: dict[str, set[str]] = {
 
 # The same among the modules of run/: from what a run consists of to the commands.
 RUN: dict[str, set[str]] = {
-    "session": set(),
+    "run": set(),
     "folder": set(),
-    "prepare": {"session"},
-    "trained": {"session"},
-    "bundle_training": {"session"},
-    "engine_choice": {"session"},
-    "bundle": {"session", "trained", "bundle_training"},
-    "handed_out": {"session", "folder"},
-    "simulate": {"session", "folder", "prepare", "trained", "engine_choice", "bundle"},
-    "device_round": {"session", "folder", "prepare", "trained", "bundle", "handed_out"},
-    "dry_run": {"session", "folder", "prepare", "simulate"},
-    "whatif": {"session", "prepare", "dry_run"},
+    "prepare": {"run"},
+    "trained": {"run"},
+    "bundle_training": {"run"},
+    "engine_choice": {"run"},
+    "bundle": {"run", "trained", "bundle_training"},
+    "handed_out": {"run", "folder"},
+    "simulate": {"run", "folder", "prepare", "trained", "engine_choice", "bundle"},
+    "device_round": {"run", "folder", "prepare", "trained", "bundle", "handed_out"},
+    "dry_run": {"run", "folder", "prepare", "simulate"},
+    "whatif": {"run", "prepare", "dry_run"},
     "compare_entries": {"prepare"},
-    "compare": {"session", "folder", "simulate", "compare_entries"},
+    "compare": {"run", "folder", "simulate", "compare_entries"},
 }
 
 
