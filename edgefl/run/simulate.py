@@ -18,7 +18,7 @@ from edgefl.report.participation import participation_rows
 from edgefl.report.summary import class_rows, tier_rows, totals
 from edgefl.run.folder import MODEL, Keeper, RunFolder
 from edgefl.run.prepare import prepare
-from edgefl.run.session import Session, about
+from edgefl.run.run import Run, about
 from edgefl.run.trained import Trained, accuracies, checkpoint_of, fleet_of, of_clients, representatives, resumed
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import Standing
@@ -97,11 +97,11 @@ def simulate(
         watch = opened.enter_context(Stopwatch())
         prepare_workers(config.engine, config.workers, config.enforce)
         with span("prepare"):
-            session = prepare(config)
+            run = prepare(config)
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{config.dataset}"))
-        if session.config.engine == "auto":
-            session = _with_engine(session, folder if resume else None, say)
-        config = session.config
+        if run.config.engine == "auto":
+            run = _with_engine(run, folder if resume else None, say)
+        config = run.config
         folder.check(config, resume)
         if resume and (summary := folder.summary()) is not None:
             say(f"{folder.path}: the run is complete; nothing left to do")
@@ -110,45 +110,45 @@ def simulate(
             watch.trace_to(Path(trace))
         folder.start(config)
         store = opened.enter_context(folder.client_store())
-        trained = _play(session, folder, store, resume, on_round, say, watch)
+        trained = _play(run, folder, store, resume, on_round, say, watch)
         return _finish(trained, folder, say, watch)
 
 
-def _with_engine(session: Session, begun: RunFolder | None, say: Notify) -> Session:
+def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     """Return the run with an engine by name in the place of ``auto``: the one that it has ``begun`` with, or the fastest."""
     if begun is not None and not begun.is_new():
         stored = RunConfig.load(begun.require("config.toml"), {})
         same = {"engine": stored.engine, "workers": stored.workers}
-        return replace(session, config=session.config.model_copy(update=same))
+        return replace(run, config=run.config.model_copy(update=same))
     from edgefl.run.engine_choice import choose
 
     with span("trial"):
-        choice = choose(session)
+        choice = choose(run)
     say(f"engine {choice.engine}, {choice.workers} {'worker' if choice.workers == 1 else 'workers'}: {choice.why}")
-    return replace(session, config=session.config.model_copy(update={"engine": choice.engine, "workers": choice.workers}))
+    return replace(run, config=run.config.model_copy(update={"engine": choice.engine, "workers": choice.workers}))
 
 
 def play(
-    session: Session, store: ClientStore, standing: Standing | None = None, first: int = 1
-) -> Iterator[tuple[Session, Standing, RoundRecord]]:
-    """Play rounds ``first`` to the last; yield after each the session of its phase, what the server has, and the record."""
-    config = session.config
-    standing = standing or Standing(session.first_state())
-    with open_engine(str(config.engine), config.workers, session.clients) as engine:
+    run: Run, store: ClientStore, standing: Standing | None = None, first: int = 1
+) -> Iterator[tuple[Run, Standing, RoundRecord]]:
+    """Play rounds ``first`` to the last; yield after each the run in its phase, what the server has, and the record."""
+    config = run.config
+    standing = standing or Standing(run.first_state())
+    with open_engine(str(config.engine), config.workers, run.clients) as engine:
         for number in range(first, config.rounds + 1):
             with span("prepare", round=number):
-                session, state = session.advanced(standing.state, number)
-            standing, record = session.play(session.method, replace(standing, state=state), engine, store, number)
+                run, state = run.advanced(standing.state, number)
+            standing, record = run.play(run.method, replace(standing, state=state), engine, store, number)
             if number % config.eval_every == 0 or number == config.rounds:
                 started = time.perf_counter()
                 with span("evaluate", round=number):
-                    accuracy = accuracies(Trained(session, standing.state, store), number)
+                    accuracy = accuracies(Trained(run, standing.state, store), number)
                 record = replace(record, accuracy=accuracy, host_s=record.host_s + time.perf_counter() - started)
-            yield session, standing, record
+            yield run, standing, record
 
 
 def _play(
-    session: Session,
+    run: Run,
     folder: RunFolder,
     store: ClientStore,
     resume: bool,
@@ -158,28 +158,28 @@ def _play(
 ) -> Trained:
     """Play the rounds that are left, with a record and a checkpoint after each; return what came out."""
     restored = folder.restore() if resume else None
-    standing, first = Standing(session.first_state()), 1
+    standing, first = Standing(run.first_state()), 1
     if restored is not None:
         for warning in restored.warnings:
             say(warning)
-        session, standing = resumed(session, restored.checkpoint, str(folder.path / "checkpoints"))
+        run, standing = resumed(run, restored.checkpoint, str(folder.path / "checkpoints"))
         store.go_to(restored.checkpoint.round, restored.checkpoint.clients)
-        standing = replace(standing, fleet=fleet_of(session, restored.checkpoint, store))
+        standing = replace(standing, fleet=fleet_of(run, restored.checkpoint, store))
         first = restored.checkpoint.round + 1
     folder.keep_rounds(first - 1)
     with Keeper(folder, store) as keeper:
-        for phase, after, record in play(session, store, standing, first):
-            session, standing = phase, after
+        for phase, after, record in play(run, store, standing, first):
+            run, standing = phase, after
             with span("checkpoint", round=record.round):
                 keeper.wait()
             stages = watch.lap()
             with span("record", round=record.round):
                 folder.add_round(record, stages=stages)
             with span("checkpoint", round=record.round):
-                keeper.start(checkpoint_of(session, standing, store, record.round))
+                keeper.start(checkpoint_of(run, standing, store, record.round))
             if on_round is not None:
                 on_round(record)
-    return Trained(session, standing.state, store, standing.memory, session.config.rounds)
+    return Trained(run, standing.state, store, standing.memory, run.config.rounds)
 
 
 def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) -> RunResult:
@@ -187,26 +187,26 @@ def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) 
     with span("start"):
         from edgefl.report import html
         from edgefl.run.bundle import Source, build_bundle
-    session, config = trained.session, trained.session.config
+    run, config = trained.run, trained.run.config
     rounds = folder.rounds()
     with span("checkpoint"):
         standing = Standing(trained.state, trained.memory, rounds[-1]["clock_s"])
-        content = checkpoint_of(session, standing, trained.store, config.rounds).to_bytes()
+        content = checkpoint_of(run, standing, trained.store, config.rounds).to_bytes()
         write_bytes(folder.path / MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))
-        deployed = build_bundle(session, representatives(trained), source, folder.fresh_bundle(), say)
+        deployed = build_bundle(run, representatives(trained), source, folder.fresh_bundle(), say)
     with span("report"):
         summary: dict[str, Any] = {
-            **about(session),
-            "accuracy_of": "clients" if of_clients(session) else "global",
+            **about(run),
+            "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
             **totals(rounds),
-            "tiers": tier_rows(session.plan, {tier: d.result for tier, d in deployed.items()}, rounds),
-            "classes": class_rows(session.plan),
+            "tiers": tier_rows(run.plan, {tier: d.result for tier, d in deployed.items()}, rounds),
+            "classes": class_rows(run.plan),
         }
         taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
-        summary["participation"] = participation_rows(session.plan, rounds, _distinct(rounds), taken)
+        summary["participation"] = participation_rows(run.plan, rounds, _distinct(rounds), taken)
     before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
     with span("report"):
         write_bytes(folder.path / "report.html", html.render({**summary, "host_stages": before}, rounds).encode())
@@ -257,11 +257,11 @@ def export(
     config = RunConfig.load(folder.require("config.toml"), {})
     with one_thread():
         model = folder.model()
-        session, standing = resumed(prepare(config), model, str(folder.path / MODEL))
+        prepared, standing = resumed(prepare(config), model, str(folder.path / MODEL))
         with folder.client_store(model) as store:
-            trained = Trained(session, standing.state, store, standing.memory, model.round)
+            trained = Trained(prepared, standing.state, store, standing.memory, model.round)
             source = Source(model.round, sha256((folder.path / MODEL).read_bytes()))
-            build_bundle(session, representatives(trained), source, Path(out), notify or (lambda message: None), wanted)
+            build_bundle(prepared, representatives(trained), source, Path(out), notify or (lambda message: None), wanted)
     return Path(out)
 
 

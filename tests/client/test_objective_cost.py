@@ -37,13 +37,13 @@ CASES = {
 def played(case: str, folder: Path) -> tuple[dict[Tier, Cost], list[Outcome]]:
     """Return the plan's costs and how every client's part in two rounds ended; every shard has a whole batch and more."""
     with one_thread():
-        session = prepare(RunConfig.of({**RUN, "conditions": "ideal", **CASES[case]}))
-        shards = session.clients.shards
-        assert min(map(shards.size, range(len(shards)))) >= session.config.batch_size
-        outcomes = [o for _, _, record in play(session, ClientStore(folder / "clients.sqlite")) for o in record.outcomes]
+        run = prepare(RunConfig.of({**RUN, "conditions": "ideal", **CASES[case]}))
+        shards = run.clients.shards
+        assert min(map(shards.size, range(len(shards)))) >= run.config.batch_size
+        outcomes = [o for _, _, record in play(run, ClientStore(folder / "clients.sqlite")) for o in record.outcomes]
     assert len(outcomes) == 4
     assert all(outcome.status == "trained" for outcome in outcomes)
-    return dict(session.plan.costs), outcomes
+    return dict(run.plan.costs), outcomes
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -139,16 +139,16 @@ def test_no_method_changes_a_state_that_a_checkpoint_may_be_made_of(method, tmp_
         "conditions": "ideal",
     }
     with one_thread():
-        session = prepare(RunConfig.of({**keys, "profile": "lab", "server_optimizer": "avg", "eval_samples": 20}))
-        standing = Standing(session.first_state())
+        run = prepare(RunConfig.of({**keys, "profile": "lab", "server_optimizer": "avg", "eval_samples": 20}))
+        standing = Standing(run.first_state())
         with ClientStore(tmp_path / "clients.sqlite") as store:
             for number in (1, 2, 3):
                 before = {**standing.state.tensors, **standing.memory, **{f"warm {n}": t for n, t in standing.state.warm.items()}}
                 copies = {name: tensor.clone() for name, tensor in before.items()}
-                session, at = session.advanced(standing.state, number)
+                run, at = run.advanced(standing.state, number)
                 earlier = Standing(at, standing.memory, standing.clock_s, standing.fleet)
-                standing, _ = session.play(session.method, earlier, InlineEngine(session.clients), store, number)
-                accuracies(Trained(session, standing.state, store), number)
+                standing, _ = run.play(run.method, earlier, InlineEngine(run.clients), store, number)
+                accuracies(Trained(run, standing.state, store), number)
                 store.commit(number)
                 assert all(torch.equal(before[name], copies[name]) for name in before)
                 own = {tensor.data_ptr() for tensor in standing.state.tensors.values() if tensor.numel()}
