@@ -71,7 +71,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
         seen.append(config)
         raise ConfigError("seen")
 
-    monkeypatch.setattr("edgefl.run.simulate", simulate)
+    monkeypatch.setattr("edgefl.run.simulate.simulate", simulate)
     return seen
 
 
