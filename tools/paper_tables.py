@@ -2,8 +2,8 @@
 
 Every finished run is stored at once, as a line of tools/results/<table>.jsonl with all of its settings. A stopped command resumes, and a
 run whose settings have changed is repeated. The tables between ``<!-- paper-<table>:begin -->`` and its ``:end`` are made from the stored
-runs alone. ``--quick`` computes every table at a reduced scale, which its caption states, in less than 20 minutes on two cores. Without it the
-scale is the papers' own, as far as one computer can, which takes days. Tables that ran at full scale are shown at full scale.
+runs alone. ``--quick`` computes every table at a reduced scale, which its caption states, in less than 20 minutes on two cores. Without
+it the scale is the papers' own, as far as one computer can, which takes days. Tables that ran at full scale are shown at full scale.
 
 Usage: python tools/paper_tables.py [--quick | --smoke] [--tables a,b] [--seeds 0,1] [--list | --render-only] [--check | --write]
 """
