@@ -20,7 +20,7 @@ ROOMS: dict[str, set[str]] = {
     "util": {"errors"},
     "config": {"errors", "util"},
     "timing": {"errors", "util"},
-    "wire": {"errors", "util"},
+    "wire": {"errors", "registry", "util"},
     "factor": {"errors", "records", "timing"},
     "models": {"errors", "registry"},
     "data": {"errors", "registry", "rng"},
@@ -32,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "bundle": {"errors", "records", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
     "engine": {"errors", "records", "registry", "util", "timing", "client"},
     "server": {"errors", "records", "rng", "util", "timing", "wire", "data", "models", "fleet", "methods", "client", "engine"},
-    "report": {"errors", "records", "config", "util", "timing", "wire", "fleet", "server"},
+    "report": {"errors", "records", "util", "timing", "wire", "fleet", "server"},
     "planning": {
         *("errors", "records", "rng", "registry", "config", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
         *("onnxgrad", "client", "server", "report"),
@@ -53,20 +53,26 @@ ROOMS: dict[str, set[str]] = {
 
 # The same among the modules of run/: from what a run consists of to the commands.
 RUN: dict[str, set[str]] = {
-    "session": set(),
+    "run": set(),
     "folder": set(),
-    "prepare": {"session"},
-    "trained": {"session"},
-    "bundle_training": {"session"},
-    "engine_choice": {"session"},
-    "bundle": {"session", "trained", "bundle_training"},
-    "handed_out": {"session", "folder"},
-    "simulate": {"session", "folder", "prepare", "trained", "engine_choice", "bundle"},
-    "device_round": {"session", "folder", "prepare", "trained", "bundle", "handed_out"},
-    "dry_run": {"session", "folder", "prepare", "simulate"},
-    "whatif": {"session", "prepare", "dry_run"},
+    "result": set(),
+    "prepare": {"run"},
+    "trained": {"run"},
+    "rounds": {"run", "trained"},
+    "checkpoint_writer": {"folder"},
+    "bundle_training": {"run"},
+    "engine_choice": {"run"},
+    "bundle": {"run", "trained", "bundle_training"},
+    "handed_out": {"run", "folder"},
+    "export": {"folder", "result", "prepare", "trained", "bundle"},
+    "simulate": {
+        *("run", "folder", "result", "prepare", "trained", "rounds", "checkpoint_writer", "engine_choice", "bundle"),
+    },
+    "device_round": {"run", "folder", "prepare", "trained", "bundle", "handed_out"},
+    "dry_run": {"run", "folder", "result", "prepare", "rounds"},
+    "whatif": {"run", "prepare", "dry_run"},
     "compare_entries": {"prepare"},
-    "compare": {"session", "folder", "simulate", "compare_entries"},
+    "compare": {"run", "folder", "simulate", "compare_entries"},
 }
 
 

@@ -24,11 +24,11 @@ from edgefl.planning.tier_costs import Costs, objective_of, training_of
 from edgefl.planning.uniform import STEPS, largest_ratio
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
-from edgefl.run.session import Session, method_of, plan_of, tiers_of
+from edgefl.run.run import Run, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
 
 
-def prepare(config: RunConfig, required: bool = True) -> Session:
+def prepare(config: RunConfig, required: bool = True) -> Run:
     """Resolve ``config`` and work out the plan; ``required`` says that somebody must fit it.
 
     Raises:
@@ -57,7 +57,7 @@ def prepare(config: RunConfig, required: bool = True) -> Session:
     if config.enforce == "hard":
         for cell in (cell for states in plan.cells for cell in states):
             check_limit(cell.device.name, cell.device.training_bytes * cell.state.memory_share)
-    return Session(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
+    return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
 
 
 def check_device(config: RunConfig) -> None:

@@ -47,7 +47,7 @@ def whatif(
     varied = dict.fromkeys(product(deadlines_s or (None,), tiers or (None,), over_selections or (None,)))
     rows = []
     with one_thread():
-        session = prepare(config, required=False)
+        run = prepare(config, required=False)
         for deadline_s, ratios, asked in varied:
             given = {"deadline_s": deadline_s, "tiers": ratios, "over_selection": asked}
             changes = {key: value for key, value in given.items() if value is not None}
@@ -55,12 +55,12 @@ def whatif(
             if on_policy is not None:
                 on_policy(label)
             if config.tiers == "auto" and "tiers" not in changes:
-                one = session.varied(**changes)
+                one = run.varied(**changes)
                 changes["tiers"] = chosen_tiers(one.config, one.fleet, one.architecture, one.plan.training, one.clients)
-            rows.append(outcome_of(label, session.varied(**changes), config.rounds))
-    titles = {c.device.name: c.device.title for c in session.fleet.classes}
+            rows.append(outcome_of(label, run.varied(**changes), config.rounds))
+    titles = {c.device.name: c.device.title for c in run.fleet.classes}
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
-    return {**{key: getattr(session.config, key) for key in keys}, "titles": titles, "rows": rows}
+    return {**{key: getattr(run.config, key) for key in keys}, "titles": titles, "rows": rows}
 
 
 def _label(changes: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import ClientRecord, Cost, Tier
 from edgefl.run.prepare import prepare
-from edgefl.run.simulate import play
+from edgefl.run.rounds import train
 from edgefl.server.client_store import ClientStore
 from edgefl.util.threads import one_thread
 
@@ -37,13 +37,13 @@ CASES = {
 def played(case: str, folder: Path) -> tuple[dict[Tier, Cost], list[ClientRecord]]:
     """Return the plan's costs and how every client's part in two rounds ended; every shard has a whole batch and more."""
     with one_thread():
-        session = prepare(RunConfig.of({**RUN, "conditions": "ideal", **CASES[case]}))
-        shards = session.clients.shards
-        assert min(map(shards.size, range(len(shards)))) >= session.config.batch_size
-        outcomes = [o for _, _, record in play(session, ClientStore(folder / "clients.sqlite")) for o in record.clients]
+        run = prepare(RunConfig.of({**RUN, "conditions": "ideal", **CASES[case]}))
+        shards = run.clients.shards
+        assert min(map(shards.size, range(len(shards)))) >= run.config.batch_size
+        outcomes = [o for _, _, record in train(run, ClientStore(folder / "clients.sqlite")) for o in record.clients]
     assert len(outcomes) == 4
     assert all(outcome.status == "trained" for outcome in outcomes)
-    return dict(session.plan.costs), outcomes
+    return dict(run.plan.costs), outcomes
 
 
 @pytest.mark.parametrize("case", CASES)

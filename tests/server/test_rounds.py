@@ -15,19 +15,20 @@ from edgefl import RunConfig
 from edgefl.engine.inline import InlineEngine
 from edgefl.methods.base import create
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Tier, Timing, Totals
-from edgefl.run.dry_run import outcome_of, rehearse
+from edgefl.run.dry_run import outcome_of
 from edgefl.run.prepare import prepare
+from edgefl.run.rounds import without_training
 from edgefl.run.whatif import whatif
 from edgefl.server.client_store import ClientStore
 from edgefl.server.rounds import Round, ask, rehearsed
 from edgefl.server.state import FleetMemory, Standing
 
 
-def play(session, standing=None, number=1, engine=True):
+def play(run, standing=None, number=1, engine=True):
     """Return what the server has after a round, and its record."""
-    inline = InlineEngine(session.clients) if engine else None
-    standing = standing or Standing(session.first_state())
-    return session.play(session.method, standing, inline, ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite"), number)
+    inline = InlineEngine(run.clients) if engine else None
+    standing = standing or Standing(run.first_state())
+    return run.play(run.method, standing, inline, ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite"), number)
 
 
 def by_status(record):
@@ -37,16 +38,16 @@ def by_status(record):
     return found
 
 
-def without(session, *clients):
+def without(run, *clients):
     """Return the run in which ``clients`` are given nothing: no session of theirs begins."""
-    forecast = session.forecast
+    forecast = run.forecast
 
     class Without(type(forecast)):
         def expected(self, asked, drained_j):
             found = super().expected(asked, drained_j)
             return [replace(o, status="refused", timing=None) if o.client in clients else o for o in found]
 
-    copy = replace(session)
+    copy = replace(run)
     values = {name: getattr(forecast, name) for name in ("plan", "conditions", "seed", "size_of", "policy", "shares")}
     copy.__dict__["forecast"] = Without(**values)
     return copy
@@ -101,8 +102,8 @@ def test_a_round_of_nobody_takes_no_time():
 
 
 def test_the_first_answers_are_aggregated_and_the_rest_is_late_and_busy(fleet):
-    session = small(fleet, per_round=4)
-    standing, record = play(session)
+    run = small(fleet, per_round=4)
+    standing, record = play(run)
     times = sorted((o.expected.total_s, o.client) for o in record.clients)
     assert len(times) == 6  # 1.5 times as many
     assert by_status(record) == {"trained": sorted(c for _, c in times[:4]), "late": sorted(c for _, c in times[4:])}
@@ -113,21 +114,21 @@ def test_the_first_answers_are_aggregated_and_the_rest_is_late_and_busy(fleet):
     late = [o for o in record.clients if o.status == "late"]
     assert all(o.expected.macs > 0 and o.expected.upload_bytes > 0 and o.outcome is None for o in late)
     assert all(o.to_json()["train_loss"] is None and not o.to_json()["steps"] for o in late)
-    alone, _ = play(without(session, *standing.fleet.busy))
+    alone, _ = play(without(run, *standing.fleet.busy))
     assert all(torch.equal(tensor, standing.state.tensors[name]) for name, tensor in alone.state.tensors.items())
 
 
 def test_who_is_late_cannot_be_asked_until_it_is_done(fleet):
-    session = small(fleet, clients=6, per_round=4)
-    standing, record = play(session, engine=False)
+    run = small(fleet, clients=6, per_round=4)
+    standing, record = play(run, engine=False)
     busy = set(standing.fleet.busy)
     assert len(busy) == 2
-    _, second = play(session, standing, 2, engine=False)
+    _, second = play(run, standing, 2, engine=False)
     assert {o.client for o in second.clients} == set(range(6)) - busy
     assert second.waited_s == 0.0
     assert {o.expected.start_s for o in second.clients} == {record.clock_s}
     # Five are wanted and four are free: the server waits for the first of the two.
-    more = replace(session, config=session.config.model_copy(update={"per_round": 5}))
+    more = replace(run, config=run.config.model_copy(update={"per_round": 5}))
     _, third = play(more, standing, 2, engine=False)
     assert third.waited_s == pytest.approx(min(standing.fleet.busy.values()) - standing.clock_s)
     assert third.clock_s == pytest.approx(record.clock_s + third.waited_s + third.round_s)
@@ -137,8 +138,8 @@ def test_who_is_late_cannot_be_asked_until_it_is_done(fleet):
 def test_who_answers_after_the_deadline_is_late(fleet):
     whole = ask(small(fleet, over_selection=1.0, per_round=12).forecast, Standing(None), 12, 1)
     middle_s = sorted(o.timing.total_s for o in whole.expected)[6]
-    session = small(fleet, over_selection=1.0, per_round=12, deadline_s=middle_s, on_shortfall=("send",))
-    _, record = play(session, engine=False)
+    run = small(fleet, over_selection=1.0, per_round=12, deadline_s=middle_s, on_shortfall=("send",))
+    _, record = play(run, engine=False)
     assert record.deadline_s == middle_s == record.round_s
     assert len(by_status(record)["trained"]) == 7  # the one that takes just as long among them
     assert all((o.expected.total_s > middle_s) == (o.status == "late") for o in record.clients)
@@ -151,19 +152,19 @@ def test_a_client_that_runs_out_of_memory_makes_room_and_leaves_no_trace(tmp_pat
     write_device(tmp_path, "quick", spread_sigma=0.4)
     write_device(tmp_path, "tiny", training_bytes=1000, spread_sigma=0.4)
     profile = write_fleet(tmp_path, {"quick": 0.6, "tiny": 0.4}, behaviour={"over_selection": 2})
-    session = small(profile, per_round=5, on_shortfall=("send",))
-    standing, record = play(session)
-    _, dry = play(session, engine=False)
+    run = small(profile, per_round=5, on_shortfall=("send",))
+    standing, record = play(run)
+    _, dry = play(run, engine=False)
     found = by_status(record)
     assert len(found["out_of_memory"]) > 1
     assert len(found["trained"]) == 5 == len(by_status(dry)["trained"])
     assert {o.expected.device for o in record.clients if o.status == "out_of_memory"} == {"tiny"}
     assert record.round_s > dry.round_s
-    clean, same = play(without(session, *found["out_of_memory"]))
+    clean, same = play(without(run, *found["out_of_memory"]))
     assert by_status(same)["trained"] == found["trained"]
     assert same.round_s == record.round_s
     assert all(torch.equal(tensor, standing.state.tensors[name]) for name, tensor in clean.state.tensors.items())
-    start = session.first_state()
+    start = run.first_state()
     assert any(not torch.equal(tensor, start.tensors[name]) for name, tensor in clean.state.tensors.items())
     planned = {o.client: o.expected for o in dry.clients}
     for record_of in (o for o in record.clients if o.status == "out_of_memory"):
@@ -196,17 +197,17 @@ class Spoiling:
 
 
 def test_a_client_that_diverges_makes_room_and_sends_nothing(fleet):
-    session = small(fleet, per_round=4)
-    _, dry = play(session, engine=False)
+    run = small(fleet, per_round=4)
+    _, dry = play(run, engine=False)
     first, second = sorted((o for o in dry.clients if o.status == "trained"), key=lambda o: o.expected.total_s)[:2]
     spoilt = frozenset({first.client, second.client})
     store = ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite")
-    standing, record = session.play(session.method, Standing(session.first_state()), Spoiling(session.clients, spoilt), store, 1)
+    standing, record = run.play(run.method, Standing(run.first_state()), Spoiling(run.clients, spoilt), store, 1)
     found = by_status(record)
     assert set(found["diverged"]) == spoilt
     assert len(found["trained"]) == 4
     assert "late" not in found
-    clean, _ = play(without(session, *spoilt))
+    clean, _ = play(without(run, *spoilt))
     assert all(torch.equal(tensor, standing.state.tensors[name]) for name, tensor in clean.state.tensors.items())
     for lost in (o.expected for o in record.clients if o.status == "diverged"):
         full = next(o.expected for o in dry.clients if o.client == lost.client)
@@ -216,9 +217,9 @@ def test_a_client_that_diverges_makes_room_and_sends_nothing(fleet):
 
 
 def test_a_round_that_everybody_is_lost_in_leaves_the_model_as_it_was(fleet):
-    session = small(fleet, lr=1e30)
-    standing, record = play(session)
-    start = session.first_state()
+    run = small(fleet, lr=1e30)
+    standing, record = play(run)
+    start = run.first_state()
     assert all(torch.equal(tensor, start.tensors[name]) for name, tensor in standing.state.tensors.items())
     assert by_status(record).keys() == {"diverged"}
     assert record.round_s == max(o.expected.total_s for o in record.clients)
@@ -226,9 +227,9 @@ def test_a_round_that_everybody_is_lost_in_leaves_the_model_as_it_was(fleet):
 
 
 def test_an_empty_round_leaves_everything_as_it_was_but_the_clock(fleet):
-    session = small(fleet, clients=4, per_round=4)
+    run = small(fleet, clients=4, per_round=4)
     away = FleetMemory(busy=dict.fromkeys(range(4), 1e9))
-    standing, record = play(session, Standing(session.first_state(), clock_s=5.0, fleet=away))
+    standing, record = play(run, Standing(run.first_state(), clock_s=5.0, fleet=away))
     assert (record.clients, record.round_s) == ((), 0.0)
     assert record.waited_s == 7 * 86_400
     assert standing.clock_s == record.clock_s == 5.0 + 7 * 86_400
@@ -248,10 +249,10 @@ def test_dry_rounds_are_the_real_ones_but_for_what_training_measures(tmp_path, m
         tmp_path, {"quick": 0.5, "slow": 0.5}, behaviour=behaviour, states=states, budget="round_deadline_s = 2.5"
     )
     keys = {"method": "heterofl", "tiers": (1.0, 0.5), "tier_assignment": "uniform", "clients": 16, "per_round": 6, "rounds": 4}
-    session = small(profile, **keys, mode=mode, dynamic_devices=True, partition="iid")
-    real, seen = Standing(session.first_state()), set()
-    for dry in rehearse(session, 4):
-        real, record = play(session, real, dry.round)
+    run = small(profile, **keys, mode=mode, dynamic_devices=True, partition="iid")
+    real, seen = Standing(run.first_state()), set()
+    for dry in without_training(run, 4):
+        real, record = play(run, real, dry.round)
         bare = [replace(o, outcome=o.outcome and Outcome(o.client, o.outcome.status)) for o in record.clients]
         assert tuple(bare) == dry.clients
         assert (record.round_s, record.clock_s, record.waited_s) == (dry.round_s, dry.clock_s, dry.waited_s)
@@ -262,8 +263,8 @@ def test_dry_rounds_are_the_real_ones_but_for_what_training_measures(tmp_path, m
 
 @pytest.mark.parametrize("method", ["fedhm", "fjord", "pufferfish", "prism", "splitmix", "fedpara", "orthdrop", "factorized-fl"])
 def test_every_phase_of_a_method_can_be_rehearsed(method):
-    session = small("phone", method=method, model="cnn-digits", rounds=5, per_round=3)
-    records = list(rehearse(session, 5))
+    run = small("phone", method=method, model="cnn-digits", rounds=5, per_round=3)
+    records = list(without_training(run, 5))
     assert [record.round for record in records] == [1, 2, 3, 4, 5]
     assert all(record.observed == {} for record in records)
 
@@ -305,7 +306,7 @@ def test_a_policy_s_figures_are_those_worked_out_from_the_records(tmp_path):
     }
     config = RunConfig.of(keys)
     row = outcome_of("mine", prepare(config), 5)
-    records = list(rehearse(small(profile, clients=40, per_round=10, partition="dirichlet:0.5"), 5))
+    records = list(without_training(small(profile, clients=40, per_round=10, partition="dirichlet:0.5"), 5))
     everyone = [o for record in records for o in record.clients]
     used = [o for o in everyone if o.status == "trained"]
 
@@ -349,8 +350,8 @@ def test_what_if_tries_every_combination(fleet):
 
 
 def test_a_million_clients_are_rehearsed_without_being_listed():
-    session = small("phone", clients=1_000_000, per_round=200, partition="index:60", availability="daily", start_hour=3)
-    records = list(rehearse(session, 3))
+    run = small("phone", clients=1_000_000, per_round=200, partition="index:60", availability="daily", start_hour=3)
+    records = list(without_training(run, 3))
     assert [len(record.clients) for record in records] == [260, 260, 260]
     first = {o.client for o in records[0].clients}
     assert len(first & {o.client for o in records[1].clients}) < 5
@@ -358,6 +359,6 @@ def test_a_million_clients_are_rehearsed_without_being_listed():
 
 
 def test_methods_are_what_they_were_after_a_rehearsal():
-    session = small("phone", method="pufferfish", model="cnn-digits")
-    list(rehearse(session, 3))
-    assert session.method == create("pufferfish", {}, tiers=tuple(tier.ratio for tier in session.tiers))
+    run = small("phone", method="pufferfish", model="cnn-digits")
+    list(without_training(run, 3))
+    assert run.method == create("pufferfish", {}, tiers=tuple(tier.ratio for tier in run.tiers))

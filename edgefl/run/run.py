@@ -42,7 +42,7 @@ INTERIM_SAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class Session:
+class Run:
     """A run that is ready to start: every name resolved, every number checked, nothing written."""
 
     config: RunConfig
@@ -98,19 +98,19 @@ class Session:
         config, shards = self.config, self.clients.shards
         return Forecast(self.plan, self.conditions, config.seed, shards.size, config.tier_assignment, config.tier_shares)
 
-    def at(self, method: Method) -> Session:
+    def at(self, method: Method) -> Run:
         """Return this run under ``method``, a later phase of its own: with that phase's costs and what fits the fleet then."""
         costs = Costs(method, self.config, self.architecture, self.clients.task.training)
         return replace(
             self, method=method, costs=costs, plan=plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
         )
 
-    def advanced(self, state: GlobalState, number: int) -> tuple[Session, GlobalState]:
+    def advanced(self, state: GlobalState, number: int) -> tuple[Run, GlobalState]:
         """Return this run as round ``number`` finds it, in another phase of its method if that begins one, and its state then."""
         method, state = self.method.advance(state, number)
         return (self if method == self.method else self.at(method)), state
 
-    def varied(self, **changes: Any) -> Session:
+    def varied(self, **changes: Any) -> Run:
         """Return this run with another deadline, other tiers or another over-selection: the same data, and costs are worked out once.
 
         Nobody need fit such a run: it is one to be rehearsed.
@@ -191,9 +191,9 @@ def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, con
     )
 
 
-def about(session: Session) -> dict[str, Any]:
+def about(run: Run) -> dict[str, Any]:
     """Return what a summary says of a run before anything has come out of it."""
-    config = session.config
+    config = run.config
     keys = (
         *("method", "model", "dataset", "partition", "seed", "rounds", "clients", "per_round", "batch_size", "local_epochs"),
         *(
@@ -208,6 +208,6 @@ def about(session: Session) -> dict[str, Any]:
         ),
         *("mode", "buffer", "enforce", "dynamic_devices"),
     )
-    asked = {"over_selection": session.conditions.over_selection, "deadline_s": session.plan.deadline_s}
-    own = {"fleet": session.fleet.name, "assumed": list(session.fleet.assumed)}
+    asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
+    own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}
     return {"format": 1, **{key: getattr(config, key) for key in keys}, **asked, **own}
