@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import from_json
 
-from edgefl.config import explain
 from edgefl.errors import InputError
 from edgefl.report.schema_fleet import Considered, Group, Number, Participation, Policy, Record, Refusal, Whole, Work
+from edgefl.util.validation import explain
 
 
 class BudgetUse(Record):
@@ -188,7 +188,7 @@ def _checked(kind: type[Record], text: str, where: str) -> dict[str, Any]:
         values: dict[str, Any] = from_json(text, allow_inf_nan=False)
         kind.model_validate(values)
     except ValidationError as error:
-        problem = explain(dict(error.errors()[0]))
+        problem = explain(error.errors()[0])
         raise InputError(f"{where}: {problem}; restore the file or run the simulation again") from None
     except ValueError as error:
         raise InputError(f"{where}: not valid JSON ({error}); restore the file or run the simulation again") from None

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from client_records import client_record
 from pages import Page, figures_of, printed
 from plotly.offline import get_plotlyjs
 
 from edgefl.errors import InputError
-from edgefl.records import Outcome, RoundRecord, Shortfall, Tier, Timing
+from edgefl.records import RoundRecord, Shortfall, Tier, Timing
 from edgefl.report import html
 from edgefl.report.budget_charts import budget_chart
 from edgefl.report.charts import accuracy_charts
@@ -137,13 +138,13 @@ def make_rounds(count: int = 30) -> list[dict[str, Any]]:
         for client in sorted(rng.choice(len(devices), 10, replace=False).tolist()):
             device, tier = devices[client]
             if tier is None:
-                outcomes.append(Outcome(client, device, "refused", refusal=(SHORT,)))
+                outcomes.append(client_record(client, device, "refused", samples=0, refusal=(SHORT,)))
                 continue
             status = "diverged" if rng.random() < 0.02 else "trained"
             sent = int(155_392 * tier)
             timing = Timing(4.1, 60 * tier**0.1, 7.1, 5.0, 2.0)
             outcomes.append(
-                Outcome(client, device, status, Tier(tier), 70, 6, 0.3, timing, 9, sent, sent, None)  # type: ignore[arg-type]
+                client_record(client, device, status, Tier(tier), timing, macs=9, download_bytes=sent, upload_bytes=sent)
             )
         best = 0.97 - 0.75 * np.exp(-number / 5) + 0.008 * rng.standard_normal()
         accuracy = {"global": float(best)} | {f"{t:g}": float(best - 0.03 * (1 - t)) for t in (1, 0.5, 0.25)}
@@ -293,7 +294,7 @@ def test_a_run_in_which_every_client_was_refused_is_reported() -> None:
     summary = make_summary()
     summary["tiers"] = []
     summary["classes"] = [summary["classes"][3] | {"clients": 20}]
-    refused = [Outcome(client, "micro-controller", "refused", refusal=(SHORT,)) for client in range(10)]
+    refused = [client_record(client, "micro-controller", "refused", samples=0, refusal=(SHORT,)) for client in range(10)]
     rendered = html.render(summary, [RoundRecord(1, tuple(refused), 0.0, 0.0, {}, 0.1).to_json()])
     text = Page(rendered).text
     assert "The run has no tier, so there is no cost to draw." in text
@@ -324,13 +325,13 @@ def test_write_makes_the_page_of_a_run_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "message"),
     [
-        (["method"], 3, "method: expected a valid string, got 3"),
-        (["energy_j"], -1.5, "energy_j: expected greater than or equal to 0, got -1.5"),
-        (["rounds"], 2.5, "rounds: expected a valid integer, got 2.5"),
-        (["rounds"], True, "rounds: expected a valid integer, got True"),
-        (["tiers", 1, "params"], None, "tiers.1.params: expected a valid integer, got None"),
-        (["tiers", 0], "x", "tiers.0: expected a valid dictionary"),
-        (["classes", 3, "refusals", 0, "need"], "a lot", "classes.3.refusals.0.need: expected a valid number, got 'a lot'"),
+        (["method"], 3, "method must be text, got 3"),
+        (["energy_j"], -1.5, "energy_j must be at least 0, got -1.5"),
+        (["rounds"], 2.5, "rounds must be a whole number, got 2.5"),
+        (["rounds"], True, "rounds must be a whole number, got True"),
+        (["tiers", 1, "params"], None, "tiers.1.params must be a whole number, got None"),
+        (["tiers", 0], "x", "tiers.0 must be a table"),
+        (["classes", 3, "refusals", 0, "need"], "a lot", "classes.3.refusals.0.need must be a number, got 'a lot'"),
         (["energy_j"], float("nan"), "not valid JSON"),
     ],
 )
@@ -366,7 +367,7 @@ def test_a_malformed_round_is_refused_with_its_line(tmp_path: Path) -> None:
     record = json.loads(lines[0])
     record["accuracy"] = {"0.5": "good"}
     (run / "rounds.jsonl").write_text(json.dumps(record))
-    with pytest.raises(InputError, match=r"line 1: accuracy\.0\.5: expected a valid number, got 'good'"):
+    with pytest.raises(InputError, match=r"line 1: accuracy\.0\.5 must be a number, got 'good'"):
         html.write(run)
     record["accuracy"] = {}
     del record["clients"][4]["device"]
@@ -460,7 +461,7 @@ def test_summaries_of_older_and_of_this_version_are_both_read(tmp_path: Path) ->
     assert read_summary(run / "summary.json") == make_summary() | ADDED
     assert html.write(run).exists()
     (run / "summary.json").write_text(json.dumps(make_summary() | {"accuracy_of": "nobody"}))
-    with pytest.raises(InputError, match=r"summary\.json: accuracy_of: expected 'global' or 'clients', got 'nobody'"):
+    with pytest.raises(InputError, match=r"summary\.json: accuracy_of must be 'global' or 'clients', got 'nobody'"):
         html.write(run)
 
 
@@ -573,5 +574,5 @@ def test_a_run_in_one_process_has_no_empty_columns() -> None:
 def test_malformed_stages_are_refused_where_they_are(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "summary.json").write_text(json.dumps({**make_summary(), "host_stages": {"server": {"wait": -1.0}}}))
-    with pytest.raises(InputError, match=r"host_stages\.server\.wait: expected greater than or equal to 0"):
+    with pytest.raises(InputError, match=r"host_stages\.server\.wait must be at least 0"):
         html.write(run)
