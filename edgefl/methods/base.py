@@ -81,6 +81,7 @@ class Method(abc.ABC):
         default_tiers: tiers of a run that names none. Methods that exist at one size only take exactly one.
         per_client: whether clients of one tier receive different sub-models.
         personalised: whether clients end up with models of their own, which are then what is evaluated.
+        truncates: whether a tier's layers are truncated decompositions of dense ones, so that a plan may give each layer another rank.
         lacks: what choices on other axes of a run may need and this method does not have → why (:mod:`edgefl.methods.axes`).
         contract_exceptions: rule of the contract suite → why it cannot hold for this method.
     """
@@ -96,6 +97,7 @@ class Method(abc.ABC):
     default_tiers: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25)
     per_client: ClassVar[bool] = False
     personalised: ClassVar[bool] = False
+    truncates: ClassVar[bool] = False
     lacks: ClassVar[Mapping[Need, str]] = {}
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
 

@@ -74,6 +74,7 @@ class FedHM(Method):
         "rank ratio γ: the share of output channels that a factorized layer keeps as its rank; 1 is dense"
     )
     travels: ClassVar[str] = "two factors of each factorized layer and the dense rest, both ways"
+    truncates: ClassVar[bool] = True
     lacks: ClassVar[Mapping[Need, str]] = {
         "stale_updates": "the factors of every step are a new decomposition: what an older one changed has no place in it",
         "fixed_coordinates": "a client's factors are a fresh decomposition every round: remembered gradients and "
