@@ -11,8 +11,8 @@ import tomlkit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from edgefl.errors import ConfigError, nearest
-from edgefl.registry import Registry, datasets, methods, models
+from edgefl.errors import ConfigError, UnknownNameError, nearest
+from edgefl.registry import Registry, codecs, datasets, methods, models, objectives, server_optimizers
 from edgefl.util.files import read_toml
 from edgefl.util.validation import explain
 
@@ -52,6 +52,17 @@ def check_ratios(ratios: tuple[float, ...]) -> None:
     ordered = tuple(sorted(set(ratios), reverse=True))
     if ordered != tuple(ratios):
         raise ValueError(f"tiers are listed once each, largest first: {','.join(f'{r:g}' for r in ordered)}")
+
+
+def _known(names: Registry) -> AfterValidator:
+    def check(name: str) -> str:
+        try:
+            names.check(name)
+        except UnknownNameError as error:
+            raise ValueError(str(error)) from None
+        return name
+
+    return AfterValidator(check)
 
 
 def _ordered(tiers: Any) -> Any:
@@ -97,9 +108,7 @@ class RunConfig(BaseModel):
     norm: Annotated[str | None, Flag(TASK, "Normalisation layers: group, static, batch or none. [the model's own]", "POLICY")] = (
         None
     )
-    dataset: Annotated[
-        str, Flag(TASK, "Data set, or several joined by +, each of which is a domain.", "NAME[+NAME…]", names=datasets)
-    ] = "digits"
+    dataset: Annotated[str, Flag(TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)] = "digits"
     data_dir: Annotated[str | None, Flag(TASK, "Folder with the data set's files. [the installed package's files]", "DIR")] = None
 
     clients: Annotated[int, Field(ge=1), Flag(DATA, "Number of clients in the population.")] = 20
@@ -175,23 +184,29 @@ class RunConfig(BaseModel):
     momentum: Annotated[float, Field(ge=0, lt=1), Flag(CLIENT, "Coefficient of the optimizer momentum.")] = 0.9
     weight_decay: Annotated[float, Field(ge=0), Flag(CLIENT, "L2 coefficient, added to the gradients.")] = 1e-4
     objective: Annotated[
-        Literal["none", "prox", "dyn", "scaffold"], Flag(CLIENT, "Correction of client drift: FedProx, FedDyn or SCAFFOLD.")
+        str,
+        _known(objectives),
+        Flag(CLIENT, "Correction of client drift: none, FedProx, FedDyn or SCAFFOLD.", names=objectives),
     ] = "none"
-    objective_strength: Annotated[float, Field(gt=0), Flag(CLIENT, "μ of prox, α of dyn.")] = 0.1
+    objective_strength: Annotated[float, Field(gt=0), Flag(CLIENT, "Weight of the objective: μ of prox, α of dyn.")] = 0.1
 
     server_optimizer: Annotated[
-        Literal["avg", "avgm", "adam", "yogi"],
-        Flag(SERVER, "How the server applies the aggregate. avg: as it is; the others: FedAvgM, FedAdam, FedYogi."),
+        str,
+        _known(server_optimizers),
+        Flag(
+            SERVER,
+            "How the server applies the aggregate. avg: as it is; the others: FedAvgM, FedAdam, FedYogi.",
+            names=server_optimizers,
+        ),
     ] = "avg"
     server_lr: Annotated[float | None, Field(gt=0), Flag(SERVER, "Learning rate of the server. [1; adam and yogi: 0.01]")] = None
-    codec: Annotated[Literal["fp32", "fp16", "int8", "sparse"], Flag(SERVER, "Encoding of the updates that clients send.")] = (
-        "fp32"
-    )
+    codec: Annotated[str, _known(codecs), Flag(SERVER, "Encoding of the updates that clients send.", names=codecs)] = "fp32"
 
     conditions: Annotated[
         Literal["fleet", "ideal"],
         Flag(
-            FLEET, "fleet: links vary and sessions are lost, as the profile says; ideal: typical links, no losses, no batteries."
+            FLEET,
+            "Links and losses. fleet: links vary and sessions are lost, as the profile says; ideal: typical links, no losses, no batteries.",
         ),
     ] = "fleet"
     over_selection: Annotated[
@@ -234,7 +249,7 @@ class RunConfig(BaseModel):
     ] = False
     mode: Annotated[
         Literal["sync", "async"],
-        Flag(FLEET, "sync: rounds; async: the server steps whenever --buffer updates have arrived (FedBuff)."),
+        Flag(FLEET, "When the server steps. sync: after each round; async: whenever --buffer updates have arrived (FedBuff)."),
     ] = "sync"
     buffer: Annotated[int | None, Field(ge=1), Flag(FLEET, "Updates per server step in mode async. [half of --per-round]")] = None
     staleness_power: Annotated[
@@ -266,12 +281,12 @@ class RunConfig(BaseModel):
         Literal["auto", "inline", "pool", "group"] | None,
         Flag(
             HOST,
-            "inline: this process; pool: --workers processes, with the same bits; group: clients of a tier together, equal "
-            "to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
+            "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a "
+            "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
         ),
     ] = None
     workers: Annotated[int, Field(ge=1), Flag(HOST, "Number of processes that train clients; engine auto uses every core.")] = 1
-    device: Annotated[Literal["cpu", "cuda"], Flag(HOST, "Processor that trains clients.")] = "cpu"
+    device: Annotated[Literal["cpu", "cuda"], Flag(HOST, "Hardware that trains clients.")] = "cpu"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -339,17 +354,18 @@ def _engine_fits_the_workers(config: RunConfig) -> Iterator[str]:
 
 
 def _objective_fits_the_training(config: RunConfig) -> Iterator[str]:
-    if config.objective == "scaffold" and (config.optimizer != "sgd" or config.weight_decay):
+    needs = objectives.facts(config.objective).get("needs", ())
+    if "plain_sgd" in needs and (config.optimizer != "sgd" or config.weight_decay):
         yield (
             "objective: the control variates of scaffold are gradients computed from plain SGD steps (option II); give "
             f"optimizer sgd and weight_decay 0, got {config.optimizer} and {config.weight_decay:g}"
         )
-    if config.objective in ("dyn", "scaffold") and config.tier_assignment == "dynamic":
+    if "fixed_coordinates" in needs and config.tier_assignment == "dynamic":
         yield (
             f"objective: {config.objective} remembers a gradient of every weight that a client trains; with tier_assignment dynamic "
             "these change from round to round"
         )
-    if config.objective in ("dyn", "scaffold") and config.mode == "async":
+    if "rounds" in needs and config.mode == "async":
         yield f"mode: {config.objective} corrects gradients by what the server had when a round began; async has no rounds"
 
 

@@ -21,11 +21,17 @@ _HYPHEN = "\u2011"
 
 
 class Option(click.Option):
-    """An option that knows under which heading help lists it."""
+    """An option that knows under which heading help lists it; its default is shown in brackets."""
 
-    def __init__(self, *args: Any, section: str = OWN, **settings: Any) -> None:
+    def __init__(self, *args: Any, section: str = OWN, show_default: bool = False, **settings: Any) -> None:
+        if show_default:
+            settings["help"] += f" [{settings['default']}]"
         super().__init__(*args, **settings)
         self.section = section
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Return what click adds to the text: only that a flag is required."""
+        return {key: value for key, value in super().get_help_extra(ctx).items() if key == "required"}
 
 
 class Command(click.Command):
@@ -35,7 +41,7 @@ class Command(click.Command):
         """Write a list of options per section, those of the command itself last."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            if (row := parameter.get_help_record(ctx)) is not None:
+            if isinstance(parameter, click.Option) and (row := parameter.get_help_record(ctx)) is not None:
                 names, text = row
                 sections.setdefault(getattr(parameter, "section", OWN), []).append((names, text.replace("-", _HYPHEN)))
         for section in sorted(sections, key=lambda name: name == OWN):
@@ -125,7 +131,7 @@ def _stack(command: F, decorators: Sequence[Callable[[F], F]]) -> F:
 def _flag(key: str, section: str) -> Callable[[F], F]:
     flag, field, name = FLAGS[key], RunConfig.model_fields[key], f"--{key.replace('_', '-')}"
     settings: dict[str, Any] = {"section": section or flag.section, "default": None}
-    text = flag.text
+    text, bracket, default = flag.text.partition(" [")
     if field.annotation is bool:
         name += f"/{flag.switch or name.replace('--', '--no-')}"
     else:
@@ -135,10 +141,10 @@ def _flag(key: str, section: str) -> Callable[[F], F]:
         if not flag.metavar:
             settings["metavar"] = "|".join(names) if len(names) <= _MOST_LISTED else "NAME"
         text += "" if settings["metavar"].count("|") else f" Known: {', '.join(names)}."
-    if not text.endswith("]"):
-        default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
-        text += f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
-    return option(name, help=text, **settings)
+    if not bracket:
+        shown = field.default if isinstance(field.default, tuple) else (field.default,)
+        default = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in shown) + "]"
+    return option(name, help=f"{text} [{default}", **settings)
 
 
 def _type(annotation: Any, metavar: str) -> tuple[Any, str]:

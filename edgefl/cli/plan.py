@@ -68,13 +68,13 @@ _SETTINGS: dict[str, Any] = {"section": _BUDGET, "type": Amount()}
 def command(
     network: str | None, model: str | None, inputs: tuple[str, ...], classes: int | None, as_json: bool, **flags: Any
 ) -> None:
-    """Find the largest sub-model that fits: one ratio for all layers, or with --allocate spectral a rank for each.
+    """Find the largest sub-model that fits the budgets: one ratio for all layers, or a rank for each layer.
 
     \b
     edgefl plan resnet18 --device raspberry-pi-4 --seconds 120
-    edgefl plan resnet18 --macs 100M --upload 8MB --allocate spectral --weights model.safetensors
+    edgefl plan resnet18 --macs 100M --upload 8MB --allocate spectral
 
-    Exits with status 3 when nothing fits, with the smallest need of every budget.
+    NETWORK is what 'edgefl profile' accepts. If nothing fits, the exit status is 3 and the error shows the smallest need of each budget.
     """
     chosen = one_network(network, model)
     from edgefl.fleet.budget import Budget

@@ -47,16 +47,16 @@ def command(
     out: Path | None,
     **flags: Any,
 ) -> None:
-    """Show what a network costs: MACs, peak memory and bytes, counted on its graph before anything runs.
+    """Show what a network costs: MACs, peak memory and bytes, counted on its graph without training it.
 
-    NETWORK is a reference network's name, package.module:factory of your own, or a file that ends in .onnx.
+    NETWORK is the name of a reference network, your own package.module:factory, or an .onnx file.
 
     \b
     edgefl profile resnet18 --input 3x32x32 --method fedhm --tiers 1,0.5,0.25
-    edgefl profile my_package.my_module:factory --input 3x224x224 --device raspberry-pi-4
+    edgefl profile my_package.my_module:factory --input 3x224x224
     edgefl profile model.onnx --profile phone --format html --out costs.html
 
-    MACs forward and backward are per sample, composition per pass, a training step at the batch size.
+    Forward and backward MACs are per sample. Composition is per pass, and a training step is one batch.
     """
     chosen = one_network(network, model)
     from edgefl.planning.profile import profile

@@ -14,7 +14,7 @@ from edgefl.cli.types import MethodOption
 from edgefl.config import HOST, TASK, RunConfig
 
 if TYPE_CHECKING:
-    from edgefl.run.simulate import RunResult
+    from edgefl.run.result import RunResult
 
 
 @click.command(cls=Command)
@@ -54,11 +54,11 @@ def command(
     \b
     edgefl simulate --profile phone
     edgefl simulate --profile phone --dataset fashion-mnist --rounds 3 --workers 2
-    edgefl simulate --method fedavg --objective prox --server-optimizer adam --codec int8
+    edgefl simulate --method fedavg --objective prox --codec int8
     edgefl simulate --config run.toml --seed 1 --out runs/second
     edgefl simulate --out runs/second --resume
     edgefl simulate --workers 2 --trace trace.json
-    edgefl simulate --dry-run --clients 1000000 --per-round 1000 --partition index:60 --availability daily
+    edgefl simulate --dry-run --clients 1000000 --partition index:60
     """
     keys = given(flags)
     if resume and dry_run:
@@ -84,7 +84,8 @@ def command(
 
     keep_freed_memory()
     with span("start"):
-        from edgefl.run.simulate import resumed_config, simulate
+        from edgefl.run.folder import resumed_config
+        from edgefl.run.simulate import simulate
 
     if started and out is not None:
         from edgefl.errors import ConfigError

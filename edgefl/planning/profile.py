@@ -19,11 +19,10 @@ from edgefl.models.base import Architecture
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Cost, Tier
-from edgefl.registry import methods
+from edgefl.registry import codecs, methods
 from edgefl.report.summary import cost_row
 from edgefl.server.assignment import fastest_round_s
 from edgefl.util.threads import one_thread
-from edgefl.wire.codecs import CODECS
 from edgefl.wire.payload import header_bytes, tensor_bytes
 
 DEFAULT_BATCH_SIZE = 32
@@ -131,9 +130,9 @@ def training_for(
     for key, value in numbers.items():
         if value is not None and value < 1:
             raise ConfigError(f"{key}: expected at least 1, got {value}")
-    for kind, name, known in (("optimizer", optimizer, get_args(OptimizerName)), ("codec", codec, CODECS)):
-        if name not in known:
-            raise UnknownNameError(kind, name, known)
+    codecs.check(codec)
+    if optimizer not in (known := get_args(OptimizerName)):
+        raise UnknownNameError("optimizer", optimizer, known)
     usual = training_of(RunConfig())
     return replace(usual, epochs=local_epochs, batch_size=batch_size, micro_batch=micro_batch, optimizer=optimizer)
 

@@ -1,0 +1,42 @@
+"""What a run returns to its caller, and what it tells the caller meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgefl.records import RoundRecord
+
+OnRound = Callable[[RoundRecord], None]
+"""Called with the record of every round."""
+Notify = Callable[[str], None]
+"""Called with a line of text for the user."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        folder: where it was written.
+        summary: the content of ``summary.json``: accuracies, costs per tier, budgets per device class, totals.
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def global_accuracy(self) -> float:
+        """Share of held-out samples that the global model classifies correctly."""
+        return float(self.summary["global_accuracy"])
+
+    @property
+    def tiers(self) -> list[dict[str, Any]]:
+        """One row per tier, largest first: accuracy, costs, bytes, simulated seconds and joules."""
+        return list(self.summary["tiers"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary and ``folder`` as JSON has them."""
+        return {"folder": str(self.folder), **self.summary}
