@@ -206,7 +206,7 @@ class RunConfig(BaseModel):
         Literal["fleet", "ideal"],
         Flag(
             FLEET,
-            "Links and losses. fleet: links vary and sessions are lost, as the profile says; ideal: typical links, no losses, no batteries.",
+            "Links and losses. fleet: links vary and sessions are lost, by the profile; ideal: typical links, no losses, no batteries.",
         ),
     ] = "fleet"
     over_selection: Annotated[

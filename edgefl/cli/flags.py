@@ -16,6 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OWN = "This command"
 NETWORK = "Network"
+_TRAINING = ("batch_size", "micro_batch", "optimizer", "codec")
 _MOST_LISTED = 6
 _HYPHEN = "\u2011"
 
@@ -83,7 +84,7 @@ json_option = option("--json", "as_json", is_flag=True, help="Print the result a
 
 
 def network_options(command: F) -> F:
-    """Add NETWORK and its description: ``network``, ``model``, ``inputs``, ``classes``, ``norm``; see :func:`one_network`."""
+    """Add NETWORK and its description: ``network``, ``model``, ``inputs``, ``classes``, ``norm``; see :func:`network_and_options`."""
     own = "[a reference network's own]"
     flags = (
         click.argument("network", required=False),
@@ -102,11 +103,18 @@ def network_options(command: F) -> F:
     return _stack(command, flags)
 
 
-def one_network(network: str | None, model: str | None) -> str:
-    """Return the network that was given; a usage error unless it is exactly one."""
+def network_and_options(network: str | None, model: str | None, flags: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the one network that was given, and the flags that were given, checked as keys of a run where they are such.
+
+    Raises:
+        UsageError: no network, or two.
+        ConfigError: a key of a run has a wrong value.
+    """
     if (network is None) == (model is None):
         raise click.UsageError("give one network: NETWORK, or --model NAME")
-    return network or str(model)
+    options = given(flags)
+    RunConfig.of({key: options[key] for key in _TRAINING if key in options})
+    return network or str(model), options
 
 
 def training_options(command: F) -> F:
@@ -114,7 +122,7 @@ def training_options(command: F) -> F:
     section = "Training on a client"
     count: dict[str, Any] = {"type": click.IntRange(1), "show_default": True, "metavar": "N", "section": section}
     flags = (
-        run_flags("batch_size", "micro_batch", "optimizer", "codec", section=section),
+        run_flags(*_TRAINING, section=section),
         option("--samples", default=500, help="Training samples of a client.", **count),
         option("--local-epochs", default=1, help="Epochs that a client trains each round.", **count),
     )

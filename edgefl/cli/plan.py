@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from edgefl.cli.console import show
-from edgefl.cli.flags import Command, given, json_option, network_options, one_network, option, training_options
+from edgefl.cli.flags import Command, json_option, network_and_options, network_options, option, training_options
 from edgefl.cli.types import Amount
 
 _BUDGET = "Budgets (at least one)"
@@ -76,11 +76,10 @@ def command(
 
     NETWORK is what 'edgefl profile' accepts. If nothing fits, the exit status is 3 and the error shows the smallest need of each budget.
     """
-    chosen = one_network(network, model)
+    chosen, options = network_and_options(network, model, flags)
     from edgefl.fleet.budget import Budget
     from edgefl.planning.plan import plan
 
-    options = given(flags)
     budget = Budget(**{field.name: options.pop(field.name, None) for field in fields(Budget)})
     found = plan(chosen, inputs, classes, budget=budget, **options)
     if as_json:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from edgefl.cli.console import as_text, show, write_or_print
-from edgefl.cli.flags import Command, given, network_options, one_network, option, training_options
+from edgefl.cli.flags import Command, network_and_options, network_options, option, training_options
 from edgefl.cli.types import Listed
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
@@ -58,10 +58,10 @@ def command(
 
     Forward and backward MACs are per sample. Composition is per pass, and a training step is one batch.
     """
-    chosen = one_network(network, model)
+    chosen, options = network_and_options(network, model, flags)
     from edgefl.planning.profile import profile
 
-    rows = profile(chosen, inputs, classes, **given(flags))
+    rows = profile(chosen, inputs, classes, **options)
     if format_ == "html":
         from edgefl.report.cost_page import cost_page
 
