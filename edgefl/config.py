@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import tomlkit
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.util.files import read_toml
+from edgefl.util.validation import explain
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir"})
 """Keys that say how this computer does the work, so that a resumed run may change them; :func:`changed` knows the one exception."""
@@ -133,7 +134,7 @@ class RunConfig(BaseModel):
         try:
             return handler(values)
         except ValidationError as error:
-            raise ConfigError("; ".join(_explain(dict(problem)) for problem in error.errors())) from None
+            raise ConfigError("; ".join(_explain(problem) for problem in error.errors())) from None
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str = "") -> Self:
@@ -216,19 +217,8 @@ def check_ratios(ratios: tuple[float, ...]) -> None:
         raise ValueError(f"tiers are listed once each, largest first: {','.join(f'{r:g}' for r in ordered)}")
 
 
-def _explain(error: Mapping[str, Any]) -> str:
+def _explain(error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         key = str(error["loc"][0])
         return f"{key}: unknown key;{nearest(key, RunConfig.model_fields) or ' see edgefl simulate --help'}"
     return explain(error)
-
-
-def explain(error: Mapping[str, Any]) -> str:
-    """Return one line for one pydantic error: key, expectation, value."""
-    key = ".".join(str(part) for part in error["loc"])
-    message = re.sub(r"^(Value error, |Input should be )", "", str(error["msg"]))
-    if error["type"] == "missing":
-        return f"{key}: missing"
-    if error["type"] == "value_error":
-        return f"{key}: {message}" if key else message
-    return f"{key or 'content'}: expected {message}, got {error['input']!r}"

@@ -20,7 +20,7 @@ ROOMS: dict[str, set[str]] = {
     "util": {"errors"},
     "config": {"errors", "util"},
     "timing": {"errors", "util"},
-    "wire": {"errors", "util"},
+    "wire": {"errors", "registry", "util"},
     "factor": {"errors", "records", "timing"},
     "models": {"errors", "registry"},
     "data": {"errors", "registry", "rng"},
@@ -32,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "bundle": {"errors", "records", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
     "engine": {"errors", "records", "registry", "util", "timing", "client"},
     "server": {"errors", "records", "rng", "util", "timing", "wire", "data", "models", "fleet", "methods", "client", "engine"},
-    "report": {"errors", "records", "config", "util", "timing", "wire", "fleet", "server"},
+    "report": {"errors", "records", "util", "timing", "wire", "fleet", "server"},
     "planning": {
         *("errors", "records", "rng", "registry", "config", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
         *("onnxgrad", "client", "server", "report"),

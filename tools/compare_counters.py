@@ -1,6 +1,6 @@
 """Set edgefl's multiply-accumulates beside a closed form and beside other counters.
 
-The README holds the tables between ``<!-- counters:begin -->`` and ``<!-- counters:end -->``. A peer that is not installed is left
+A page of docs/ holds the tables between ``<!-- counters:begin -->`` and ``<!-- counters:end -->``. A peer that is not installed is left
 out with a word, and so is a network of a package that cannot be imported. Exits with status 1 when edgefl differs from a closed form.
 The parts are in tools/counters/: layers and their closed forms, networks, peers, Markdown.
 
@@ -173,7 +173,7 @@ def counted() -> tuple[str, bool]:
 
 
 def main() -> None:
-    """Print the tables, put them into the README, or hold the README to them."""
+    """Print the tables, write them into their page, or compare a page with them."""
     options = arguments(argparse.ArgumentParser(description="MACs by edgefl, a closed form and other counters."))
     torch.set_num_threads(1)
     body, agrees = counted()

@@ -1,9 +1,9 @@
-"""Run the experiments of the five papers again, and put their tables into the README.
+"""Run the experiments of the five papers again, and write their tables into docs/results.md.
 
-Figures are kept in tools/results/<table>.json, with every setting, as soon as a run is finished: a stopped command goes on where it was,
-and a run whose settings have changed is run again. The README's tables, between ``<!-- paper-<table>:begin -->`` and its ``:end``, are made
-from these files alone. ``--quick`` gives every table at a reduced scale, which its caption states, in under 20 minutes on two cores;
-without it the scale is the papers' own as far as one computer goes, which takes days. What has been run in full is shown in full.
+Every finished run is stored at once, with all of its settings: a stopped command resumes, and a run whose settings have changed is
+repeated. The tables between ``<!-- paper-<table>:begin -->`` and its ``:end`` are made from the stored runs alone. ``--quick`` computes
+every table at a reduced scale, which its caption states, in less than 20 minutes on two cores. Without it the scale is the papers' own, as
+far as one computer can, which takes days. Tables that ran at full scale are shown at full scale.
 
 Usage: python tools/paper_tables.py [--quick | --smoke] [--tables a,b] [--seeds 0,1] [--list | --render-only] [--check | --write]
 """
@@ -138,7 +138,7 @@ def play_all(folder: Path, left: Sequence[tuple[str, Run]], scale: Scale, worker
 
 
 def main() -> None:
-    """Run what is missing, then print the tables, put them into the README, or hold the README to them."""
+    """Run what is missing, then print the tables, write them into their page, or compare a page with them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_const", const="quick", dest="scale", help="a reduced scale, minutes")
     parser.add_argument(
@@ -156,7 +156,7 @@ def main() -> None:
     if unknown := sorted(set(names) - set(TABLES)):
         parser.error(f"no table {', '.join(unknown)}; there are {', '.join(TABLES)}")
     if scale == "smoke" and options.write:
-        parser.error("--smoke gives no figures for the README")
+        parser.error("--smoke gives no figures for a page")
     seeds = None if options.seeds is None else [int(seed) for seed in options.seeds.split(",")]
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.results or (Path(temporary) if scale == "smoke" else RESULTS)

@@ -108,7 +108,7 @@ def command(
         seed=seed,
     )
     if as_json:
-        click.echo(json.dumps([planned.to_json() for planned in found], indent=2))
+        click.echo(json.dumps(found.to_dict(), indent=2))
         return
     from edgefl.report.plan_table import plan_tables
 

@@ -32,6 +32,7 @@ from edgefl.records import Batch, Outcome, Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.timing.spans import span
 from edgefl.util.finite import is_finite
+from edgefl.wire.codec import codec_named
 from edgefl.wire.payload import decode, encode
 
 Tensors = Mapping[str, Tensor]
@@ -202,7 +203,7 @@ class Clients:
         if not math.isfinite(result.loss) or not finite:
             return replace(done, status="diverged", upload_bytes=0)
         with span("encode", client=client):
-            rounding = generator(task.seed, job.round, client, "codec") if task.codec == "int8" else None
+            rounding = generator(task.seed, job.round, client, "codec") if codec_named(task.codec).draws else None
             payload = encode(sent, task.codec, rounding)
             kept = encode(keep) if keep else b""
         return replace(done, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload, kept=kept)

@@ -18,6 +18,7 @@ from edgefl.models.base import Architecture, Unfilled, load
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import methods
 from edgefl.rng import torch_seeded
+from edgefl.util.validation import explain
 
 T = TypeVar("T")
 Options = Mapping[str, Any]
@@ -285,9 +286,7 @@ def create(
     try:
         return method(method.config_class(**options))
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"method_options.{key}: {first['msg'].lower()}, got {first['input']!r}") from None
+        raise ConfigError(f"method_options.{explain(error.errors()[0])}") from None
 
 
 def travelling_shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_jsonable_python
 
-from edgefl.config import explain
 from edgefl.errors import InputError
+from edgefl.util.validation import explain
 
 
 class Result:
@@ -74,7 +74,7 @@ def check_json(kind: type[Result], text: str, where: str) -> dict[str, Any]:
         values: dict[str, Any] = from_json(text, allow_inf_nan=False)
         _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        problem = explain(dict(error.errors()[0]))
+        problem = explain(error.errors()[0])
         raise InputError(f"{where}: {problem}; restore the file or run the simulation again") from None
     except ValueError as error:
         raise InputError(f"{where}: not valid JSON ({error}); restore the file or run the simulation again") from None

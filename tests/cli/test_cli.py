@@ -71,7 +71,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
         seen.append(config)
         raise ConfigError("seen")
 
-    monkeypatch.setattr("edgefl.run.simulate", simulate)
+    monkeypatch.setattr("edgefl.run.simulate.simulate", simulate)
     return seen
 
 
@@ -182,14 +182,14 @@ def test_options_of_a_method_go_over_those_of_the_file(asked: list[RunConfig], t
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--objective", "proxy"], "objective: expected 'none', 'prox', 'dyn' or 'scaffold', got 'proxy'"),
-        (["--server-optimizer", "sgd"], "server_optimizer: expected 'avg', 'avgm', 'adam' or 'yogi'"),
-        (["--data-share", "1.5"], "data_share: expected less than or equal to 1, got 1.5"),
+        (["--objective", "proxy"], "objective must be 'none', 'prox', 'dyn' or 'scaffold', got 'proxy'"),
+        (["--server-optimizer", "sgd"], "server_optimizer must be 'avg', 'avgm', 'adam' or 'yogi'"),
+        (["--data-share", "1.5"], "data_share must be at most 1, got 1.5"),
         (["--tier-shares", "0.5,0.5"], "tier_shares: with tier_assignment auto the devices decide"),
         (["--tier-shares", "a"], "'a' is not a list of numbers such as 0.5,0.3,0.2"),
         (["--objective", "scaffold"], "give optimizer sgd and weight_decay 0"),
-        (["--momentum", "1"], "momentum: expected less than 1"),
-        (["--lr-schedule", "linear"], "lr_schedule: expected 'constant' or 'cosine'"),
+        (["--momentum", "1"], "momentum must be below 1"),
+        (["--lr-schedule", "linear"], "lr_schedule must be 'constant' or 'cosine'"),
     ],
 )
 def test_wrong_values_are_said_in_the_words_of_the_configuration(flags: list[str], message: str) -> None:

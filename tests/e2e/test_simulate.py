@@ -286,9 +286,9 @@ BAD_INPUT = [
     (["--method", "fedhn"], "unknown method 'fedhn'; did you mean 'fedhm'"),
     (["--model", "resnet188"], "unknown model 'resnet188'; did you mean 'resnet18'"),
     (["--dataset", "digit"], "unknown dataset 'digit'; did you mean 'digits'"),
-    (["--rounds", "0"], "rounds: expected greater than or equal to 1, got 0"),
-    (["--clients", "-3"], "clients: expected greater than or equal to 1, got -3"),
-    (["--lr", "nan"], "lr: "),
+    (["--rounds", "0"], "rounds must be at least 1, got 0"),
+    (["--clients", "-3"], "clients must be at least 1, got -3"),
+    (["--lr", "nan"], "lr must be "),
     (["--tiers", "1,1.5"], "tiers: a tier lies in (0, 1], got 1.5"),
     (["--tiers", "1,0"], "tiers: a tier lies in (0, 1], got 0"),
     (["--tiers", "0.5,1"], "tiers: tiers are listed once each, largest first: 1,0.5"),
@@ -300,7 +300,7 @@ BAD_INPUT = [
     (["--method", "fedavg", "--tiers", "1,0.5"], "fedavg trains one size only"),
     (["--model", "cnn-fashion"], "takes channels x height x width with sides of at least 10"),
     (["--engine", "inline", "--workers", "2"], "engine: inline has one worker"),
-    (["--tier-assignment", "random"], "tier_assignment: expected 'auto', 'uniform' or 'dynamic'"),
+    (["--tier-assignment", "random"], "tier_assignment must be 'auto', 'uniform' or 'dynamic'"),
     (["--resume"], "--resume needs --out"),
     (["--config", "missing.toml"], "missing.toml: no such file"),
 ]
@@ -322,7 +322,7 @@ def test_bad_input_is_status_2_with_one_message_and_nothing_written(flags, messa
     [
         ("rounds = = 3\n", "run.toml, line 1: not valid TOML"),
         ("seed = 1\nround = 3\n", "run.toml: round: unknown key; did you mean 'rounds'"),
-        ("seed = 'a'\n", "run.toml: seed: expected a valid integer"),
+        ("seed = 'a'\n", "run.toml: seed must be a whole number"),
         (
             "[method_options]\nfrobenius = 1\n",
             "method_options.frobenius: fedhm has no such option; did you mean 'frobenius_decay'",

@@ -324,13 +324,13 @@ def test_write_makes_the_page_of_a_run_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "message"),
     [
-        (["method"], 3, "method: expected a valid string, got 3"),
-        (["energy_j"], -1.5, "energy_j: expected greater than or equal to 0, got -1.5"),
-        (["rounds"], 2.5, "rounds: expected a valid integer, got 2.5"),
-        (["rounds"], True, "rounds: expected a valid integer, got True"),
-        (["tiers", 1, "params"], None, "tiers.1.params: expected a valid integer, got None"),
-        (["tiers", 0], "x", "tiers.0: expected a valid dictionary"),
-        (["classes", 3, "refusals", 0, "need"], "a lot", "classes.3.refusals.0.need: expected a valid number, got 'a lot'"),
+        (["method"], 3, "method must be text, got 3"),
+        (["energy_j"], -1.5, "energy_j must be at least 0, got -1.5"),
+        (["rounds"], 2.5, "rounds must be a whole number, got 2.5"),
+        (["rounds"], True, "rounds must be a whole number, got True"),
+        (["tiers", 1, "params"], None, "tiers.1.params must be a whole number, got None"),
+        (["tiers", 0], "x", "tiers.0 must be a table"),
+        (["classes", 3, "refusals", 0, "need"], "a lot", "classes.3.refusals.0.need must be a number, got 'a lot'"),
         (["energy_j"], float("nan"), "not valid JSON"),
     ],
 )
@@ -366,7 +366,7 @@ def test_a_malformed_round_is_refused_with_its_line(tmp_path: Path) -> None:
     record = json.loads(lines[0])
     record["accuracy"] = {"0.5": "good"}
     (run / "rounds.jsonl").write_text(json.dumps(record))
-    with pytest.raises(InputError, match=r"line 1: accuracy\.0\.5: expected a valid number, got 'good'"):
+    with pytest.raises(InputError, match=r"line 1: accuracy\.0\.5 must be a number, got 'good'"):
         html.write(run)
     record["accuracy"] = {}
     del record["clients"][4]["device"]
@@ -460,7 +460,7 @@ def test_summaries_of_older_and_of_this_version_are_both_read(tmp_path: Path) ->
     assert read_summary(run / "summary.json") == make_summary() | ADDED
     assert html.write(run).exists()
     (run / "summary.json").write_text(json.dumps(make_summary() | {"accuracy_of": "nobody"}))
-    with pytest.raises(InputError, match=r"summary\.json: accuracy_of: expected 'global' or 'clients', got 'nobody'"):
+    with pytest.raises(InputError, match=r"summary\.json: accuracy_of must be 'global' or 'clients', got 'nobody'"):
         html.write(run)
 
 
@@ -573,5 +573,5 @@ def test_a_run_in_one_process_has_no_empty_columns() -> None:
 def test_malformed_stages_are_refused_where_they_are(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "summary.json").write_text(json.dumps({**make_summary(), "host_stages": {"server": {"wait": -1.0}}}))
-    with pytest.raises(InputError, match=r"host_stages\.server\.wait: expected greater than or equal to 0"):
+    with pytest.raises(InputError, match=r"host_stages\.server\.wait must be at least 0"):
         html.write(run)
