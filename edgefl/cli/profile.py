@@ -74,7 +74,7 @@ def command(
         samples=samples,
         local_epochs=local_epochs,
         norm=norm,
-    )
+    ).to_dict()
     if format_ == "html":
         from edgefl.report.cost_page import cost_page
 

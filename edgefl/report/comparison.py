@@ -202,8 +202,9 @@ def curve_of(runs: Sequence[Played]) -> tuple[CurvePoint, ...]:
     for number, record in enumerate(runs[0].rounds if runs else ()):
         if record["accuracy"]:
             reached = [float(played.rounds[number]["accuracy"]["global"]) for played in runs]
-            spent = (statistics.fmean(of_run[number][key] for of_run in sums) for key in _SPENT)
-            points.append(CurvePoint(record["round"], *spent, statistics.fmean(reached), min(reached), max(reached)))
+            range_ = {"accuracy": statistics.fmean(reached), "lowest": min(reached), "highest": max(reached)}
+            spent = {key: statistics.fmean(of_run[number][key] for of_run in sums) for key in _SPENT}
+            points.append(CurvePoint(round=record["round"], **spent, **range_))
     return tuple(points)
 
 
@@ -243,6 +244,7 @@ def _result(contender: Contender) -> MethodResult:
     tiers = {f"{row['tier']:g}": row for row in runs[0].summary["tiers"]}
     totals = [{**played.summary, **_spent(played.rounds)[-1]} for played in runs]
     summed = (*_SPENT, "download_bytes", "upload_bytes", "host_s")
+    spreads: dict[str, Any] = {key: Spread.of([of_run[key] for of_run in totals]) for key in summed}
     return replace(
         row,
         tiers=tuple(row["tier"] for row in tiers.values()),
@@ -252,7 +254,7 @@ def _result(contender: Contender) -> MethodResult:
         untrained_tiers=_untrained(runs, tiers),
         params={label: row["params"] for label, row in tiers.items()},
         curve=curve_of(runs),
-        **{key: Spread.of([of_run[key] for of_run in totals]) for key in summed},
+        **spreads,
         uncounted_ops=tuple(sorted({name for row in tiers.values() for name in row["uncounted_ops"]})),
     )
 

@@ -59,7 +59,7 @@ def frame(rows: Iterable[dict[str, Any]]) -> Any:
 
 
 def validated(kind: type[R], values: Any) -> R:
-    """Return ``values``, a record's JSON form that this process has written, as a record."""
+    """Return ``values``, a record's JSON form that this process has checked, as a record."""
     found: R = _adapter(kind).validate_python(values)
     return found
 
@@ -96,5 +96,5 @@ def read_text(path: Path) -> str:
 
 
 @cache
-def _adapter(kind: type[R]) -> TypeAdapter[R]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
