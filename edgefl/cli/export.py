@@ -31,7 +31,7 @@ def command(
     run: Path, out: Path, form: Form, quantize: Literal["int8"] | None, fp16: bool, sign: Path | None, with_client: bool
 ) -> None:
     """Write the bundle of the finished run in the folder RUN: per tier the graphs that infer and train, references, costs and hashes."""
-    from edgefl.run.simulate import export
+    from edgefl.run.export import export
 
     export(
         run,

@@ -11,6 +11,6 @@ import click
 @click.argument("run", type=click.Path(path_type=Path))
 def command(run: Path) -> None:
     """Write report.html of the finished run in the folder RUN: one file that needs no network."""
-    from edgefl.run.simulate import report
+    from edgefl.report import html
 
-    click.echo(f"{report(run)}: written")
+    click.echo(f"{html.write(run)}: written")

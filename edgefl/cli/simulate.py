@@ -14,7 +14,7 @@ from edgefl.cli.sections import SectionedCommand, option
 
 if TYPE_CHECKING:
     from edgefl.config import RunConfig
-    from edgefl.run.simulate import RunResult
+    from edgefl.run.result import RunResult
 
 
 @click.command(cls=SectionedCommand)
@@ -84,7 +84,8 @@ def command(
 
     keep_freed_memory()
     with span("start"):
-        from edgefl.run.simulate import resumed_config, simulate
+        from edgefl.run.folder import resumed_config
+        from edgefl.run.simulate import simulate
 
     if started and out is not None:
         from edgefl.errors import ConfigError

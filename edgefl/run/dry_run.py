@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -10,17 +10,15 @@ from statistics import median
 import numpy as np
 
 from edgefl.config import RunConfig
-from edgefl.records import RoundRecord
 from edgefl.report import dry_page
 from edgefl.report.results import Result
 from edgefl.report.run_rows import DrySummary, PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
+from edgefl.run.result import OnRound, RunResult
+from edgefl.run.rounds import without_training
 from edgefl.run.run import Run, about
-from edgefl.run.simulate import OnRound, RunResult
-from edgefl.server.client_store import ClientStore
-from edgefl.server.state import Standing
 from edgefl.util.files import write_bytes, write_json
 from edgefl.util.threads import one_thread
 
@@ -30,16 +28,6 @@ LISTED = 3
 """Of so many rounds at the beginning, and of the last, the records list every client."""
 POLICY_ROUNDS = 30
 """Rounds in which the assignments of tiers are compared."""
-
-
-def rehearse(run: Run, rounds: int) -> Iterator[RoundRecord]:
-    """Yield the records of ``rounds`` rounds in which nobody trains: the same clients, seconds, bytes and joules as with training."""
-    standing = Standing(run.first_state())
-    store = ClientStore(Path("never written"))
-    for number in range(1, rounds + 1):
-        run, _ = run.advanced(standing.state, number)
-        standing, record = run.play(run.method, standing, None, store, number)
-        yield record
 
 
 def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRound | None = None) -> RunResult:
@@ -67,7 +55,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
         folder.check(config, resume=False)
         folder.start(config, CONFIG)
         took_part: list[np.ndarray] = []
-        for record in rehearse(run, config.rounds):
+        for record in without_training(run, config.rounds):
             folder.add_round(record, clients=record.round <= LISTED or record.round == config.rounds)
             took_part.append(np.array([o.client for o in record.outcomes if o.status == "trained"], np.int64))
             if on_round is not None:
@@ -147,7 +135,7 @@ class PolicyOutcome(Result):
 
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
     """Return what a policy makes of the fleet over some rounds: times, and who is included, by device."""
-    records = [record.to_json(clients=False) for record in rehearse(run, rounds)]
+    records = [record.to_json(clients=False) for record in without_training(run, rounds)]
     selected = dict.fromkeys((c.device.name for c in run.fleet.classes), 0)
     trained = dict(selected)
     for group in (group for record in records for group in record["groups"]):

@@ -14,7 +14,7 @@ from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Cost, Outcome, Tier
 from edgefl.run.prepare import prepare
-from edgefl.run.simulate import play
+from edgefl.run.rounds import train
 from edgefl.server.client_store import ClientStore
 from edgefl.util.threads import one_thread
 
@@ -40,7 +40,7 @@ def played(case: str, folder: Path) -> tuple[dict[Tier, Cost], list[Outcome]]:
         run = prepare(RunConfig.of({**RUN, "conditions": "ideal", **CASES[case]}))
         shards = run.clients.shards
         assert min(map(shards.size, range(len(shards)))) >= run.config.batch_size
-        outcomes = [o for _, _, record in play(run, ClientStore(folder / "clients.sqlite")) for o in record.outcomes]
+        outcomes = [o for _, _, record in train(run, ClientStore(folder / "clients.sqlite")) for o in record.outcomes]
     assert len(outcomes) == 4
     assert all(outcome.status == "trained" for outcome in outcomes)
     return dict(run.plan.costs), outcomes

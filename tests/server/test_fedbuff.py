@@ -16,8 +16,8 @@ from edgefl.engine.inline import InlineEngine
 from edgefl.errors import ConfigError
 from edgefl.registry import methods
 from edgefl.rng import generator, shuffled
-from edgefl.run.dry_run import rehearse
 from edgefl.run.prepare import prepare
+from edgefl.run.rounds import without_training
 from edgefl.run.trained import checkpoint_of, fleet_of
 from edgefl.server.client_store import ClientStore
 from edgefl.server.forecast import Asked
@@ -83,7 +83,7 @@ def test_the_timeline_is_that_of_a_simulation_by_brute_force(fleet, clients, at_
     run = small(fleet, mode="async", clients=clients, per_round=at_work, buffer=size, deadline_s=deadline_s, **keys)
     statuses, stale = set(), set()
     wanted = simulated(run, at_work, size, 12, deadline_s)
-    for (clock_s, over), record in zip(wanted, rehearse(run, 12), strict=True):
+    for (clock_s, over), record in zip(wanted, without_training(run, 12), strict=True):
         found = [(o.client, o.start_s, o.start_s + o.timing.total_s, o.status, o.staleness) for o in record.outcomes]
         assert sorted(found) == sorted(over)
         assert record.clock_s == clock_s
@@ -114,14 +114,14 @@ def test_as_many_are_at_work_as_shall_be_and_nobody_twice(fleet):
 
 def test_a_step_with_nobody_else_to_ask_ends_with_the_updates_that_there_are(fleet):
     run = small(fleet, mode="async", clients=5, per_round=5, buffer=5)
-    for record in rehearse(run, 3):
+    for record in without_training(run, 3):
         trained = [o.client for o in record.outcomes if o.status == "trained"]
         assert sorted(trained) == [0, 1, 2, 3, 4]
 
 
 def test_who_takes_longer_than_the_deadline_is_late_and_at_work_to_its_end(fleet):
     run = small(fleet, mode="async", clients=30, per_round=8, buffer=6, deadline_s=0.35, on_shortfall=("send",))
-    everyone = [o for record in rehearse(run, 8) for o in record.outcomes]
+    everyone = [o for record in without_training(run, 8) for o in record.outcomes]
     late = [o for o in everyone if o.status == "late"]
     assert late
     assert all(o.timing.total_s > 0.35 and o.upload_bytes and o.macs for o in late)
@@ -246,7 +246,7 @@ def test_where_nobody_has_the_memory_a_step_is_given_up(tmp_path):
 
 def test_where_nobody_ever_answers_in_time_a_step_is_given_up(fleet):
     run = small(fleet, mode="async", clients=20, per_round=3, buffer=2, deadline_s=0.101, on_shortfall=("send",))
-    first, second = rehearse(run, 2)
+    first, second = without_training(run, 2)
     assert {o.status for o in first.outcomes} <= {"late", "dropped", "interrupted"}
     assert 0 < first.clock_s < second.clock_s
 
@@ -255,7 +255,7 @@ def test_many_lost_sessions_between_answers_are_not_given_up(tmp_path):
     write_device(tmp_path, "board")
     profile = write_fleet(tmp_path, {"board": 1.0}, behaviour={"drop_out": 0.5, "interrupted": 0.3})
     run = small(profile, mode="async", clients=400, per_round=1, buffer=60, partition="index:4")
-    (record,) = rehearse(run, 1)
+    (record,) = without_training(run, 1)
     assert sum(o.status == "trained" for o in record.outcomes) == 60
     assert len(record.outcomes) > 200
 
@@ -273,7 +273,7 @@ def test_where_nobody_is_eligible_the_clock_goes_on_and_nobody_is_looked_for_in_
         partition="index:4",
         availability=str(tmp_path / "trace.csv"),
     )
-    first, second = rehearse(run, 2)
+    first, second = without_training(run, 2)
     assert [(o.client, o.status) for o in first.outcomes] == [(0, "trained"), (1, "trained")]
     assert [o.start_s for o in first.outcomes] == [pytest.approx(1000, abs=600), pytest.approx(5000, abs=600)]
     assert {o.client for o in second.outcomes} == {0, 1}
@@ -288,7 +288,7 @@ def test_everybody_at_work_is_not_searched_for_more(fleet, monkeypatch):
     real = conditions.shuffled
     monkeypatch.setattr(conditions, "shuffled", lambda *given: looked.append(1) or real(*given))
     run = small(fleet, mode="async", clients=12, per_round=12, buffer=6)
-    turns = sum(len(record.outcomes) for record in rehearse(run, 5)) + 12
+    turns = sum(len(record.outcomes) for record in without_training(run, 5)) + 12
     assert len(looked) <= turns
 
 
@@ -297,7 +297,7 @@ def test_refused_clients_are_asked_once_a_step(tmp_path):
     write_device(tmp_path, "tiny", training_bytes=1000)
     profile = write_fleet(tmp_path, {"board": 0.5, "tiny": 0.5}, behaviour={})
     run = small(profile, mode="async", clients=10, per_round=4, buffer=3)
-    for record in rehearse(run, 4):
+    for record in without_training(run, 4):
         refused = [o.client for o in record.outcomes if o.status == "refused"]
         assert len(refused) == len(set(refused)) <= 5
         assert {o.device for o in record.outcomes if o.status == "trained"} == {"board"}

@@ -15,8 +15,9 @@ from edgefl import RunConfig
 from edgefl.engine.inline import InlineEngine
 from edgefl.methods.base import create
 from edgefl.records import Outcome, RoundRecord, Tier, Timing, Work
-from edgefl.run.dry_run import outcome_of, rehearse
+from edgefl.run.dry_run import outcome_of
 from edgefl.run.prepare import prepare
+from edgefl.run.rounds import without_training
 from edgefl.run.whatif import whatif
 from edgefl.server.client_store import ClientStore
 from edgefl.server.rounds import Round, ask
@@ -249,7 +250,7 @@ def test_dry_rounds_are_the_real_ones_but_for_what_training_measures(tmp_path, m
     keys = {"method": "heterofl", "tiers": (1.0, 0.5), "tier_assignment": "uniform", "clients": 16, "per_round": 6, "rounds": 4}
     run = small(profile, **keys, mode=mode, dynamic_devices=True, partition="iid")
     real, seen = Standing(run.first_state()), set()
-    for dry in rehearse(run, 4):
+    for dry in without_training(run, 4):
         real, record = play(run, real, dry.round)
         measured = {
             "steps": 0,
@@ -267,7 +268,7 @@ def test_dry_rounds_are_the_real_ones_but_for_what_training_measures(tmp_path, m
 @pytest.mark.parametrize("method", ["fedhm", "fjord", "pufferfish", "prism", "splitmix", "fedpara", "orthdrop", "factorized-fl"])
 def test_every_phase_of_a_method_can_be_rehearsed(method):
     run = small("phone", method=method, model="cnn-digits", rounds=5, per_round=3)
-    records = list(rehearse(run, 5))
+    records = list(without_training(run, 5))
     assert [record.round for record in records] == [1, 2, 3, 4, 5]
     assert all(record.observed == {} for record in records)
 
@@ -309,7 +310,7 @@ def test_a_policy_s_figures_are_those_worked_out_from_the_records(tmp_path):
     }
     config = RunConfig.of(keys)
     row = outcome_of("mine", prepare(config), 5)
-    records = list(rehearse(small(profile, clients=40, per_round=10, partition="dirichlet:0.5"), 5))
+    records = list(without_training(small(profile, clients=40, per_round=10, partition="dirichlet:0.5"), 5))
     everyone = [o for record in records for o in record.outcomes]
     used = [o for o in everyone if o.status == "trained"]
 
@@ -354,7 +355,7 @@ def test_what_if_tries_every_combination(fleet):
 
 def test_a_million_clients_are_rehearsed_without_being_listed():
     run = small("phone", clients=1_000_000, per_round=200, partition="index:60", availability="daily", start_hour=3)
-    records = list(rehearse(run, 3))
+    records = list(without_training(run, 3))
     assert [len(record.outcomes) for record in records] == [260, 260, 260]
     first = {o.client for o in records[0].outcomes}
     assert len(first & {o.client for o in records[1].outcomes}) < 5
@@ -363,5 +364,5 @@ def test_a_million_clients_are_rehearsed_without_being_listed():
 
 def test_methods_are_what_they_were_after_a_rehearsal():
     run = small("phone", method="pufferfish", model="cnn-digits")
-    list(rehearse(run, 3))
+    list(without_training(run, 3))
     assert run.method == create("pufferfish", {}, tiers=tuple(tier.ratio for tier in run.tiers))

@@ -11,7 +11,8 @@ from edgefl.config import RunConfig
 from edgefl.engine.inline import InlineEngine
 from edgefl.errors import StorageError
 from edgefl.registry import methods
-from edgefl.run.folder import Keeper, RunFolder
+from edgefl.run.checkpoint_writer import CheckpointWriter
+from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.trained import Trained, accuracies
 from edgefl.server import checkpoint
@@ -36,9 +37,9 @@ def rounds_on_disk(folder: RunFolder) -> list[int]:
 
 
 def test_checkpoints_are_those_of_writing_each_at_once(folder, tmp_path):
-    with ClientStore(tmp_path / "clients.sqlite") as store, Keeper(folder, store) as keeper:
+    with ClientStore(tmp_path / "clients.sqlite") as store, CheckpointWriter(folder, store) as writer:
         for n in range(1, 6):
-            keeper.start(state(n))
+            writer.start(state(n))
     assert rounds_on_disk(folder) == [3, 4, 5]
     assert store.keep_from == 3
     restored = folder.restore()
@@ -61,26 +62,26 @@ def test_one_is_in_flight_and_the_run_goes_on_meanwhile(folder, tmp_path, monkey
 
     monkeypatch.setattr(checkpoint, "save", slow)
     store = ClientStore(tmp_path / "clients.sqlite")
-    with Keeper(folder, store) as keeper:
-        keeper.start(state(1))  # returns although nothing is written yet
+    with CheckpointWriter(folder, store) as writer:
+        writer.start(state(1))  # returns although nothing is written yet
         assert not (folder.path / "checkpoints").exists()
         assert store.keep_from is None  # nothing may be removed by what is not on the disk
         may_write.set()
         for n in (2, 3):
-            keeper.start(state(n))
+            writer.start(state(n))
     assert most == [1]
     assert rounds_on_disk(folder) == [1, 2, 3]
 
 
 def test_what_clients_kept_is_only_removed_for_checkpoints_that_are_on_the_disk(folder, tmp_path):
-    with ClientStore(tmp_path / "clients.sqlite") as store, Keeper(folder, store) as keeper:
+    with ClientStore(tmp_path / "clients.sqlite") as store, CheckpointWriter(folder, store) as writer:
         store.keep_from = 0
         for n in range(1, 7):
             store.put(0, f"round {n}".encode())
-            keeper.wait()
+            writer.wait()
             # Every checkpoint that is on the disk now, before the commit and after it, can be gone back to.
             chains = {n: store.commit(n)}
-            keeper.start(Checkpoint(n, 0.0, {}, clients=chains[n]))
+            writer.start(Checkpoint(n, 0.0, {}, clients=chains[n]))
             for path in (folder.path / "checkpoints").glob("round-*"):
                 try:
                     found = Checkpoint.of_file(path)
@@ -97,18 +98,18 @@ def test_a_failure_is_told_once_at_the_next_round_or_at_the_end(folder, tmp_path
 
     monkeypatch.setattr(checkpoint, "save", full)
     store = ClientStore(tmp_path / "clients.sqlite")
-    with pytest.raises(StorageError, match="no space left"), Keeper(folder, store) as keeper:
-        keeper.start(state(1))
-    with Keeper(folder, store) as keeper:
-        keeper.start(state(1))
+    with pytest.raises(StorageError, match="no space left"), CheckpointWriter(folder, store) as writer:
+        writer.start(state(1))
+    with CheckpointWriter(folder, store) as writer:
+        writer.start(state(1))
         with pytest.raises(StorageError, match="no space left"):
-            keeper.wait()
-        keeper.wait()
+            writer.wait()
+        writer.wait()
 
 
 def interrupted(folder: RunFolder, store: ClientStore) -> None:
-    with Keeper(folder, store) as keeper:
-        keeper.start(state(1))
+    with CheckpointWriter(folder, store) as writer:
+        writer.start(state(1))
         raise KeyboardInterrupt
 
 
