@@ -60,11 +60,12 @@ def frame(rows: Iterable[dict[str, Any]]) -> Any:
 
 def validated(kind: type[R], values: Any) -> R:
     """Return ``values``, a record's JSON form that this process has checked, as a record."""
-    found: R = _adapter(kind).validate_python(values)
+    of_kind: Any = kind  # mypy holds a class to be unhashable
+    found: R = _adapter(of_kind).validate_python(values)
     return found
 
 
-def check_json(kind: type[Result], text: str, where: str) -> dict[str, Any]:
+def check_json(kind: Any, text: str, where: str) -> dict[str, Any]:
     """Return the content of a JSON text that has the fields of ``kind``; further keys are ignored.
 
     Raises:

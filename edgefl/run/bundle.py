@@ -111,7 +111,9 @@ def _deploy(run: Run, tier: Tier, chosen: Representative, say: Callable[[str], N
     ready = with_weights(run.graphs_of(run.method, tier), module) if trains else None
     files = build_tier(module, run.data.input_shape, tier.label, rng, run.data.vocabulary, ready)
     cost, device = run.plan.costs[tier], run.plan.home_of(tier).device
-    costs = {key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")}
+    costs = {
+        key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
+    }
     training = trainable(run, tier, chosen.network, chosen.control)
     graph = files.contents[f"{tier.label}/forward.onnx"]
     accuracy, inference_bytes = _run_on_device(run, tier, graph, test, say)

@@ -159,7 +159,9 @@ def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) 
         }
     before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
     with span("report"):
-        write_bytes(folder.path / "report.html", html.render(RunSummary(**values | {"host_stages": before}).to_dict(), rounds).encode())
+        write_bytes(
+            folder.path / "report.html", html.render(RunSummary(**values | {"host_stages": before}).to_dict(), rounds).encode()
+        )
     # All of what has passed since: a page made anew from the summary must be the same, and it leaves that stage out.
     stages = added([before, {"server": {"report": sum(watch.lap()["server"].values())}}])
     summary = RunSummary(**values | {"host_stages": stages}).to_dict()
