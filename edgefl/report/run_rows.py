@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
-from edgefl.records import Shortfall, Work
+from edgefl.records import Shortfall, Totals
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, check_json, read_text
 
@@ -148,8 +148,8 @@ class Participation(Result):
     sessions: Whole
     distinct: Whole
     statuses: Mapping[str, Whole]
-    useful: Work
-    wasted: Work
+    useful: Totals
+    wasted: Totals
     tier: Number | None
     accuracy: Number | None
 
@@ -174,7 +174,7 @@ class HostStages(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Totals(Result):
+class RunTotals(Result):
     """What all rounds together took; host time is apart from simulated time.
 
     Attributes:
@@ -195,8 +195,8 @@ class Totals(Result):
     macs: Whole
     download_bytes: Whole
     upload_bytes: Whole
-    useful: Work
-    wasted: Work
+    useful: Totals
+    wasted: Totals
     edgefl_version: str
 
 
@@ -229,7 +229,7 @@ class Configured(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary(Totals, Configured):
+class Summary(RunTotals, Configured):
     """The content of every ``summary.json``.
 
     Attributes:
@@ -277,7 +277,7 @@ class DrySummary(Summary):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupLine(Work):
+class GroupLine(Totals):
     """The work of the clients of one device, tier and status in a round."""
 
     device: str

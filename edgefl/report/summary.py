@@ -9,8 +9,8 @@ from typing import Any
 
 from edgefl import __version__
 from edgefl.fleet.budget import use
-from edgefl.records import Tier, Work
-from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, Participation, TierResult, TierRow, Totals
+from edgefl.records import Tier, Totals
+from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, Participation, RunTotals, TierResult, TierRow
 from edgefl.report.statuses import USEFUL, summed, work_of
 from edgefl.server.assignment import ClassPlan, Fit, Plan
 
@@ -105,8 +105,8 @@ def participation_rows(
                 sessions=statuses.total(),
                 distinct=distinct.get(device, 0),
                 statuses=dict(statuses),
-                useful=Work(**summed(group for group in own if group["status"] == USEFUL)),
-                wasted=Work(**summed(group for group in own if group["status"] not in (USEFUL, "refused"))),
+                useful=Totals(**summed(group for group in own if group["status"] == USEFUL)),
+                wasted=Totals(**summed(group for group in own if group["status"] not in (USEFUL, "refused"))),
                 tier=tier.number if tier else None,
                 accuracy=accuracies.get(tier.ratio) if tier else None,
             )
@@ -114,14 +114,14 @@ def participation_rows(
     return rows
 
 
-def totals(rounds: Sequence[Json]) -> Totals:
+def totals(rounds: Sequence[Json]) -> RunTotals:
     """Return what all rounds together took."""
     summed_up = ("waited_s", "host_s", "energy_j", "end_to_end_j", "macs", "download_bytes", "upload_bytes")
-    return Totals(
+    return RunTotals(
         simulated_s=rounds[-1]["clock_s"] if rounds else 0.0,
         **{key: sum(line[key] for line in rounds) for key in summed_up},
-        useful=Work(**work_of(rounds, lambda status: status == USEFUL)),
-        wasted=Work(**work_of(rounds, lambda status: status not in (USEFUL, "refused"))),
+        useful=Totals(**work_of(rounds, lambda status: status == USEFUL)),
+        wasted=Totals(**work_of(rounds, lambda status: status not in (USEFUL, "refused"))),
         edgefl_version=__version__,
     )
 

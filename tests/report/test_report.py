@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from client_records import client_record
 from pages import Page, figures_of, printed
 from plotly.offline import get_plotlyjs
 
 from edgefl.errors import InputError
-from edgefl.records import Outcome, RoundRecord, Shortfall, Tier, Timing, Work
+from edgefl.records import RoundRecord, Shortfall, Tier, Timing, Totals
 from edgefl.report import html
 from edgefl.report.budget_charts import budget_chart
 from edgefl.report.charts import accuracy_charts
@@ -164,8 +165,8 @@ def make_summary() -> dict[str, Any]:
         "macs": 2_000_000_000,
         "download_bytes": 21_400_000,
         "upload_bytes": 20_900_000,
-        "useful": {**asdict(Work(280, 9, 20, 20, 1190.0, 1800.0, 900.0))},
-        "wasted": {**asdict(Work(2, 0, 0, 0, 14.2, 100.0, 12.0))},
+        "useful": {**asdict(Totals(280, 9, 20, 20, 1190.0, 1800.0, 900.0))},
+        "wasted": {**asdict(Totals(2, 0, 0, 0, 14.2, 100.0, 12.0))},
         "edgefl_version": "0.1.0",
         "deadline_s": 80.0,
         "tiers": [tier_row(tier, device, title, n) for device, title, _, n, tier in CLASSES if tier is not None],
@@ -185,8 +186,8 @@ def participation_entry(device: str, title: str, share: float, clients: int, tie
         "sessions": 15 * clients,
         "distinct": clients if trained else 0,
         "statuses": {"trained": trained, "refused": 15 * clients - trained},
-        "useful": asdict(Work(trained, 9, 20, 20, 10.0, 20.0, 30.0)),
-        "wasted": asdict(Work()),
+        "useful": asdict(Totals(trained, 9, 20, 20, 10.0, 20.0, 30.0)),
+        "wasted": asdict(Totals.of([])),
         "tier": tier,
         "accuracy": None if tier is None else 0.968 - 0.02 * (1 - tier),
     }
@@ -201,13 +202,13 @@ def make_rounds(count: int = 30) -> list[dict[str, Any]]:
         for client in sorted(rng.choice(len(devices), 10, replace=False).tolist()):
             device, tier = devices[client]
             if tier is None:
-                outcomes.append(Outcome(client, device, "refused", refusal=(SHORT,)))
+                outcomes.append(client_record(client, device, "refused", samples=0, refusal=(SHORT,)))
                 continue
             status = "diverged" if rng.random() < 0.02 else "trained"
             sent = int(155_392 * tier)
             timing = Timing(4.1, 60 * tier**0.1, 7.1, 5.0, 2.0)
             outcomes.append(
-                Outcome(client, device, status, Tier(tier), 70, 6, 0.3, timing, 9, sent, sent, None)  # type: ignore[arg-type]
+                client_record(client, device, status, Tier(tier), timing, macs=9, download_bytes=sent, upload_bytes=sent)
             )
         best = 0.97 - 0.75 * np.exp(-number / 5) + 0.008 * rng.standard_normal()
         accuracy = {"global": float(best)} | {f"{t:g}": float(best - 0.03 * (1 - t)) for t in (1, 0.5, 0.25)}
@@ -357,7 +358,7 @@ def test_a_run_in_which_every_client_was_refused_is_reported() -> None:
     summary = make_summary()
     summary["tiers"] = []
     summary["classes"] = [summary["classes"][3] | {"clients": 20}]
-    refused = [Outcome(client, "micro-controller", "refused", refusal=(SHORT,)) for client in range(10)]
+    refused = [client_record(client, "micro-controller", "refused", samples=0, refusal=(SHORT,)) for client in range(10)]
     rendered = html.render(summary, [RoundRecord(1, tuple(refused), 0.0, 0.0, {}, 0.1).to_json()])
     text = Page(rendered).text
     assert "The run has no tier, so there is no cost to draw." in text
