@@ -17,7 +17,8 @@ from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
-from edgefl.methods.base import GlobalState, Method, check_tiers, create
+from edgefl.methods.base import Method, check_tiers, create
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
