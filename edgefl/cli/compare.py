@@ -89,7 +89,7 @@ def command(
             notify=progress.say,
         )
     if as_json:
-        click.echo(json.dumps(found.summary, indent=2))
+        click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         _print_result(found)
 
@@ -129,7 +129,7 @@ def _print_result(found: Comparison) -> None:
 
     from edgefl.report.compare_table import to_plain, to_rich
 
-    summary = dict(found.summary)
+    summary = found.to_dict()
     if sys.stdout.isatty():
         console = Console()
         console.print(to_rich(summary, width=console.width))

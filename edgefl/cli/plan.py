@@ -83,7 +83,7 @@ def command(
     budget = Budget(**{field.name: options.pop(field.name, None) for field in fields(Budget)})
     found = plan(chosen, inputs, classes, budget=budget, **options)
     if as_json:
-        click.echo(json.dumps([planned.to_json() for planned in found], indent=2))
+        click.echo(json.dumps(found.to_dict(), indent=2))
         return
     from edgefl.report.plan_table import plan_tables
 

@@ -62,7 +62,7 @@ def command(
     chosen, options = network_and_options(network, model, flags)
     from edgefl.planning.profile import profile
 
-    rows = profile(chosen, inputs, classes, **options)
+    rows = profile(chosen, inputs, classes, **options).to_dict()
     if format_ == "html":
         from edgefl.report.cost_page import cost_page
 

@@ -71,7 +71,7 @@ def command(
         if not as_json:
             click.echo(f"{label} …", err=True)
 
-    result = whatif(config, deadlines or (), tiers, over_selections or (), on_policy=say)
+    result = whatif(config, deadlines or (), tiers, over_selections or (), on_policy=say).to_dict()
     page = out or Path("whatif.html")
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())
