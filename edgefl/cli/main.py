@@ -18,20 +18,6 @@ _ORDER = (
     *("simulate", "compare", "whatif", "methods", "profile", "plan", "devices", "calibrate", "export", "verify", "serve"),
     *("fed-round", "report"),
 )
-    "simulate",
-    "compare",
-    "whatif",
-    "methods",
-    "profile",
-    "plan",
-    "devices",
-    "calibrate",
-    "export",
-    "verify",
-    "serve",
-    "fed-round",
-    "report",
-]
 
 
 class Commands(click.Group):
