@@ -55,19 +55,19 @@ def test_the_runs_are_of_the_same_clients(finished):
 
 
 def test_its_figures_are_those_of_the_runs(finished):
-    assert json.loads((finished.folder / "compare.json").read_text()) == finished.summary
+    assert json.loads((finished.folder / "compare.json").read_text()) == finished.to_dict()
     for row in finished.methods:
-        homes = [finished.folder / row["label"] / f"seed-{seed}" for seed in SEEDS]
+        homes = [finished.folder / row.label / f"seed-{seed}" for seed in SEEDS]
         summaries = [json.loads((home / "summary.json").read_text()) for home in homes]
-        assert row["seeds"] == list(SEEDS)
-        assert row["accuracy"]["values"] == [summary["global_accuracy"] for summary in summaries]
+        assert row.seeds == SEEDS
+        assert row.accuracy.values == tuple(summary["global_accuracy"] for summary in summaries)
         sent = [summary["download_bytes"] + summary["upload_bytes"] for summary in summaries]
-        assert row["bytes"]["values"] == sent
-        assert row["curve"][-1]["bytes"] == row["bytes"]["mean"] == sum(sent) / 2
+        assert row.bytes.values == tuple(sent)
+        assert row.curve[-1].bytes == row.bytes.mean == sum(sent) / 2
         for key in ("macs", "simulated_s", "energy_j"):
-            assert row[key]["values"] == pytest.approx([summary[key] for summary in summaries])
-        assert row["to_target"]["round"] in (1, 2)
-    assert [row["tiers"] for row in finished.methods] == [[1], [0.5]]
+            assert getattr(row, key).values == pytest.approx(tuple(summary[key] for summary in summaries))
+        assert row.to_target.round in (1, 2)
+    assert [row.tiers for row in finished.methods] == [(1,), (0.5,)]
 
 
 def test_a_stopped_comparison_goes_on_to_the_same_bits_and_complete_runs_are_left_alone(finished, tmp_path):
@@ -88,14 +88,14 @@ def test_a_stopped_comparison_goes_on_to_the_same_bits_and_complete_runs_are_lef
     assert "heterofl@1, seed 0: " in result.stderr
     resumed = json.loads(result.stdout)
     for row, twin in zip(resumed["methods"], finished.methods, strict=True):
-        assert {**row, "host_s": None} == {**twin, "host_s": None}
+        assert {**row, "host_s": None} == {**twin.to_dict(), "host_s": None}
 
 
 def test_a_method_may_be_added_to_a_finished_comparison(finished, tmp_path):
     shutil.copytree(finished.folder, tmp_path / "c")
     more = compare((*METHODS, "fedavg@1"), SMALL, tmp_path / "c", seeds=(0, 1), resume=True)
-    assert [row["label"] for row in more.methods] == [*METHODS, "fedavg@1"]
-    assert more.methods[0]["curve"] == finished.methods[0]["curve"]
+    assert [row.label for row in more.methods] == [*METHODS, "fedavg@1"]
+    assert more.methods[0].curve == finished.methods[0].curve
 
 
 def test_another_configuration_or_a_folder_in_use_is_refused_before_any_run(finished):

@@ -47,7 +47,7 @@ def test_a_run_folder_holds_everything(finished):
     # 1.3 times those wanted, of those that are not still at work for the round before.
     assert all(4 <= len(line["clients"]) <= math.ceil(1.3 * 4) for line in lines)
     assert {"method", "model", "dataset", "seed", "rounds", "global_accuracy", "tiers"} <= finished.summary.keys()
-    assert all(row.keys() >= TIER_KEYS for row in finished.tiers)
+    assert all(row.to_dict().keys() >= TIER_KEYS for row in finished.tiers)
     assert "http" not in (finished.folder / "config.toml").read_text()
 
 
@@ -56,21 +56,21 @@ def test_every_tier_is_exported_and_verifies(finished):
     assert list(report.max_abs_errors) == ["1", "0.5", "0.25"]
     manifest = json.loads((finished.folder / "bundle" / "manifest.json").read_text())
     for entry, row in zip(manifest["tiers"], finished.tiers, strict=True):
-        assert entry["accuracy_onnx"] == row["accuracy"]
-        assert entry["tier"] == row["tier"]
+        assert entry["accuracy_onnx"] == row.accuracy
+        assert entry["tier"] == row.tier
 
 
 def test_measured_costs_are_the_predicted_ones(finished):
     lines = [json.loads(line) for line in (finished.folder / "rounds.jsonl").read_text().splitlines()]
-    by_tier = {row["tier"]: row for row in finished.tiers}
+    by_tier = {row.tier: row for row in finished.tiers}
     clients = [client for line in lines for client in line["clients"] if client["status"] == "trained"]
     assert clients
     for client in clients:
         row = by_tier[client["tier"]]
-        assert client["download_bytes"] == row["download_bytes"]
-        assert client["upload_bytes"] == row["upload_bytes"]
+        assert client["download_bytes"] == row.download_bytes
+        assert client["upload_bytes"] == row.upload_bytes
         # A client with fewer samples than a batch holds less; none holds more than was predicted.
-        assert client["measured_peak_activation_bytes"] <= 1.01 * row["peak_activation_bytes_training"]
+        assert client["measured_peak_activation_bytes"] <= 1.01 * row.peak_activation_bytes_training
 
 
 def test_a_round_closes_with_the_last_answer_that_it_waits_for(finished):
