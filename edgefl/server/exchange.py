@@ -13,7 +13,8 @@ from edgefl.client.job import Job
 from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import trained_shapes
-from edgefl.methods.base import GlobalState, Method
+from edgefl.methods.base import Method
+from edgefl.methods.state import GlobalState
 from edgefl.records import Expected, Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
 from edgefl.server.client_store import ClientStore
