@@ -7,7 +7,7 @@ from typing import Any
 
 from edgefl import RunConfig
 from edgefl.run.prepare import prepare
-from edgefl.run.session import Session
+from edgefl.run.run import Run
 
 _DEVICE = {
     "total_bytes": 2e9, "training_bytes": 1e9, "inference": 2, "inference_single_thread": 1, "training": 0.5,
@@ -66,7 +66,7 @@ def write_fleet(
     return str(path)
 
 
-def small(profile: str, **keys: Any) -> Session:
+def small(profile: str, **keys: Any) -> Run:
     """Return a run of a small network on the digits that is ready to start."""
     chosen = {
         "method": "fedavg", "model": "mlp", "clients": 12, "per_round": 4, "local_epochs": 1, "rounds": 1, "partition": "dirichlet:2",

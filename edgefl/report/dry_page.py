@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from edgefl import __version__
 from edgefl.report.chart import Chart, Json, category, clock_unit, layer, layered, number, stacked
 from edgefl.report.class_tables import planning_steps
 from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.page import render_page
-from edgefl.report.participation import participation_of
 from edgefl.report.run_charts import tier_colour
 from edgefl.report.share_table import Cell, ShareRow, ShareTable, devices_of, least_included
 from edgefl.report.tables import TIER_COLUMNS, PlainTable, largest_first, tier_label
@@ -33,13 +31,13 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
     fleet = fleet_view(summary, rounds)
     lasting = [chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart]
     titles = {item["device"]: item["title"] for item in summary["classes"]}
-    policies = summary.get("policies") or []
+    policies = summary["policies"]
     known = [column for column in TIER_COLUMNS if column.group != "accuracy" and "measured" not in column.head]
     return render_page(
         "dry.html.j2",
         [*lasting, *fleet.charts],
         about=_about(summary),
-        fleet_name=summary.get("fleet", "a fleet"),
+        fleet_name=summary["fleet"],
         cards=_cards(summary, rounds),
         lasting=lasting,
         fleet=fleet,
@@ -47,9 +45,9 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         policy_sentence=policy_sentence(policies, titles),
         table=PlainTable.of(known, largest_first(summary)),
         tier_colours=[tier_colour(summary, row["tier"]) for row in largest_first(summary)],
-        batch_size=summary.get("batch_size"),
+        batch_size=summary["batch_size"],
         steps=planning_steps(summary),
-        edgefl_version=summary.get("edgefl_version", __version__),
+        edgefl_version=summary["edgefl_version"],
     )
 
 
@@ -126,24 +124,22 @@ def policy_sentence(policies: Sequence[Json], titles: Mapping[str, str]) -> str:
 
 
 def _about(summary: Json) -> list[tuple[str, str]]:
-    pairs = [(key.replace("_", " "), f"{summary[key]}") for key in _ABOUT if summary.get(key) is not None]
-    deadline_s = summary.get("deadline_s")
+    pairs = [(key.replace("_", " "), f"{summary[key]}") for key in _ABOUT]
+    deadline_s = summary["deadline_s"]
     return [*pairs, ("round deadline", "none" if deadline_s is None else human_seconds(deadline_s))]
 
 
 def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
     """Return the key numbers: heading, figure, and what it stands for."""
-    took_part = sum(row["distinct"] for row in participation_of(summary, rounds))
+    took_part = sum(row["distinct"] for row in summary["participation"])
     clients = summary["clients"]
-    waited_s = summary.get("waited_s") or 0.0
+    waited_s = summary["waited_s"]
     time = f"{human_seconds(waited_s)} of it waiting for clients" if waited_s else "on the fleet's own clock"
-    energy = [("Energy on devices", human_joules(summary["energy_j"]), "computing and radio")]
-    if summary.get("end_to_end_j") is not None:
-        energy.append(("Energy end to end", human_joules(summary["end_to_end_j"]), "devices, and the path to the data centre"))
     return [
         ("Rounds", f"{len(rounds):,}", "simulated without training"),
         ("Simulated time", human_seconds(summary["simulated_s"]), time),
         ("Clients that took part", human_count(took_part), f"{human_percent(took_part / clients)} of {clients:,}"),
         *useful_card(summary),
-        *energy,
+        ("Energy on devices", human_joules(summary["energy_j"]), "computing and radio"),
+        ("Energy end to end", human_joules(summary["end_to_end_j"]), "devices, and the path to the data centre"),
     ]

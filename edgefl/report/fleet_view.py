@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgefl.report.chart import Chart, Json
 from edgefl.report.fleet_charts import outcome_charts, participation_chart, taken_by_status, waste_charts
-from edgefl.report.participation import participation_of, participation_table
+from edgefl.report.participation import participation_table
 from edgefl.report.statuses import STATUSES, USEFUL, status_name, summed
 from edgefl.report.tables import Column, PlainTable, under
 from edgefl.report.timeline import Timelines, timelines
@@ -36,10 +36,10 @@ def fleet_view(summary: Json, rounds: Sequence[Json]) -> FleetView:
     """Return what a page shows of a run's fleet.
 
     Args:
-        summary: with ``classes`` and ``tiers``, and ``participation`` unless the run is of an older version.
+        summary: with ``classes``, ``tiers`` and ``participation``.
         rounds: the records' JSON form, with or without their clients.
     """
-    rows = participation_of(summary, rounds)
+    rows = summary["participation"]
     seen = {status for row in rows for status, count in row["statuses"].items() if count}
     return FleetView(
         timelines=timelines(summary, rounds),
@@ -53,11 +53,11 @@ def fleet_view(summary: Json, rounds: Sequence[Json]) -> FleetView:
 
 
 def useful_card(summary: Json) -> list[tuple[str, str, str]]:
-    """Return the share of devices' time that was of use, where a run says so and something was sent."""
-    useful, wasted = summary.get("useful"), summary.get("wasted")
-    if not useful or not wasted or not useful["device_s"] + wasted["device_s"]:
+    """Return the share of the devices' time whose updates were used; nothing if no client was sent anything."""
+    useful_s, all_s = summary["useful"]["device_s"], summary["useful"]["device_s"] + summary["wasted"]["device_s"]
+    if not all_s:
         return []
-    share = useful["device_s"] / (useful["device_s"] + wasted["device_s"])
+    share = useful_s / all_s
     return [("Useful work", human_percent(share), "of the time that devices spent")]
 
 

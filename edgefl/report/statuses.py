@@ -11,7 +11,7 @@ Json = Mapping[str, Any]
 
 USEFUL = "trained"
 WORK = ("clients", "macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j", "device_s")
-"""What is summed, under the names of :class:`edgefl.records.Work`."""
+"""What is summed, under the names of :class:`edgefl.records.Totals`."""
 
 
 @dataclass(frozen=True)
@@ -75,30 +75,12 @@ def in_order(statuses: Iterable[str]) -> list[str]:
 
 
 def groups_of(record: Json) -> list[Json]:
-    """Return the sums of a round over clients of one device, tier and status each.
-
-    Records of older versions list clients only; what such a line does not say is 0.
-    """
-    if "groups" in record:
-        return list(record["groups"])
-    return [_alone(client) for client in record.get("clients", ())]
-
-
-def _alone(client: Json) -> Json:
-    return {
-        "device": client["device"],
-        "tier": client.get("tier"),
-        "status": client["status"],
-        "clients": 1,
-        **{key: client.get(key) or 0 for key in ("macs", "download_bytes", "upload_bytes")},
-        "energy_j": client.get("energy_j") or 0.0,
-        "end_to_end_j": client.get("end_to_end_j") or 0.0,
-        "device_s": client.get("total_s") or 0.0,
-    }
+    """Return the sums of a round over clients of one device, tier and status each."""
+    return list(record["groups"])
 
 
 def summed(groups: Iterable[Json]) -> dict[str, Any]:
-    """Return the sums of groups under the names of :class:`edgefl.records.Work`."""
+    """Return the sums of groups under the names of :class:`edgefl.records.Totals`."""
     total: dict[str, Any] = {key: 0.0 if key.endswith(("_j", "_s")) else 0 for key in WORK}
     for group in groups:
         for key in WORK:

@@ -20,14 +20,15 @@ from edgefl.bundle.write import Budget, Manifest, Sign, TierEntry, Variant, buil
 from edgefl.data.sources import Split
 from edgefl.onnxgrad.predict import OutOfMemoryError, predict_capped
 from edgefl.records import Tier
-from edgefl.report.summary import TierResult, cost_row
+from edgefl.report.cost_rows import CostRow
+from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
 from edgefl.run.bundle_training import trainable
 from edgefl.run.trained import Representative
 from edgefl.server import evaluate
 
 if TYPE_CHECKING:
-    from edgefl.run.session import Session
+    from edgefl.run.run import Run
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Source:
 
 
 def build_bundle(
-    session: Session,
+    run: Run,
     tiers: Mapping[Tier, Representative],
     source: Source,
     out: Path,
@@ -79,12 +80,12 @@ def build_bundle(
         BundleError: ``out`` exists and is not empty, or an exported graph differs from its module.
     """
     wanted = wanted or Wanted()
-    deployed = {tier: _deploy(session, tier, chosen, say, wanted) for tier, chosen in tiers.items()}
-    data = session.data
+    deployed = {tier: _deploy(run, tier, chosen, say, wanted) for tier, chosen in tiers.items()}
+    data = run.data
     manifest = Manifest(
         edgefl_version=__version__,
-        method=session.config.method,
-        model=session.architecture.model,
+        method=run.config.method,
+        model=run.architecture.model,
         dataset=data.name,
         round=source.round,
         state_sha256=source.state_sha256,
@@ -101,20 +102,22 @@ def build_bundle(
     return deployed
 
 
-def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[[str], None], wanted: Wanted) -> Deployed:
-    shaped, test = _formed(session, tier, chosen.deployed, wanted.form), chosen.test
+def _deploy(run: Run, tier: Tier, chosen: Representative, say: Callable[[str], None], wanted: Wanted) -> Deployed:
+    shaped, test = _formed(run, tier, chosen.deployed, wanted.form), chosen.test
     module = shaped.module
-    rng = generator(session.config.seed, "reference", tier.label)
+    rng = generator(run.config.seed, "reference", tier.label)
     # What is trained has been exported, and an export takes seconds.
     trains = same_network(module, chosen.network)
-    ready = with_weights(session.graphs_of(session.method, tier), module) if trains else None
-    files = build_tier(module, session.data.input_shape, tier.label, rng, session.data.vocabulary, ready)
-    cost, device = session.plan.costs[tier], session.plan.home_of(tier).device
-    costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and not key.startswith("params")}
-    training = trainable(session, tier, chosen.network, chosen.control)
+    ready = with_weights(run.graphs_of(run.method, tier), module) if trains else None
+    files = build_tier(module, run.data.input_shape, tier.label, rng, run.data.vocabulary, ready)
+    cost, device = run.plan.costs[tier], run.plan.home_of(tier).device
+    costs = {
+        key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
+    }
+    training = trainable(run, tier, chosen.network, chosen.control)
     graph = files.contents[f"{tier.label}/forward.onnx"]
-    accuracy, inference_bytes = _run_on_device(session, tier, graph, test, say)
-    variants = list(_variants(session, tier, graph, test, wanted))
+    accuracy, inference_bytes = _run_on_device(run, tier, graph, test, say)
+    variants = list(_variants(run, tier, graph, test, wanted))
     entry = TierEntry(
         tier=tier.number,
         label=tier.label,
@@ -122,7 +125,7 @@ def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[
         form=wanted.form,
         composed_layers=shaped.composed_layers,
         variants=tuple(record for record, _ in variants),
-        budget=_budget(session, tier),
+        budget=_budget(run, tier),
         train=training.entry,
         opset=files.opset,
         forward=f"{tier.label}/forward.onnx",
@@ -139,41 +142,39 @@ def _deploy(session: Session, tier: Tier, chosen: Representative, say: Callable[
     return Deployed(entry, contents, inference_bytes)
 
 
-def _formed(session: Session, tier: Tier, network: nn.Module, form: Form) -> Formed:
+def _formed(run: Run, tier: Tier, network: nn.Module, form: Form) -> Formed:
     """Return the network in the form that is wanted; ``auto`` as suits the device that the tier was sized for."""
     if form != "auto":
         return formed(network, form)
-    home = session.plan.home_of(tier)
+    home = run.plan.home_of(tier)
     limits, rates = home.budget, home.device.compute.training_step
-    x = session.architecture.samples(1)
+    x = run.architecture.samples(1)
     return formed(network, form, choice_for(network, x, rates, home.device.training_bytes, limits.download_bytes).composed)
 
 
-def _variants(session: Session, tier: Tier, graph: bytes, test: Split, wanted: Wanted) -> Iterator[tuple[Variant, bytes]]:
+def _variants(run: Run, tier: Tier, graph: bytes, test: Split, wanted: Wanted) -> Iterator[tuple[Variant, bytes]]:
     kinds: list[Kind] = [int8_kind(graph)] if wanted.int8 else []
     if wanted.fp16:
         kinds.append("fp16")
     for kind in kinds:
-        yield variant(tier.label, graph, kind, np.asarray(session.data.train.x), np.asarray(test.x), test.y)
+        yield variant(tier.label, graph, kind, np.asarray(run.data.train.x), np.asarray(test.x), test.y)
 
 
-def _budget(session: Session, tier: Tier) -> Budget:
+def _budget(run: Run, tier: Tier) -> Budget:
     """Return what the device that a tier was sized for gives it, as a manifest has it."""
-    limits = session.plan.home_of(tier).budget
+    limits = run.plan.home_of(tier).budget
     memory_bytes = None if limits.memory_bytes is None else int(limits.memory_bytes)
     return Budget(memory_bytes=memory_bytes, round_s=limits.deadline_s, energy_j=limits.energy_j)
 
 
-def _run_on_device(
-    session: Session, tier: Tier, graph: bytes, test: Split, say: Callable[[str], None]
-) -> tuple[float, int | None]:
+def _run_on_device(run: Run, tier: Tier, graph: bytes, test: Split, say: Callable[[str], None]) -> tuple[float, int | None]:
     """Run the exported file on the held-out samples with its memory held to the device's, in ever smaller batches if need be.
 
     Returns:
         The accuracy, and what a batch of the size that costs are stated for held: activations and its inputs, in bytes.
     """
-    device = session.plan.home_of(tier).device
-    full, memory_bytes = session.plan.costs[tier].batch_size, int(device.training_bytes)
+    device = run.plan.home_of(tier).device
+    full, memory_bytes = run.plan.costs[tier].batch_size, int(device.training_bytes)
     batch_size = full
     while True:
         try:

@@ -204,7 +204,7 @@ def _largest_for_all(entry: Entry, asked: Asked, candidates: Sequence[float]) ->
 def _fitting(config: RunConfig) -> tuple[set[str], int]:
     """Return the devices that fit the only tier of ``config``, and how many there are."""
     try:
-        session = prepare(config)
+        run = prepare(config)
     except BudgetError:
         return set(), -1
-    return {c.device.name for c in session.plan.classes if c.fits}, len(session.plan.classes)
+    return {c.device.name for c in run.plan.classes if c.fits}, len(run.plan.classes)

@@ -15,13 +15,13 @@ from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
 from edgefl.config import RunConfig
 from edgefl.errors import CheckpointError, WireError
-from edgefl.methods.base import GlobalState
+from edgefl.methods.state import GlobalState
 from edgefl.records import Update
 from edgefl.run.bundle import Source, build_bundle
 from edgefl.run.folder import MODEL, RunFolder
 from edgefl.run.handed_out import Offer, check_aggregates, offer, run_of
 from edgefl.run.prepare import prepare
-from edgefl.run.session import Session
+from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, representatives, resumed
 from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.control_variates import Control
@@ -90,22 +90,22 @@ def fed_round(
         raise CheckpointError(f"{target}: exists and is not an empty folder; give another --out")
     with one_thread():
         checkpoint = folder.model()
-        session, standing = resumed(prepare(config, required=False), checkpoint, str(folder.path / MODEL))
-        given = offer(session, standing, Path(bundle), manifest)
+        prepared, standing = resumed(prepare(config, required=False), checkpoint, str(folder.path / MODEL))
+        given = offer(prepared, standing, Path(bundle), manifest)
         received = _accepted(receive(Path(updates), given.expected), Path(updates), skip_bad, say)
-        after = _aggregated(session, standing, given, received.updates, number)
-        next_session, state = session.advanced(after.state, number + 1)
+        after = _aggregated(prepared, standing, given, received.updates, number)
+        next_phase, state = prepared.advanced(after.state, number + 1)
         with folder.client_store(checkpoint) as store:
             ways = [
-                accuracies(Trained(session, standing.state, store), manifest.round),
-                accuracies(Trained(session, after.state, store), number),
+                accuracies(Trained(prepared, standing.state, store), manifest.round),
+                accuracies(Trained(prepared, after.state, store), number),
             ]
-            result = _result(target, number, session, received, ways)
+            result = _result(target, number, prepared, received, ways)
             model = replace(
                 checkpoint, round=number, tensors=state.tensors, server=after.memory,
-                options=next_session.method.config.model_dump(mode="json"),
+                options=next_phase.method.config.model_dump(mode="json"),
             )  # fmt: skip
-            trained = Trained(next_session, state, store, after.memory, number)
+            trained = Trained(next_phase, state, store, after.memory, number)
             _write(folder, model, trained, result, say)
     return result
 
@@ -122,11 +122,11 @@ def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> 
     return received
 
 
-def _aggregated(session: Session, standing: Standing, given: Offer, updates: tuple[DeviceUpdate, ...], number: int) -> Standing:
+def _aggregated(run: Run, standing: Standing, given: Offer, updates: tuple[DeviceUpdate, ...], number: int) -> Standing:
     """Return what the server has after round ``number``."""
-    method, rules = session.method, session.rules
-    outbox = Outbox(method, standing.state, rules, Control(rules.objective, standing.memory, session.config.clients), number)
-    names = {label: trained_shapes(method, session.architecture, of.tier) for label, of in given.sent.items()}
+    method, rules = run.method, run.rules
+    outbox = Outbox(method, standing.state, rules, Control(rules.objective, standing.memory, run.config.clients), number)
+    names = {label: trained_shapes(method, run.architecture, of.tier) for label, of in given.sent.items()}
 
     def arriving() -> Iterator[Update]:
         for client, accepted in enumerate(updates):
@@ -150,10 +150,10 @@ def _check_finite(state: GlobalState) -> None:
             )
 
 
-def _result(target: Path, number: int, session: Session, received: Received, accuracy: list[dict[str, float]]) -> FedRound:
+def _result(target: Path, number: int, run: Run, received: Received, accuracy: list[dict[str, float]]) -> FedRound:
     before, after = accuracy
     rows = []
-    for tier in session.tiers:
+    for tier in run.tiers:
         own = [update for update in received.updates if update.tier == tier.label]
         rows.append({
             "tier": tier.number, "updates": len(own), "samples": sum(update.samples for update in own),
@@ -171,7 +171,7 @@ def _write(run: RunFolder, model: Checkpoint, trained: Trained, result: FedRound
         if (kept := run.path / "clients.sqlite").is_file():
             shutil.copyfile(kept, temporary / kept.name)
         source = Source(model.round, sha256(content))
-        build_bundle(trained.session, representatives(trained), source, temporary / "bundle", say)
+        build_bundle(trained.run, representatives(trained), source, temporary / "bundle", say)
         write_json(temporary / "fed-round.json", _record(result))
 
 

@@ -22,7 +22,7 @@ from edgefl.engine import TOGETHER
 from edgefl.errors import StorageError
 from edgefl.models.base import named_tensors
 from edgefl.records import Batch, Tier
-from edgefl.run.session import Session
+from edgefl.run.run import Run
 from edgefl.util.files import user_cache, write_json
 from edgefl.util.machine import processor_name, usable_threads
 
@@ -59,23 +59,23 @@ class Choice:
     why: str
 
 
-def choose(session: Session) -> Choice:
+def choose(run: Run) -> Choice:
     """Return the engine for a run: by the steps of its largest tier, and how many of them there are."""
-    config = session.config
-    cores = 1 if config.device == "cuda" else min(usable_threads(), session.per_round)
+    config = run.config
+    cores = 1 if config.device == "cuda" else min(usable_threads(), run.per_round)
     if config.enforce == "hard" or config.runtime == "onnx":
         workers = cores
         return Choice("pool" if workers > 1 else "inline", workers, "clients take their steps one by one here")
-    trial = kept(_key(session, cores), lambda: tried(session, session.tiers[0], 1 if cores > 1 else torch.get_num_threads()))
+    trial = kept(_key(run, cores), lambda: tried(run, run.tiers[0], 1 if cores > 1 else torch.get_num_threads()))
     step_s = trial.together_s if trial.groups and trial.together_s is not None else trial.alone_s
-    steps = config.rounds * session.per_round * session.clients.task.training.steps(session.clients.shards.mean)
+    steps = config.rounds * run.per_round * run.clients.task.training.steps(run.clients.shards.mean)
     workers = cores if steps * step_s > SHORT_RUN_S else 1
     engine = "group" if trial.groups else "pool" if workers > 1 else "inline"
     among = "not tried" if trial.together_s is None else f"{1e3 * trial.together_s:.2f} ms"
     return Choice(engine, workers, f"a step takes {1e3 * trial.alone_s:.2f} ms, among {TOGETHER} {among}; about {steps:,} steps")
 
 
-def tried(session: Session, tier: Tier, threads: int) -> Trial:
+def tried(run: Run, tier: Tier, threads: int) -> Trial:
     """Measure the steps of ``tier``: captured, with batch and update, as those of a long run are; in turns, the least reading of each.
 
     Torch has ``threads`` meanwhile: one where workers will take the steps.
@@ -83,18 +83,18 @@ def tried(session: Session, tier: Tier, threads: int) -> Trial:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return _tried(session, tier)
+        return _tried(run, tier)
     finally:
         torch.set_num_threads(before)
 
 
-def _tried(session: Session, tier: Tier) -> Trial:
-    method, task, device = session.method, session.clients.task, session.clients.device
+def _tried(run: Run, tier: Tier) -> Trial:
+    method, task, device = run.method, run.clients.task, run.clients.device
     training = replace(task.training, lr=0.0)  # the same step however often
-    state = session.first_state()
-    module = method.trained(state, tier, session.clients.parts(method, tier).personal).train().to(device)
-    size = min(training.batch_size, len(session.data.train))
-    x, y = (torch.tensor(part[:size], device=device) for part in (session.data.train.x, session.data.train.y))
+    state = run.first_state()
+    module = method.trained(state, tier, run.clients.parts(method, tier).personal).train().to(device)
+    size = min(training.batch_size, len(run.data.train))
+    x, y = (torch.tensor(part[:size], device=device) for part in (run.data.train.x, run.data.train.y))
     present = torch.ones(task.architecture.classes, dtype=torch.bool, device=device)
     layout = layout_of(module, x[:1])
     lay_out(module, layout)
@@ -148,11 +148,11 @@ def _least(*works: Callable[[], Tensor | None]) -> list[float]:
     return [min(times) for times in found]
 
 
-def _key(session: Session, cores: int) -> Mapping[str, object]:
+def _key(run: Run, cores: int) -> Mapping[str, object]:
     """Return what a trial depends on."""
-    config = session.config
+    config = run.config
     keys = ("method", "method_options", "model", "norm", "dataset", "batch_size", "micro_batch", "objective", "device")
-    of_run = {key: getattr(config, key) for key in keys} | {"tier": session.tiers[0].ratio}
+    of_run = {key: getattr(config, key) for key in keys} | {"tier": run.tiers[0].ratio}
     return {
         **of_run,
         "processor": processor_name(),

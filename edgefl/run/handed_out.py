@@ -17,7 +17,7 @@ from edgefl.client.parts import trained_shapes
 from edgefl.errors import BundleError, InputError
 from edgefl.records import Submodel, Tier
 from edgefl.run.folder import MODEL, RunFolder
-from edgefl.run.session import Session
+from edgefl.run.run import Run
 from edgefl.server.handout import handed_out
 from edgefl.server.state import Standing
 from edgefl.util.files import sha256
@@ -66,25 +66,25 @@ def check_aggregates(bundle: Path, manifest: Manifest) -> None:
             )
 
 
-def offer(session: Session, standing: Standing, bundle: Path, manifest: Manifest) -> Offer:
-    """Return what ``bundle`` gave to devices, a bundle of the run that ``session`` and ``standing`` are of.
+def offer(run: Run, standing: Standing, bundle: Path, manifest: Manifest) -> Offer:
+    """Return what ``bundle`` gave to devices, a bundle of the run that ``run`` and ``standing`` are of.
 
     Raises:
         BundleError: it is not what this run's model gives: an update of it would have no place.
     """
-    sent = _sent(session, standing, bundle, manifest)
-    return Offer(sent, _expected(session, bundle, manifest, sent))
+    sent = _sent(run, standing, bundle, manifest)
+    return Offer(sent, _expected(run, bundle, manifest, sent))
 
 
-def _sent(session: Session, standing: Standing, bundle: Path, manifest: Manifest) -> dict[str, Submodel]:
+def _sent(run: Run, standing: Standing, bundle: Path, manifest: Manifest) -> dict[str, Submodel]:
     """Return the sub-model that devices of each tier were given, by its label: the bundle's tensors at their places in the state."""
     found = {}
     for entry in manifest.tiers:
         assert entry.train is not None  # checked
         tier = Tier(float(entry.tier))
-        if tier not in session.tiers:
-            raise BundleError(f"{bundle}: tier {entry.label}: the run has {', '.join(t.label for t in session.tiers)}")
-        submodel, tensors = handed_out(session.method, standing, session.rules, session.config.clients, manifest.round, tier)
+        if tier not in run.tiers:
+            raise BundleError(f"{bundle}: tier {entry.label}: the run has {', '.join(t.label for t in run.tiers)}")
+        submodel, tensors = handed_out(run.method, standing, run.rules, run.config.clients, manifest.round, tier)
         given = _parameters(bundle, manifest, entry.train.parameters)
         for name, tensor in tensors.items():
             if name not in entry.train.trained and not name.startswith(CONTROL):
@@ -114,16 +114,16 @@ def _parameters(bundle: Path, manifest: Manifest, path: str) -> dict[str, Tensor
         raise BundleError(f"{file}: not a safetensors file ({error})") from None
 
 
-def _expected(session: Session, bundle: Path, manifest: Manifest, sent: Mapping[str, Submodel]) -> Expected:
+def _expected(run: Run, bundle: Path, manifest: Manifest, sent: Mapping[str, Submodel]) -> Expected:
     tiers = {}
     for entry in manifest.tiers:
         assert entry.train is not None  # checked
         tier = sent[entry.label].tier
-        shapes = session.method.upload_shapes(session.architecture, tier)
+        shapes = run.method.upload_shapes(run.architecture, tier)
         if dict(entry.train.upload) != shapes:
             raise BundleError(
                 f"{bundle}: tier {entry.label}: upload: the bundle's tensors are not those that {manifest.method} aggregates"
             )
-        controls = session.rules.objective.control_shapes(trained_shapes(session.method, session.architecture, tier))
+        controls = run.rules.objective.control_shapes(trained_shapes(run.method, run.architecture, tier))
         tiers[entry.label] = {**shapes, **controls}
     return Expected(manifest.manifest_sha256, manifest.round, tiers)

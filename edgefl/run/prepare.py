@@ -18,17 +18,18 @@ from edgefl.fleet.budget import Budget, budget_of, shortfalls
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
+from edgefl.methods.axes import AXES, conflict
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import Costs, objective_of, training_of
 from edgefl.planning.uniform import STEPS, largest_ratio
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
-from edgefl.run.session import Session, method_of, plan_of, tiers_of
+from edgefl.run.run import Run, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
 
 
-def prepare(config: RunConfig, required: bool = True) -> Session:
+def prepare(config: RunConfig, required: bool = True) -> Run:
     """Resolve ``config`` and work out the plan; ``required`` says that somebody must fit it.
 
     Raises:
@@ -57,7 +58,7 @@ def prepare(config: RunConfig, required: bool = True) -> Session:
     if config.enforce == "hard":
         for cell in (cell for states in plan.cells for cell in states):
             check_limit(cell.device.name, cell.device.training_bytes * cell.state.memory_share)
-    return Session(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
+    return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
 
 
 def check_device(config: RunConfig) -> None:
@@ -95,18 +96,12 @@ def chosen_tiers(
 def check_axes(method: Method, config: RunConfig) -> None:
     """Raise :class:`ConfigError` where ``method`` makes no sense with one of the other axes of ``config``."""
     name = type(method).title
-    chosen = {
-        "objective": config.objective,
-        "server_optimizer": config.server_optimizer,
-        "codec": config.codec,
-        "tier_assignment": config.tier_assignment,
-        "mode": config.mode,
-    }
-    for key, value in chosen.items():
-        if value in method.refuses:
-            raise ConfigError(f"{key}: {value} makes no sense with {name}: {method.refuses[value]}")
-    if config.server_optimizer == "avg" and config.server_lr not in (None, 1.0) and "avgm" in method.refuses:
-        raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.refuses['avgm']}")
+    for key in AXES:
+        choice = getattr(config, key)
+        if reason := conflict(method.lacks, key, choice):
+            raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
+    if config.server_lr not in (None, 1.0) and "server_step" in method.lacks:
+        raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.lacks['server_step']}")
 
 
 def auto_tiers(

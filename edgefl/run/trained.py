@@ -15,10 +15,11 @@ from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
 from edgefl.errors import CheckpointError
-from edgefl.methods.base import GlobalState, create
+from edgefl.methods.base import create
+from edgefl.methods.state import GlobalState
 from edgefl.records import Submodel, Tier
 from edgefl.rng import shuffled
-from edgefl.run.session import Session
+from edgefl.run.run import Run
 from edgefl.server import evaluate
 from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.client_store import ClientStore
@@ -34,9 +35,9 @@ EVALUATED_CLIENTS = 100
 
 @dataclass(frozen=True)
 class Trained:
-    """The state of a run: the session of its present phase, the server's state and memory, what clients keep, and the rounds so far."""
+    """The state of a run: the run in its present phase, the server's state and memory, what clients keep, and the rounds so far."""
 
-    session: Session
+    run: Run
     state: GlobalState
     store: ClientStore
     memory: Mapping[str, Tensor] = field(default_factory=dict)
@@ -47,17 +48,17 @@ class Trained:
 
         ``factored`` keeps the factors of methods that deploy them multiplied out.
         """
-        session, method = self.session, self.session.method
+        run, method = self.run, self.run.method
         deploy = method.factored if factored else method.deploy
         if client is None or not method.personalised:
             return self._ready(deploy(self.state, tier))
-        own = session.clients.shards.train(client)
+        own = run.clients.shards.train(client)
         module = self._ready(deploy(self.state, tier, self.personal(tier, client), client))
         return method.adapt(module, torch.from_numpy(own.x), torch.from_numpy(own.y)).eval()
 
     def network(self, tier: Tier, client: int | None = None) -> nn.Module:
         """Return the network of ``tier`` as ``client`` would train it next, with statistics, in evaluation mode."""
-        method, personal = self.session.method, self.personal(tier, client)
+        method, personal = self.run.method, self.personal(tier, client)
         if method.per_client and method.personalised:  # what such a client is sent depends on who it is
             return self._ready(method.trained(self.state, tier, personal, client))
         submodel, tensors = self.handed_out(tier)
@@ -67,31 +68,29 @@ class Trained:
 
     def control(self, tier: Tier) -> dict[str, Tensor]:
         """Return the server's control variates for ``tier`` by their names in payloads, nothing where the objective has none."""
-        if not self.session.rules.objective.controls:
+        if not self.run.rules.objective.controls:
             return {}
         return {name: tensor for name, tensor in self.handed_out(tier)[1].items() if name.startswith(CONTROL)}
 
     def handed_out(self, tier: Tier) -> tuple[Submodel, dict[str, Tensor]]:
         """Return what devices of ``tier`` train in the next round: fed_round finds its places again by the same call."""
-        session = self.session
-        return handed_out(
-            session.method, Standing(self.state, self.memory), session.rules, session.config.clients, self.round, tier
-        )
+        run = self.run
+        return handed_out(run.method, Standing(self.state, self.memory), run.rules, run.config.clients, self.round, tier)
 
     def personal(self, tier: Tier, client: int | None) -> dict[str, Tensor]:
         """Return what ``client`` keeps, the objective's memory left out; what everybody begins with for one who has not trained yet."""
         if client is not None and (kept := self.store.get(client)) is not None:
             tensors = stored_tensors(kept, f"what client {client} kept")
             return {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}
-        return first_personal(self.session.method, self.session.architecture, tier, self.session.config.seed)
+        return first_personal(self.run.method, self.run.architecture, tier, self.run.config.seed)
 
     def _ready(self, module: nn.Module) -> nn.Module:
-        return evaluate.with_statistics(module, self.session.shards(), self.session.config.batch_size)
+        return evaluate.with_statistics(module, self.run.shards(), self.run.config.batch_size)
 
 
-def of_clients(session: Session) -> bool:
+def of_clients(run: Run) -> bool:
     """Whether accuracies are means over clients, each with its own model or labels on held-out samples of its own."""
-    return session.method.personalised or session.clients.shards.permutes
+    return run.method.personalised or run.clients.shards.permutes
 
 
 def accuracies(trained: Trained, round_: int) -> dict[str, float]:
@@ -100,41 +99,40 @@ def accuracies(trained: Trained, round_: int) -> dict[str, float]:
     Of one model for all, they are accuracies on the held-out samples. Of clients with models or labels of their own, they are means
     over clients; a tier that no client has is then evaluated as nobody's network.
     """
-    session, method = trained.session, trained.session.method
-    if of_clients(session):
+    run, method = trained.run, trained.run.method
+    if of_clients(run):
         return _client_means(trained, round_)
     whole = method.global_tier(trained.state)
-    test = session.judged_by(round_)
+    test = run.judged_by(round_)
     found = {
-        tier: evaluate.accuracy(trained.module(tier), test, evaluate.BATCH_SIZE)
-        for tier in dict.fromkeys((whole, *session.tiers))
+        tier: evaluate.accuracy(trained.module(tier), test, evaluate.BATCH_SIZE) for tier in dict.fromkeys((whole, *run.tiers))
     }
-    return {"global": found[whole]} | {tier.label: found[tier] for tier in session.tiers}
+    return {"global": found[whole]} | {tier.label: found[tier] for tier in run.tiers}
 
 
 def _client_means(trained: Trained, round_: int) -> dict[str, float]:
-    session = trained.session
+    run = trained.run
     by_tier: defaultdict[Tier, list[float]] = defaultdict(list)
     shared: dict[Tier, nn.Module] = {}
-    for client in _evaluated(session):
-        tier = session.tier_of(client, round_) or session.tiers[-1]
-        if session.method.personalised:
+    for client in _evaluated(run):
+        tier = run.tier_of(client, round_) or run.tiers[-1]
+        if run.method.personalised:
             module = trained.module(tier, client)
         else:
             module = shared.get(tier) or shared.setdefault(tier, trained.module(tier))
-        by_tier[tier].append(evaluate.accuracy(module, session.clients.shards.test(client), evaluate.BATCH_SIZE))
+        by_tier[tier].append(evaluate.accuracy(module, run.clients.shards.test(client), evaluate.BATCH_SIZE))
     everyone = [value for values in by_tier.values() for value in values]
     means = {"global": sum(everyone) / len(everyone)}
-    for tier in session.tiers:
-        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), session.judged_by(round_), evaluate.BATCH_SIZE)]
+    for tier in run.tiers:
+        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), run.judged_by(round_), evaluate.BATCH_SIZE)]
         means[tier.label] = sum(own) / len(own)
     return means
 
 
-def _evaluated(session: Session) -> list[int]:
-    clients = session.config.clients
+def _evaluated(run: Run) -> list[int]:
+    clients = run.config.clients
     first = np.arange(min(clients, EVALUATED_CLIENTS))
-    return sorted(shuffled(session.config.seed, clients, first, "evaluated clients").tolist())
+    return sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
 
 
 @dataclass(frozen=True)
@@ -155,45 +153,47 @@ def representatives(trained: Trained) -> dict[Tier, Representative]:
 
     Where clients have models of their own, they are those of the first client of the tier that has trained.
     """
-    session = trained.session
+    run = trained.run
     found: dict[Tier, Representative] = {}
-    for tier in session.tiers:
-        client = _first_of(trained, tier) if of_clients(session) else None
-        test = session.test if client is None else session.clients.shards.test(client)
+    for tier in run.tiers:
+        client = _first_of(trained, tier) if of_clients(run) else None
+        test = run.test if client is None else run.clients.shards.test(client)
         networks = trained.module(tier, client, factored=True), trained.network(tier, client)
         found[tier] = Representative(*networks, test, trained.control(tier))
     return found
 
 
 def _first_of(trained: Trained, tier: Tier) -> int | None:
-    session = trained.session
-    of_tier = [c for c in _evaluated(session) if session.tier_of(c, session.config.rounds) == tier]
+    run = trained.run
+    of_tier = [c for c in _evaluated(run) if run.tier_of(c, run.config.rounds) == tier]
     return next((c for c in of_tier if c in trained.store), of_tier[0] if of_tier else None)
 
 
-def checkpoint_of(session: Session, standing: Standing, store: ClientStore, round_: int) -> Checkpoint:
+def checkpoint_of(run: Run, standing: Standing, store: ClientStore, round_: int) -> Checkpoint:
     """Return what must be stored after a round so that the run can go on from there; what clients kept in it is on the disk then."""
-    options = session.method.config.model_dump(mode="json")
-    parts = standing.clock_s, standing.state.tensors, standing.memory, options, store.commit(round_), standing.fleet.to_json()
-    return Checkpoint(round_, *parts, standing.state.warm)
+    options = run.method.config.model_dump(mode="json")
+    parts = standing.state.parts()
+    state = standing.clock_s, parts.pop("model"), standing.memory, options, store.commit(round_), standing.fleet.to_json()
+    return Checkpoint(round_, *state, parts.pop("warm"), parts)
 
 
-def resumed(session: Session, checkpoint: Checkpoint, source: str) -> tuple[Session, Standing]:
-    """Return the session in the phase of ``checkpoint``, and what the server had then.
+def resumed(run: Run, checkpoint: Checkpoint, source: str) -> tuple[Run, Standing]:
+    """Return the run in the phase of ``checkpoint``, and what the server had then.
 
     Raises:
         CheckpointError: its tensors are not a state of this run's method and network; names ``source``.
     """
-    method = create(session.config.method, checkpoint.options)
-    if method != session.method:
-        session = session.at(method)
-    first = session.first_state()
-    if problem := method.fits(first, checkpoint.tensors):
+    method = create(run.config.method, checkpoint.options)
+    if method != run.method:
+        run = run.at(method)
+    first = run.first_state()
+    stored = first.of_parts({"model": checkpoint.tensors, "warm": checkpoint.warm, **checkpoint.remembered})
+    if problem := method.fits(first, stored):
         raise CheckpointError(f"{source}: {problem}; it cannot be taken up with this configuration")
-    return session, Standing(first.replace(checkpoint.tensors, checkpoint.warm), checkpoint.server, checkpoint.clock_s)
+    return run, Standing(stored, checkpoint.server, checkpoint.clock_s)
 
 
-def fleet_of(session: Session, checkpoint: Checkpoint, store: ClientStore) -> FleetMemory:
+def fleet_of(run: Run, checkpoint: Checkpoint, store: ClientStore) -> FleetMemory:
     """Return what the fleet remembered at a checkpoint, sessions that were not over included: with what they had been sent.
 
     Raises:
@@ -202,8 +202,8 @@ def fleet_of(session: Session, checkpoint: Checkpoint, store: ClientStore) -> Fl
 
     def flight(values: Mapping[str, Any]) -> Flight:
         client, turn, start_s = int(values["client"]), int(values["turn"]), float(values["start_s"])
-        (expected,) = session.forecast.expected(Asked(np.array([client]), turn, start_s), {})
+        (expected,) = run.forecast.expected(Asked(np.array([client]), turn, start_s), {})
         found = Flight(client, turn, int(values["step"]), start_s, expected)
-        return replace(found, payload=store.blob(blob_of(found, session.method.per_client)))
+        return replace(found, payload=store.blob(blob_of(found, run.method.per_client)))
 
     return FleetMemory.of_json(checkpoint.fleet, flight)

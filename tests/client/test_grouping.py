@@ -12,7 +12,7 @@ from edgefl.client.fast.capture import CaptureError
 from edgefl.config import RunConfig
 from edgefl.methods.base import create
 from edgefl.models import cnn
-from edgefl.records import Outcome, Tier
+from edgefl.records import Expected, Outcome, Tier
 from edgefl.registry import methods
 from edgefl.run.prepare import prepare
 from edgefl.server.control_variates import Control
@@ -33,14 +33,14 @@ def session_of(**changes):
     return prepare(RunConfig.of({**keys, **changes}), required=False)
 
 
-def jobs_of(session, tier, clients):
-    method = session.method
-    state = session.first_state()
-    control = Control(session.clients.task.objective, {}, session.config.clients)
-    outbox = Outbox(method, state, session.rules, control, 1)
+def jobs_of(run, tier, clients):
+    method = run.method
+    state = run.first_state()
+    control = Control(run.clients.task.objective, {}, run.config.clients)
+    outbox = Outbox(method, state, run.rules, control, 1)
     for client in clients:
         _, payload = outbox.send(client, tier)
-        yield outbox.job(Outcome(client, "laptop", "trained", tier, session.clients.shards.size(client)), payload, None)
+        yield outbox.job(Expected(client, "laptop", "expected", tier), payload, None)
 
 
 def close(first: Outcome, second: Outcome, rtol=2e-5):
@@ -62,11 +62,11 @@ def test_every_method_s_clients_end_where_they_end_alone(name, monkeypatch):
     options = {"sparsity": 0.0} if "factorized" in name else {}
     method = create(name, options)
     keys = {"method": name, "method_options": options, "tiers": method.default_tiers}
-    session = session_of(**keys, model="cnn-digits", partition="dirichlet:3", lr=0.003)
+    run = session_of(**keys, model="cnn-digits", partition="dirichlet:3", lr=0.003)
     tier = Tier(method.default_tiers[-1])
-    jobs = list(jobs_of(session, tier, range(4)))
-    found = session.clients.run_all(jobs)
-    expected = [session.clients.run(job) for job in jobs]
+    jobs = list(jobs_of(run, tier, range(4)))
+    found = run.clients.run_all(jobs)
+    expected = [run.clients.run(job) for job in jobs]
     for one, other in zip(found, expected, strict=True):
         assert one.status == "trained"
         close(one, other)
@@ -75,21 +75,19 @@ def test_every_method_s_clients_end_where_they_end_alone(name, monkeypatch):
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_clients_of_different_sizes_take_their_own_batches(optimizer, epochs):
-    session = session_of(
-        method="fedavg", tiers=(1.0,), local_epochs=epochs, optimizer=optimizer, partition="dirichlet:0.3", lr=0.01
-    )
-    sizes = [session.clients.shards.size(client) for client in range(5)]
+    run = session_of(method="fedavg", tiers=(1.0,), local_epochs=epochs, optimizer=optimizer, partition="dirichlet:0.3", lr=0.01)
+    sizes = [run.clients.shards.size(client) for client in range(5)]
     assert len(set(sizes)) > 2
-    jobs = list(jobs_of(session, Tier(1.0), range(5)))
-    for one, other in zip(session.clients.run_all(jobs), map(session.clients.run, jobs), strict=True):
+    jobs = list(jobs_of(run, Tier(1.0), range(5)))
+    for one, other in zip(run.clients.run_all(jobs), map(run.clients.run, jobs), strict=True):
         close(one, other)
 
 
 @pytest.mark.parametrize("objective", ["prox", "dyn"])
 def test_each_client_has_its_own_terms(objective):
-    session = session_of(method="fedavg", tiers=(1.0,), objective=objective)
-    jobs = list(jobs_of(session, Tier(1.0), range(5)))
-    for one, other in zip(session.clients.run_all(jobs), map(session.clients.run, jobs), strict=True):
+    run = session_of(method="fedavg", tiers=(1.0,), objective=objective)
+    jobs = list(jobs_of(run, Tier(1.0), range(5)))
+    for one, other in zip(run.clients.run_all(jobs), map(run.clients.run, jobs), strict=True):
         close(one, other)
 
 
@@ -97,9 +95,9 @@ def test_the_same_bundle_gives_the_same_bits_and_steps_are_really_taken_together
     taken = []
     original = together.captured_together
     monkeypatch.setattr(together, "captured_together", lambda *given: taken.append(len(given[1].batch.x)) or original(*given))
-    session = session_of(method="fedhm", tiers=(1.0, 0.5))
-    jobs = list(jobs_of(session, Tier(0.5), range(5)))
-    first, second = session.clients.run_all(jobs), session.clients.run_all(jobs)
+    run = session_of(method="fedhm", tiers=(1.0, 0.5))
+    jobs = list(jobs_of(run, Tier(0.5), range(5)))
+    first, second = run.clients.run_all(jobs), run.clients.run_all(jobs)
     assert first == second
     assert max(taken) == 5
     assert min(taken) >= 2
@@ -110,17 +108,17 @@ def test_what_cannot_be_taken_together_is_taken_alone(monkeypatch):
         raise CaptureError("no")
 
     monkeypatch.setattr(together, "captured_together", refuse)
-    session = session_of(method="fedavg", tiers=(1.0,))
-    jobs = list(jobs_of(session, Tier(1.0), range(3)))
-    for one, other in zip(session.clients.run_all(jobs), map(session.clients.run, jobs), strict=True):
+    run = session_of(method="fedavg", tiers=(1.0,))
+    jobs = list(jobs_of(run, Tier(1.0), range(3)))
+    for one, other in zip(run.clients.run_all(jobs), map(run.clients.run, jobs), strict=True):
         close(one, other, rtol=1e-6)
 
 
 def test_who_holds_more_than_its_device_has_is_left_out():
-    session = session_of(method="fedavg", tiers=(1.0,))
-    jobs = list(jobs_of(session, Tier(1.0), range(3)))
+    run = session_of(method="fedavg", tiers=(1.0,))
+    jobs = list(jobs_of(run, Tier(1.0), range(3)))
     jobs[1] = replace(jobs[1], memory_bytes=1000.0)
-    found = session.clients.run_all(jobs)
+    found = run.clients.run_all(jobs)
     assert [one.status for one in found] == ["trained", "out_of_memory", "trained"]
-    assert found[1] == session.clients.run(jobs[1])
-    close(found[2], session.clients.run(jobs[2]))
+    assert found[1] == run.clients.run(jobs[1])
+    close(found[2], run.clients.run(jobs[2]))

@@ -16,12 +16,12 @@ from edgefl.server.control_variates import Control
 from edgefl.server.rounds import ask
 from edgefl.server.state import Standing
 
-session = prepare(RunConfig.of({"profile": "phone", "clients": 4, "rounds": 1, "dataset": "digits", "enforce": "meter"}))
-standing = Standing(session.first_state())
-asked = ask(session.forecast, standing, 2, 1)
-outbox = Outbox(session.method, standing.state, session.rules, Control(session.rules.objective, {}, 4), 1)
+run = prepare(RunConfig.of({"profile": "phone", "clients": 4, "rounds": 1, "dataset": "digits", "enforce": "meter"}))
+standing = Standing(run.first_state())
+asked = ask(run.forecast, standing, 2, 1)
+outbox = Outbox(run.method, standing.state, run.rules, Control(run.rules.objective, {}, 4), 1)
 (first, *_) = asked.arrivals
-outcome = session.clients.run(outbox.job(first, outbox.send(first.client, first.tier)[1], None))
+outcome = run.clients.run(outbox.job(first, outbox.send(first.client, first.tier)[1], None))
 assert outcome.status == "trained", outcome
 assert outcome.measured_training_memory_bytes, outcome
 """

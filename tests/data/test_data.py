@@ -1,11 +1,14 @@
 """Data sources: the bundled digits, and Fashion-MNIST's files, whole and damaged."""
 
 import gzip
+import hashlib
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import edgefl.data.digits
 from edgefl.data.digits import digits
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER, fashion_mnist
 from edgefl.data.idx import read_idx
@@ -44,6 +47,13 @@ def test_digits_are_real_and_split_evenly():
     assert abs(data.train.x.std() - 1) < 1e-4
     # No image is in both parts.
     assert not {x.tobytes() for x in data.test.x} & {x.tobytes() for x in data.train.x}
+
+
+def test_digits_are_those_of_scikit_learn_in_the_same_order():
+    """Every golden figure depends on them: hash of ``load_digits()``'s images and targets as int64, scikit-learn 1.9.1."""
+    with np.load(Path(edgefl.data.digits.__file__).with_name("digits.npz"), allow_pickle=False) as stored:
+        content = b"".join(stored[name].astype(np.int64).tobytes() for name in ("images", "labels"))
+    assert hashlib.sha256(content).hexdigest() == "267f86e03ae0481efa68bbcf4dcd04133dbc88a3145b0551cb2221500a4881e0"
 
 
 def test_samples_cannot_be_changed_by_accident():

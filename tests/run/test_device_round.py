@@ -24,7 +24,7 @@ from edgefl.run import device_round as fedround
 from edgefl.run.device_round import FedRound, fed_round
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
-from edgefl.run.session import Session
+from edgefl.run.run import Run
 from edgefl.run.trained import checkpoint_of
 from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.handout import handed_out
@@ -37,14 +37,14 @@ SMALL = {
 }  # fmt: skip
 
 
-def write_bundle(session: Session, standing: Standing, folder: Path, round_: int, state: str) -> None:
+def write_bundle(run: Run, standing: Standing, folder: Path, round_: int, state: str) -> None:
     """Write a bundle as a device would get it, but for its graphs, which nobody runs here."""
     entries, contents = [], {}
-    for tier in session.tiers:
-        _, tensors = handed_out(session.method, standing, session.rules, session.config.clients, round_, tier)
-        personal = first_personal(session.method, session.architecture, tier, session.config.seed)
+    for tier in run.tiers:
+        _, tensors = handed_out(run.method, standing, run.rules, run.config.clients, round_, tier)
+        personal = first_personal(run.method, run.architecture, tier, run.config.seed)
         shapes = {name: tuple(tensor.shape) for name, tensor in {**tensors, **personal}.items() if ":" not in name}
-        parameters = trained_shapes(session.method, session.architecture, tier).keys() | personal.keys()
+        parameters = trained_shapes(run.method, run.architecture, tier).keys() | personal.keys()
         paths = {key: f"{tier.label}/{key}" for key in ("forward", "reference", "train", "predict", "train_reference")}
         contents |= dict.fromkeys(paths.values(), b"")
         held = {name: tensor.contiguous() for name, tensor in {**tensors, **personal}.items()}
@@ -54,15 +54,15 @@ def write_bundle(session: Session, standing: Standing, folder: Path, round_: int
             optimizer="sgd", lr=0.1, momentum=0.0, batch_size=4, epochs=1,
             trained={name: shape for name, shape in shapes.items() if name in parameters},
             statistics={name: shape for name, shape in shapes.items() if name not in parameters}, frozen={}, personal=tuple(personal),
-            upload=session.method.upload_shapes(session.architecture, tier), objective=Objective(name=session.config.objective),
+            upload=run.method.upload_shapes(run.architecture, tier), objective=Objective(name=run.config.objective),
         )  # fmt: skip
         entries.append(TierEntry(
             tier=tier.number, label=tier.label, device=None, opset=20, forward=paths["forward"], reference=paths["reference"], params=1,
             batch_size=4, costs={}, uncounted_ops=(), accuracy_onnx=None, accuracy_torch=None, parity_max_abs_error=0.0, train=train,
         ))  # fmt: skip
-    data = session.data
+    data = run.data
     manifest = Manifest(
-        edgefl_version="0", method=session.config.method, model="mlp", dataset="digits", round=round_, state_sha256=state,
+        edgefl_version="0", method=run.config.method, model="mlp", dataset="digits", round=round_, state_sha256=state,
         input_shape=data.input_shape, classes=data.classes, class_names=data.class_names, preprocessing={}, tiers=tuple(entries), files={},
     )  # fmt: skip
     write(folder, manifest, contents)
@@ -72,10 +72,10 @@ def write_bundle(session: Session, standing: Standing, folder: Path, round_: int
 def _bundles_without_graphs(monkeypatch):
     """Exporting takes seconds, and is tested where bundles are."""
 
-    def build(session, tiers, source, out, say):
+    def build(run, tiers, source, out, say):
         taken = Checkpoint.of_file(out.parent / "model.safetensors")
-        standing = Standing(session.first_state().replace(taken.tensors), taken.server)
-        write_bundle(session, standing, out, source.round, source.state_sha256)
+        standing = Standing(run.first_state().replace(taken.tensors), taken.server)
+        write_bundle(run, standing, out, source.round, source.state_sha256)
 
     monkeypatch.setattr("edgefl.run.device_round.build_bundle", build)
 
@@ -131,14 +131,14 @@ class Offered:
 
 def offered(folder: Path, **keys) -> Offered:
     """Return a run that has only begun: the first state counts as that after three rounds."""
-    session = prepare(RunConfig.of({**SMALL, **keys}))
-    run = RunFolder(folder)
-    run.start(session.config)
-    standing = Standing(session.first_state())
-    with run.client_store() as store:
-        content = checkpoint_of(session, standing, store, 3).to_bytes()
+    run = prepare(RunConfig.of({**SMALL, **keys}))
+    target = RunFolder(folder)
+    target.start(run.config)
+    standing = Standing(run.first_state())
+    with target.client_store() as store:
+        content = checkpoint_of(run, standing, store, 3).to_bytes()
     write_bytes(folder / "model.safetensors", content)
-    write_bundle(session, standing, folder / "bundle", 3, sha256(content))
+    write_bundle(run, standing, folder / "bundle", 3, sha256(content))
     return Offered(folder)
 
 
@@ -178,15 +178,15 @@ def test_accuracies_are_those_of_the_samples_that_the_run_evaluates_on(tmp_path)
     at = offered(tmp_path / "run")
     sent = moved(at.given(), 1)
     at.send("a", sent)
-    session = prepare(RunConfig.of(SMALL))
+    run = prepare(RunConfig.of(SMALL))
     found = []
     for weights in (at.given(), sent):
-        network = session.architecture.build().eval()
+        network = run.architecture.build().eval()
         network.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in weights.items()})
-        outputs = network(torch.from_numpy(session.test.x.copy())).detach().numpy()
-        found.append(float((outputs.argmax(1) == session.test.y).mean()))
+        outputs = network(torch.from_numpy(run.test.x.copy())).detach().numpy()
+        found.append(float((outputs.argmax(1) == run.test.y).mean()))
     assert at.play().accuracy == tuple(found)
-    assert len(session.test) == 50
+    assert len(run.test) == 50
     assert found[0] != found[1]
 
 

@@ -10,8 +10,8 @@ from edgefl.config import changed
 from edgefl.errors import CheckpointError, ConfigError
 from edgefl.run import engine_choice as choosing
 from edgefl.run.engine_choice import Trial, choose
+from edgefl.run.folder import resumed_config
 from edgefl.run.prepare import prepare
-from edgefl.run.simulate import resumed_config
 
 SHORT = {
     "dataset": "digits", "model": "mlp", "method": "fedavg", "tiers": (1.0,), "rounds": 2, "clients": 6, "per_round": 4,
@@ -25,8 +25,8 @@ def _cache(tmp_path, monkeypatch):
 
 
 def test_a_trial_measures_both_ways_and_is_kept(tmp_path, monkeypatch):
-    session = prepare(RunConfig.of(SHORT))
-    choice = choose(session)
+    run = prepare(RunConfig.of(SHORT))
+    choice = choose(run)
     (path,) = (tmp_path / "cache" / "edgefl" / "trials").glob("*.json")
     kept = json.loads(path.read_text())
     assert 0 < kept["alone_s"] < 1
@@ -37,10 +37,10 @@ def test_a_trial_measures_both_ways_and_is_kept(tmp_path, monkeypatch):
         raise AssertionError("measured twice")
 
     monkeypatch.setattr(choosing, "tried", again)
-    assert choose(session) == choice
+    assert choose(run) == choice
     path.write_text("{")  # a file that is cut is no trial
     with pytest.raises(AssertionError, match="measured twice"):
-        choose(session)
+        choose(run)
 
 
 def test_a_cache_that_cannot_be_written_costs_a_trial_and_nothing_else(tmp_path, monkeypatch):
@@ -63,14 +63,14 @@ def test_a_cache_that_cannot_be_written_costs_a_trial_and_nothing_else(tmp_path,
 def test_long_runs_take_workers_and_steps_that_gain_are_taken_together(monkeypatch, trial, rounds, engine, workers):
     monkeypatch.setattr(choosing, "tried", lambda *given: trial)
     monkeypatch.setattr(choosing, "usable_threads", lambda: 3)
-    session = prepare(RunConfig.of(SHORT))
-    choice = choose(replace(session, config=session.config.model_copy(update={"rounds": rounds})))
+    run = prepare(RunConfig.of(SHORT))
+    choice = choose(replace(run, config=run.config.model_copy(update={"rounds": rounds})))
     assert (choice.engine, choice.workers) == (engine, workers)
 
 
 def test_where_steps_cannot_be_taken_together_no_trial_says_otherwise():
-    session = prepare(RunConfig.of({**SHORT, "method": "fjord", "tiers": (1.0, 0.5)}))
-    assert choosing.tried(session, session.tiers[0], 1).together_s is None
+    run = prepare(RunConfig.of({**SHORT, "method": "fjord", "tiers": (1.0, 0.5)}))
+    assert choosing.tried(run, run.tiers[0], 1).together_s is None
 
 
 def test_a_run_says_what_it_took_and_goes_on_with_it(tmp_path, monkeypatch):

@@ -13,15 +13,15 @@ from edgefl.fleet import conditions as conditions_module
 from edgefl.fleet.availability import Always, Daily
 from edgefl.fleet.conditions import PATIENCE_S, Conditions
 from edgefl.rng import normals, uniforms
-from edgefl.server.forecast import Asked, cut, lost_after
+from edgefl.server.forecast import Asked, cut, failed_after
 from edgefl.server.state import FleetMemory
 
 ALL = np.arange(12)
 
 
-def expected(session, clients=ALL, turn=1, start_s=0.0, drained_j=None):
+def expected(run, clients=ALL, turn=1, start_s=0.0, drained_j=None):
     """Return client → what is expected of it."""
-    found = session.forecast.expected(Asked(np.asarray(clients, np.int64), turn, start_s), drained_j or {})
+    found = run.forecast.expected(Asked(np.asarray(clients, np.int64), turn, start_s), drained_j or {})
     return {outcome.client: outcome for outcome in found}
 
 
@@ -35,11 +35,11 @@ def board(tmp_path):
 
 
 def test_a_session_s_seconds_and_joules_are_those_worked_out_by_hand(board):
-    session = small(board)
-    (cost,) = session.plan.costs.values()
+    run = small(board)
+    (cost,) = run.plan.costs.values()
     throttled = 0
-    for client, outcome in expected(session, turn=7).items():
-        samples = session.clients.shards.size(client)
+    for client, outcome in expected(run, turn=7).items():
+        samples = run.clients.shards.size(client)
         steps = -(-samples // 32)
         macs = samples * (cost.macs_forward + cost.macs_backward_input + cost.macs_backward_weight) + steps * cost.macs_compose
         one = np.array([client])
@@ -56,18 +56,18 @@ def test_a_session_s_seconds_and_joules_are_those_worked_out_by_hand(board):
         assert timing.network_j == pytest.approx(24e-6 * (cost.download_bytes + cost.upload_bytes), rel=1e-12)
         assert timing.total_j == timing.compute_j + timing.radio_j
         assert timing.end_to_end_j == pytest.approx(timing.total_j + timing.network_j)
-        assert (outcome.status, outcome.macs, outcome.samples) == ("trained", macs, samples)
+        assert (outcome.status, outcome.macs, outcome.samples) == ("expected", macs, samples)
         assert (outcome.download_bytes, outcome.upload_bytes) == (cost.download_bytes, cost.upload_bytes)
     assert throttled > 0
 
 
 def test_under_ideal_conditions_links_and_answers_are_typical(board):
-    session = small(board, conditions="ideal")
-    (cost,) = session.plan.costs.values()
-    for outcome in expected(session).values():
+    run = small(board, conditions="ideal")
+    (cost,) = run.plan.costs.values()
+    for outcome in expected(run).values():
         assert outcome.timing.download_s == pytest.approx(0.05 + cost.download_bytes / 1e6)
         assert outcome.timing.upload_s == pytest.approx(0.05 + cost.upload_bytes / 0.5e6)
-        timing = session.plan.timing(session.plan.classes[0].device, outcome.tier, outcome.samples)
+        timing = run.plan.timing(run.plan.classes[0].device, outcome.tier, outcome.samples)
         assert outcome.timing.train_s == timing.train_s
 
 
@@ -125,17 +125,17 @@ def test_fates_are_as_frequent_as_the_profile_says_and_fall_at_any_moment():
 def test_lost_sessions_end_where_their_moment_says(tmp_path):
     write_device(tmp_path, "board")
     fates = {"drop_out": 0.3, "interrupted": 0.4}
-    session = small(write_fleet(tmp_path, {"board": 1.0}, behaviour=fates), clients=60)
-    whole = expected(replace(session, conditions=Conditions()), range(60), turn=2)
+    run = small(write_fleet(tmp_path, {"board": 1.0}, behaviour=fates), clients=60)
+    whole = expected(replace(run, conditions=Conditions()), range(60), turn=2)
     seen = set()
-    for client, outcome in expected(session, range(60), turn=2).items():
+    for client, outcome in expected(run, range(60), turn=2).items():
         fate, moment = (uniforms(0, np.array([client]), 2, key)[0] for key in ("fate", "moment"))
         full = whole[client].timing
-        wanted = "interrupted" if fate < 0.4 else "dropped" if fate < 0.7 else "trained"
+        wanted = "interrupted" if fate < 0.4 else "dropped" if fate < 0.7 else "expected"
         at_s = {
             "interrupted": full.download_s + moment * full.train_s,
             "dropped": moment * full.total_s,
-            "trained": full.total_s,
+            "expected": full.total_s,
         }[wanted]
         assert outcome.status == wanted
         assert outcome.timing.total_s == pytest.approx(at_s, rel=1e-12)
@@ -143,13 +143,13 @@ def test_lost_sessions_end_where_their_moment_says(tmp_path):
             assert outcome.download_bytes == whole[client].download_bytes
             assert outcome.upload_bytes == 0
         seen.add(wanted)
-    assert seen == {"interrupted", "dropped", "trained"}
+    assert seen == {"interrupted", "dropped", "expected"}
 
 
 @pytest.mark.parametrize("part", ["download", "training", "upload", "beginning", "end"])
 def test_what_is_cut_took_its_share_of_work_bytes_and_joules(board, part):
-    session = small(board, conditions="ideal")
-    cell, whole = session.plan.classes[0], expected(session)[3]
+    run = small(board, conditions="ideal")
+    cell, whole = run.plan.classes[0], expected(run)[3]
     full = whole.timing
     share = {"download": 0.25, "training": 0.5, "upload": 0.75, "beginning": 0.0, "end": 1.0}[part]
     at_s = {
@@ -180,10 +180,10 @@ def test_what_is_cut_took_its_share_of_work_bytes_and_joules(board, part):
 
 def test_what_was_done_to_the_end_was_all_of_it(board):
     """A sum of seconds is not exact to the last bit: no MAC of a finished training may get lost in that, and no upload begin."""
-    session = small(board, clients=200)
-    cells = session.plan.cells_of(np.arange(200), 1)
-    for cell, whole in zip(cells, expected(session, range(200)).values(), strict=True):
-        lost = lost_after(cell, whole, 5, 5, "crashed")
+    run = small(board, clients=200)
+    cells = run.plan.cells_of(np.arange(200), 1)
+    for cell, whole in zip(cells, expected(run, range(200)).values(), strict=True):
+        lost = failed_after(cell, whole, 5, 5)
         assert (lost.macs, lost.download_bytes, lost.upload_bytes) == (whole.macs, whole.download_bytes, 0)
         assert lost.timing.upload_s == 0.0
         assert lost.timing.train_s == whole.timing.train_s
@@ -196,9 +196,9 @@ def test_who_stops_being_eligible_is_interrupted(board):
         def until(self, clients, clock_s):
             return np.where(clients % 2 == 0, 105.0, np.nextafter(100.0, 200.0) + 0.01)
 
-    session = small(board)
-    plain = expected(session, turn=3, start_s=100.0)
-    found = expected(replace(session, conditions=replace(session.conditions, availability=Until())), turn=3, start_s=100.0)
+    run = small(board)
+    plain = expected(run, turn=3, start_s=100.0)
+    found = expected(replace(run, conditions=replace(run.conditions, availability=Until())), turn=3, start_s=100.0)
     for client, outcome in found.items():
         left_s = 5.0 if client % 2 == 0 else 0.01
         if plain[client].timing.total_s > left_s:
@@ -206,7 +206,7 @@ def test_who_stops_being_eligible_is_interrupted(board):
             assert outcome.timing.total_s == pytest.approx(left_s)
         else:
             assert outcome == plain[client]
-    assert {o.status for o in found.values()} == {"interrupted", "trained"}
+    assert {o.status for o in found.values()} == {"interrupted", "expected"}
     assert all(o.download_bytes < plain[o.client].download_bytes and not o.macs for o in found.values() if o.client % 2)
 
 
@@ -217,21 +217,21 @@ def test_a_client_s_session_is_the_same_whoever_else_is_asked_and_in_any_order(t
     states = (("free", 0.5, 1, 1), ("busy", 0.5, 0.5, 0.5))
     profile = write_fleet(tmp_path, {"quick": 0.5, "slow": 0.5}, behaviour=behaviour, states=states)
     keys = {"clients": 40, "method": "heterofl", "tiers": (1.0, 0.5), "dynamic_devices": True, "tier_assignment": "dynamic"}
-    session = small(profile, **keys)
-    together = expected(session, range(40), turn=9)
-    assert len({o.status for o in together.values()}) == 4  # trained, refused, dropped, interrupted
-    alone = {client: expected(session, [client], turn=9)[client] for client in range(40)}
+    run = small(profile, **keys)
+    together = expected(run, range(40), turn=9)
+    assert len({o.status for o in together.values()}) == 4  # expected, refused, dropped, interrupted
+    alone = {client: expected(run, [client], turn=9)[client] for client in range(40)}
     backwards = expected(small(profile, **keys), range(39, -1, -1), turn=9)
     assert together == alone == backwards
-    assert expected(session, range(40), turn=10) != together
+    assert expected(run, range(40), turn=10) != together
 
 
 def test_a_battery_that_a_session_would_drain_too_far_refuses_it_until_the_night(tmp_path):
     write_device(tmp_path, "board", battery_wh=0.0001)  # 0.36 J
-    session = small(write_fleet(tmp_path, {"board": 1.0}, behaviour={}))
+    run = small(write_fleet(tmp_path, {"board": 1.0}, behaviour={}))
     levels_j = (0.3 + 0.7 * uniforms(0, ALL, "battery") - 0.2) * 0.36
-    needs_j = {c: o.timing.total_j for c, o in expected(replace(session, conditions=Conditions())).items()}
-    found = expected(session)
+    needs_j = {c: o.timing.total_j for c, o in expected(replace(run, conditions=Conditions())).items()}
+    found = expected(run)
     refused = {c for c, o in found.items() if o.status == "refused"}
     assert refused == {c for c in range(12) if needs_j[c] > levels_j[c]}
     assert 0 < len(refused) < 12
@@ -243,8 +243,8 @@ def test_a_battery_that_a_session_would_drain_too_far_refuses_it_until_the_night
         assert (found[client].timing, found[client].macs, found[client].download_bytes) == (None, 0, 0)
     client = next(c for c in range(12) if levels_j[c] > needs_j[c])
     memory, times = FleetMemory(), 0
-    while expected(session, [client], drained_j=memory.drained_j)[client].status == "trained":
-        outcome = expected(session, [client], start_s=60.0 * times, drained_j=memory.drained_j)[client]
+    while expected(run, [client], drained_j=memory.drained_j)[client].status == "expected":
+        outcome = expected(run, [client], start_s=60.0 * times, drained_j=memory.drained_j)[client]
         memory = memory.at(60.0 * times).after([outcome], 60.0 * (times + 1), battery=True)
         times += 1
     assert times == int(levels_j[client] // needs_j[client])
@@ -252,7 +252,7 @@ def test_a_battery_that_a_session_would_drain_too_far_refuses_it_until_the_night
     assert memory.at(86_399.0, day=0).drained_j == memory.drained_j
     tomorrow = memory.at(86_400.0, day=1)
     assert (tomorrow.drained_j, tomorrow.day) == ({}, 1)
-    assert expected(session, [client], start_s=86_400.0, drained_j=tomorrow.drained_j)[client].status == "trained"
+    assert expected(run, [client], start_s=86_400.0, drained_j=tomorrow.drained_j)[client].status == "expected"
 
 
 def test_batteries_of_clients_that_charge_or_have_none_refuse_nothing(tmp_path):
@@ -260,13 +260,13 @@ def test_batteries_of_clients_that_charge_or_have_none_refuse_nothing(tmp_path):
     profile = write_fleet(tmp_path, {"board": 1.0}, behaviour={})
     assert {o.status for o in expected(small(profile)).values()} == {"refused"}
     for keys in ({"conditions": "ideal"}, {"availability": "daily"}):
-        session = small(profile, **keys)
-        assert not session.conditions.battery
-        assert {
-            o.status for o in expected(replace(session, conditions=replace(session.conditions, availability=Always()))).values()
-        } == {"trained"}
+        run = small(profile, **keys)
+        assert not run.conditions.battery
+        assert {o.status for o in expected(replace(run, conditions=replace(run.conditions, availability=Always()))).values()} == {
+            "expected"
+        }
     write_device(tmp_path, "board")
-    assert {o.status for o in expected(small(profile)).values()} == {"trained"}
+    assert {o.status for o in expected(small(profile)).values()} == {"expected"}
     assert FleetMemory().after(expected(small(profile)).values(), 0.0, battery=False).drained_j == {}
 
 
@@ -369,8 +369,8 @@ def test_a_trace_says_who_is_asked_when(tmp_path):
     rows += [f"{client},{3600 * (client // 5)},{3600 * (client // 5) + 1800},eligible" for client in range(10)]
     rows.append("10,0,7200,none")
     (tmp_path / "trace.csv").write_text("\n".join(rows) + "\n")
-    session = small("phone", clients=11, per_round=5, over_selection=1.0, availability=str(tmp_path / "trace.csv"))
-    select = session.conditions.select
+    run = small("phone", clients=11, per_round=5, over_selection=1.0, availability=str(tmp_path / "trace.csv"))
+    select = run.conditions.select
     assert select(0, 11, 5, 1, 0.0, {})[0].tolist() == [0, 1, 2, 3, 4]
     found, clock_s = select(0, 11, 5, 1, 1800.0, {})  # the first five have just left
     assert (found.tolist(), clock_s) == ([5, 6, 7, 8, 9], 3600.0)

@@ -27,35 +27,35 @@ from edgefl.wire.payload import decode, encode, payload_bytes
 SMALL = {"clients": 6, "per_round": 6, "local_epochs": 1, "rounds": 1, "conditions": "ideal"}
 
 
-def play(session, state, round_=1):
+def play(run, state, round_=1):
     store = ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite")
-    with open_engine("inline", 1, session.clients) as engine:
-        standing, record = session.play(session.method, Standing(state), engine, store, round_)
+    with open_engine("inline", 1, run.clients) as engine:
+        standing, record = run.play(run.method, Standing(state), engine, store, round_)
     return standing.state, record
 
 
 @pytest.fixture(scope="module")
-def session():
+def run():
     return prepare(RunConfig.of(SMALL))
 
 
-def test_a_round_leaves_the_state_it_started_from_alone(session):
-    state = session.first_state()
+def test_a_round_leaves_the_state_it_started_from_alone(run):
+    state = run.first_state()
     before = {name: tensor.clone() for name, tensor in state.tensors.items()}
-    after, record = play(session, state)
+    after, record = play(run, state)
     assert all(torch.equal(before[n], state.tensors[n]) for n in before)
     assert any(not torch.equal(before[n], after.tensors[n]) for n in before)
-    assert [o.client for o in record.outcomes] == [0, 1, 2, 3, 4, 5]
-    assert all(not o.payload for o in record.outcomes)
+    assert [o.client for o in record.clients] == [0, 1, 2, 3, 4, 5]
+    assert all(not o.outcome.payload for o in record.clients)
 
 
-def test_a_round_in_which_nobody_may_train_changes_nothing(session):
-    closed = tuple((dataclasses.replace(c, options=()),) for c in session.plan.classes)
-    shut = dataclasses.replace(session, plan=dataclasses.replace(session.plan, cells=closed))
+def test_a_round_in_which_nobody_may_train_changes_nothing(run):
+    closed = tuple((dataclasses.replace(c, options=()),) for c in run.plan.classes)
+    shut = dataclasses.replace(run, plan=dataclasses.replace(run.plan, cells=closed))
     state = shut.first_state()
     after, record = play(shut, state)
     assert after is state
-    assert {o.status for o in record.outcomes} == {"refused"}
+    assert {o.status for o in record.clients} == {"refused"}
     assert record.round_s == 600.0  # the server looks again
     with pytest.raises(BudgetError, match="no device of the fleet fits any tier"):
         shut.plan.require_someone()
@@ -146,9 +146,9 @@ def test_a_checkpoint_carries_all_that_a_run_needs_and_equal_states_make_equal_f
     assert {name: tensor.tolist() for name, tensor in read.server.items()} == {"optimizer:m/a": [0.5]}
 
 
-def test_a_checkpoint_of_another_model_is_refused(session):
+def test_a_checkpoint_of_another_model_is_refused(run):
     with pytest.raises(CheckpointError, match="here: its tensors are of another model"):
-        resumed(session, Checkpoint(1, 0.0, {"w": torch.zeros(3)}), "here")
+        resumed(run, Checkpoint(1, 0.0, {"w": torch.zeros(3)}), "here")
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):

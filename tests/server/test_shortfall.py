@@ -15,7 +15,7 @@ from edgefl.engine.inline import InlineEngine
 from edgefl.errors import BudgetError
 from edgefl.models.norm import splits_batches
 from edgefl.planning.tier_costs import tier_cost
-from edgefl.records import Outcome, Tier
+from edgefl.records import Tier
 from edgefl.rng import generator
 from edgefl.server.assign import Planning, make_plan
 from edgefl.server.assignment import Fit
@@ -70,13 +70,13 @@ def planned(roomy, costs, memory_bytes, order, tiers=(BIG, HALF)):
     return replace(roomy, plan=plan)
 
 
-def cost_of(session, tier, parts=None):
-    training = session.clients.task.training
-    return tier_cost(session.method, session.architecture, tier, replace(training, micro_batch=parts))
+def cost_of(run, tier, parts=None):
+    training = run.clients.task.training
+    return tier_cost(run.method, run.architecture, tier, replace(training, micro_batch=parts))
 
 
-def expected(session, clients=range(12), turn=1):
-    return session.forecast.expected(Asked(np.array(clients, np.int64), turn, 0.0), {})
+def expected(run, clients=range(12), turn=1):
+    return run.forecast.expected(Asked(np.array(clients, np.int64), turn, 0.0), {})
 
 
 # Which of the orders gives what ------------------------------------------------------------------------------------------------
@@ -131,21 +131,21 @@ def bytes_for(what, memory):
 def test_what_a_device_is_given_follows_from_the_order(what, order, roomy, costs, memory):
     assert memory[BIG, None] > memory[HALF, None] > memory[BIG, 16] > memory[HALF, 16] > memory[BIG, 8] > memory[HALF, 1]
     have = bytes_for(what, memory)
-    session = planned(roomy, costs, have, order)
-    (cell,) = session.plan.classes
+    run = planned(roomy, costs, have, order)
+    (cell,) = run.plan.classes
     assert cell.options == GIVEN[what][order]
     first = cell.options[0] if cell.options else None
-    for outcome in expected(session):
+    for outcome in expected(run):
         if first is None:
             assert (outcome.status, outcome.tier, outcome.timing) == ("refused", None, None)
             assert outcome.refusal[0].budget == "memory_bytes"
         else:
-            assert (outcome.status, outcome.tier, outcome.micro_batch) == ("trained", first.tier, first.micro_batch)
+            assert (outcome.status, outcome.tier, outcome.micro_batch) == ("expected", first.tier, first.micro_batch)
             assert outcome.predicted_memory_bytes == memory[first.tier, first.micro_batch]
             assert outcome.memory_bytes == have
     if not any(cell.options):
         with pytest.raises(BudgetError, match="no device of the fleet fits any tier"):
-            session.plan.require_someone()
+            run.plan.require_someone()
 
 
 def test_a_run_s_own_order_is_what_it_is_planned_by(memory, tmp_path):
@@ -161,9 +161,9 @@ def test_a_run_s_own_order_is_what_it_is_planned_by(memory, tmp_path):
 )
 def test_a_tier_that_is_drawn_is_refused_where_nothing_stands_in_for_it(policy, shares, roomy, costs, memory):
     def given(order):
-        session = planned(roomy, costs, bytes_for("half", memory), order)
-        cells = session.plan.cells_of(np.arange(12), 1)
-        return session.plan.fits_of(policy, shares, np.arange(12), cells, 1)
+        run = planned(roomy, costs, bytes_for("half", memory), order)
+        cells = run.plan.cells_of(np.arange(12), 1)
+        return run.plan.fits_of(policy, shares, np.arange(12), cells, 1)
 
     refused, in_parts, sent = given(("refuse",)), given(("micro-batch",)), given(("send",))
     assert set(refused) == {None, Fit(HALF)}
@@ -212,17 +212,17 @@ def test_the_plan_fits_to_the_byte(roomy, costs, memory):
 
 def test_parts_may_be_too_small_for_the_deadline_where_larger_ones_fit_both(tmp_path):
     """Composition is paid in every pass: one sample at a time takes least memory, but longer than sixteen."""
-    session = prepared(tmp_path, tiers=(0.5,))
-    device, largest = session.plan.classes[0].device, session.clients.shards.largest
+    run = prepared(tmp_path, tiers=(0.5,))
+    device, largest = run.plan.classes[0].device, run.clients.shards.largest
 
     def seconds(parts):
-        cost, training = cost_of(session, HALF, parts), session.clients.task.training
+        cost, training = cost_of(run, HALF, parts), run.clients.task.training
         macs = cost.macs_of(largest, replace(training, micro_batch=parts).passes(largest))
         return 0.1 + cost.download_bytes / 1e6 + cost.upload_bytes / 0.5e6 + macs / device.training_macs_per_s
 
     assert seconds(16) < seconds(1)
     between_s = (seconds(16) + seconds(4)) / 2
-    memory_bytes = cost_of(session, HALF, 16).training_memory_bytes
+    memory_bytes = cost_of(run, HALF, 16).training_memory_bytes
     found = prepared(tmp_path, memory_bytes, tiers=(0.5,), deadline_s=between_s, on_shortfall=("micro-batch",))
     assert found.plan.classes[0].options == (Fit(HALF, 16),)
     with pytest.raises(BudgetError, match="in micro-batches of 4: deadline_s needs"):
@@ -230,8 +230,8 @@ def test_parts_may_be_too_small_for_the_deadline_where_larger_ones_fit_both(tmp_
 
 
 def test_what_is_no_matter_of_memory_is_not_split(tmp_path):
-    session = prepared(tmp_path, tiers=(1.0,), deadline_s=0.5, on_shortfall=("micro-batch", "send"))
-    (cell,) = session.plan.classes
+    run = prepared(tmp_path, tiers=(1.0,), deadline_s=0.5, on_shortfall=("micro-batch", "send"))
+    (cell,) = run.plan.classes
     assert cell.options == (Fit(BIG),)
     assert [step.fit for step in cell.considered] == [Fit(BIG)]
     assert [short.budget for short in cell.refusals] == ["deadline_s"]
@@ -240,51 +240,50 @@ def test_what_is_no_matter_of_memory_is_not_split(tmp_path):
 # Micro-batches -----------------------------------------------------------------------------------------------------------------
 
 
-def trained(session, client, micro_batch=None, tier=BIG, memory_bytes=None):
+def trained(run, client, micro_batch=None, tier=BIG, memory_bytes=None):
     """Return a client's outcome, and the tensors that it sends."""
-    state = session.first_state()
-    submodel = session.method.submodel(state, tier, generator(0, 1, "submodel"), client)
-    planned = Outcome(client, "board", "trained", tier, session.clients.shards.size(client))
-    job = Job(1, session.method, tier, encode(submodel.tensors), planned, None, memory_bytes, micro_batch)
-    (found,) = InlineEngine(session.clients).map([job])
-    sent = decode(found.payload, session.method.upload_shapes(session.architecture, tier), "it") if found.payload else {}
+    state = run.first_state()
+    submodel = run.method.submodel(state, tier, generator(0, 1, "submodel"), client)
+    job = Job(1, client, run.method, tier, encode(submodel.tensors), None, memory_bytes, micro_batch)
+    (found,) = InlineEngine(run.clients).map([job])
+    sent = decode(found.payload, run.method.upload_shapes(run.architecture, tier), "it") if found.payload else {}
     return found, sent
 
 
 def test_a_step_in_parts_is_the_same_step_and_holds_less(tmp_path):
-    session = prepared(tmp_path, tiers=(0.5,))
-    client = max(range(12), key=session.clients.shards.size)
-    start = session.method.submodel(session.first_state(), HALF, generator(0, 1, "submodel"), client).tensors
-    whole, sent = trained(session, client, tier=HALF)
+    run = prepared(tmp_path, tiers=(0.5,))
+    client = max(range(12), key=run.clients.shards.size)
+    start = run.method.submodel(run.first_state(), HALF, generator(0, 1, "submodel"), client).tensors
+    whole, sent = trained(run, client, tier=HALF)
     for parts in (16, 5, 1):
-        split, in_parts = trained(session, client, parts, HALF)
+        split, in_parts = trained(run, client, parts, HALF)
         assert (split.steps, whole.steps) == (5, 5)
         assert split.train_loss == pytest.approx(whole.train_loss, rel=1e-4)
         for name, tensor in sent.items():
             assert torch.allclose(in_parts[name], tensor, rtol=1e-4, atol=1e-5)
             assert not torch.allclose(in_parts[name], start[name], rtol=1e-4, atol=1e-5)
-        assert split.measured_training_memory_bytes == cost_of(session, HALF, parts).training_memory_bytes
+        assert split.measured_training_memory_bytes == cost_of(run, HALF, parts).training_memory_bytes
         assert split.measured_training_memory_bytes < whole.measured_training_memory_bytes
 
 
 def test_parts_cost_more_passes(tmp_path, memory):
-    session = prepared(tmp_path, memory[HALF, 16], tiers=(0.5,))
-    whole = cost_of(session, HALF)
+    run = prepared(tmp_path, memory[HALF, 16], tiers=(0.5,))
+    whole = cost_of(run, HALF)
     assert whole.macs_compose > 0
-    for outcome in expected(session):
+    for outcome in expected(run):
         full, rest = divmod(outcome.samples, 32)
         passes = 2 * full + (rest > 0) + (rest > 16)
         assert outcome.micro_batch == 16
         assert outcome.macs == outcome.samples * (whole.macs_forward + whole.macs_backward) + passes * whole.macs_compose
-        assert session.plan.macs(Fit(HALF, 16), outcome.samples) == outcome.macs
+        assert run.plan.macs(Fit(HALF, 16), outcome.samples) == outcome.macs
         assert outcome.timing.train_s == pytest.approx(outcome.macs / 0.5e9)
 
 
 @pytest.mark.parametrize("norm", ["batch", "static"])
 def test_batches_whose_statistics_matter_are_never_split(norm, tmp_path):
     keys = {"tiers": (1.0, 0.5), "method": "heterofl", "norm": norm}
-    session = prepared(tmp_path, **keys)
-    need = cost_of(session, BIG).training_memory_bytes
+    run = prepared(tmp_path, **keys)
+    need = cost_of(run, BIG).training_memory_bytes
     assert prepared(tmp_path, need - 1, **keys, on_shortfall=("micro-batch", "tier")).plan.classes[0].options == (Fit(HALF),)
     assert prepared(tmp_path, need - 1, **keys, on_shortfall=("micro-batch",)).plan.classes[0].options == (None, Fit(HALF))
     with pytest.raises(BudgetError):
@@ -303,18 +302,18 @@ def test_devices_are_in_their_states_as_often_as_the_profile_says_and_stay_in_th
     write_device(tmp_path, "board")
     states = (("busy", 0.25, 0.5, 0.8), ("free", 0.6, 1, 1), ("slow", 0.15, 1, 0.5))
     profile = write_fleet(tmp_path, {"board": 1.0}, behaviour={}, states=states)
-    session = small(profile, clients=20_000, partition="index:5", dynamic_devices=True)
-    names = [state.name for state in session.plan.states]
+    run = small(profile, clients=20_000, partition="index:5", dynamic_devices=True)
+    names = [state.name for state in run.plan.states]
     assert names == ["free", "slow", "busy"]  # by what is left of the device
     everyone = np.arange(20_000)
-    found = session.plan.population.states(everyone, session.plan.states, 3)
+    found = run.plan.population.states(everyone, run.plan.states, 3)
     for name, chance in (("free", 0.6), ("slow", 0.15), ("busy", 0.25)):
         share = float((found == names.index(name)).mean())
         assert abs(share - chance) < 4 * (chance * (1 - chance) / 20_000) ** 0.5
-    again = session.plan.population.states(everyone[::-1], session.plan.states, 3)[::-1]
+    again = run.plan.population.states(everyone[::-1], run.plan.states, 3)[::-1]
     assert (again == found).all()
-    assert (session.plan.population.states(everyone, session.plan.states, 4) != found).mean() > 0.3
-    assert session.forecast.cell_of(17, 3).state.name == names[found[17]]
+    assert (run.plan.population.states(everyone, run.plan.states, 4) != found).mean() > 0.3
+    assert run.forecast.cell_of(17, 3).state.name == names[found[17]]
 
 
 def test_what_other_apps_leave_of_memory_and_speed_decides_the_tier(tmp_path, memory):
@@ -322,19 +321,17 @@ def test_what_other_apps_leave_of_memory_and_speed_decides_the_tier(tmp_path, me
     heavy = {"method": "heterofl", "model": "cnn-digits", "tiers": (1.0, 0.5), "on_shortfall": ("tier",), "clients": 60}
     write_device(tmp_path, "board")
     profile = write_fleet(tmp_path, {"board": 1.0}, behaviour={}, states=states)
-    session = small(profile, **heavy)
-    needs = {tier: cost.training_memory_bytes for tier, cost in session.plan.costs.items()}
-    seconds = {
-        tier: session.plan.timing(session.plan.classes[0].device, tier, session.clients.shards.largest).total_s for tier in needs
-    }
+    run = small(profile, **heavy)
+    needs = {tier: cost.training_memory_bytes for tier, cost in run.plan.costs.items()}
+    seconds = {tier: run.plan.timing(run.plan.classes[0].device, tier, run.clients.shards.largest).total_s for tier in needs}
     assert needs[HALF] < 0.6 * needs[BIG]
     write_device(tmp_path, "board", training_bytes=float(needs[BIG]))
-    session = small(profile, **heavy, dynamic_devices=True, deadline_s=1.01 * seconds[BIG])
-    given = {state.state.name: state.options for state in session.plan.cells[0]}
+    run = small(profile, **heavy, dynamic_devices=True, deadline_s=1.01 * seconds[BIG])
+    given = {state.state.name: state.options for state in run.plan.cells[0]}
     assert given == {"free": (Fit(BIG), Fit(HALF)), "busy": (Fit(HALF),), "saving": (Fit(HALF),)}
-    assert [state.refusals[0].budget for state in session.plan.cells[0] if state.refusals] == ["memory_bytes", "deadline_s"]
+    assert [state.refusals[0].budget for state in run.plan.cells[0] if state.refusals] == ["memory_bytes", "deadline_s"]
     for turn in (1, 2):
-        for outcome in expected(session, range(60), turn):
+        for outcome in expected(run, range(60), turn):
             assert outcome.tier == (BIG if outcome.state == "free" else HALF)
             assert outcome.memory_bytes == needs[BIG] * (0.6 if outcome.state == "busy" else 1)
             speed = 0.25 if outcome.state == "saving" else 1
@@ -346,14 +343,14 @@ def test_what_other_apps_leave_of_memory_and_speed_decides_the_tier(tmp_path, me
 
 @pytest.mark.parametrize(("micro_batch", "optimizer"), [(None, "momentum"), (8, "momentum"), (None, "adam")])
 def test_a_step_that_holds_a_byte_more_than_the_device_has_is_the_last(micro_batch, optimizer, tmp_path):
-    session = prepared(tmp_path, tiers=(1.0,), method="heterofl", optimizer=optimizer)
-    client = max(range(12), key=session.clients.shards.size)
-    free, _ = trained(session, client, micro_batch)
+    run = prepared(tmp_path, tiers=(1.0,), method="heterofl", optimizer=optimizer)
+    client = max(range(12), key=run.clients.shards.size)
+    free, _ = trained(run, client, micro_batch)
     peak = free.measured_training_memory_bytes
-    exact, sent = trained(session, client, micro_batch, memory_bytes=float(peak))
+    exact, sent = trained(run, client, micro_batch, memory_bytes=float(peak))
     assert (exact.status, exact.train_loss, exact.payload) == ("trained", free.train_loss, free.payload)
     assert sent
-    over, nothing = trained(session, client, micro_batch, memory_bytes=peak - 1.0)
+    over, nothing = trained(run, client, micro_batch, memory_bytes=peak - 1.0)
     assert (over.status, over.steps, over.train_loss, over.payload, over.kept) == ("out_of_memory", 1, None, b"", b"")
     assert over.measured_training_memory_bytes == peak
     assert over.measured_peak_activation_bytes == free.measured_peak_activation_bytes
@@ -361,23 +358,23 @@ def test_a_step_that_holds_a_byte_more_than_the_device_has_is_the_last(micro_bat
 
 
 def test_what_a_client_that_ran_out_of_memory_would_have_kept_is_not_kept(tmp_path):
-    session = prepared(tmp_path, tiers=(1.0,), method="fedper")
-    kept, _ = trained(session, 3)
+    run = prepared(tmp_path, tiers=(1.0,), method="fedper")
+    kept, _ = trained(run, 3)
     assert kept.kept
-    over, _ = trained(session, 3, memory_bytes=kept.measured_training_memory_bytes - 1.0)
+    over, _ = trained(run, 3, memory_bytes=kept.measured_training_memory_bytes - 1.0)
     assert (over.status, over.kept) == ("out_of_memory", b"")
 
 
 def test_only_a_metered_run_is_held_to_its_memory(tmp_path):
-    session = prepared(tmp_path, tiers=(1.0,), method="heterofl", enforce="plan")
-    found, _ = trained(session, 3, memory_bytes=1.0)
+    run = prepared(tmp_path, tiers=(1.0,), method="heterofl", enforce="plan")
+    found, _ = trained(run, 3, memory_bytes=1.0)
     assert found.status == "trained"
 
 
 def test_the_smallest_tier_that_is_sent_although_it_does_not_fit_is_found_out(tmp_path, memory):
     """The plan foresees what the meter finds: to the byte, for clients of full batches."""
-    session = prepared(tmp_path, memory[HALF, None] - 1, on_shortfall=("tier", "send"))
-    full = next(c for c in range(12) if session.clients.shards.size(c) >= 32)
-    (outcome,) = expected(session, [full])
-    found, _ = trained(session, full, outcome.micro_batch, outcome.tier, outcome.memory_bytes)
+    run = prepared(tmp_path, memory[HALF, None] - 1, on_shortfall=("tier", "send"))
+    full = next(c for c in range(12) if run.clients.shards.size(c) >= 32)
+    (outcome,) = expected(run, [full])
+    found, _ = trained(run, full, outcome.micro_batch, outcome.tier, outcome.memory_bytes)
     assert (found.status, found.measured_training_memory_bytes) == ("out_of_memory", outcome.predicted_memory_bytes)

@@ -10,8 +10,8 @@ from typing import Any
 from edgefl.config import RunConfig
 from edgefl.records import RoundRecord, Tier
 from edgefl.run.prepare import prepare
-from edgefl.run.session import Session
-from edgefl.run.simulate import play
+from edgefl.run.rounds import train
+from edgefl.run.run import Run
 from edgefl.run.trained import Trained, of_clients
 from edgefl.server import evaluate
 from edgefl.server.client_store import ClientStore
@@ -30,46 +30,46 @@ def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
         RuntimeError: a client was refused or diverged: its figures would not be those of the protocol.
     """
     with one_thread(), tempfile.TemporaryDirectory() as folder:
-        session = prepare(RunConfig.of({"conditions": "ideal", **settings}))
+        run = prepare(RunConfig.of({"conditions": "ideal", **settings}))
         store = ClientStore(Path(folder) / "clients.sqlite")
         records: list[RoundRecord] = []
-        for phase, standing, record in play(session, store):
+        for phase, standing, record in train(run, store):
             _check(record)
             records.append(record)
-            session, state = phase, standing.state
-        trained = Trained(session, state, store)
+            run, state = phase, standing.state
+        trained = Trained(run, state, store)
         accuracy = dict(records[-1].accuracy)
         return {
             "accuracy": accuracy,
             "local_accuracy": _local(trained, accuracy) if local else None,
-            "samples": session.plan.mean_shard,
-            "evaluated": len(session.test),
-            "tiers": {tier.label: _costs(session, tier) for tier in session.tiers},
+            "samples": run.plan.mean_shard,
+            "evaluated": len(run.test),
+            "tiers": {tier.label: _costs(run, tier) for tier in run.tiers},
             "total": {key: sum(r.to_json()[key] for r in records) for key in ("download_bytes", "upload_bytes", "macs")},
         }
 
 
 def _check(record: RoundRecord) -> None:
-    for outcome in record.outcomes:
-        if outcome.status != "trained":
-            why = "; ".join(map(str, outcome.refusal)) or "its loss is not finite"
-            raise RuntimeError(f"round {record.round}, client {outcome.client}: {outcome.status}: {why}")
+    for client in record.clients:
+        if client.status != "trained":
+            why = "; ".join(map(str, client.expected.refusal)) or "its loss is not finite"
+            raise RuntimeError(f"round {record.round}, client {client.client}: {client.status}: {why}")
 
 
 def _local(trained: Trained, accuracy: Mapping[str, float]) -> float:
     """Return the mean over clients: each evaluates the model that it uses, on held-out samples drawn as its own are."""
-    session = trained.session
-    if of_clients(session):
+    run = trained.run
+    if of_clients(run):
         return accuracy["global"]
-    module = trained.module(session.method.global_tier(trained.state))
-    tests = map(session.clients.shards.test, range(session.config.clients))
+    module = trained.module(run.method.global_tier(trained.state))
+    tests = map(run.clients.shards.test, range(run.config.clients))
     shares = [evaluate.accuracy(module, test, evaluate.BATCH_SIZE) for test in tests]
     return sum(shares) / len(shares)
 
 
-def _costs(session: Session, tier: Tier) -> dict[str, int]:
+def _costs(run: Run, tier: Tier) -> dict[str, int]:
     """Return what one client of ``tier`` needs: parameters, bytes of a round, MACs of a round and of a sample, activations."""
-    plan = session.plan
+    plan = run.plan
     cost = plan.costs[tier]
     return {
         "params": cost.params,

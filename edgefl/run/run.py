@@ -1,0 +1,201 @@
+"""A run that is ready to start: its parts, how a round of it is played, and how it becomes another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgefl.client.client import Clients
+from edgefl.config import RunConfig
+from edgefl.data.sources import Dataset, Split
+from edgefl.engine import Engine
+from edgefl.fleet.conditions import Conditions
+from edgefl.fleet.population import Population
+from edgefl.fleet.profile import Fleet
+from edgefl.fleet.resolve import conditions_of, with_deadline
+from edgefl.methods.base import Method, check_tiers, create
+from edgefl.methods.state import GlobalState
+from edgefl.models.base import Architecture
+from edgefl.planning.tier_costs import Costs
+from edgefl.records import RoundRecord, Tier
+from edgefl.report.run_rows import Configured
+from edgefl.rng import generator
+from edgefl.server.assign import Planning, make_plan
+from edgefl.server.assignment import Plan
+from edgefl.server.client_store import ClientStore
+from edgefl.server.exchange import Rules
+from edgefl.server.fedbuff import Buffer, play_step
+from edgefl.server.forecast import Forecast
+from edgefl.server.optimizer import optimizer_named
+from edgefl.server.rounds import play_round
+from edgefl.server.state import Standing
+
+if TYPE_CHECKING:
+    from edgefl.bundle.tier_graphs import TierGraphs
+    from edgefl.onnxgrad.stepper import StepGraphs
+
+
+INTERIM_SAMPLES = 1000
+"""Held-out samples that a round before the last is judged by: all of 10,000 took longer than a round's training."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is ready to start: every name resolved, every number checked, nothing written."""
+
+    config: RunConfig
+    fleet: Fleet
+    data: Dataset
+    architecture: Architecture
+    method: Method
+    tiers: tuple[Tier, ...]
+    clients: Clients
+    plan: Plan
+    costs: Costs
+    conditions: Conditions = field(default_factory=Conditions)
+
+    def play(
+        self, method: Method, standing: Standing, engine: Engine | None, store: ClientStore, number: int
+    ) -> tuple[Standing, RoundRecord]:
+        """Play round ``number``, or what stands for one; without an ``engine`` nobody trains, and all else is simulated."""
+        per_round, buffer = self.per_round, self.config.buffer
+        if buffer is None:
+            return play_round(method, standing, self.forecast, self.rules, per_round, engine, store, number)
+        waiting = Buffer(buffer, per_round, self.config.staleness_power)
+        return play_step(method, standing, self.forecast, self.rules, waiting, engine, store, number)
+
+    @property
+    def per_round(self) -> int:
+        """How many clients answer in a round."""
+        assert self.config.per_round is not None  # resolved
+        return self.config.per_round
+
+    @property
+    def rules(self) -> Rules:
+        """How updates are made and put together."""
+        optimizer = optimizer_named(self.config.server_optimizer, self.config.server_lr)
+        graphs = self.step_graphs if self.config.runtime == "onnx" else None
+        return Rules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer, graphs)
+
+    def graphs_of(self, method: Method, tier: Tier, parts: bool = False) -> TierGraphs:
+        """Return the ONNX graphs that a client of ``tier`` trains and infers with, its weights outside; ``parts``: in micro-batches too."""
+        from edgefl.bundle.tier_graphs import tier_graphs  # a second to import, and most runs train in torch
+
+        task = self.clients.task
+        return tier_graphs(
+            method, self.architecture, tier, task.training.optimizer, task.training.weight_decay, task.objective, parts
+        )
+
+    def step_graphs(self, method: Method, tier: Tier) -> StepGraphs:
+        """Return the training steps of ``tier`` in ONNX."""
+        return self.graphs_of(method, tier, parts=True).steps
+
+    @cached_property
+    def forecast(self) -> Forecast:
+        """What is to be expected of clients."""
+        config, shards = self.config, self.clients.shards
+        return Forecast(self.plan, self.conditions, config.seed, shards.size, config.tier_assignment, config.tier_shares)
+
+    def at(self, method: Method) -> Run:
+        """Return this run under ``method``, a later phase of its own: with that phase's costs and what fits the fleet then."""
+        costs = Costs(method, self.config, self.architecture, self.clients.task.training)
+        return replace(
+            self, method=method, costs=costs, plan=plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
+        )
+
+    def advanced(self, state: GlobalState, number: int) -> tuple[Run, GlobalState]:
+        """Return this run as round ``number`` finds it, in another phase of its method if that begins one, and its state then."""
+        method, state = self.method.advance(state, number)
+        return (self if method == self.method else self.at(method)), state
+
+    def varied(self, **changes: Any) -> Run:
+        """Return this run with another deadline, other tiers or another over-selection: the same data, and costs are worked out once.
+
+        Nobody need fit such a run: it is one to be rehearsed.
+
+        Raises:
+            ConfigError: a value is wrong, or the method does not take such tiers.
+        """
+        config = RunConfig.of({**self.config.model_dump(), **changes})
+        tiers = tiers_of(config)
+        check_tiers(config.method, tuple(tier.ratio for tier in tiers))
+        method = method_of(config)
+        method.check(self.architecture, tiers, config.clients)
+        costs = self.costs if method == self.method else Costs(method, config, self.architecture, self.clients.task.training)
+        fleet = with_deadline(self.fleet, config.deadline_s)
+        conditions = conditions_of(config, fleet, self.conditions.availability)
+        plan = plan_of(costs, config, fleet, self.clients, conditions)
+        phase = replace(self, method=method, tiers=tiers, costs=costs, plan=plan)
+        return replace(phase, config=config, fleet=fleet, conditions=conditions)
+
+    def tier_of(self, client: int, round_: int) -> Tier | None:
+        """Return the tier that ``client`` is given in a round."""
+        return self.plan.tier_of(self.config.tier_assignment, self.config.tier_shares, client, round_)
+
+    @cached_property
+    def test(self) -> Split:
+        """The held-out samples that models are evaluated on in the end."""
+        return self._held_out(self.config.eval_samples)
+
+    @cached_property
+    def interim_test(self) -> Split:
+        """The held-out samples that models are evaluated on before the last round: where nobody says how many, a part of them."""
+        return self._held_out(self.config.eval_samples or INTERIM_SAMPLES)
+
+    def judged_by(self, round_: int) -> Split:
+        """Return the held-out samples that models are evaluated on after a round."""
+        return self.test if round_ == self.config.rounds else self.interim_test
+
+    def _held_out(self, count: int | None) -> Split:
+        test = self.data.test
+        if count is None or count >= len(test):
+            return Split(np.asarray(test.x), test.y)
+        chosen = np.sort(generator(self.config.seed, "held out").permutation(len(test))[:count])
+        return Split(test.x[chosen], test.y[chosen])
+
+    def first_state(self) -> GlobalState:
+        """Return the state before the first round."""
+        return self.method.init(self.architecture, self.tiers, generator(self.config.seed, "init"))
+
+    def shards(self) -> Iterator[Split]:
+        """Yield every client's samples, one client at a time."""
+        return map(self.clients.shards.train, range(self.config.clients))
+
+
+def tiers_of(config: RunConfig) -> tuple[Tier, ...]:
+    """Return the tiers of a resolved configuration, largest first."""
+    return tuple(Tier(ratio) for ratio in config.tiers or () if isinstance(ratio, float))
+
+
+def method_of(config: RunConfig) -> Method:
+    """Return the method of a resolved configuration."""
+    ratios = tuple(tier.ratio for tier in tiers_of(config))
+    return create(config.method, config.method_options, dynamic_tiers=config.tier_assignment == "dynamic", tiers=ratios)
+
+
+def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
+    """Return what every class of the fleet can take."""
+    tiers = tiers_of(config)
+    return make_plan(
+        Population(fleet, config.clients, config.seed),
+        {tier: costs.of(tier) for tier in tiers},
+        clients.task.training,
+        clients.shards.largest,
+        clients.shards.mean,
+        costs.full,
+        costs.method.evaluated,
+        conditions.states,
+        Planning(config.on_shortfall, costs.splits(tiers[0]), costs.of),
+    )
+
+
+def about(run: Run) -> dict[str, Any]:
+    """Return what a summary says of a run before anything has come out of it."""
+    config = {f.name: getattr(run.config, f.name) for f in fields(Configured)}
+    asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
+    own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}
+    return {"format": 1, **config, **asked, **own}
