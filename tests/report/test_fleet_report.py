@@ -275,7 +275,7 @@ def test_very_many_rounds_are_drawn_as_means_over_several() -> None:
 
 
 def test_each_class_s_share_of_the_population_is_beside_its_share_of_useful_sessions() -> None:
-    spec = participation_chart([row.to_dict() for row in participation_rows(a_plan(), [busy()], {}, {})]).spec
+    spec = participation_chart(dicts(participation_rows(a_plan(), [busy()], {}, {}))).spec
     assert series(rows(spec, "point"), "share") == {"of the population": [0.25, 0.75], "of useful sessions": [0.5, 0.5]}
     assert heads(spec) == ["Fast phone", "Slow phone"]
     assert [(row["share"], row["other"]) for row in rows(spec, "rule")] == [(0.25, 0.5), (0.75, 0.5)]
