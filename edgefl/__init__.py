@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from edgefl.run.device_round import FedRound as FedRound
     from edgefl.run.device_round import fed_round as fed_round
     from edgefl.run.dry_run import dry_run as dry_run
-    from edgefl.run.simulate import RunResult as RunResult
-    from edgefl.run.simulate import export as export
+    from edgefl.run.export import export as export
+    from edgefl.run.export import verify as verify
+    from edgefl.run.result import RunResult as RunResult
     from edgefl.run.simulate import simulate as simulate
-    from edgefl.run.simulate import verify as verify
     from edgefl.run.whatif import whatif as whatif
 
 __version__ = "0.1.0"
@@ -39,11 +39,11 @@ _HOMES = {
     "plan": "edgefl.planning.plan",
     "whatif": "edgefl.run.whatif",
     "dry_run": "edgefl.run.dry_run",
-    "RunResult": "edgefl.run.simulate",
+    "RunResult": "edgefl.run.result",
     "simulate": "edgefl.run.simulate",
     "profile": "edgefl.planning.profile",
-    "export": "edgefl.run.simulate",
-    "verify": "edgefl.run.simulate",
+    "export": "edgefl.run.export",
+    "verify": "edgefl.run.export",
 }
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""Methods, models and datasets are found by file: adding one means adding a file with one decorated definition.
+"""Registries find methods, models and other parts by file: to add one is to add a file with one decorated definition.
 
-The names are read from the source text, so listing them (for ``--help``, for a message about a misspelt name) imports neither torch
-nor the file that defines them; ``load`` imports just that file.
+A registry reads the names from the source text. Listing them, for ``--help`` or for an error message, imports neither torch nor the
+file that defines them. :meth:`Registry.load` imports that file only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ T = TypeVar("T")
 
 
 class Registry:
-    """The definitions of one kind, decorated with the registry's own name in the files of one package.
+    """The definitions of one kind: those in the files of one package that are decorated with the name of the kind.
+
+    Attributes:
+        kind: the decorator's name, such as "method".
+        package: the package whose files hold the definitions.
 
     >>> "fedhm" in methods.names(), "resnet18" in models.names()
     (True, True)
@@ -36,7 +40,7 @@ class Registry:
         self._facts: dict[str, dict[str, Any]] = {}
 
     def __call__(self, name: str, **facts: Any) -> Callable[[T], T]:
-        """Register the decorated definition as ``name``, which must be a literal string, with facts that :meth:`facts` returns."""
+        """Register the decorated definition as ``name``, a literal string, with the facts that :meth:`facts` returns."""
 
         def register(definition: T) -> T:
             self._loaded[name] = definition
@@ -46,57 +50,75 @@ class Registry:
         return register
 
     @functools.cached_property
+    def _decorators(self) -> dict[str, tuple[str, ast.Call]]:
+        """Name → module and decorator, from the source files."""
+        found: dict[str, tuple[str, ast.Call]] = {}
+        folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
+        for path in sorted(folder.glob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            definitions = (node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)))
+            for decorator in (d for definition in definitions for d in definition.decorator_list):
+                match decorator:
+                    case ast.Call(func=ast.Name(id=self.kind), args=[ast.Constant(value=str(name))]):
+                        if name in found:
+                            other = found[name][0].rpartition(".")[2]
+                            raise EdgeflError(f"{self.kind} {name!r} is defined in {other} and again in {path.stem}")
+                        found[name] = f"{self.package}.{path.stem}", decorator
+        return found
+
+    @functools.cached_property
     def files(self) -> dict[str, str]:
         """Name → module, from the source files.
 
         Raises:
             EdgeflError: two files define the same name.
         """
-        found: dict[str, str] = {}
-        folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
-        for path in sorted(folder.glob("*.py")):
-            for name in self._decorated(path):
-                if name in found:
-                    raise EdgeflError(f"{self.kind} {name!r} is defined in {found[name]} and again in {path.stem}")
-                found[name] = f"{self.package}.{path.stem}"
-        return found
-
-    def _decorated(self, path: Path) -> list[str]:
-        """Return the names in ``@kind("name")`` above the functions and classes of a file."""
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        definitions = (node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)))
-        names = []
-        for decorator in (d for definition in definitions for d in definition.decorator_list):
-            match decorator:
-                case ast.Call(func=ast.Name(id=self.kind), args=[ast.Constant(value=str(name))]):
-                    names.append(name)
-        return names
+        return {name: module for name, (module, _) in self._decorators.items()}
 
     def names(self) -> list[str]:
-        """Every known name, sorted."""
-        return sorted(self.files)
+        """Return every known name, sorted."""
+        return sorted(self._decorators)
 
     def check(self, name: str) -> None:
         """Raise :class:`UnknownNameError` unless ``name`` is known."""
-        if name not in self.files:
-            raise UnknownNameError(self.kind, name, self.files)
+        if name not in self._decorators:
+            raise UnknownNameError(self.kind.replace("_", " "), name, self._decorators)
 
     def load(self, name: str) -> Any:
-        """Import the file that defines ``name`` and return the definition."""
+        """Import the file that defines ``name`` and return the definition.
+
+        Raises:
+            UnknownNameError: there is none of that name.
+        """
         self.check(name)
-        importlib.import_module(self.files[name])
+        importlib.import_module(self._decorators[name][0])
         return self._loaded[name]
 
+    def name_of(self, definition: object) -> str:
+        """Return the name under which ``definition`` was registered.
+
+        >>> methods.name_of(methods.load("fedhm"))
+        'fedhm'
+        """
+        return next(name for name, loaded in self._loaded.items() if loaded is definition)
+
     def facts(self, name: str) -> dict[str, Any]:
-        """Import the file that defines ``name`` and return the facts beside its name.
+        """Return the facts beside the name of a definition; its file is imported only if one of them is not a literal.
 
         >>> models.facts("resnet18")
         {'usual_input': (3, 32, 32)}
         """
-        self.load(name)
-        return self._facts[name]
+        self.check(name)
+        try:
+            return {str(fact.arg): ast.literal_eval(fact.value) for fact in self._decorators[name][1].keywords}
+        except ValueError:
+            self.load(name)
+            return self._facts[name]
 
 
 method = methods = Registry("method", "edgefl.methods")
 model = models = Registry("model", "edgefl.models")
 dataset = datasets = Registry("dataset", "edgefl.data")
+codec = codecs = Registry("codec", "edgefl.wire.codecs")
+objective = objectives = Registry("objective", "edgefl.client.objectives")
+server_optimizer = server_optimizers = Registry("server_optimizer", "edgefl.server.optimizers")

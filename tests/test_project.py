@@ -59,12 +59,12 @@ def test_the_readme_names_every_model_and_data_set():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"rounds": 0}, "rounds: expected greater than or equal to 1, got 0"),
+        ({"rounds": 0}, "rounds must be at least 1, got 0"),
         ({"tiers": (0.5, 1.0)}, "tiers: tiers are listed once each, largest first: 1,0.5"),
         ({"tiers": ()}, "tiers: expected at least one tier"),
         ({"per_round": 30}, "per_round: got 30, expected at most the 20 clients"),
-        ({"lr": float("inf")}, "lr: expected a finite number, got inf"),
-        ({"rounds": -1, "clients": 0}, "clients: .*; rounds: "),
+        ({"lr": float("inf")}, "lr must be a finite number, got inf"),
+        ({"rounds": -1, "clients": 0}, "clients must be .*; rounds must be "),
     ],
 )
 def test_settings_from_python_are_explained_like_those_from_a_file(values, message):

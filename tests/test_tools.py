@@ -100,7 +100,7 @@ def test_a_table_is_written_between_its_markers_and_held_to_them(tmp_path, monke
         monkeypatch.setattr(tool, "counted", lambda: ("| new |", True))
 
     def run(*options):
-        monkeypatch.setattr(sys, "argv", [f"compare_{name}.py", "--readme", str(readme), *options])
+        monkeypatch.setattr(sys, "argv", [f"compare_{name}.py", "--page", str(readme), *options])
         try:
             tool.main()
         except SystemExit as stopped:

@@ -1,6 +1,6 @@
 """Set edgefl's predicted memory of inference and of a training step beside what onnxruntime and the training loop measure.
 
-The README holds the table between ``<!-- memory:begin -->`` and ``<!-- memory:end -->``.
+A page of docs/ holds the table between ``<!-- memory:begin -->`` and ``<!-- memory:end -->``.
 
 Usage: python tools/compare_memory.py [--check | --write] [--readme FILE]
 """
@@ -94,7 +94,7 @@ def memory_markdown() -> str:
 
 
 def main() -> None:
-    """Print the table, put it into the README, or hold the README to it."""
+    """Print the table, write it into its page, or compare its page with it."""
     options = arguments(argparse.ArgumentParser(description="Predicted and measured memory."))
     torch.set_num_threads(1)
     publish("memory", memory_markdown(), options)

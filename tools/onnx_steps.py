@@ -6,7 +6,7 @@ Both sides do the same work: one batch, the method's own loss, momentum SGD with
 turns, so that a machine that slows down slows both; a ratio is the median over turns. One thread is timed by its own processor time,
 which the work of others disturbs little, two threads by the clock: those need a machine that does nothing else.
 
-``--write`` puts the tables into the README, between ``<!-- steps:begin -->`` and its end, and that of inference (as
+``--write`` writes the tables into docs/on-device.md, between ``<!-- steps:begin -->`` and its end, and that of inference (as
 ``inference_shares.py`` measures it) at ``<!-- forms:begin -->``. ``--export`` exports the graphs of ResNet-18's four FedHM tiers to a
 folder that is removed, and does nothing else: what is timed as a whole process.
 """
@@ -28,7 +28,7 @@ import inference_shares
 import numpy as np
 import torch
 from bench import commit, machine
-from counters.markdown import README, replaced
+from counters.markdown import page_of, replaced
 from step_tables import Facts, Row, Timed, forms_markdown, steps_markdown
 
 from edgefl.bundle.form_choice import choice_for
@@ -38,7 +38,7 @@ from edgefl.bundle.write import build_tier
 from edgefl.calibrate.bench import clock_of, interleaved, timed, torch_threads
 from edgefl.client.client import loss_of
 from edgefl.client.loop import optimizer_of
-from edgefl.client.objective import PLAIN
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.onnx_loop import beta_of
 from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
@@ -200,9 +200,10 @@ def export_seconds() -> float:
     return time.perf_counter() - started
 
 
-def write(name: str, body: str, readme: Path) -> None:
-    """Put a table into the README."""
-    readme.write_text(replaced(readme.read_text(encoding="utf-8"), name, body), encoding="utf-8")
+def write(name: str, body: str, page: Path | None) -> None:
+    """Write a table into its page."""
+    page = page or page_of(name)
+    page.write_text(replaced(page.read_text(encoding="utf-8"), name, body), encoding="utf-8")
 
 
 def main() -> None:
@@ -213,8 +214,8 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2", help="separated by commas [1,2]")
     parser.add_argument("--no-export", action="store_true", help="leave the export out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
-    parser.add_argument("--write", action="store_true", help="replace the README's tables, that of inference too")
-    parser.add_argument("--readme", type=Path, default=README, help="the file with the markers")
+    parser.add_argument("--write", action="store_true", help="replace the tables of docs/on-device.md, that of inference too")
+    parser.add_argument("--page", type=Path, help="the file with the markers [docs/on-device.md]")
     parser.add_argument("--export", action="store_true", help="export and do nothing else")
     options = parser.parse_args()
     if (options.quick or options.no_export) and options.write:
@@ -233,13 +234,13 @@ def main() -> None:
         found = {"commit": commit(), "machine": machine(), "export_s": export_s, "rows": [asdict(row) for row in rows]}
         options.json.write_text(f"{json.dumps(found, indent=2)}\n", encoding="utf-8")
     if options.write:
-        write("steps", text, options.readme)
+        write("steps", text, options.page)
         with torch_threads(1):
             shares = {
                 subject.title: inference_shares.rows_of(subject.method, subject.architecture, list(tiers), INFERENCES)
                 for subject, tiers in INFERRED.items()
             }
-        write("forms", forms_markdown(shares), options.readme)
+        write("forms", forms_markdown(shares), options.page)
 
 
 if __name__ == "__main__":

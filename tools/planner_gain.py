@@ -1,7 +1,7 @@
 """What a rank per layer keeps over a uniform ratio: ResNet-18 trained on Fashion-MNIST, at the cost of each uniform ratio.
 
 Usage: python tools/planner_gain.py --train weights.safetensors      (trains, about 20 minutes on two cores)
-       python tools/planner_gain.py weights.safetensors [--write]    (prints the table, or puts it into README.md)
+       python tools/planner_gain.py weights.safetensors [--write]    (prints the table, or puts it into its page)
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _row(ratio: float, uniform: Planned, spectral: Planned, weights: dict[str, T
 
 
 def main() -> None:
-    """Train, print the table, put it into the README, or hold the README to it."""
+    """Train, print the table, write it into its page, or compare its page with it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights", type=Path)
     parser.add_argument("--train", action="store_true")

@@ -5,8 +5,7 @@ Usage: python tools/server_speed.py [--updates N] [--turns N] [--json FILE]
 One thread; processor time, the system's part included. What is compared takes turns, so that a machine that slows down slows all of it;
 figures are medians over turns, ratios medians of the ratios of each turn.
 
-- wire: GB/s of a payload that is encoded and decoded, ResNet-18's and one of six tensors; "in place" writes to a buffer that is there
-  already and reads views of it, the other makes bytes and copies of them.
+- wire: GB/s of a payload that is encoded and decoded, ResNet-18's and one of six tensors.
 - aggregate: the time of aggregating updates from their payloads, over that of NumPy, which reads each tensor's bytes and adds it to a
   float64 sum by ``sum += weight * array``, with no check; of FedHM's factors it first multiplies the full weights. ``float32`` is NumPy
   with float32 sums, which is less exact and no bar.
@@ -31,7 +30,7 @@ from edgefl.client.client import loss_of
 from edgefl.client.fast.capture import Inputs, capture, gradient_of
 from edgefl.client.fast.layout import in_layout, lay_out, layout_of
 from edgefl.client.host import keep_freed_memory
-from edgefl.client.objective import PLAIN
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.optimizer import Update
 from edgefl.client.training import Training
 from edgefl.methods.base import create
@@ -39,7 +38,7 @@ from edgefl.models.base import Architecture, named_tensors
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Submodel, Tier
 from edgefl.records import Update as Arrived
-from edgefl.wire.payload import decode, encode, encode_into
+from edgefl.wire.payload import decode, encode
 
 Shapes = Mapping[str, tuple[int, ...]]
 Cases = dict[str, Callable[[], object]]
@@ -83,19 +82,14 @@ def wire_rows(turns: int) -> Iterator[dict[str, Any]]:
     for name, tensors in networks.items():
         shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
         payload = encode(tensors)
-        buffer, repeats = bytearray(len(payload)), max(1, 2_000_000 // len(payload))
+        repeats = max(1, 2_000_000 // len(payload))
 
         def both(tensors: Any = tensors, shapes: Any = shapes, repeats: int = repeats) -> None:
             for _ in range(repeats):
                 decode(encode(tensors), shapes, "")
 
-        def in_place(tensors: Any = tensors, shapes: Any = shapes, repeats: int = repeats, buffer: Any = buffer) -> None:
-            for _ in range(repeats):
-                encode_into(buffer, tensors)
-                decode(buffer, shapes, "", copy=False)
-
-        for case, taken in seconds({"": both, ", in place": in_place}, turns).items():
-            yield row(f"wire {name}{case}", repeats * len(payload) / 1e9 / median(taken), "GB/s", GB_S, at_least=True)
+        for taken in seconds({"": both}, turns).values():
+            yield row(f"wire {name}", repeats * len(payload) / 1e9 / median(taken), "GB/s", GB_S, at_least=True)
 
 
 def aggregate_rows(name: str, ratios: tuple[float, ...], updates: int, turns: int) -> Iterator[dict[str, Any]]:

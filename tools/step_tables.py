@@ -1,4 +1,4 @@
-"""What ``onnx_steps.py`` measures, as records, and the README's tables of it."""
+"""What ``onnx_steps.py`` measures, as records, and the tables of docs/on-device.md of it."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from pydantic_core import from_json
 from edgefl.bundle.manifest import FORMAT_VERSION, MANIFEST, UNSEALED, Manifest
 from edgefl.errors import BundleError
 from edgefl.util.files import sha256
+from edgefl.util.validation import explain, short
 
 MAX_MANIFEST_BYTES = 16 << 20
 _MAX_LINES = 20
@@ -81,7 +82,7 @@ def parse(path: Path, content: bytes) -> Manifest:
     version = values.get("format_version") if isinstance(values, dict) else None
     if type(version) is not int or version != FORMAT_VERSION:
         raise BundleError(
-            f"{path}: format_version {_short(version)}, expected {FORMAT_VERSION}: made by another version of edgefl"
+            f"{path}: format_version {short(version)}, expected {FORMAT_VERSION}: made by another version of edgefl"
         )
     try:
         manifest = Manifest.model_validate_json(content, strict=True)
@@ -93,18 +94,9 @@ def parse(path: Path, content: bytes) -> Manifest:
     return manifest
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"
-
-
 def _explain(path: Path, error: ValidationError) -> str:
     problems = error.errors()
-    lines = []
-    for problem in problems[:_MAX_LINES]:
-        # What a file says may hold line breaks and terminal codes.
-        key = ".".join(str(part) if str(part).isprintable() else repr(part) for part in problem["loc"])
-        lines.append(f"{path}: {key}{': ' if key else ''}{problem['msg'].removeprefix('Value error, ')}")
+    lines = [f"{path}: {explain(problem)}" for problem in problems[:_MAX_LINES]]
     if len(problems) > _MAX_LINES:
         lines.append(f"{path}: and {len(problems) - _MAX_LINES} more")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The command ``methods``: list the methods with what travels, what a tier is and what combines, or show one with its options."""
+"""The command ``methods``: List the methods, or describe one with its options."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import click
 
 from edgefl.cli.console import show
+from edgefl.cli.options import Command, json_option
+from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
 
 if TYPE_CHECKING:
@@ -25,11 +27,13 @@ AXES = {"objective": "objectives", "server_optimizer": "server optimizers", "cod
 _NARROW = 110
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(name: str | None, as_json: bool) -> None:
-    """List the methods: what travels, what stays, what a tier is and what combines with it; or show NAME with its options.
+    """List the methods, or describe NAME with its options.
+
+    For each method: what clients send, what stays on them, what a tier is, and which objectives, optimizers and codecs it supports.
 
     \b
     edgefl methods
@@ -63,11 +67,8 @@ def facts_of(name: str) -> dict[str, Any]:
         UnknownNameError: there is no such method.
     """
     method: type[Method] = methods.load(name)
-    combines: dict[str, list[str]] = {}
-    refuses: dict[str, str] = {}
-    for key, values in _axis_values().items():
-        combines[key] = [value for value in values if value not in method.refuses]
-        refuses |= {value: method.refuses[value] for value in values if value in method.refuses}
+    refuses = refused(method.lacks, AXES)
+    combines = {key: [value for value in values if value not in refuses] for key, values in _axis_values().items()}
     return {
         "name": name,
         "title": method.title,
@@ -90,8 +91,7 @@ def _axis_values() -> dict[str, list[str]]:
     """Return the values of every axis but its default, which every method takes."""
     from edgefl.config import RunConfig
 
-    fields = {key: RunConfig.model_fields[key] for key in AXES}
-    return {key: [value for value in get_args(field.annotation) if value != field.default] for key, field in fields.items()}
+    return {key: [choice for choice in choices(key) if choice != RunConfig.model_fields[key].default] for key in AXES}
 
 
 def _options(config: type[MethodConfig]) -> list[dict[str, Any]]:

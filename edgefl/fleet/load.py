@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-from edgefl.config import explain
-from edgefl.errors import ProfileError, UnknownNameError, nearest
+from edgefl.errors import ProfileError, UnknownNameError
 from edgefl.fleet.figures import Figure, Record
 from edgefl.fleet.profile import DeviceProfile, Fleet, FleetClass, Link, Mix
 from edgefl.util.files import read_toml, shared
+from edgefl.util.validation import explain
 
 _FLEETS_OWN = frozenset(field.alias or name for name, field in Fleet.model_fields.items()) - set(DeviceProfile.model_fields)
 _FIGURE = '{ value = …, mark = "measured", source = "…" }'
@@ -136,11 +137,11 @@ def _parse(kind: Any, values: dict[str, Any], path: Path, prefix: str = "") -> A
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        problems = [f"{prefix}{_explain(kind, dict(problem))}" for problem in error.errors()]
+        problems = [f"{prefix}{_explain(kind, problem)}" for problem in error.errors()]
         raise ProfileError("\n".join(f"{path}: {problem}" for problem in problems)) from None
 
 
-def _explain(kind: Any, problem: dict[str, Any]) -> str:
+def _explain(kind: Any, problem: ErrorDetails) -> str:
     """Return one line for one pydantic error: key, what was expected, what was found."""
     key = ".".join(str(part) for part in problem["loc"])
     found, last = problem.get("input"), str(problem["loc"][-1]) if problem["loc"] else ""
@@ -149,7 +150,7 @@ def _explain(kind: Any, problem: dict[str, Any]) -> str:
         with_unit = " or ".join(repr(k) for k in known if k.startswith(f"{last}_"))
         if with_unit:
             return f"{key}: unknown key; did you mean {with_unit}? The key of a figure ends in its unit; got {found!r}"
-        return f"{key}: unknown key;{nearest(last, known) or ' known: ' + ', '.join(known)}"
+        return explain(problem, known)
     if problem["type"] == "missing":
         return f"{key}: missing; expected {_form(kind, problem['loc'])}"
     if problem["type"] == "model_type" and not isinstance(found, dict):

@@ -21,7 +21,6 @@ from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.methods.base import Method, create, travelling_shapes
-from edgefl.methods.fedhm import FedHM
 from edgefl.methods.ranks import hybrid_ranks, rank_candidates, ranked
 from edgefl.models.base import Architecture
 from edgefl.planning.network import GivenInputs, Network, architecture_of
@@ -31,7 +30,8 @@ from edgefl.planning.tier_costs import network_cost, tier_cost
 from edgefl.planning.uniform import STEPS, largest_ratio
 from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
-from edgefl.report.summary import cost_row
+from edgefl.report.cost_rows import CostRow
+from edgefl.report.results import Result, Results
 from edgefl.rng import generator
 from edgefl.util.threads import one_thread
 from edgefl.wire.payload import payload_bytes
@@ -41,17 +41,17 @@ Truncation = Literal["absolute", "relative"]
 
 
 @dataclass(frozen=True)
-class Planned:
-    """One size that fits.
+class Planned(Result):
+    """One plan: a size of a network that fits.
 
     Attributes:
         kind: "uniform", one ratio for all layers, or "spectral", a rank for each.
-        ratio: the ratio; of a spectral plan that of the uniform one it started from, None where none fitted.
+        ratio: the ratio; for a spectral plan that of the uniform plan that it started from, None if no ratio fits.
         ranks: layer → rank of factorized layers; empty for methods without ranks and for the dense network.
-        cost: what it costs.
+        cost: its costs.
         uses: budget → need and have.
         energy_share: share of the factorized layers' energy that the ranks keep; None for methods without ranks.
-        gap: how much more of it a better plan could keep at most, by costs that are predicted between traces; None for a uniform one.
+        gap: upper bound of what a better plan could add to that share, from costs predicted between traces; None for a uniform plan.
     """
 
     kind: Allocate
@@ -62,7 +62,7 @@ class Planned:
     energy_share: float | None = None
     gap: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: ratio, ranks, energy, budgets with need, have and share, and the cost."""
         budgets = [{"budget": name, "need": need, "have": have, "share": need / have} for name, (need, have) in self.uses.items()]
         return {
@@ -72,7 +72,7 @@ class Planned:
             "energy_share": self.energy_share,
             "gap": self.gap,
             "budgets": budgets,
-            **cost_row(self.cost),
+            **CostRow.of(self.cost).to_dict(),
         }
 
 
@@ -97,7 +97,7 @@ def plan(
     local_epochs: int = 1,
     norm: str | None = None,
     seed: int = 0,
-) -> list[Planned]:
+) -> Results[Planned]:
     """Return the largest uniform ratio that fits, and with ``allocate="spectral"`` a rank per layer beside it.
 
     Args:
@@ -143,16 +143,16 @@ def plan(
     architecture = architecture_of(network, inputs, classes, norm)
     methods.check(method)
     chosen = create(method, method_options)
-    if allocate == "spectral" and not isinstance(chosen, FedHM):
+    if allocate == "spectral" and not chosen.truncates:
         raise ConfigError(f"allocate: spectral gives every layer a rank, which {method} does not have; use fedhm")
-    if weights is not None and not isinstance(chosen, FedHM):
+    if weights is not None and not chosen.truncates:
         raise ConfigError(f"weights: {method} has no ranks, which is what weights are truncated to; leave them out, or use fedhm")
     work = Work(profile, samples * training.epochs, training.passes(samples)) if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
     trace = cache(lambda ratio: tier_cost(chosen, architecture, Tier(ratio), training, codec))
     ratio = largest_ratio(lambda ratio: _fits(trace(ratio), uses_of))
     found: list[Planned] = []
-    if isinstance(chosen, FedHM):
+    if chosen.truncates:
         energy = _energy(architecture, chosen, weights, seed, error) if allocate == "spectral" or weights is not None else None
         ranks = hybrid_ranks(architecture.skeleton(), ratio) if ratio else {}
         if ratio:
@@ -167,7 +167,7 @@ def plan(
         found.append(Planned("uniform", ratio, {}, trace(ratio), uses_of(trace(ratio))))
     if not found:
         raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of))
-    return found
+    return Results(found)
 
 
 def limits_of(budget: Budget, device: DeviceProfile | None) -> Budget:
@@ -238,7 +238,7 @@ def _given(weights: Path | str | Mapping[str, Tensor], shapes: Mapping[str, tupl
 
 def _spectral(
     architecture: Architecture,
-    method: FedHM,
+    method: Method,
     training: Training,
     codec: str,
     energy: Mapping[str, Any],

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 REFERENCE_STEPS = 3
 REFERENCE_SAMPLES = 8
+REMEMBERED_ON_DEVICES = ("dyn", "scaffold")
+"""Objectives whose memory the clients in export/ update."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
         frozen=frozen,
         personal=tuple(sorted(method.personal(network) & learned.keys())),
         upload={} if no_update else upload,
-        objective=Objective(name=objective.name, strength=objective.strength if objective.name != "none" else 0.0),
+        objective=Objective(name=objective.name, strength=objective.strength if objective.adds else 0.0),
         present=any("present" in names for names in stepper.inputs),
         no_update=no_update,
         predicted_memory_bytes=run.plan.costs[tier].training_memory_bytes,
@@ -118,6 +120,9 @@ def _no_update(run: Run, upload: Mapping[str, object], learned: Mapping[str, obj
     method = run.method
     if not upload:
         return f"with {method.title} nothing is sent"
+    objective = run.clients.task.objective
+    if objective.remembers and objective.name not in REMEMBERED_ON_DEVICES:
+        return f"a device does not know what a client stores under the objective {objective.name}"
     if method.per_client and method.personalised:
         return f"the server of {method.title} keeps something of every client, which a device outside of the run has no part in"
     if missing := sorted(upload.keys() - learned.keys()):

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from edgefl.config import RunConfig
-from edgefl.records import RoundRecord
 from edgefl.report import dry_page
-from edgefl.report.participation import participation_rows
-from edgefl.report.summary import class_rows, tier_rows, totals
+from edgefl.report.results import Result
+from edgefl.report.run_rows import DrySummary, PolicyRow
+from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
+from edgefl.run.result import OnRound, RunResult
+from edgefl.run.rounds import without_training
 from edgefl.run.run import Run, about
-from edgefl.run.simulate import OnRound, RunResult
-from edgefl.server.client_store import ClientStore
-from edgefl.server.state import Standing
 from edgefl.util.files import write_bytes, write_json
 from edgefl.util.threads import one_thread
 
@@ -29,16 +28,6 @@ LISTED = 3
 """Of so many rounds at the beginning, and of the last, the records list every client."""
 POLICY_ROUNDS = 30
 """Rounds in which the assignments of tiers are compared."""
-
-
-def rehearse(run: Run, rounds: int) -> Iterator[RoundRecord]:
-    """Yield the records of ``rounds`` rounds in which nobody trains: the same clients, seconds, bytes and joules as with training."""
-    standing = Standing(run.first_state())
-    store = ClientStore(Path("never written"))
-    for number in range(1, rounds + 1):
-        run, _ = run.advanced(standing.state, number)
-        standing, record = run.play(run.method, standing, None, store, number)
-        yield record
 
 
 def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRound | None = None) -> RunResult:
@@ -66,21 +55,22 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
         folder.check(config, resume=False)
         folder.start(config, CONFIG)
         took_part: list[np.ndarray] = []
-        for record in rehearse(run, config.rounds):
+        for record in without_training(run, config.rounds):
             folder.add_round(record, clients=record.round <= LISTED or record.round == config.rounds)
-            took_part.append(np.array([o.client for o in record.outcomes if o.status == "trained"], np.int64))
+            took_part.append(np.array([c.client for c in record.clients if c.status == "trained"], np.int64))
             if on_round is not None:
                 on_round(record)
         rounds = folder.rounds()
-        summary = {
+        policies = [outcome_of(name, one, min(config.rounds, POLICY_ROUNDS)) for name, one in assignments(run)]
+        summary = DrySummary(
             **about(run),
-            "dry_run": True,
-            **totals(rounds),
-            "tiers": tier_rows(run.plan, {}, rounds),
-            "classes": class_rows(run.plan),
-            "participation": participation_rows(run.plan, rounds, _distinct(run, took_part), {}),
-            "policies": [_policy(outcome_of(name, one, min(config.rounds, POLICY_ROUNDS))) for name, one in assignments(run)],
-        }
+            **vars(totals(rounds)),
+            dry_run=True,
+            tiers=tuple(tier_rows(run.plan, {}, rounds)),
+            classes=tuple(class_rows(run.plan)),
+            participation=tuple(participation_rows(run.plan, rounds, _distinct(run, took_part), {})),
+            policies=tuple(PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class) for p in policies),
+        ).to_dict()
         write_bytes(folder.path / "report.html", dry_page.render(summary, rounds).encode())
         write_json(folder.path / "summary.json", summary)
     return RunResult(folder.path, summary)
@@ -108,37 +98,66 @@ def assignments(run: Run) -> list[tuple[str, Run]]:
     return found
 
 
-def _policy(row: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("tiers", "round_s", "useful_share")
-    return {"policy": row["label"], **{key: row[key] for key in keys}, "inclusion": row["inclusion_by_class"]}
+@dataclass(frozen=True)
+class PolicyOutcome(Result):
+    """What a policy makes of a fleet over some rounds.
+
+    Attributes:
+        label: the policy's name for people.
+        tiers: its tiers, largest first.
+        deadline_s: the most that a round may last, None without a limit.
+        over_selection: clients selected for each one wanted.
+        round_s: how long the median round lasts.
+        inclusion: share of the sessions that trained, in [0, 1].
+        inclusion_by_class: device → the same share, None for a device without a session.
+        useful_share: share of the devices' time whose updates the server used.
+        wasted_share: the rest of it.
+        weakest: the device with the smallest share of sessions that trained, None without a session.
+        weakest_inclusion: that share.
+        energy_j: joules on devices per useful update, None if there was none.
+        rounds_per_hour: in simulated time, None if no time passed.
+    """
+
+    label: str
+    tiers: tuple[float, ...]
+    deadline_s: float | None
+    over_selection: float
+    round_s: float
+    inclusion: float
+    inclusion_by_class: Mapping[str, float | None]
+    useful_share: float
+    wasted_share: float
+    weakest: str | None
+    weakest_inclusion: float | None
+    energy_j: float | None
+    rounds_per_hour: float | None
 
 
-def outcome_of(label: str, run: Run, rounds: int) -> dict[str, Any]:
-    """Return what a policy makes of the fleet over some rounds: times and who is included, by device."""
-    records = [record.to_json(clients=False) for record in rehearse(run, rounds)]
-    asked: dict[str, int] = {c.device.name: 0 for c in run.fleet.classes}
-    trained = dict(asked)
+def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
+    """Return what a policy makes of the fleet over some rounds: times, and who is included, by device."""
+    records = [record.to_json(clients=False) for record in without_training(run, rounds)]
+    selected = dict.fromkeys((c.device.name for c in run.fleet.classes), 0)
+    trained = dict(selected)
     for group in (group for record in records for group in record["groups"]):
-        asked[group["device"]] += group["clients"]
+        selected[group["device"]] += group["clients"]
         trained[group["device"]] += group["clients"] if group["status"] == "trained" else 0
     sums = totals(records)
-    useful, wasted = sums["useful"], sums["wasted"]
-    by_class = {device: trained[device] / asked[device] if asked[device] else None for device in asked}
+    by_class = {device: trained[device] / count if count else None for device, count in selected.items()}
     known = {device: share for device, share in by_class.items() if share is not None}
     weakest = min(known, key=known.__getitem__, default=None)
-    device_s = useful["device_s"] + wasted["device_s"]
-    return {
-        "label": label,
-        "tiers": [tier.number for tier in run.tiers],
-        "deadline_s": run.plan.deadline_s,
-        "over_selection": run.conditions.over_selection,
-        "round_s": median(record["round_s"] for record in records),
-        "inclusion": sum(trained.values()) / max(1, sum(asked.values())),
-        "inclusion_by_class": by_class,
-        "useful_share": useful["device_s"] / device_s if device_s else 0.0,
-        "wasted_share": wasted["device_s"] / device_s if device_s else 0.0,
-        "weakest": weakest,
-        "weakest_inclusion": known.get(weakest) if weakest else None,
-        "energy_j": sums["energy_j"] / useful["clients"] if useful["clients"] else None,
-        "rounds_per_hour": 3600 * len(records) / sums["simulated_s"] if sums["simulated_s"] else None,
-    }
+    device_s = sums.useful.device_s + sums.wasted.device_s
+    return PolicyOutcome(
+        label=label,
+        tiers=tuple(tier.number for tier in run.tiers),
+        deadline_s=run.plan.deadline_s,
+        over_selection=run.conditions.over_selection,
+        round_s=median(record["round_s"] for record in records),
+        inclusion=sum(trained.values()) / max(1, sum(selected.values())),
+        inclusion_by_class=by_class,
+        useful_share=sums.useful.device_s / device_s if device_s else 0.0,
+        wasted_share=sums.wasted.device_s / device_s if device_s else 0.0,
+        weakest=weakest,
+        weakest_inclusion=known.get(weakest) if weakest else None,
+        energy_j=sums.energy_j / sums.useful.clients if sums.useful.clients else None,
+        rounds_per_hour=3600 * len(records) / sums.simulated_s if sums.simulated_s else None,
+    )

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from edgefl.config import RunConfig, changed
-from edgefl.errors import CheckpointError, StorageError
+from edgefl.errors import CheckpointError, ConfigError, StorageError
 from edgefl.records import RoundRecord
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
-from edgefl.util.files import storage_errors, write_bytes
+from edgefl.util.files import read_toml, storage_errors, write_bytes
 
 MODEL = "model.safetensors"
 """The server's state after the last round."""
@@ -155,58 +153,22 @@ class RunFolder:
         return path
 
 
-class Keeper:
-    """Writes the checkpoints of a run in a thread, one at a time, while the next round is played.
+def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration of the run in ``run``; what is ``given`` must agree with it, but for how this computer works.
 
-    What a checkpoint holds must not change any more: states are new ones after every round. The files are the same at every moment as if
-    each checkpoint were written at once, but that of the newest round may still be missing: a run that is killed then goes on from the
-    one before. What clients keep stays consistent, because it is committed and pruned between two checkpoints, in the caller's thread::
-
-        keeper.wait()                      the checkpoint of round r − 1 is on the disk, older ones are gone
-        checkpoint_of(…)                   what clients kept in round r is committed; nothing goes that a checkpoint on the disk needs
-        keeper.start(…)                    the record of round r is synced, then its checkpoint written
-
-    As a context manager it ends when the last checkpoint is on the disk, also where the run was interrupted.
+    Raises:
+        CheckpointError: there is no run, or a given key has another value.
     """
-
-    def __init__(self, folder: RunFolder, store: ClientStore) -> None:
-        self._folder, self._store = folder, store
-        self._thread: threading.Thread | None = None
-        self._failed: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self.wait()
-        except StorageError:
-            if error is None:  # else what ended the run is what needs saying
-                raise
-
-    def wait(self) -> None:
-        """Return when the checkpoint in flight is on the disk; from then on the store may remove what only older ones needed.
-
-        Raises:
-            StorageError: it could not be written.
-        """
-        if self._thread is None:
-            return
-        self._thread.join()
-        self._thread = None
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
-        self._store.keep_from = checkpoint.oldest_round(self._folder.path / "checkpoints")
-
-    def start(self, state: checkpoint.Checkpoint) -> None:
-        """Begin to write a checkpoint, after the one before."""
-        self.wait()
-        self._thread = threading.Thread(target=self._save, args=(state,), name="checkpoints")
-        self._thread.start()
-
-    def _save(self, state: checkpoint.Checkpoint) -> None:
-        try:
-            self._folder.save(state)
-        except BaseException as error:  # told by wait(), in the thread of the run
-            self._failed = error
+    stored = RunConfig.load(RunFolder(run).require("config.toml"), {})
+    asked = RunConfig.of({**read_toml(run / "config.toml", ConfigError), **given})
+    if asked.engine == "auto":
+        asked = asked.model_copy(update={"engine": stored.engine, "workers": stored.workers})
+    for key in changed(stored, asked):
+        if key in given:
+            raise CheckpointError(
+                f"{run}: the run has {key} = {getattr(stored, key)!r}, got {getattr(asked, key)!r}; "
+                "resume without it, or start a new run in another folder"
+            )
+    if "workers" in given and "engine" not in given and stored.engine != "group":
+        asked = asked.model_copy(update={"engine": "pool" if asked.workers > 1 else "inline"})
+    return asked

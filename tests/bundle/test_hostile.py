@@ -311,7 +311,7 @@ def test_messages_stay_short_and_printable(tmp_path):
     with pytest.raises(BundleError) as caught:
         verify(folder)
     lines = str(caught.value).splitlines()
-    assert lines[0] == f"{folder}/manifest.json: 'a\\nkey 0': Extra inputs are not permitted"
+    assert lines[0] == f"{folder}/manifest.json: 'a\\nkey 0': unknown key"
     assert (len(lines), lines[-1]) == (21, f"{folder}/manifest.json: and 980 more")
 
 

@@ -135,12 +135,12 @@ def test_what_is_no_manifest_is_refused(tmp_path, content):
 @pytest.mark.parametrize(
     ("key", "wrong", "message"),
     [
-        ("classes", "3", "classes: Input should be a valid integer"),
-        ("classes", True, "classes: Input should be a valid integer"),
-        ("input_shape", [0], r"input_shape\.0: Input should be greater than or equal to 1"),
-        ("input_shape", [], "input_shape: Tuple should have at least 1 item"),
-        ("tiers", [], "tiers: Tuple should have at least 1 item"),
-        ("manifest_sha256", "A" * 64, "manifest_sha256: String should match pattern"),
+        ("classes", "3", "classes must be a whole number"),
+        ("classes", True, "classes must be a whole number"),
+        ("input_shape", [0], r"input_shape\.0 must be at least 1"),
+        ("input_shape", [], "input_shape must be a list of at least 1, got"),
+        ("tiers", [], "tiers must be a list of at least 1, got"),
+        ("manifest_sha256", "A" * 64, r"manifest_sha256 must be text of the form \^\[0-9a-f\]"),
     ],
 )
 def test_values_of_a_wrong_type_are_not_guessed(sound, tmp_path, key, wrong, message):

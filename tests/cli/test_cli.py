@@ -49,6 +49,12 @@ def test_help_shows_each_example_on_a_line_of_its_own(name):
     assert not any(line.count("edgefl ") > 1 and line.strip().startswith("edgefl ") for line in text.splitlines())
 
 
+@pytest.mark.parametrize("arguments", [[], *([name] for name in group.list_commands(None))], ids=str)
+def test_help_fits_a_terminal_of_80_columns(arguments):
+    text = CliRunner().invoke(group, [*arguments, "--help"], terminal_width=80, max_content_width=80).output
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_a_reader_that_leaves_is_no_failure(monkeypatch):
     def leave(*_, **__):
         raise SystemExit(1)  # what rich does when the pipe is broken
@@ -71,7 +77,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
         seen.append(config)
         raise ConfigError("seen")
 
-    monkeypatch.setattr("edgefl.run.simulate", simulate)
+    monkeypatch.setattr("edgefl.run.simulate.simulate", simulate)
     return seen
 
 
@@ -130,7 +136,7 @@ def test_help_shows_the_default_of_every_key(key: str) -> None:
     shown = str(option.help).rpartition("[")[2]  # type: ignore[attr-defined]
     if default is not None and key != "method_options":
         listed = ",".join(default) if isinstance(default, tuple) else default
-        plain = {"permute_labels": "no", "dynamic_devices": "static", "eligible_when": "all three"}.get(key, listed)
+        plain = {"permute_labels": "no", "dynamic_devices": "static"}.get(key, listed)
         assert shown == f"{plain:g}]" if isinstance(default, float) else shown == f"{plain}]"
 
 
@@ -138,8 +144,8 @@ def test_help_groups_the_flags_in_the_order_of_a_run() -> None:
     text = invoked("simulate", "--help").output
     headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
-        "What is trained, and for whom", "Who holds which data", "Rounds and chance", "Tiers", "Training on a client",
-        "The server, and what travels", "The fleet", "This computer", "This command",
+        "Method, model and data set", "Clients and their data", "Rounds and evaluation", "Tiers", "Training on a client",
+        "Server and codec", "Fleet and conditions", "This computer", "This command",
     ]  # fmt: skip
     assert "a+b" in text
 
@@ -182,14 +188,14 @@ def test_options_of_a_method_go_over_those_of_the_file(asked: list[RunConfig], t
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--objective", "proxy"], "objective: expected 'none', 'prox', 'dyn' or 'scaffold', got 'proxy'"),
-        (["--server-optimizer", "sgd"], "server_optimizer: expected 'avg', 'avgm', 'adam' or 'yogi'"),
-        (["--data-share", "1.5"], "data_share: expected less than or equal to 1, got 1.5"),
+        (["--objective", "proxy"], "objective: unknown objective 'proxy'; did you mean 'prox'? Known: dyn, none, prox, scaffold"),
+        (["--server-optimizer", "sgd"], "server_optimizer: unknown server optimizer 'sgd'; Known: adam, avg, avgm, yogi"),
+        (["--data-share", "1.5"], "data_share must be at most 1, got 1.5"),
         (["--tier-shares", "0.5,0.5"], "tier_shares: with tier_assignment auto the devices decide"),
         (["--tier-shares", "a"], "'a' is not a list of numbers such as 0.5,0.3,0.2"),
         (["--objective", "scaffold"], "give optimizer sgd and weight_decay 0"),
-        (["--momentum", "1"], "momentum: expected less than 1"),
-        (["--lr-schedule", "linear"], "lr_schedule: expected 'constant' or 'cosine'"),
+        (["--momentum", "1"], "momentum must be below 1"),
+        (["--lr-schedule", "linear"], "lr_schedule must be 'constant' or 'cosine'"),
     ],
 )
 def test_wrong_values_are_said_in_the_words_of_the_configuration(flags: list[str], message: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from edgefl.errors import ConfigError, UnknownNameError
-from edgefl.methods.base import create, masked_cross_entropy
+from edgefl.methods.base import create
+from edgefl.methods.losses import masked_cross_entropy
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update
@@ -157,7 +158,7 @@ def test_fedavg_at_half_width_is_a_narrow_network():
             ConfigError,
             "method_options.temprature: fedhm has no such option; did you mean 'temperature'",
         ),
-        ("fedhm", {"temperature": 0}, ConfigError, "method_options.temperature: input should be greater than 0, got 0"),
+        ("fedhm", {"temperature": 0}, ConfigError, "method_options.temperature must be above 0, got 0"),
         ("fedhm", {"frobenius_decay": float("nan")}, ConfigError, "method_options.frobenius_decay"),
         ("fedavg", {"x": 1}, ConfigError, "fedavg has no such option; known: none"),
     ],

@@ -416,7 +416,7 @@ def test_prism_refuses_more_than_all():
     [
         ({"kappa": -1.0}, "method_options.kappa"),
         ({"kappa": float("nan")}, "method_options.kappa"),
-        ({"sampling": "greedy"}, "method_options.sampling: input should be 'power', 'uniform' or 'softmax'"),
+        ({"sampling": "greedy"}, "method_options.sampling must be 'power', 'uniform' or 'softmax'"),
         ({"frobenius_decay": -1e-4}, "method_options.frobenius_decay"),
         ({"kapa": 2.0}, "did you mean 'kappa'"),
     ],

@@ -10,8 +10,8 @@ from edgefl.config import changed
 from edgefl.errors import CheckpointError, ConfigError
 from edgefl.run import engine_choice as choosing
 from edgefl.run.engine_choice import Trial, choose
+from edgefl.run.folder import resumed_config
 from edgefl.run.prepare import prepare
-from edgefl.run.simulate import resumed_config
 
 SHORT = {
     "dataset": "digits", "model": "mlp", "method": "fedavg", "tiers": (1.0,), "rounds": 2, "clients": 6, "per_round": 4,

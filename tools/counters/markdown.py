@@ -1,4 +1,4 @@
-"""Tables in Markdown, and the markers between which the README holds them."""
+"""Tables in Markdown, and the markers between which a page holds them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def page_of(name: str) -> Path:
+    """Return the page of the checkout that holds the table ``name``: README.md or a page of docs/.
+
+    >>> page_of("counters").name
+    'costs.md'
+    """
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        if f"<!-- {name}:begin -->" in page.read_text(encoding="utf-8"):
+            return page
+    raise ValueError(f"no page of {ROOT} has the marker <!-- {name}:begin -->")
 
 
 def percent(share: float) -> str:
@@ -41,8 +53,8 @@ def replaced(text: str, name: str, body: str) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Read the options of a command whose table the README holds, beside those that ``parser`` has already."""
-    parser.add_argument("--readme", type=Path, default=README, help="the file with the markers")
+    """Read the options of a command whose table a page holds, beside those that ``parser`` has already."""
+    parser.add_argument("--page", type=Path, help="the file with the markers [the page of this checkout that has them]")
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--check", action="store_true", help="fail when the file has another table")
     action.add_argument("--write", action="store_true", help="replace the table in the file")
@@ -54,12 +66,13 @@ def publish(name: str, body: str, options: argparse.Namespace, hint: str = "") -
     if not (options.check or options.write):
         print(body)
         return
-    before = options.readme.read_text(encoding="utf-8")
+    page = options.page or page_of(name)
+    before = page.read_text(encoding="utf-8")
     try:
         after = replaced(before, name, body)
     except ValueError as error:
-        sys.exit(f"{options.readme}: {error}")
+        sys.exit(f"{page}: {error}")
     if options.write:
-        options.readme.write_text(after, encoding="utf-8")
+        page.write_text(after, encoding="utf-8")
     elif before != after:
-        sys.exit(f"{options.readme}: the table is not what was counted now{hint}; --write replaces it")
+        sys.exit(f"{page}: the table is not what was counted now{hint}; --write replaces it")

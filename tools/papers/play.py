@@ -10,8 +10,8 @@ from typing import Any
 from edgefl.config import RunConfig
 from edgefl.records import RoundRecord, Tier
 from edgefl.run.prepare import prepare
+from edgefl.run.rounds import train
 from edgefl.run.run import Run
-from edgefl.run.simulate import play
 from edgefl.run.trained import Trained, of_clients
 from edgefl.server import evaluate
 from edgefl.server.client_store import ClientStore
@@ -33,7 +33,7 @@ def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
         run = prepare(RunConfig.of({"conditions": "ideal", **settings}))
         store = ClientStore(Path(folder) / "clients.sqlite")
         records: list[RoundRecord] = []
-        for phase, standing, record in play(run, store):
+        for phase, standing, record in train(run, store):
             _check(record)
             records.append(record)
             run, state = phase, standing.state
@@ -50,10 +50,10 @@ def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
 
 
 def _check(record: RoundRecord) -> None:
-    for outcome in record.outcomes:
-        if outcome.status != "trained":
-            why = "; ".join(map(str, outcome.refusal)) or "its loss is not finite"
-            raise RuntimeError(f"round {record.round}, client {outcome.client}: {outcome.status}: {why}")
+    for client in record.clients:
+        if client.status != "trained":
+            why = "; ".join(map(str, client.expected.refusal)) or "its loss is not finite"
+            raise RuntimeError(f"round {record.round}, client {client.client}: {client.status}: {why}")
 
 
 def _local(trained: Trained, accuracy: Mapping[str, float]) -> float:

@@ -1,0 +1,78 @@
+"""The bundle of a finished run, written anew and verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from edgefl.config import RunConfig
+from edgefl.run.folder import MODEL, RunFolder
+from edgefl.run.prepare import prepare
+from edgefl.run.result import Notify
+from edgefl.run.trained import Trained, representatives, resumed
+from edgefl.util.files import sha256
+from edgefl.util.threads import one_thread
+
+# Exporting networks takes a second to import, and verifying a bundle needs no run.
+if TYPE_CHECKING:
+    from edgefl.bundle.forms import Form
+    from edgefl.bundle.verify import VerifyReport
+
+
+def export(
+    run: Path | str,
+    out: Path | str,
+    *,
+    form: Form = "auto",
+    quantize: Literal["int8"] | None = None,
+    fp16: bool = False,
+    sign: Path | None = None,
+    client: bool = False,
+    notify: Notify | None = None,
+) -> Path:
+    """Write the bundle of a finished run to the folder ``out`` and return it.
+
+    Args:
+        run: the run's folder.
+        out: must not exist, or be empty.
+        form: of factorized layers: ``factored``, ``composed``, or ``auto``, layer by layer what suits the tier's device.
+        quantize: "int8" writes 8-bit variants of each forward graph too, calibrated on training samples.
+        fp16: whether 16-bit variants are written too.
+        sign: PEM file of an Ed25519 private key to sign the bundle with.
+        client: whether the Python and browser clients are put beside the graphs.
+        notify: called with a line about each tier that does not run on its device.
+
+    Raises:
+        CheckpointError: ``run`` holds no finished run.
+        BundleError: ``out`` exists and is not empty.
+        InputError: ``sign`` is no such key.
+    """
+    from edgefl.bundle.signature import signer
+    from edgefl.run.bundle import Source, Wanted, build_bundle
+
+    wanted = Wanted(form, quantize == "int8", fp16, client, None if sign is None else signer(sign))
+    folder = RunFolder(Path(run))
+    config = RunConfig.load(folder.require("config.toml"), {})
+    with one_thread():
+        model = folder.model()
+        prepared, standing = resumed(prepare(config), model, str(folder.path / MODEL))
+        with folder.client_store(model) as store:
+            trained = Trained(prepared, standing.state, store, standing.memory, model.round)
+            source = Source(model.round, sha256((folder.path / MODEL).read_bytes()))
+            build_bundle(prepared, representatives(trained), source, Path(out), notify or (lambda message: None), wanted)
+    return Path(out)
+
+
+def verify(bundle: Path | str, *, key: Path | str | None = None) -> VerifyReport:
+    """Check a bundle: hashes, graphs, and what they compute in onnxruntime against the stored references.
+
+    Args:
+        bundle: its folder.
+        key: PEM file of the Ed25519 public key whose owner must have signed it.
+
+    Raises:
+        BundleError: anything is missing, extra, changed or wrong; the message lists all of it.
+    """
+    from edgefl.bundle.verify import verify as verify_bundle
+
+    return verify_bundle(Path(bundle), None if key is None else Path(key))

@@ -1,0 +1,61 @@
+"""What pydantic says about a wrong value, as one plain line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pydantic_core import ErrorDetails
+
+from edgefl.errors import nearest
+
+_LONGEST = 80
+_EXPECTED = {
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "finite_number": "a finite number",
+    "literal_error": "{expected}",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("dict_type", "model_type", "dataclass_type"), "a table"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    "string_type": "text",
+    "string_pattern_mismatch": "text of the form {pattern}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+}
+
+
+def explain(problem: ErrorDetails, known: Collection[str] = ()) -> str:
+    """Return one of the problems of a pydantic ``ValidationError`` as one line: key, expectation, value.
+
+    ``known`` lists the keys that exist where the problem is, so that a misspelt one can be named.
+
+    >>> explain({"type": "greater_than_equal", "loc": ("rounds",), "msg": "", "input": 0, "ctx": {"ge": 1}})
+    'rounds must be at least 1, got 0'
+    >>> explain({"type": "extra_forbidden", "loc": ("round",), "msg": "", "input": 3}, known=["rounds"])
+    "round: unknown key; did you mean 'rounds'?"
+    """
+    # A key that a file gives may contain line breaks and terminal codes.
+    key = ".".join(str(part) if str(part).isprintable() else repr(part) for part in problem["loc"])
+    kind, message = problem["type"], str(problem["msg"])
+    if kind == "missing":
+        return f"{key}: missing"
+    if kind == "extra_forbidden":
+        hint = nearest(str(problem["loc"][-1]), known) or (f" known: {', '.join(known)}" if known else "")
+        return f"{key}: unknown key{hint and ';'}{hint}"
+    if kind == "value_error":
+        message = message.removeprefix("Value error, ")
+        return f"{key}: {message}" if key else message
+    if kind not in _EXPECTED:
+        return f"{key}: {message}, got {short(problem['input'])}"
+    expected = _EXPECTED[kind].format(**problem.get("ctx", {}))
+    return f"{key or 'the content'} must be {expected}, got {short(problem['input'])}"
+
+
+def short(value: object) -> str:
+    """Return a value as an error shows it: its ``repr``, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

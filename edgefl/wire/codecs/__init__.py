@@ -1,0 +1,1 @@
+"""The codecs, one file each: how the values of a tensor travel."""

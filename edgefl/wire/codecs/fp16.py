@@ -1,0 +1,37 @@
+"""fp16: values are rounded to half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from edgefl.registry import codec
+from edgefl.wire.codec import Codec, Shape
+from edgefl.wire.layout import Part
+
+LARGEST = 65504.0
+"""The largest finite half."""
+
+
+@codec("fp16", needs=("uploads",))
+class FP16(Codec):
+    """Half precision; values beyond ±65504 become ±65504."""
+
+    def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
+        """Return the tensor in float16."""
+        return (Part(name, "F16", shape),)
+
+    def pack(self, w: Tensor, rng: np.random.Generator | None) -> tuple[Tensor, ...]:
+        """Return ``w`` in float16.
+
+        >>> import torch
+        >>> FP16().pack(torch.tensor([0.5, -1e6]), None)[0].tolist()
+        [0.5, -65504.0]
+        """
+        return (w.clamp(-LARGEST, LARGEST).half(),)
+
+    def unpack(self, values: Sequence[Tensor], shape: Shape) -> Tensor:
+        """Return the part in float32."""
+        return values[0].float()
