@@ -537,7 +537,7 @@ def test_a_number_of_inputs_is_explained():
 REFUSED = {
     "activation": (
         lambda: one("GRU", STEPS, recurrent(3, 1), outputs=2, hidden_size=4, activations=["Relu", "Tanh"]),
-        r"^node /GRU \(GRU\): activations other than sigmoid, tanh have no rule$",
+        r"^node /GRU \(GRU\): activations relu, tanh have no rule, expected sigmoid, tanh$",
     ),
     "directions": (
         lambda: one("RNN", STEPS, recurrent(1, 2), outputs=2, hidden_size=4, direction="bidirectional",

@@ -5,49 +5,32 @@ from __future__ import annotations
 import math
 
 import onnx
-import onnx.helper
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
-
-
-@register_rule("Relu")
-def relu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """1 where the output is positive: a cast to bool and back, half the time of Greater and Where."""
-    return [tape.op("Mul", gradient, where_not_zero(tape, op.outputs[0]))]
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Slope, Tape, register_rule, register_slopes
 
 
-def where_not_zero(tape: Tape, value: str) -> str:
-    """Return 1 where ``value`` is not 0, else 0."""
-    other = tape.op("Cast", value, to=onnx.TensorProto.BOOL)
-    return str(tape.op("Cast", other, to=tape.element_type))
+def _where_not_zero(tape: Tape, value: str) -> str:
+    """Return 1 where ``value`` is not 0, else 0: a cast to bool and back, half the time of Greater and Where."""
+    return str(tape.op("Cast", tape.op("Cast", value, to=onnx.TensorProto.BOOL), to=tape.element_type))
 
 
-@register_rule("LeakyRelu")
-def leaky_relu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """1 where the input is positive, else alpha."""
-    slope = tape.number(op.get("alpha", 0.01))
-    return [tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, tape.op("Mul", gradient, slope))]
+def _above(tape: Tape, op: Op, gradient: str, below: str) -> str:
+    """Return the gradient where the input is positive, else ``below``."""
+    return str(tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, below))
 
 
-@register_rule("Elu")
-def elu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of α(eˣ − 1) below 0: y + α."""
-    below = tape.op("Mul", gradient, tape.op("Add", op.outputs[0], tape.number(op.get("alpha", 1.0))))
-    return [tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, below)]
-
-
-@register_rule("Tanh")
-def tanh(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """1 − y²."""
-    (y,) = op.outputs
-    return [tape.op("Sub", gradient, tape.op("Mul", tape.op("Mul", gradient, y), y))]
-
-
-@register_rule("Sigmoid")
-def sigmoid(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """y(1 − y)."""
-    (y,) = op.outputs
-    return [tape.op("Mul", gradient, tape.op("Sub", y, tape.op("Mul", y, y)))]
+_SLOPES: dict[str, Slope] = {
+    "Relu": lambda tape, op, g: tape.op("Mul", g, _where_not_zero(tape, op.outputs[0])),
+    "LeakyRelu": lambda tape, op, g: _above(tape, op, g, tape.op("Mul", g, tape.number(op.get("alpha", 0.01)))),
+    # y = α(eˣ − 1) below 0, with the slope y + α.
+    "Elu": lambda tape, op, g: _above(
+        tape, op, g, tape.op("Mul", g, tape.op("Add", op.outputs[0], tape.number(op.get("alpha", 1.0))))
+    ),
+    "Tanh": lambda tape, op, g: tape.op("Sub", g, tape.op("Mul", tape.op("Mul", g, op.outputs[0]), op.outputs[0])),
+    "Sigmoid": lambda tape, op, g: tape.op("Mul", g, tape.op("Sub", op.outputs[0], tape.op("Mul", op.outputs[0], op.outputs[0]))),
+    "Softplus": lambda tape, op, g: tape.op("Mul", g, tape.op("Sigmoid", op.inputs[0])),
+}
+register_slopes(_SLOPES)
 
 
 @register_rule("HardSigmoid")
@@ -66,12 +49,6 @@ def hard_swish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     inside = tape.op("And", tape.op("Greater", h, tape.number(0.0)), tape.op("Less", h, tape.number(1.0)))
     slope = tape.op("Add", h, tape.op("Where", inside, tape.op("Mul", x, tape.number(1 / 6)), tape.number(0.0)))
     return [tape.op("Mul", gradient, slope)]
-
-
-@register_rule("Softplus")
-def softplus(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The sigmoid."""
-    return [tape.op("Mul", gradient, tape.op("Sigmoid", op.inputs[0]))]
 
 
 @register_rule("Erf")

@@ -5,13 +5,20 @@ from __future__ import annotations
 import numpy as np
 import onnx.helper
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Slope, Tape, register_rule, register_slopes
 
-
-@register_rule("Identity")
-def identity(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The same."""
-    return [gradient]
+_SLOPES: dict[str, Slope] = {
+    "Identity": lambda tape, op, g: g,
+    "Neg": lambda tape, op, g: tape.op("Neg", g),
+    "Abs": lambda tape, op, g: tape.op("Mul", g, tape.op("Sign", op.inputs[0])),  # 0 at 0, as in torch
+    "Reciprocal": lambda tape, op, g: tape.op("Neg", tape.op("Mul", g, tape.op("Mul", op.outputs[0], op.outputs[0]))),
+    "Sqrt": lambda tape, op, g: tape.op("Mul", g, tape.op("Div", tape.number(0.5), op.outputs[0])),
+    "Exp": lambda tape, op, g: tape.op("Mul", g, op.outputs[0]),
+    "Log": lambda tape, op, g: tape.op("Div", g, op.inputs[0]),
+    "Sin": lambda tape, op, g: tape.op("Mul", g, tape.op("Cos", op.inputs[0])),
+    "Cos": lambda tape, op, g: tape.op("Neg", tape.op("Mul", g, tape.op("Sin", op.inputs[0]))),
+}
+register_slopes(_SLOPES)
 
 
 @register_rule("Cast")
@@ -56,55 +63,6 @@ def div(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         tape.unbroadcast(share, a, op.outputs[0]) if tape.needs(a) else None,
         tape.op("Neg", tape.unbroadcast(tape.op("Mul", share, op.outputs[0]), b, op.outputs[0])) if tape.needs(b) else None,
     ]
-
-
-@register_rule("Neg")
-def neg(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of −x: −1."""
-    return [tape.op("Neg", gradient)]
-
-
-@register_rule("Abs")
-def absolute(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """|x|: the sign, 0 at 0 as in torch."""
-    return [tape.op("Mul", gradient, tape.op("Sign", op.inputs[0]))]
-
-
-@register_rule("Reciprocal")
-def reciprocal(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of r = 1/x: −r²."""
-    (r,) = op.outputs
-    return [tape.op("Neg", tape.op("Mul", gradient, tape.op("Mul", r, r)))]
-
-
-@register_rule("Sqrt")
-def sqrt(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of r = √x: 1/(2r)."""
-    return [tape.op("Mul", gradient, tape.op("Div", tape.number(0.5), op.outputs[0]))]
-
-
-@register_rule("Exp")
-def exp(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of eˣ: itself."""
-    return [tape.op("Mul", gradient, op.outputs[0])]
-
-
-@register_rule("Log")
-def log(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of ln x: 1/x."""
-    return [tape.op("Div", gradient, op.inputs[0])]
-
-
-@register_rule("Sin")
-def sin(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The cosine."""
-    return [tape.op("Mul", gradient, tape.op("Cos", op.inputs[0]))]
-
-
-@register_rule("Cos")
-def cos(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Minus the sine."""
-    return [tape.op("Neg", tape.op("Mul", gradient, tape.op("Sin", op.inputs[0])))]
 
 
 @register_rule("Pow")

@@ -10,7 +10,7 @@ import onnx.helper
 
 from edgefl.onnxgrad.gradients.patterns import made_by
 from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, register_rule
-from edgefl.onnxgrad.gradients.windows import Window, window_of
+from edgefl.onnxgrad.gradients.windows import Window, spread, window_of
 
 
 @prepared("MaxPool")
@@ -78,17 +78,7 @@ def average_pool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         gradient, shares = tape.op("Mul", gradient, tape.constant(shares.astype(tape.real))), np.ones(1)
     one = np.full((1, 1, *window.kernel), shares.flat[0], tape.real)
     maps = tape.op("Reshape", gradient, tape.integers(-1, 1, *window.places))
-    left_out = [max(-end, 0) for end in window.ends]
-    spread = tape.op(
-        "ConvTranspose",
-        maps,
-        tape.constant(one),
-        strides=list(window.strides),
-        dilations=list(window.dilations),
-        pads=list(window.pads),
-        output_padding=left_out if any(left_out) else None,
-    )
-    return [tape.like(spread, x)]
+    return [tape.like(spread(tape, window, maps, tape.constant(one)), x)]
 
 
 def _entries(op: Op, window: Window) -> np.ndarray[Any, Any]:
