@@ -7,7 +7,7 @@ from typing import Any
 
 from edgefl.report.charts import tier_colour
 from edgefl.report.plot import HEAD, Chart, Figure, Json, compared, figure_of, layout_of, short
-from edgefl.report.tables import BUDGETS, tier_label
+from edgefl.report.words import BUDGETS, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_count, human_percent
 
 _PARTS = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgefl.report.plot import Chart, Figure, Json, clock_unit, figure_of, layout_of
-from edgefl.report.tables import tier_label
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_percent, human_seconds
 
 TIER_COLOURS = 6

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgefl.report.plot import Chart, Figure, clock_unit, figure_of, layout_of
 from edgefl.report.share_table import Cell, ShareRow, ShareTable, devices_of, least_included
-from edgefl.report.tables import tier_label
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_percent, human_seconds
 
 Json = Mapping[str, Any]

@@ -10,7 +10,8 @@ from edgefl.report.class_tables import planning_steps
 from edgefl.report.dry_charts import hour_chart, policy_sentence, policy_table, round_chart
 from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.page import render_page
-from edgefl.report.tables import TIER_COLUMNS, PlainTable, largest_first
+from edgefl.report.tables import PlainTable
+from edgefl.report.tier_table import TIER_COLUMNS, largest_first
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
 
 Json = Mapping[str, Any]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.report.tables import tier_label
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_percent
 
 Json = Mapping[str, Any]

@@ -9,8 +9,8 @@ from typing import Any
 
 from edgefl.report.plot import Chart
 from edgefl.report.statuses import USEFUL, in_order, lost_text, sessions_of, status_name
-from edgefl.report.tables import taken_as
 from edgefl.report.timeline_figure import Line, deadline_shown, is_step, shown_s, timeline_figure
+from edgefl.report.words import taken_as
 from edgefl.util.units import human_seconds
 
 Json = Mapping[str, Any]
