@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import shutil
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+from command import edgefl
 
-import edgefl
-from edgefl import RunConfig
+from edgefl import RunConfig, compare
 from edgefl.errors import CheckpointError
 
 SMALL = RunConfig(rounds=2, clients=4, per_round=3, local_epochs=1, model="mlp", data_share=0.3, tiers=(1.0, 0.5))
@@ -24,13 +24,11 @@ class StopError(Exception):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    return edgefl.compare(METHODS, SMALL, tmp_path_factory.mktemp("finished") / "c", seeds=SEEDS)
+    return compare(METHODS, SMALL, tmp_path_factory.mktemp("finished") / "c", seeds=SEEDS)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "edgefl.cli.main", "compare", *arguments], capture_output=True, text=True, check=False
-    )
+def run(*arguments: str) -> CompletedProcess[str]:
+    return edgefl("compare", *arguments)
 
 
 def lines_of(folder: Path) -> list[dict[str, object]]:
@@ -81,7 +79,7 @@ def test_a_stopped_comparison_goes_on_to_the_same_bits_and_complete_runs_are_lef
             raise StopError
 
     with pytest.raises(StopError):
-        edgefl.compare(METHODS, SMALL, tmp_path / "c", seeds=SEEDS, on_round=stop)
+        compare(METHODS, SMALL, tmp_path / "c", seeds=SEEDS, on_round=stop)
     first = tmp_path / "c" / METHODS[0] / "seed-0" / "summary.json"
     before = first.stat().st_mtime_ns
     result = run("--out", str(tmp_path / "c"), "--resume", "--json")
@@ -94,22 +92,20 @@ def test_a_stopped_comparison_goes_on_to_the_same_bits_and_complete_runs_are_lef
 
 
 def test_a_method_may_be_added_to_a_finished_comparison(finished, tmp_path):
-    import shutil
-
     shutil.copytree(finished.folder, tmp_path / "c")
-    more = edgefl.compare((*METHODS, "fedavg@1"), SMALL, tmp_path / "c", seeds=(0, 1), resume=True)
+    more = compare((*METHODS, "fedavg@1"), SMALL, tmp_path / "c", seeds=(0, 1), resume=True)
     assert [row.label for row in more.methods] == [*METHODS, "fedavg@1"]
     assert more.methods[0].curve == finished.methods[0].curve
 
 
 def test_another_configuration_or_a_folder_in_use_is_refused_before_any_run(finished):
     with pytest.raises(CheckpointError, match="exists and is not an empty folder; give another --out, or --resume"):
-        edgefl.compare(METHODS, SMALL, finished.folder, seeds=SEEDS)
+        compare(METHODS, SMALL, finished.folder, seeds=SEEDS)
     changed = SMALL.model_copy(update={"lr": 0.1})
     with pytest.raises(
         CheckpointError, match=r"heterofl@1/seed-0: cannot resume with another configuration: lr was 0\.05, now 0\.1"
     ):
-        edgefl.compare(METHODS, changed, finished.folder, seeds=SEEDS, resume=True)
+        compare(METHODS, changed, finished.folder, seeds=SEEDS, resume=True)
     assert run("--methods=fedavg", "--out", str(finished.folder)).returncode == 2
 
 

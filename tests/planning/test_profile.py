@@ -445,7 +445,7 @@ BAD = [
     ("Flow --input 4", f"(at own_networks.py:{FLOWS}: return self.layer(x if x.sum() > 0 else -x))"),
     ("NoParameters --input 4", "NoParameters has no parameter to train"),
     ("Frozen --input 4", "Frozen has no parameter to train: its network has none, or all are frozen"),
-    ("Detached --input 4", "Detached returns what depends on no parameter: there is nothing to train"),
+    ("Detached --input 4", "Detached returns values that depend on no parameter: there is nothing to train"),
     ("Labels --input 4", "Labels returns no tensor of floating-point numbers with a row per sample"),
     ("Net --input 0x3", "'0x3' has a size below 1"),
     ("Net --input axb", "'axb' is not of the form [NAME=][DTYPE:]SHAPE, such as 3x32x32 or ids=int64:80"),
