@@ -157,12 +157,12 @@ def _readable(docstring: str) -> str:
     return "\n\n".join(p if re.search(r"^( |=|-)", p, re.MULTILINE) else p.replace("\n", " ") for p in paragraphs)
 
 
-def _tier(row: dict[str, Any]) -> str:
+def _tier(row: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{ratio:g}" for ratio in row["default_tiers"])
     return f"{row['tier_meaning']} [{sizes}]"
 
 
-def _not_with(row: dict[str, Any]) -> str:
+def _not_with(row: Mapping[str, Any]) -> str:
     return ", ".join(row["refuses"]) or "–"
 
 
