@@ -54,10 +54,17 @@ class Tier:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a local tensor lives in the global state: the global tensor's name and an index into it, never a mask."""
+    """Where a local tensor lives in the server's state.
+
+    Attributes:
+        target: the name of a tensor there.
+        index: the entries of it, never a mask.
+        client: the client that the server remembers the tensor of; None where it is a tensor of the global model or of a cluster's.
+    """
 
     target: str
     index: Index
+    client: int | None = None
 
 
 @dataclass(frozen=True)

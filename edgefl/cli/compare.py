@@ -9,54 +9,39 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.run_options import WHAT, MethodOption, config_option, given_flags, run_options
-from edgefl.cli.sections import SectionedCommand, option
+from edgefl.cli.flags import Command, config_option, given, json_option, option, run_flags
+from edgefl.cli.types import Listed, MethodOption
+from edgefl.config import TASK, RunConfig
 from edgefl.registry import methods as known_methods
 
 if TYPE_CHECKING:
-    from edgefl.config import RunConfig
     from edgefl.run.compare import Comparison
 
 _FILE = "comparison.toml"
 
 
-class Seeds(click.ParamType[tuple[int, ...]]):
-    """Comma-separated whole numbers."""
-
-    name = "N,N,…"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Return the numbers."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers such as 0,1,2", param, ctx)
-
-
-@click.command(cls=SectionedCommand)
+@click.command(cls=Command)
 @option(
     "--methods",
     metavar="NAME[@R],…",
-    section=WHAT,
-    help=f"Two or more of {', '.join(known_methods.names())}; NAME@R holds one to the single tier R.",
+    section=TASK,
+    help=f"Methods to compare; NAME@R trains one at the single tier R. Known: {', '.join(known_methods.names())}.",
 )
-@run_options(leave_out=("method", "seed"))
+@run_flags(leave_out=("method", "seed"))
 @option(
     "--method-option",
     "method_options",
     multiple=True,
     type=MethodOption(),
     metavar="NAME.KEY=VALUE",
-    section=WHAT,
-    help="An option of one method; may repeat. 'edgefl methods NAME' lists them.",
+    section=TASK,
+    help="Option of one method, may be repeated; 'edgefl methods NAME' lists them.",
 )
-@option("--seeds", type=Seeds(), help="A run of every method each. [0]")
+@option("--seeds", type=Listed(int, "0,1,2"), help="Seeds; each is a run of every method. [0]")
 @config_option
 @option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of the report and of all runs.")
-@option("--resume", is_flag=True, help="Continue the comparison in --out: keep complete runs, go on with the others.")
-@option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, alone on standard output.")
+@option("--resume", is_flag=True, help="Continue the comparison in --out; complete runs are not repeated.")
+@json_option
 def command(
     methods: str | None,
     seeds: tuple[int, ...] | None,
@@ -77,11 +62,9 @@ def command(
     Methods that exist at one size only train the largest of the tiers that every class of devices fits. A run that no device fits is a
     row with its reason; exits with status 3 when none can be played.
     """
-    from edgefl.config import RunConfig
-
-    given, options = given_flags(flags), _by_method(method_options)
+    keys, options = given(flags), _by_method(method_options)
     continued = resume and (out / _FILE).exists()
-    config = RunConfig.of(given) if continued else RunConfig.load(config_file, given)
+    config = RunConfig.of(keys) if continued else RunConfig.load(config_file, keys)
     if not continued and methods is None:
         raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
     names = tuple(methods.split(",")) if methods is not None else ()
@@ -89,7 +72,7 @@ def command(
     from edgefl.run.compare import compare
 
     if continued:
-        config, names, seeds, options = _continued(out / _FILE, config_file, given, names, seeds, options)
+        config, names, seeds, options = _continued(out / _FILE, config_file, keys, names, seeds, options)
     from edgefl.cli.progress import Progress
 
     runs = len(names) * len(seeds or (0,))
@@ -124,7 +107,7 @@ def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
 def _continued(
     path: Path,
     config_file: Path | None,
-    given: dict[str, Any],
+    keys: dict[str, Any],
     names: tuple[str, ...],
     seeds: tuple[int, ...] | None,
     options: dict[str, dict[str, Any]],
@@ -134,7 +117,7 @@ def _continued(
     from edgefl.run.compare_entries import Asked
     from edgefl.util.files import read_toml
 
-    before = Asked.of_file(path, {**(read_toml(config_file, ConfigError) if config_file else {}), **given})
+    before = Asked.of_file(path, {**(read_toml(config_file, ConfigError) if config_file else {}), **keys})
     stored = {method: dict(of) for method, of in before.options.items()}
     merged = {method: stored.get(method, {}) | options.get(method, {}) for method in stored | options}
     return before.config, names or before.methods, seeds or before.seeds, merged

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.options import Amount
+from edgefl.cli.types import Amount
 
 
 @click.command()

@@ -9,30 +9,33 @@ from typing import Any
 
 import click
 
-from edgefl.cli.options import Numbers, Tiers
-from edgefl.cli.run_options import config_option, given_flags, run_options
-from edgefl.cli.sections import SectionedCommand, option
+from edgefl.cli.flags import Command, config_option, given, json_option, option, run_flags
+from edgefl.cli.types import Listed
+from edgefl.config import RunConfig
 
-_SWEPT = "What is swept"
+_SWEPT = "Policies to compare"
 
 
-@click.command(cls=SectionedCommand)
-@option("--deadlines", type=Numbers("10,30,60"), section=_SWEPT, help="Seconds, a policy each. [the fleet's own deadline]")
+@click.command(cls=Command)
+@option("--deadlines", type=Listed(float, "10,30,60"), section=_SWEPT, help="Longest sessions in seconds. [the fleet's own]")
 @option(
     "--tiers",
     "tiers",
-    type=Tiers(),
+    type=Listed(float, "1,0.5,0.25"),
     multiple=True,
     section=_SWEPT,
-    help="Sizes of sub-models, largest first; repeat it for further policies. [the method's own]",
+    help="Sizes of the sub-models, largest first; repeat it for each set of tiers. [the method's own]",
 )
-@option("--over-selections", type=Numbers("1,1.3"), section=_SWEPT, help="Clients asked for each one wanted. [the profile's own]")
-@run_options(
-    leave_out=("deadline_s", "tiers", "over_selection", "engine", "workers", "eval_every", "eval_samples", "cpu_limit_s")
+@option(
+    "--over-selections",
+    type=Listed(float, "1,1.3"),
+    section=_SWEPT,
+    help="Clients selected per update wanted. [the profile's own]",
 )
+@run_flags(leave_out=("deadline_s", "tiers", "over_selection", "engine", "workers", "eval_every", "eval_samples", "cpu_limit_s"))
 @config_option
-@option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the page there. [whatif.html]")
-@option("--json", "as_json", is_flag=True, help="Print the policies as JSON, alone on standard output.")
+@option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Page to write. [whatif.html]")
+@json_option
 def command(
     deadlines: tuple[float, ...] | None,
     tiers: tuple[tuple[float, ...], ...],
@@ -51,9 +54,7 @@ def command(
     edgefl whatif --profile phone --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
     edgefl whatif --profile mixed --model resnet18 --dataset fashion-mnist --over-selections 1,1.3,1.5
     """
-    from edgefl.config import RunConfig
-
-    config = RunConfig.load(config_file, given_flags(flags))
+    config = RunConfig.load(config_file, given(flags))
     for deadline_s in deadlines or ():
         config.of({"deadline_s": deadline_s}, "--deadlines")
     for asked in over_selections or ():

@@ -17,7 +17,8 @@ from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
-from edgefl.methods.base import GlobalState, Method, check_tiers, create
+from edgefl.methods.base import Method, check_tiers, create
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
@@ -28,7 +29,7 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Rules
 from edgefl.server.fedbuff import Buffer, play_step
 from edgefl.server.forecast import Forecast
-from edgefl.server.optimizer import ServerOptimizer
+from edgefl.server.optimizer import optimizer_named
 from edgefl.server.rounds import play_round
 from edgefl.server.state import Standing
 
@@ -75,7 +76,7 @@ class Run:
     @property
     def rules(self) -> Rules:
         """How updates are made and put together."""
-        optimizer = ServerOptimizer.of(self.config.server_optimizer, self.config.server_lr)
+        optimizer = optimizer_named(self.config.server_optimizer, self.config.server_lr)
         graphs = self.step_graphs if self.config.runtime == "onnx" else None
         return Rules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer, graphs)
 

@@ -15,7 +15,8 @@ from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
 from edgefl.errors import CheckpointError
-from edgefl.methods.base import GlobalState, create
+from edgefl.methods.base import create
+from edgefl.methods.state import GlobalState
 from edgefl.records import Submodel, Tier
 from edgefl.rng import shuffled
 from edgefl.run.run import Run
@@ -171,8 +172,9 @@ def _first_of(trained: Trained, tier: Tier) -> int | None:
 def checkpoint_of(run: Run, standing: Standing, store: ClientStore, round_: int) -> Checkpoint:
     """Return what must be stored after a round so that the run can go on from there; what clients kept in it is on the disk then."""
     options = run.method.config.model_dump(mode="json")
-    parts = standing.clock_s, standing.state.tensors, standing.memory, options, store.commit(round_), standing.fleet.to_json()
-    return Checkpoint(round_, *parts, standing.state.warm)
+    parts = standing.state.parts()
+    state = standing.clock_s, parts.pop("model"), standing.memory, options, store.commit(round_), standing.fleet.to_json()
+    return Checkpoint(round_, *state, parts.pop("warm"), parts)
 
 
 def resumed(run: Run, checkpoint: Checkpoint, source: str) -> tuple[Run, Standing]:
@@ -185,9 +187,10 @@ def resumed(run: Run, checkpoint: Checkpoint, source: str) -> tuple[Run, Standin
     if method != run.method:
         run = run.at(method)
     first = run.first_state()
-    if problem := method.fits(first, checkpoint.tensors):
+    stored = first.of_parts({"model": checkpoint.tensors, "warm": checkpoint.warm, **checkpoint.remembered})
+    if problem := method.fits(first, stored):
         raise CheckpointError(f"{source}: {problem}; it cannot be taken up with this configuration")
-    return run, Standing(first.replace(checkpoint.tensors, checkpoint.warm), checkpoint.server, checkpoint.clock_s)
+    return run, Standing(stored, checkpoint.server, checkpoint.clock_s)
 
 
 def fleet_of(run: Run, checkpoint: Checkpoint, store: ClientStore) -> FleetMemory:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from edgefl.util.files import sha256, write_bytes
 KEPT = 3
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
 _SERVER, _WARM = "server/", "warm/"
+_REMEMBERED = re.compile(r"((?:client|cluster) \d+)/(.+)")
 _ABOUT = "edgefl"
 
 
@@ -38,6 +40,7 @@ class Checkpoint:
             checkpoint; empty where clients have kept nothing.
         fleet: who was still at work and what batteries had given, as :class:`edgefl.server.state.FleetMemory` writes it.
         warm: that of the method's state; empty in the checkpoints of older versions.
+        remembered: the other parts of the method's state (:meth:`edgefl.methods.state.GlobalState.parts`).
     """
 
     round: int
@@ -48,6 +51,7 @@ class Checkpoint:
     clients: str = ""
     fleet: Mapping[str, Any] = field(default_factory=dict)
     warm: Mapping[str, Tensor] = field(default_factory=dict)
+    remembered: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the content of its file."""
@@ -58,7 +62,7 @@ class Checkpoint:
             "clients": self.clients,
             "fleet": self.fleet,
         }
-        besides = {_SERVER: self.server, _WARM: self.warm}
+        besides = {_SERVER: self.server, _WARM: self.warm, **{f"{part}/": of for part, of in self.remembered.items()}}
         tensors = {**self.tensors, **{prefix + name: tensor for prefix, of in besides.items() for name, tensor in of.items()}}
         # One entry: safetensors writes several in another order each time, and equal states would have unequal files.
         metadata = {_ABOUT: json.dumps(about, sort_keys=True)}
@@ -83,8 +87,13 @@ class Checkpoint:
             {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
             for prefix in (_SERVER, _WARM)
         )
-        state = {name: tensor for name, tensor in tensors.items() if not name.startswith((_SERVER, _WARM))}
-        return cls(round_, clock_s, state, server, options, _chain(path, clients), fleet, warm)
+        state, remembered = {}, defaultdict[str, dict[str, Tensor]](dict)
+        for name, tensor in tensors.items():
+            if match := _REMEMBERED.fullmatch(name):
+                remembered[match[1]][match[2]] = tensor
+            elif not name.startswith((_SERVER, _WARM)):
+                state[name] = tensor
+        return cls(round_, clock_s, state, server, options, _chain(path, clients), fleet, warm, remembered)
 
 
 class OlderVersionError(CheckpointError):

@@ -130,7 +130,7 @@ def test_help_shows_the_default_of_every_key(key: str) -> None:
     shown = str(option.help).rpartition("[")[2]  # type: ignore[attr-defined]
     if default is not None and key != "method_options":
         listed = ",".join(default) if isinstance(default, tuple) else default
-        plain = {"permute_labels": "no", "dynamic_devices": "static", "eligible_when": "all three"}.get(key, listed)
+        plain = {"permute_labels": "no", "dynamic_devices": "static"}.get(key, listed)
         assert shown == f"{plain:g}]" if isinstance(default, float) else shown == f"{plain}]"
 
 
@@ -138,8 +138,8 @@ def test_help_groups_the_flags_in_the_order_of_a_run() -> None:
     text = invoked("simulate", "--help").output
     headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
-        "What is trained, and for whom", "Who holds which data", "Rounds and chance", "Tiers", "Training on a client",
-        "The server, and what travels", "The fleet", "This computer", "This command",
+        "Method, model and data set", "Clients and their data", "Rounds and evaluation", "Tiers", "Training on a client",
+        "Server and codec", "Fleet and conditions", "This computer", "This command",
     ]  # fmt: skip
     assert "a+b" in text
 
@@ -182,8 +182,8 @@ def test_options_of_a_method_go_over_those_of_the_file(asked: list[RunConfig], t
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--objective", "proxy"], "objective must be 'none', 'prox', 'dyn' or 'scaffold', got 'proxy'"),
-        (["--server-optimizer", "sgd"], "server_optimizer must be 'avg', 'avgm', 'adam' or 'yogi'"),
+        (["--objective", "proxy"], "objective: unknown objective 'proxy'; did you mean 'prox'? Known: dyn, none, prox, scaffold"),
+        (["--server-optimizer", "sgd"], "server_optimizer: unknown server optimizer 'sgd'; Known: adam, avg, avgm, yogi"),
         (["--data-share", "1.5"], "data_share must be at most 1, got 1.5"),
         (["--tier-shares", "0.5,0.5"], "tier_shares: with tier_assignment auto the devices decide"),
         (["--tier-shares", "a"], "'a' is not a list of numbers such as 0.5,0.3,0.2"),

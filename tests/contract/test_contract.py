@@ -20,10 +20,11 @@ import torch
 from edgefl.bundle.write import TierFiles, build_tier
 from edgefl.client.client import loss_of
 from edgefl.client.loop import optimizer_of, train
-from edgefl.client.objective import PLAIN
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.training import Training
 from edgefl.errors import AggregationError
-from edgefl.methods.base import GlobalState, Method, create
+from edgefl.methods.base import Method, create
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.planning.tier_costs import tier_cost

@@ -63,6 +63,9 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_comes_to_its_end(name: str, 
     assert (kept.round, kept.clock_s, kept.options, kept.clients) == (model.round, model.clock_s, model.options, model.clients)
     assert kept.tensors.keys() == model.tensors.keys()
     assert all(torch.equal(tensor, model.tensors[key]) for key, tensor in kept.tensors.items())
+    assert kept.remembered.keys() == model.remembered.keys()
+    for part, tensors in kept.remembered.items():
+        assert all(torch.equal(tensor, model.remembered[part][key]) for key, tensor in tensors.items())
 
     outcomes = [client["status"] for line in lines for client in line["clients"]]
     assert "trained" in outcomes

@@ -491,12 +491,19 @@ def test_a_path_that_leads_nowhere_is_one_line(path, message, here, cli):
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("--batch-size", 0), ("--batch-size", -3), ("--micro-batch", 0), ("--samples", 0), ("--local-epochs", -1)]
+    ("flag", "value", "message"),
+    [
+        ("--batch-size", 0, "batch_size must be at least 1, got 0"),
+        ("--batch-size", -3, "batch_size must be at least 1, got -3"),
+        ("--micro-batch", 0, "micro_batch must be at least 1, got 0"),
+        ("--samples", 0, "Invalid value for '--samples': 0 is not in the range x>=1."),
+        ("--local-epochs", -1, "Invalid value for '--local-epochs': -1 is not in the range x>=1."),
+    ],
 )
-def test_a_size_below_one_is_wrong_usage(flag, value, here, cli):
+def test_a_size_below_one_is_wrong_usage(flag, value, message, here, cli):
     status, out, error = cli("own_networks:Net", "--input", "4", flag, value)
     assert (status, out) == (2, "")
-    assert error.strip().endswith(f"Invalid value for '{flag}': {value} is not in the range x>=1.")
+    assert error.strip().endswith(message)
 
 
 @pytest.mark.parametrize(
