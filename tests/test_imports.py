@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "onnxgrad": {"errors", "records", "util", "models"},
     "client": {"errors", "records", "rng", "registry", "util", "timing", "wire", "data", "models", "cost", "methods", "onnxgrad"},
     "bundle": {"errors", "records", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
-    "engine": {"errors", "records", "registry", "util", "timing", "client"},
+    "engine": {"errors", "records", "registry", "util", "timing", "wire", "data", "client"},
     "server": {
         "errors",
         "records",

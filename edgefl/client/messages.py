@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -23,7 +23,7 @@ from edgefl.errors import ConfigError, EdgeflError, WireError
 from edgefl.methods.base import Method, create
 from edgefl.records import Ending, Outcome, Tier
 from edgefl.registry import methods
-from edgefl.wire.message import Blob, checked, read_header, read_message, write_header, write_message
+from edgefl.wire.message import Blob, read_header, read_message, write_header, write_message
 
 if TYPE_CHECKING:
     from edgefl.onnxgrad.stepper import StepGraphs
@@ -135,7 +135,9 @@ def defined(name: str, base: type) -> Any:
     try:
         found = attrgetter(path)(importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
-        raise WireError(f"{name} cannot be found in another process ({error}): define it at the top of a module or script") from None
+        raise WireError(
+            f"{name} cannot be found in another process ({error}): define it at the top of a module or script"
+        ) from None
     if not (isinstance(found, type) and issubclass(found, base)):
         raise WireError(f"{name} is no subclass of {base.__name__}")
     return found
@@ -182,7 +184,8 @@ def outcome_of(row: Sequence[Any], payload: bytes, kept: bytes) -> Outcome:
     """
     if len(row) != len(_OUTCOME) + 2 or row[3] not in _ENDINGS:
         raise WireError(f"an outcome cannot be read: {row!r}")
-    return Outcome(*row[2:], payload=payload, kept=kept)
+    client, status, steps, loss, activation_bytes, memory_bytes, host_bytes = row[2:]
+    return Outcome(client, status, steps, loss, activation_bytes, memory_bytes, host_bytes, payload, kept)
 
 
 _OUTCOME = (

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Self
 
+from edgefl.client.client import Clients
 from edgefl.client.isolation.isolate import check_platform
 from edgefl.client.isolation.limits import Guard, cgroup_folder, sweep
-from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
 from edgefl.client.messages import error_of
 from edgefl.engine.batching import batches_of
@@ -185,7 +185,7 @@ class PoolEngine:
             self._lost(worker)
 
     def _serve(self, timeout_s: float | None) -> None:
-        """Read what workers have sent, waiting up to ``timeout_s`` (None: as long as it takes), and run the batches of dead workers again."""
+        """Read what workers have sent, waiting up to ``timeout_s`` (None: no limit), and run the batches of dead workers again."""
         if self._closed or not self._live:
             raise EdgeflError("the engine is closed")
         for key, _ in self._selector.select(timeout_s):

@@ -12,12 +12,12 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from edgefl.data.sources import Dataset
+from edgefl.client.messages import defined
+from edgefl.data.sources import Dataset
 
 _ALIGN_BYTES = 64  # a cache line, and more than any array needs
 _GROW_BYTES = 1 << 20
@@ -149,9 +149,6 @@ def shared(fd: int, fields: Mapping[str, Any]) -> Dataset:
     Raises:
         WireError: the data set's class cannot be found here, or a field has another type.
     """
-    from edgefl.client.messages import defined
-    from edgefl.data.sources import Dataset
-
     pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     os.close(fd)
     arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in fields["arrays"].items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing.spawn
 import os
 import signal
@@ -70,8 +71,13 @@ class Environment:
 
     def run_main_for(self, content: bytes) -> None:
         """Run the main script for its definitions, as ``__mp_main__``, if a message refers to one of them. It is run once."""
-        if b'"__main__:' in content and "__mp_main__" not in sys.modules:
-            multiprocessing.spawn.prepare(dict(self.main))
+        if b'"__main__:' in content:
+            _run_main(tuple(self.main.items()))
+
+
+@functools.cache
+def _run_main(main: tuple[tuple[str, str], ...]) -> None:
+    multiprocessing.spawn.prepare(dict(main))
 
 
 @dataclass(frozen=True)

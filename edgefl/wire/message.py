@@ -71,7 +71,9 @@ def read_header(content: bytes, *kinds: str) -> tuple[dict[str, Any], int]:
         WireError: ``content`` is no message of one of ``kinds`` in this version, or its header is cut short.
     """
     if len(content) < _START.size or content[:4] != _LETTERS:
-        raise WireError(f"no message of edgefl: {len(content):,} bytes that begin with {bytes(content[:4])!r}, expected {_LETTERS!r}")
+        raise WireError(
+            f"no message of edgefl: {len(content):,} bytes that begin with {bytes(content[:4])!r}, expected {_LETTERS!r}"
+        )
     _, version, length = _START.unpack_from(content)
     if version != VERSION:
         raise WireError(f"a message of version {version}, expected {VERSION}: both ends must run the same release of edgefl")

@@ -6,7 +6,6 @@ child has ended, and has been waited for, when :func:`in_child` returns, however
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -166,4 +165,3 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | OSError) and any(t in text for t in _OUT_OF_MEMORY)
     )
-

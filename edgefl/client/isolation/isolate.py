@@ -45,8 +45,8 @@ from edgefl.client.isolation.limits import (
     trim,
 )
 from edgefl.client.job import Job
-from edgefl.client.messages import read_outcomes, write_outcomes
 from edgefl.client.loop import Trained, train
+from edgefl.client.messages import read_outcomes, write_outcomes
 from edgefl.client.training import Training
 from edgefl.cost.memory import LivenessMeter, StepMemory, bytes_of, held_by
 from edgefl.errors import ConfigError, EdgeflError
@@ -203,8 +203,8 @@ def _cgroup(guard: Guard) -> Cgroup | None:
 def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:
     if ended.how == "done":
         return read_outcomes(ended.result)[0]
-    if ended.error is not None:
-        raise ended.error
+    if ended.how == "error":
+        raise ended.error or EdgeflError("a client's process failed without a reason")
     if killed or ended.how == "out_of_memory":
         return Outcome(job.client, "out_of_memory", 1, host_memory_bytes=ended.peak_bytes)
     return Outcome(job.client, ended.how)
