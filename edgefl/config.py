@@ -109,7 +109,7 @@ class RunConfig(BaseModel):
         None
     )
     dataset: Annotated[str, Flag(TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)] = "digits"
-    data_dir: Annotated[str | None, Flag(TASK, "Folder with the data set's files. [the installed package's files]", "DIR")] = None
+    data_dir: Annotated[str | None, Flag(TASK, "Folder with the data set's files. [where its package puts them]", "DIR")] = None
 
     clients: Annotated[int, Field(ge=1), Flag(DATA, "Number of clients in the population.")] = 20
     partition: Annotated[

@@ -249,13 +249,13 @@ class Totals:
         device_s: the sum of the sessions' seconds.
     """
 
-    clients: int = 0
-    macs: int = 0
-    download_bytes: int = 0
-    upload_bytes: int = 0
-    energy_j: float = 0.0
-    end_to_end_j: float = 0.0
-    device_s: float = 0.0
+    clients: int
+    macs: int
+    download_bytes: int
+    upload_bytes: int
+    energy_j: float
+    end_to_end_j: float
+    device_s: float
 
     @classmethod
     def of(cls, records: Iterable[ClientRecord]) -> Totals:

@@ -1,4 +1,4 @@
-"""The command ``compare``: several methods on the same clients, data and devices, and one report of what each took."""
+"""The command ``compare``: Run several methods on the same clients, data and devices; write one report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.flags import Command, config_option, given, json_option, option, run_flags
+from edgefl.cli.flags import given, run_flags
+from edgefl.cli.options import PATH, Command, config_option, json_option, option
 from edgefl.cli.types import Listed, MethodOption
 from edgefl.config import TASK, RunConfig
 from edgefl.registry import methods as known_methods
@@ -39,7 +40,7 @@ _FILE = "comparison.toml"
 )
 @option("--seeds", type=Listed(int, "0,1,2"), help="Seeds; each is a run of every method. [0]")
 @config_option
-@option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of the report and of all runs.")
+@option("--out", type=PATH, required=True, metavar="DIR", help="Folder for the report and all runs.")
 @option("--resume", is_flag=True, help="Continue the comparison in --out; complete runs are not repeated.")
 @json_option
 def command(
@@ -52,15 +53,15 @@ def command(
     method_options: tuple[tuple[str, Any], ...],
     **flags: Any,
 ) -> None:
-    """Run several methods on identical clients, draws and tiers, and write one report of what each took.
+    """Run several methods on identical clients, draws and tiers, and write one report that compares them.
 
     \b
-    edgefl compare --methods fedhm,heterofl,fedavg --profile phone --out runs/three
-    edgefl compare --methods fedhm,fedavg@0.5 --seeds 0,1,2 --method-option fedhm.frobenius_decay=0.001 --out runs/two
+    edgefl compare --methods fedhm,heterofl,fedavg --out runs/three
+    edgefl compare --methods fedhm,fedavg@0.5 --seeds 0,1,2 --out runs/two
     edgefl compare --out runs/two --resume
 
-    Methods that exist at one size only train the largest of the tiers that every class of devices fits. A run that no device fits is a
-    row with its reason; exits with status 3 when none can be played.
+    A method that has only one size trains the largest tier that fits every device class. If no device fits a run, the report gives the
+    reason in its row; if no run is possible, the exit status is 3.
     """
     keys, options = given(flags), _by_method(method_options)
     continued = resume and (out / _FILE).exists()
@@ -88,7 +89,7 @@ def command(
             notify=progress.say,
         )
     if as_json:
-        click.echo(json.dumps(found.summary, indent=2))
+        click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         _print_result(found)
 
@@ -128,7 +129,7 @@ def _print_result(found: Comparison) -> None:
 
     from edgefl.report.compare_table import to_plain, to_rich
 
-    summary = dict(found.summary)
+    summary = found.to_dict()
     if sys.stdout.isatty():
         console = Console()
         console.print(to_rich(summary, width=console.width))

@@ -1,62 +1,23 @@
-"""Flags that several commands share. Those of a run's keys come from the annotations of :class:`edgefl.config.RunConfig`."""
+"""The flags of a run, made from the annotations of :class:`edgefl.config.RunConfig`, and those of the commands about one network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
+from edgefl.cli.options import option
 from edgefl.cli.types import Listed
 from edgefl.config import FLAGS, RunConfig
+from edgefl.registry import models
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OWN = "This command"
 NETWORK = "Network"
 _TRAINING = ("batch_size", "micro_batch", "optimizer", "codec")
 _MOST_LISTED = 6
-_HYPHEN = "\u2011"
-
-
-class Option(click.Option):
-    """An option that knows under which heading help lists it; its default is shown in brackets."""
-
-    def __init__(self, *args: Any, section: str = OWN, show_default: bool = False, **settings: Any) -> None:
-        if show_default:
-            settings["help"] += f" [{settings['default']}]"
-        super().__init__(*args, **settings)
-        self.section = section
-
-    def get_help_extra(self, ctx: click.Context) -> Any:
-        """Return what click adds to the text: only that a flag is required."""
-        return {key: value for key, value in super().get_help_extra(ctx).items() if key == "required"}
-
-
-class Command(click.Command):
-    """A command whose help groups its options by their sections, and breaks no name at a hyphen."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a list of options per section, those of the command itself last."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if isinstance(parameter, click.Option) and (row := parameter.get_help_record(ctx)) is not None:
-                names, text = row
-                sections.setdefault(getattr(parameter, "section", OWN), []).append((names, text.replace("-", _HYPHEN)))
-        for section in sorted(sections, key=lambda name: name == OWN):
-            with formatter.section(section):
-                formatter.write_dl(sections[section])
-
-    def get_help(self, ctx: click.Context) -> str:
-        """Return the help, with plain hyphens."""
-        return super().get_help(ctx).replace(_HYPHEN, "-")
-
-
-def option(*names: str, section: str = OWN, **settings: Any) -> Callable[[F], F]:
-    """Return the decorator of an option that help lists under ``section``."""
-    return click.option(*names, cls=Option, section=section, **settings)
 
 
 def run_flags(*keys: str, leave_out: Sequence[str] = (), section: str = "") -> Callable[[F], F]:
@@ -73,22 +34,17 @@ def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flags.items() if value is not None}
 
 
-config_option = option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="TOML file with keys of a run: the long flags, with _ for -. Flags on the command line win.",
-)
-json_option = option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on standard output.")
-
-
 def network_options(command: F) -> F:
     """Add NETWORK and its description: ``network``, ``model``, ``inputs``, ``classes``, ``norm``; see :func:`network_and_options`."""
     own = "[a reference network's own]"
     flags = (
         click.argument("network", required=False),
-        run_flags("model", section=NETWORK),
+        option(
+            "--model",
+            section=NETWORK,
+            metavar="NAME",
+            help=f"Reference network, instead of NETWORK. Known: {', '.join(models.names())}.",
+        ),
         option(
             "--input",
             "inputs",

@@ -1,16 +1,16 @@
-"""The command ``plan``: the largest sub-model that fits a budget, and a rank for every layer of it."""
+"""The command ``plan``: Find the largest sub-model that fits a budget, with a rank for each layer."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import click
 
 from edgefl.cli.console import show
-from edgefl.cli.flags import Command, json_option, network_and_options, network_options, option, training_options
+from edgefl.cli.flags import network_and_options, network_options, training_options
+from edgefl.cli.options import PATH, Command, json_option, option
 from edgefl.cli.types import Amount
 
 _BUDGET = "Budgets (at least one)"
@@ -47,7 +47,7 @@ _SETTINGS: dict[str, Any] = {"section": _BUDGET, "type": Amount()}
 )
 @option(
     "--weights",
-    type=click.Path(path_type=Path),
+    type=PATH,
     section=_RANKS,
     metavar="FILE",
     help="Trained weights, a safetensors file. [initial weights]",
@@ -83,7 +83,7 @@ def command(
     budget = Budget(**{field.name: options.pop(field.name, None) for field in fields(Budget)})
     found = plan(chosen, inputs, classes, budget=budget, **options)
     if as_json:
-        click.echo(json.dumps([planned.to_json() for planned in found], indent=2))
+        click.echo(json.dumps(found.to_dict(), indent=2))
         return
     from edgefl.report.plan_table import plan_tables
 

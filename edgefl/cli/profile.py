@@ -1,4 +1,4 @@
-"""The command ``profile``: what a network costs on a device, tier by tier and layer by layer, without training it."""
+"""The command ``profile``: Show what a network costs on a device, per tier and layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from edgefl.cli.console import as_text, show, write_or_print
-from edgefl.cli.flags import Command, network_and_options, network_options, option, training_options
+from edgefl.cli.flags import network_and_options, network_options, training_options
+from edgefl.cli.options import OUT_FILE, Command, option
 from edgefl.cli.types import Listed
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
@@ -36,7 +37,7 @@ _TIERS = "Method and devices"
 @training_options
 @option("--layers", is_flag=True, help="Show a row per layer of the largest tier.")
 @option("--format", "format_", type=click.Choice(FORMATS), default="table", show_default=True, help="Format of the output.")
-@option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File to write. [standard output]")
+@option("--out", type=OUT_FILE, metavar="FILE", help="File to write. [standard output]")
 def command(
     network: str | None,
     model: str | None,
@@ -61,7 +62,7 @@ def command(
     chosen, options = network_and_options(network, model, flags)
     from edgefl.planning.profile import profile
 
-    rows = profile(chosen, inputs, classes, **options)
+    rows = profile(chosen, inputs, classes, **options).to_dict()
     if format_ == "html":
         from edgefl.report.cost_page import cost_page
 

@@ -1,4 +1,4 @@
-"""The command ``simulate``: train a fleet under its devices' budgets and write model, bundle and report."""
+"""The command ``simulate``: Train a fleet under the budgets of its devices; write model, bundle and report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.flags import Command, config_option, given, json_option, option, run_flags
+from edgefl.cli.flags import given, run_flags
+from edgefl.cli.options import PATH, Command, config_option, json_option, option
 from edgefl.cli.types import MethodOption
 from edgefl.config import HOST, TASK, RunConfig
 
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
     help="Option of the method, may be repeated; 'edgefl methods NAME' lists them.",
 )
 @config_option
-@option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the run. [runs/NNNN-method-dataset]")
+@option("--out", type=PATH, metavar="DIR", help="Folder of the run. [runs/NNNN-method-dataset]")
 @option("--resume", is_flag=True, help="Continue the interrupted run in --out; the result is the same to the bit.")
 @option(
     "--trace",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     section=HOST,
     help="Write a profile of this computer's time, for ui.perfetto.dev or chrome://tracing; replaces FILE.",

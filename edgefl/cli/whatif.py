@@ -1,4 +1,4 @@
-"""The command ``whatif``: sweep deadlines, tiers and over-selection without training: who is included, and how long rounds take."""
+"""The command ``whatif``: Compare deadlines, tiers and over-selections without training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from edgefl.cli.flags import Command, config_option, given, json_option, option, run_flags
+from edgefl.cli.flags import given, run_flags
+from edgefl.cli.options import OUT_FILE, Command, config_option, json_option, option
 from edgefl.cli.types import Listed
 from edgefl.config import RunConfig
 
@@ -34,7 +35,7 @@ _SWEPT = "Policies to compare"
 )
 @run_flags(leave_out=("deadline_s", "tiers", "over_selection", "engine", "workers", "eval_every", "eval_samples", "cpu_limit_s"))
 @config_option
-@option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Page to write. [whatif.html]")
+@option("--out", type=OUT_FILE, metavar="FILE", help="Page to write. [whatif.html]")
 @json_option
 def command(
     deadlines: tuple[float, ...] | None,
@@ -45,14 +46,14 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Sweep deadlines, tiers and over-selection over simulated rounds in which nobody trains.
+    """Compare deadlines, tiers and over-selections over simulated rounds, without training.
 
-    Every combination is a policy, played for --rounds rounds: how long a round lasts, whose sessions are used, and what of the devices'
-    time is wasted.
+    Every combination is a policy, simulated for --rounds rounds. The result shows how long rounds last, which classes are included, and
+    how much of the devices' time is wasted.
 
     \b
-    edgefl whatif --profile phone --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
-    edgefl whatif --profile mixed --model resnet18 --dataset fashion-mnist --over-selections 1,1.3,1.5
+    edgefl whatif --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
+    edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
     """
     config = RunConfig.load(config_file, given(flags))
     for deadline_s in deadlines or ():
@@ -70,7 +71,7 @@ def command(
         if not as_json:
             click.echo(f"{label} …", err=True)
 
-    result = whatif(config, deadlines or (), tiers, over_selections or (), on_policy=say)
+    result = whatif(config, deadlines or (), tiers, over_selections or (), on_policy=say).to_dict()
     page = out or Path("whatif.html")
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())

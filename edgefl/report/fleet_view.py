@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgefl.report.outcome_charts import outcome_charts, waste_charts, waste_table
-from edgefl.report.participation import participation_chart, participation_of, participation_table
+from edgefl.report.participation import participation_chart, participation_table
 from edgefl.report.plot import Chart
 from edgefl.report.statuses import STATUSES, status_name
 from edgefl.report.tables import PlainTable
@@ -39,10 +39,10 @@ def fleet_view(summary: Json, rounds: Sequence[Json]) -> FleetView:
     """Return what a page shows of a run's fleet.
 
     Args:
-        summary: with ``classes`` and ``tiers``, and ``participation`` unless the run is of an older version.
+        summary: with ``classes``, ``tiers`` and ``participation``.
         rounds: the records' JSON form, with or without their clients.
     """
-    rows = participation_of(summary, rounds)
+    rows = summary["participation"]
     seen = {status for row in rows for status, count in row["statuses"].items() if count}
     return FleetView(
         timelines=timelines(summary, rounds),
@@ -56,9 +56,9 @@ def fleet_view(summary: Json, rounds: Sequence[Json]) -> FleetView:
 
 
 def useful_card(summary: Json) -> list[tuple[str, str, str]]:
-    """Return the share of devices' time that was of use, where a run says so and something was sent."""
-    useful, wasted = summary.get("useful"), summary.get("wasted")
-    if not useful or not wasted or not useful["device_s"] + wasted["device_s"]:
+    """Return the share of the devices' time whose updates were used; nothing if no client was sent anything."""
+    useful_s, all_s = summary["useful"]["device_s"], summary["useful"]["device_s"] + summary["wasted"]["device_s"]
+    if not all_s:
         return []
-    share = useful["device_s"] / (useful["device_s"] + wasted["device_s"])
+    share = useful_s / all_s
     return [("Useful work", human_percent(share), "of the time that devices spent")]

@@ -2,87 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgefl.report.plot import HEAD, Chart, Figure, figure_of, layout_of, short
-from edgefl.report.statuses import USEFUL, groups_of, lost_text, summed
+from edgefl.report.statuses import USEFUL, lost_text
 from edgefl.report.tables import Column, PlainTable, tier_label
 from edgefl.util.units import human_count, human_joules, human_percent
 
-if TYPE_CHECKING:
-    from edgefl.server.assignment import Plan
-
 Json = Mapping[str, Any]
-
-
-def participation_rows(
-    plan: Plan, rounds: Sequence[Json], distinct: Mapping[str, int], accuracies: Mapping[float, float]
-) -> list[dict[str, Any]]:
-    """Return how each device class took part over all rounds.
-
-    Args:
-        plan: the fleet's classes and the tiers that they are given.
-        rounds: the records' JSON form.
-        distinct: device → how many of its clients trained at least once.
-        accuracies: a tier's ratio → its accuracy; empty where nothing was evaluated.
-
-    Returns:
-        Per class ``device``, ``title``, ``share`` of the population, ``clients`` in it, ``sessions`` (refused ones included),
-        ``distinct``, ``statuses`` (status → sessions), ``useful`` and ``wasted`` (sums of work), ``tier`` and its ``accuracy``.
-    """
-    classes = [
-        {
-            "device": c.device.name,
-            "title": c.device.title,
-            "share": c.share,
-            "clients": c.clients,
-            "tier": c.tier.number if c.tier else None,
-        }
-        for c in plan.classes
-    ]
-    return rows_of(classes, rounds, distinct, accuracies)
-
-
-def rows_of(
-    classes: Sequence[Json], rounds: Sequence[Json], distinct: Mapping[str, int], accuracies: Mapping[float, float | None]
-) -> list[dict[str, Any]]:
-    """Return the same from the classes of a summary; several classes with one device are one."""
-    groups: dict[str, list[Json]] = {}
-    for record in rounds:
-        for group in groups_of(record):
-            groups.setdefault(group["device"], []).append(group)
-    rows: dict[str, dict[str, Any]] = {}
-    for item in classes:
-        if (row := rows.get(item["device"])) is not None:
-            row |= {key: row[key] + item[key] for key in ("share", "clients")}
-            continue
-        own = groups.get(item["device"], [])
-        statuses: Counter[str] = Counter()
-        for group in own:
-            statuses[group["status"]] += group["clients"]
-        rows[item["device"]] = {
-            **{key: item[key] for key in ("device", "title", "share", "clients")},
-            "sessions": statuses.total(),
-            "distinct": distinct.get(item["device"], 0),
-            "statuses": dict(statuses),
-            "useful": summed(group for group in own if group["status"] == USEFUL),
-            "wasted": summed(group for group in own if group["status"] not in (USEFUL, "refused")),
-            "tier": item["tier"],
-            "accuracy": None if item["tier"] is None else accuracies.get(item["tier"]),
-        }
-    return list(rows.values())
-
-
-def participation_of(summary: Json, rounds: Sequence[Json]) -> list[Json]:
-    """Return the rows that a summary holds; of a run of an older version, those that its records tell."""
-    if summary.get("participation"):
-        return list(summary["participation"])
-    trained = {(c["device"], c["client"]) for r in rounds for c in r.get("clients", ()) if c["status"] == USEFUL}
-    distinct = Counter(device for device, _ in trained)
-    accuracies = {row["tier"]: row.get("accuracy") for row in summary["tiers"]}
-    return list(rows_of(summary["classes"], rounds, distinct, accuracies))
 
 
 def participation_table(rows: Sequence[Json]) -> PlainTable:

@@ -70,26 +70,8 @@ def bar_of(status: str) -> Figure:
 
 
 def groups_of(record: Json) -> list[Json]:
-    """Return the sums of a round over clients of one device, tier and status each.
-
-    Records of older versions list clients only; what such a line does not say is 0.
-    """
-    if "groups" in record:
-        return list(record["groups"])
-    return [_alone(client) for client in record.get("clients", ())]
-
-
-def _alone(client: Json) -> Json:
-    return {
-        "device": client["device"],
-        "tier": client.get("tier"),
-        "status": client["status"],
-        "clients": 1,
-        **{key: client.get(key) or 0 for key in ("macs", "download_bytes", "upload_bytes")},
-        "energy_j": client.get("energy_j") or 0.0,
-        "end_to_end_j": client.get("end_to_end_j") or 0.0,
-        "device_s": client.get("total_s") or 0.0,
-    }
+    """Return the sums of a round over clients of one device, tier and status each."""
+    return list(record["groups"])
 
 
 def summed(groups: Iterable[Json]) -> dict[str, Any]:

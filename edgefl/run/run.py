@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
+from edgefl.report.run_rows import Configured
 from edgefl.rng import generator
 from edgefl.server.assign import Planning, make_plan
 from edgefl.server.assignment import Plan
@@ -194,21 +195,7 @@ def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, con
 
 def about(run: Run) -> dict[str, Any]:
     """Return what a summary says of a run before anything has come out of it."""
-    config = run.config
-    keys = (
-        *("method", "model", "dataset", "partition", "seed", "rounds", "clients", "per_round", "batch_size", "local_epochs"),
-        *(
-            "tier_assignment",
-            "objective",
-            "server_optimizer",
-            "codec",
-            "permute_labels",
-            "conditions",
-            "availability",
-            "start_hour",
-        ),
-        *("mode", "buffer", "enforce", "dynamic_devices"),
-    )
+    config = {f.name: getattr(run.config, f.name) for f in fields(Configured)}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
     own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}
-    return {"format": 1, **{key: getattr(config, key) for key in keys}, **asked, **own}
+    return {"format": 1, **config, **asked, **own}

@@ -49,6 +49,12 @@ def test_help_shows_each_example_on_a_line_of_its_own(name):
     assert not any(line.count("edgefl ") > 1 and line.strip().startswith("edgefl ") for line in text.splitlines())
 
 
+@pytest.mark.parametrize("arguments", [[], *([name] for name in group.list_commands(None))], ids=str)
+def test_help_fits_a_terminal_of_80_columns(arguments):
+    text = CliRunner().invoke(group, [*arguments, "--help"], terminal_width=80, max_content_width=80).output
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_a_reader_that_leaves_is_no_failure(monkeypatch):
     def leave(*_, **__):
         raise SystemExit(1)  # what rich does when the pipe is broken

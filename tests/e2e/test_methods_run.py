@@ -72,7 +72,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_comes_to_its_end(name: str, 
     assert "diverged" not in outcomes
     assert 0 <= result.global_accuracy <= 1
     assert result.summary["accuracy_of"] == ("clients" if create(name).personalised else "global")
-    verified, labels = verify(result.folder / "bundle"), [f"{row['tier']:g}" for row in result.tiers]
+    verified, labels = verify(result.folder / "bundle"), [f"{row.tier:g}" for row in result.tiers]
     assert list(verified.max_abs_errors) == list(verified.max_loss_errors) == labels
     assert name in Page((result.folder / "report.html").read_text(encoding="utf-8")).headings[0][1]
 

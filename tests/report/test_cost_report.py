@@ -13,9 +13,9 @@ from pages import Page, figures_of, printed
 from plotly.offline import get_plotlyjs
 
 from edgefl.errors import InputError, UnknownNameError
-from edgefl.report.cost_columns import COST_COLUMNS, DEVICE_COLUMNS
-from edgefl.report.cost_layers import LAYER_COLUMNS, costliest, layer_rows
+from edgefl.report.cost_layers import costliest, layer_rows
 from edgefl.report.cost_page import cost_page
+from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS
 from edgefl.report.cost_tables import cost_table, layer_table, per_device, per_tier
 
 EVIL = "<script>alert(1)</script><b>&\"'|"
@@ -87,6 +87,7 @@ def tier_row(tier: float, layers: list[dict[str, Any]] | None = None, **more: An
         "download_bytes": weights + 200,
         "upload_bytes": weights // 4 + 200,
         "header_bytes": 200,
+        "upload_header_bytes": 200,
         "formula_bytes": weights,
         "uncounted_ops": [],
         "layers": layers,

@@ -15,13 +15,13 @@ from pages import Page, figures_of, printed
 from plotly.offline import get_plotlyjs
 
 from edgefl.errors import InputError
-from edgefl.records import RoundRecord, Shortfall, Tier, Timing
+from edgefl.records import RoundRecord, Shortfall, Tier, Timing, Totals
 from edgefl.report import html
 from edgefl.report.budget_charts import budget_chart
 from edgefl.report.charts import accuracy_charts
 from edgefl.report.observed import observed_charts
 from edgefl.report.outcome_charts import outcome_charts
-from edgefl.report.schema import read_summary
+from edgefl.report.run_rows import read_summary
 from edgefl.report.stage_table import stage_table
 from edgefl.report.tables import tier_table, to_plain, to_rich
 
@@ -32,6 +32,11 @@ CLASSES = (
     ("micro-controller", "Micro-controller (Cortex-M4)", 0.1, 2, None),
 )
 SHORT = Shortfall("memory_bytes", 1_310_000, 640_000, "micro-controller", 0.25)
+STAGES = {
+    "server": {"wait": 30.0, "evaluate": 9.0, "report": 4.0, "<b>of a later version</b>": 1.0},
+    "background": {"checkpoint": 2.0},
+    "workers": {"1": {"train": 25.0}, "2": {"train": 24.0}},
+}
 SECTIONS = [
     "Tiers and their costs",
     "Accuracy",
@@ -42,6 +47,7 @@ SECTIONS = [
     "Outcomes of clients",
     "Useful and wasted",
     "Refusals",
+    "Where this computer's time went",
     "Assumed figures",
 ]
 
@@ -58,6 +64,24 @@ def tier_row(tier: float, device: str, title: str, clients: int) -> dict[str, An
         "accuracy": 0.968 - 0.02 * (1 - tier),
         "torch_accuracy": 0.968 - 0.02 * (1 - tier),
         "params": int(38_442 * tier),
+        "params_inference": int(38_442 * tier),
+        "macs_backward_input": int(1_106_000 * tier),
+        "macs_backward_weight": int(1_204_000 * tier),
+        "macs_drawn": None,
+        "macs_inference": int(1_204_000 * tier),
+        "elementwise_ops": 900,
+        "elementwise_ops_backward": 700,
+        "elementwise_ops_step": 100,
+        "buffer_bytes": 0,
+        "weights_bytes_inference": held["parameter_bytes"],
+        "peak_gradient_bytes": held["gradient_bytes"],
+        "peak_saved_bytes": peak,
+        "peak_temporary_bytes": 0,
+        "peak_layer_training": "conv1",
+        "peak_layer_inference": "conv1",
+        "batch_size": 32,
+        "micro_batch": None,
+        "measured_peak_activation_bytes_onnx": None,
         "macs_forward": int(1_204_000 * tier),
         "macs_backward": int(2_310_000 * tier),
         "macs_compose": 0 if tier == 1 else 48_000,
@@ -95,6 +119,8 @@ def class_entry(device: str, title: str, share: float, clients: int, tier: float
         "share": share,
         "clients": clients,
         "tier": tier,
+        "micro_batch": None,
+        "considered": [],
         "budgets": [] if tier is None else budgets,
         "refusals": refusals,
         "assumed": ["compute.training_gmacs_per_s", "memory.app_bytes", "power.idle_w"],
@@ -116,16 +142,54 @@ def make_summary() -> dict[str, Any]:
         "batch_size": 32,
         "local_epochs": 2,
         "tier_assignment": "auto",
+        "objective": "none",
+        "server_optimizer": "avg",
+        "codec": "fp32",
+        "permute_labels": False,
+        "conditions": "fleet",
+        "availability": "always",
+        "start_hour": 0.0,
+        "mode": "sync",
+        "buffer": None,
+        "enforce": "meter",
+        "dynamic_devices": False,
+        "over_selection": 1.3,
+        "assumed": [],
+        "accuracy_of": "global",
         "global_accuracy": 0.968,
         "simulated_s": 2136.0,
         "host_s": 41.7,
         "energy_j": 1204.2,
+        "end_to_end_j": 1900.0,
+        "waited_s": 0.0,
+        "macs": 2_000_000_000,
         "download_bytes": 21_400_000,
         "upload_bytes": 20_900_000,
+        "useful": {**asdict(Totals(280, 9, 20, 20, 1190.0, 1800.0, 900.0))},
+        "wasted": {**asdict(Totals(2, 0, 0, 0, 14.2, 100.0, 12.0))},
         "edgefl_version": "0.1.0",
         "deadline_s": 80.0,
         "tiers": [tier_row(tier, device, title, n) for device, title, _, n, tier in CLASSES if tier is not None],
         "classes": [class_entry(*entry) for entry in CLASSES],
+        "participation": [participation_entry(*entry) for entry in CLASSES],
+        "host_stages": STAGES,
+    }
+
+
+def participation_entry(device: str, title: str, share: float, clients: int, tier: float | None) -> dict[str, Any]:
+    trained = 0 if tier is None else 14 * clients
+    return {
+        "device": device,
+        "title": title,
+        "share": share,
+        "clients": clients,
+        "sessions": 15 * clients,
+        "distinct": clients if trained else 0,
+        "statuses": {"trained": trained, "refused": 15 * clients - trained},
+        "useful": asdict(Totals(trained, 9, 20, 20, 10.0, 20.0, 30.0)),
+        "wasted": asdict(Totals.of([])),
+        "tier": tier,
+        "accuracy": None if tier is None else 0.968 - 0.02 * (1 - tier),
     }
 
 
@@ -169,7 +233,7 @@ def test_page_has_every_section_chart_and_heading_in_order() -> None:
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert page.tags.count("figure") == page.tags.count("figcaption") == len(figures_of(rendered)) == 20
-    assert page.tags.count("table") == page.tags.count("caption") == 6
+    assert page.tags.count("table") == page.tags.count("caption") == 7
     assert ("lang", "en") in page.attributes
     assert ("name", "viewport") in page.attributes
 
@@ -454,7 +518,7 @@ ADDED = {
 }
 
 
-def test_summaries_of_older_and_of_this_version_are_both_read(tmp_path: Path) -> None:
+def test_a_summary_is_read_as_it_was_written(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     assert read_summary(run / "summary.json") == make_summary()
     (run / "summary.json").write_text(json.dumps(make_summary() | ADDED))
@@ -469,7 +533,6 @@ def test_the_page_says_how_clients_and_server_optimize_and_what_travels() -> Non
     about = dict(html._about(make_summary() | ADDED))
     assert {about[key] for key in ("method", "objective", "server optimizer", "codec")} == {"fedhm", "prox", "adam", "int8"}
     assert (about["labels"], about["accuracy of"]) == ("each client's own", "the mean over clients, each on its own")
-    # A run of an older version had no choice.
     about = dict(html._about(make_summary()))
     assert {about[key] for key in ("objective", "server optimizer", "codec")} == {"none", "avg", "fp32"}
     assert about["accuracy of"] == "the global model"
@@ -538,21 +601,10 @@ def test_names_in_observations_are_escaped() -> None:
         assert "<script" not in json.dumps(figures_of(rendered))
 
 
-STAGES = {
-    "server": {"wait": 30.0, "evaluate": 9.0, "report": 4.0, "<b>of a later version</b>": 1.0},
-    "background": {"checkpoint": 2.0},
-    "workers": {"1": {"train": 25.0}, "2": {"train": 24.0}},
-}
-
-
 def test_the_page_says_where_this_computer_s_time_went() -> None:
-    rendered = html.render({**make_summary(), "host_stages": STAGES}, make_rounds())
+    rendered = html.render(make_summary(), make_rounds())
     page = Page(rendered)
-    assert [text for level, text in page.headings if level == 2] == [
-        *SECTIONS[:-1],
-        "Where this computer's time went",
-        SECTIONS[-1],
-    ]
+    assert [text for level, text in page.headings if level == 2] == SECTIONS
     rows = [row for row in re.findall(r"<tr>(.*?)</tr>", rendered) if "held-out samples</th>" in row or "local training" in row]
     assert [re.sub(r"(<[^>]*>)+", "|", row) for row in rows] == [
         "|train: local training|–|–|–|49.0 s|",
@@ -565,10 +617,8 @@ def test_the_page_says_where_this_computer_s_time_went() -> None:
 
 def test_a_run_in_one_process_has_no_empty_columns() -> None:
     table = stage_table({"host_stages": {"server": {"wait": 0.0}}})
-    assert table is not None
     assert table.heads == ("stage", "this process", "share")
-    assert stage_table({}) is None
-    assert stage_table({"host_stages": {"server": {}}}) is not None
+    assert stage_table({"host_stages": {"server": {}}}).rows == ()
 
 
 def test_malformed_stages_are_refused_where_they_are(tmp_path: Path) -> None:

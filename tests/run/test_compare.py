@@ -50,16 +50,16 @@ def two() -> dict[str, Any]:
     cheap = contender(
         "cheap", played(0, [0.2, 0.4, 0.6], sent=10, tiers=(0.5,)), failures={1: "no device fits\n  needs 2, has 1"}
     )
-    return comparison_of([quick, cheap], [0, 1], (1.0, 0.5))
+    return comparison_of([quick, cheap], [0, 1], (1.0, 0.5)).to_dict()
 
 
 def test_a_curve_is_the_mean_over_seeds_of_accuracy_and_of_what_was_spent_so_far() -> None:
     points = curve_of([played(0, [0.5, -1, 0.9]), played(1, [0.3, -1, 0.8], sent=300)])
-    assert [point["round"] for point in points] == [1, 3]
-    assert points[0]["accuracy"] == pytest.approx(0.4)
-    assert (points[0]["lowest"], points[0]["highest"]) == (0.3, 0.5)
+    assert [point.round for point in points] == [1, 3]
+    assert points[0].accuracy == pytest.approx(0.4)
+    assert (points[0].lowest, points[0].highest) == (0.3, 0.5)
     # Bytes after three rounds: 3 · 200 and 3 · 600; MACs 3 · 1000 and 3 · 3000.
-    assert (points[1]["bytes"], points[1]["macs"], points[1]["simulated_s"], points[1]["energy_j"]) == (1200, 6000, 6, 9)
+    assert (points[1].bytes, points[1].macs, points[1].simulated_s, points[1].energy_j) == (1200, 6000, 6, 9)
 
 
 def test_the_target_is_the_lowest_final_accuracy_and_read_off_the_mean_curve() -> None:
@@ -77,7 +77,9 @@ def test_the_target_is_the_lowest_final_accuracy_and_read_off_the_mean_curve() -
 
 
 def test_a_method_without_a_run_is_a_row_of_dashes_with_its_reason() -> None:
-    summary = comparison_of([contender("quick", played(0, [0.5])), contender("none", failures={0: "too large"})], [0], (1.0,))
+    summary = comparison_of(
+        [contender("quick", played(0, [0.5])), contender("none", failures={0: "too large"})], [0], (1.0,)
+    ).to_dict()
     assert summary["methods"][1]["to_target"] is None
     assert summary["target_accuracy"] == 0.5
     rows = compare_table(summary).rows
@@ -111,7 +113,7 @@ def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
     own.summary["accuracy_of"] = "clients"  # type: ignore[index]
     lazy = played(0, [0.8])
     lazy.rounds[0]["clients"].pop()
-    summary = comparison_of([contender("own", own), contender("lazy", lazy)], [0], (1.0, 0.5))
+    summary = comparison_of([contender("own", own), contender("lazy", lazy)], [0], (1.0, 0.5)).to_dict()
     text = Page(compare_page(summary)).text
     assert "Not one kind of accuracy: of own it is the mean over clients" in text
     assert "of lazy it is the global model's" in text

@@ -1,0 +1,65 @@
+"""Options whose help is grouped under headings, and those that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OWN = "This command"
+PATH = click.Path(path_type=Path)
+OUT_FILE = click.Path(dir_okay=False, path_type=Path)
+_HYPHEN = "\u2011"
+
+
+class Option(click.Option):
+    """An option that knows under which heading help lists it; its default is shown in brackets."""
+
+    def __init__(self, *args: Any, section: str = OWN, show_default: bool = False, **settings: Any) -> None:
+        if show_default:
+            default = settings["default"]
+            settings["help"] += f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
+        super().__init__(*args, **settings)
+        self.section = section
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        """Return what click adds to the text: only that a flag is required."""
+        return {key: value for key, value in super().get_help_extra(ctx).items() if key == "required"}
+
+
+class Command(click.Command):
+    """A command whose help groups its options by their sections, and breaks no name at a hyphen."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a list of options per section, those of the command itself last."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option) and (row := parameter.get_help_record(ctx)) is not None:
+                names, text = row
+                sections.setdefault(getattr(parameter, "section", OWN), []).append((names, text.replace("-", _HYPHEN)))
+        for section in sorted(sections, key=lambda name: name == OWN):
+            with formatter.section(section if len(sections) > 1 else "Options"):
+                formatter.write_dl(sections[section])
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help, with plain hyphens."""
+        return super().get_help(ctx).replace(_HYPHEN, "-")
+
+
+def option(*names: str, section: str = OWN, **settings: Any) -> Callable[[F], F]:
+    """Return the decorator of an option that help lists under ``section``."""
+    return click.option(*names, cls=Option, section=section, **settings)
+
+
+config_option = option(
+    "--config",
+    "config_file",
+    type=PATH,
+    metavar="FILE",
+    help="TOML file with keys of a run: the long flags, with _ for -. Flags on the command line win.",
+)
+json_option = option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, on standard output.")
