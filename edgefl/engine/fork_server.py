@@ -189,7 +189,7 @@ def main(fd: int) -> NoReturn:
             if worker in alive:
                 _stop(alive.pop(worker))
             if what == _STOP:
-                orders.send(b".")
+                orders.sendall(b".")
             continue
         pid = _forked() if what == _FORK else 0
         if pid == 0:
