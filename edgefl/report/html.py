@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.report import dry_page
-from edgefl.report.budget_charts import budget_chart, cost_charts
-from edgefl.report.charts import accuracy_charts, of_clients, tier_colour
 from edgefl.report.class_tables import class_table, memory, planning_steps, refusals_of
 from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import render_page
+from edgefl.report.run_charts import accuracy_charts, budget_chart, cost_charts, of_clients, tier_colour
 from edgefl.report.run_rows import read_rounds, read_summary
 from edgefl.report.stage_table import stage_table
 from edgefl.report.tables import largest_first, tier_table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgefl.report.plot import Json
+from edgefl.report.chart import Json
 from edgefl.report.share_table import Cell, ShareRow, ShareTable
 from edgefl.timing.spans import STAGES
 from edgefl.util.units import human_seconds
