@@ -231,8 +231,16 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What some clients' parts took together: MACs, bytes, joules and seconds of devices, simulated."""
+class Totals:
+    """What the sessions of some clients took together, simulated.
+
+    Attributes:
+        clients: how many there were.
+        macs: multiply-accumulates.
+        download_bytes, upload_bytes: sent to the clients and by them.
+        energy_j, end_to_end_j: joules of the devices alone, and with the network's path.
+        device_s: the sum of the sessions' seconds.
+    """
 
     clients: int = 0
     macs: int = 0
@@ -243,31 +251,38 @@ class Work:
     device_s: float = 0.0
 
     @classmethod
-    def of(cls, outcomes: Iterable[Outcome]) -> Work:
-        """Return the sum over ``outcomes``; of one that was refused there is nothing to add but the client."""
-        found = list(outcomes)
-        timings = [o.timing for o in found if o.timing is not None]
+    def of(cls, records: Iterable[ClientRecord]) -> Totals:
+        """Return the sums over ``records``; a refused client adds one to the clients and nothing else."""
+        sessions = [record.expected for record in records]
+        timings = [s.timing for s in sessions if s.timing is not None]
         return cls(
-            clients=len(found),
-            macs=sum(o.macs for o in found),
-            download_bytes=sum(o.download_bytes for o in found),
-            upload_bytes=sum(o.upload_bytes for o in found),
+            clients=len(sessions),
+            macs=sum(s.macs for s in sessions),
+            download_bytes=sum(s.download_bytes for s in sessions),
+            upload_bytes=sum(s.upload_bytes for s in sessions),
             energy_j=sum(t.total_j for t in timings),
             end_to_end_j=sum(t.end_to_end_j for t in timings),
             device_s=sum(t.total_s for t in timings),
         )
 
 
+Foreseen = Literal["expected", "refused", "dropped", "interrupted"]
+"""What the server expects of a client before the client trains.
+
+``expected``: it will answer; ``refused``: nothing is sent to it; ``dropped``: the device or the network will fail; ``interrupted``: its
+owner or its charger will end the session early.
+"""
+Ending = Literal["trained", "out_of_memory", "out_of_time", "crashed", "diverged", "lost"]
+"""How a client's job ended on this computer.
+
+Only updates of ``trained`` clients are aggregated. ``out_of_memory``: it needed more than the memory of its device; ``out_of_time``: more
+than the processor time that this computer allows a client; ``crashed``: its process died; ``diverged``: its weights hold NaN or infinity;
+``lost``: the worker could not be reached, so the job has to run elsewhere.
+"""
 Status = Literal[
     "trained", "late", "refused", "dropped", "interrupted", "out_of_memory", "out_of_time", "crashed", "diverged",
 ]  # fmt: skip
-"""How a client's part in a round ended.
-
-Only what ``trained`` clients send is aggregated. ``late``: done after the round had closed; ``refused``: nothing was sent to it;
-``dropped``: an error, or the network failed; ``interrupted``: its owner or its charger took it away before it was done;
-``out_of_memory``: it went over its device's memory; ``out_of_time``: over the processor time that this computer allows a client;
-``crashed``: its process died; ``diverged``: its weights are no numbers.
-"""
+"""How a client's part in a round ended: as it was foreseen, as its job ended, or ``late``: it answers after the round closes."""
 BudgetName = Literal[
     "memory_bytes", "macs_forward", "macs_train_step", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "battery_j",
     "uncounted_ops",
@@ -294,84 +309,152 @@ class Shortfall:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How one client's part in a round ended, refusals included: a refusal is data, never an exception.
+class Expected:
+    """What the server expects of one client in one round. A refusal is data, never an exception.
 
-    ``start_s`` is the simulated clock when its download began. ``state`` is what its device was in (other apps, power saving),
-    "undisturbed" where devices do not change. ``predicted_memory_bytes`` is the peak that was foreseen for its tier and micro-batch,
-    ``memory_bytes`` what its device had; ``host_memory_bytes`` is what its process held on this computer when a hard limit ended it.
-    ``staleness`` counts the server's steps since its model was sent, None where rounds are synchronous.
+    Attributes:
+        client: the client's number.
+        device: the name of its device.
+        status: how its session will end.
+        tier: what it is given; None if it is refused.
+        samples: how many it trains on.
+        timing: simulated seconds and joules; None if it is refused.
+        macs, download_bytes, upload_bytes: of the session, up to the moment when it ends.
+        predicted_memory_bytes: the peak that its tier and micro-batch need.
+        memory_bytes: what its device has.
+        micro_batch: how many samples pass the network at once, where that is fewer than the run's configuration says.
+        start_s: the simulated clock when its download begins.
+        state: the state of its device (other apps, power saving).
+        refusal: the budgets that no tier meets.
     """
 
     client: int
     device: str
-    status: Status
+    status: Foreseen
     tier: Tier | None = None
     samples: int = 0
-    steps: int = 0
-    train_loss: float | None = None
     timing: Timing | None = None
     macs: int = 0
     download_bytes: int = 0
     upload_bytes: int = 0
-    measured_peak_activation_bytes: int | None = None
-    measured_training_memory_bytes: int | None = None
     predicted_memory_bytes: int | None = None
     memory_bytes: float | None = None
-    host_memory_bytes: int | None = None
     micro_batch: int | None = None
     start_s: float = 0.0
     state: str = ""
-    staleness: int | None = None
     refusal: tuple[Shortfall, ...] = ()
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the session; 0 if the client is refused."""
+        return 0.0 if self.timing is None else self.timing.total_s
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one client's job.
+
+    Attributes:
+        client: the client's number.
+        status: how the job ended.
+        steps: how many optimizer steps it took.
+        train_loss: the mean loss of the last epoch; None unless it trained.
+        measured_peak_activation_bytes, measured_training_memory_bytes: what the meter saw of its largest step.
+        host_memory_bytes: what its process had on this computer when a limit of the system ended it.
+        payload: the update that it sends.
+        kept: what it stores for its next round.
+    """
+
+    client: int
+    status: Ending
+    steps: int = 0
+    train_loss: float | None = None
+    measured_peak_activation_bytes: int | None = None
+    measured_training_memory_bytes: int | None = None
+    host_memory_bytes: int | None = None
     payload: bytes = field(default=b"", repr=False)
     kept: bytes = field(default=b"", repr=False)
 
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """One client's line in a round's record.
+
+    Attributes:
+        expected: its session, cut to what took place if its job did not end well.
+        outcome: what became of its job, without the bytes that it sent or keeps; None if the server did not wait for it.
+        staleness: the server's steps since its model was sent; None where rounds are synchronous.
+    """
+
+    expected: Expected
+    outcome: Outcome | None = None
+    staleness: int | None = None
+
+    @property
+    def client(self) -> int:
+        """The client's number."""
+        return self.expected.client
+
+    @property
+    def status(self) -> Status:
+        """How its part in the round ended."""
+        if self.outcome is not None and self.outcome.status != "lost":  # a lost job runs elsewhere
+            return self.outcome.status
+        return "late" if self.expected.status == "expected" else self.expected.status
+
     def to_json(self) -> dict[str, Any]:
-        """Return the record's JSON form; what was sent and what the client keeps are left out."""
-        timing = self.timing
+        """Return the record's JSON form."""
+        expected, timing = self.expected, self.expected.timing
+        outcome = self.outcome or Outcome(self.client, "lost")
         return {
             "client": self.client,
-            "device": self.device,
+            "device": expected.device,
             "status": self.status,
-            "tier": self.tier.number if self.tier else None,
-            "samples": self.samples,
-            "steps": self.steps,
-            "train_loss": self.train_loss,
-            "macs": self.macs,
-            "download_bytes": self.download_bytes,
-            "upload_bytes": self.upload_bytes,
-            "measured_peak_activation_bytes": self.measured_peak_activation_bytes,
-            "measured_training_memory_bytes": self.measured_training_memory_bytes,
-            "predicted_memory_bytes": self.predicted_memory_bytes,
-            "memory_bytes": self.memory_bytes,
-            "host_memory_bytes": self.host_memory_bytes,
-            "micro_batch": self.micro_batch,
-            "state": self.state,
+            "tier": expected.tier.number if expected.tier else None,
+            "samples": expected.samples,
+            "steps": outcome.steps,
+            "train_loss": outcome.train_loss,
+            "macs": expected.macs,
+            "download_bytes": expected.download_bytes,
+            "upload_bytes": expected.upload_bytes,
+            "measured_peak_activation_bytes": outcome.measured_peak_activation_bytes,
+            "measured_training_memory_bytes": outcome.measured_training_memory_bytes,
+            "predicted_memory_bytes": expected.predicted_memory_bytes,
+            "memory_bytes": expected.memory_bytes,
+            "host_memory_bytes": outcome.host_memory_bytes,
+            "micro_batch": expected.micro_batch,
+            "state": expected.state,
             "staleness": self.staleness,
-            "start_s": self.start_s,
+            "start_s": expected.start_s,
             "download_s": timing.download_s if timing else None,
             "train_s": timing.train_s if timing else None,
             "upload_s": timing.upload_s if timing else None,
             "total_s": timing.total_s if timing else None,
             "energy_j": timing.total_j if timing else None,
             "end_to_end_j": timing.end_to_end_j if timing else None,
-            "refusal": [asdict(s) for s in self.refusal],
+            "refusal": [asdict(s) for s in expected.refusal],
         }
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One line of ``rounds.jsonl``: what every client did, what it cost, and how good the models are now.
+    """One line of ``rounds.jsonl``: what every client did, what it cost, and how accurate the models are now.
 
-    ``round_s`` is how long the round lasts on the simulated clock, after ``waited_s`` for clients to become eligible; ``clock_s`` is the
-    clock at its end; ``accuracy`` maps ``"global"`` and each tier's label to a share in [0, 1], or is empty when the round was not
-    evaluated; where clients have models or labels of their own, these are means over clients, each on its own held-out samples.
-    ``observed`` is what the method says of the round. ``deadline_s`` is the most that the round may last, None where nothing limits it.
+    Attributes:
+        round: the round's number, from 1.
+        clients: the clients of the round.
+        round_s: how long the round lasts on the simulated clock, after the wait.
+        clock_s: the simulated clock at the round's end.
+        accuracy: ``"global"`` and each tier's label → a share in [0, 1]; empty if the round was not evaluated. Where clients have models or
+            labels of their own, these are means over clients, each on its own held-out samples.
+        host_s: seconds of this computer.
+        observed: what the method reports of the round.
+        waited_s: how long the server waited for eligible clients before the round.
+        deadline_s: the most that the round may last; None: no limit.
     """
 
     round: int
-    outcomes: tuple[Outcome, ...]
+    clients: tuple[ClientRecord, ...]
     round_s: float
     clock_s: float
     accuracy: Mapping[str, float]
@@ -381,30 +464,31 @@ class RoundRecord:
     deadline_s: float | None = None
 
     @property
-    def useful(self) -> Work:
-        """What the clients took whose updates the server used."""
-        return Work.of(o for o in self.outcomes if o.status == "trained")
+    def useful(self) -> Totals:
+        """Totals of the clients whose updates the server used."""
+        return Totals.of(c for c in self.clients if c.status == "trained")
 
     @property
-    def wasted(self) -> Work:
-        """What the others took: late, lost on the way, killed, diverged."""
-        return Work.of(o for o in self.outcomes if o.status not in ("trained", "refused"))
+    def wasted(self) -> Totals:
+        """Totals of the sessions without a used update: late, cut short, failed, diverged."""
+        return Totals.of(c for c in self.clients if c.status not in ("trained", "refused"))
 
     def groups(self) -> list[dict[str, Any]]:
-        """Return the sums over the clients of one device, tier and status each."""
-        found: dict[tuple[str, float, str], list[Outcome]] = {}
-        for outcome in self.outcomes:
-            key = outcome.device, outcome.tier.ratio if outcome.tier else 0.0, outcome.status
-            found.setdefault(key, []).append(outcome)
+        """Return the totals of each combination of device, tier and status."""
+        found: dict[tuple[str, float, str], list[ClientRecord]] = {}
+        for record in self.clients:
+            expected = record.expected
+            key = expected.device, expected.tier.ratio if expected.tier else 0.0, record.status
+            found.setdefault(key, []).append(record)
         return [
-            {"device": device, "tier": Tier(tier).number if tier else None, "status": status, **asdict(Work.of(outcomes))}
-            for (device, tier, status), outcomes in sorted(found.items())
+            {"device": device, "tier": Tier(tier).number if tier else None, "status": status, **asdict(Totals.of(records))}
+            for (device, tier, status), records in sorted(found.items())
         ]
 
     def to_json(self, clients: bool = True) -> dict[str, Any]:
         """Return the JSON form of the record, totals included.
 
-        ``clients`` writes a line for each of them.
+        ``clients`` adds an entry for each of them.
         """
         useful, wasted = asdict(self.useful), asdict(self.wasted)
         return {
@@ -421,5 +505,5 @@ class RoundRecord:
             "groups": self.groups(),
             "host_s": self.host_s,
             **({"observed": dict(self.observed)} if self.observed else {}),
-            **({"clients": [o.to_json() for o in self.outcomes]} if clients else {}),
+            **({"clients": [c.to_json() for c in self.clients]} if clients else {}),
         }

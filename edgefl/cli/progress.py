@@ -47,8 +47,8 @@ class Progress:
 
         ``run`` names the run where there are several, ``before`` counts the runs before it.
         """
-        trained = sum(o.status == "trained" for o in record.outcomes)
-        line = f"{_accuracies(record)}  clock {human_seconds(record.clock_s)}  trained {trained}/{len(record.outcomes)}"
+        trained = sum(c.status == "trained" for c in record.clients)
+        line = f"{_accuracies(record)}  clock {human_seconds(record.clock_s)}  trained {trained}/{len(record.clients)}"
         name = f"{run}: " if run else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=before * self._rounds + record.round, description=f"{name}{line}")

@@ -64,7 +64,7 @@ class Clients:
         with self.begun(job) as work:
             loop = self.loop(work) if within is None else within(self.loop(work, captures=False))
             try:
-                with span("train", client=job.planned.client):
+                with span("train", client=job.client):
                     result = loop(*arguments(work))
             except OverMemory as over:
                 return over_memory(job, over)
@@ -99,7 +99,7 @@ class Clients:
         job, module = first.job, first.module
         stack = {name: torch.stack([member.tensors[name] for member in crew]) for name in crew[0].tensors}
         samples = [Samples(w.x, w.y, w.present, w.rng, w.loss) for w in (member.work for member in crew)]
-        with torch_seeded(generator(self.task.seed, job.round, job.planned.client, "together")), span("train", clients=len(crew)):
+        with torch_seeded(generator(self.task.seed, job.round, job.client, "together")), span("train", clients=len(crew)):
             results = train_together(module, stack, first.parts.decayed, samples, first.training, first.parts.gradients)
         outcomes = {}
         for row, (member, (loss, steps)) in enumerate(zip(crew, results, strict=True)):
@@ -114,7 +114,7 @@ class Clients:
     @contextlib.contextmanager
     def begun(self, job: Job) -> Iterator[Work]:
         """Yield what a client trains with, before its first step; within, torch's generator is the client's."""
-        task, method, client = self.task, job.method, job.planned.client
+        task, method, client = self.task, job.method, job.client
         training = task.training.at(job.round)
         training = training if job.micro_batch is None else replace(training, micro_batch=job.micro_batch)
         parts = self.parts(method, job.tier)
@@ -161,7 +161,7 @@ class Clients:
 
         def measure() -> StepMemory:
             # What a network has done before it may have kept: one that has done nothing is measured, whoever comes first.
-            with span("meter", client=job.planned.client), torch.no_grad():
+            with span("meter", client=job.client), torch.no_grad():
                 other, tensors = work.parts.another(), named_tensors(work.module)
                 for name, tensor in named_tensors(other).items():
                     tensor.copy_(tensors[name])
@@ -174,7 +174,7 @@ class Clients:
     def kind(self, job: Job) -> Hashable:
         """Return what decides, of a tier's clients, how much a largest step holds."""
         chosen = int(self._first_draw(job) * len(job.method.draws(job.tier)))
-        size = min(self.task.training.batch_size, self.shards.size(job.planned.client))
+        size = min(self.task.training.batch_size, self.shards.size(job.client))
         return chosen, size, job.micro_batch or self.task.training.micro_batch
 
     def meter(self, job: Job) -> StepMemory:
@@ -183,30 +183,25 @@ class Clients:
             return self.held(work)
 
     def _first_draw(self, job: Job) -> float:
-        return float(generator(self.task.seed, job.round, job.planned.client, "draw").random()) if _drawn(job) else 0.0
+        return float(generator(self.task.seed, job.round, job.client, "draw").random()) if _drawn(job) else 0.0
 
     def ended(self, work: Work, result: Trained) -> Outcome:
         """Return what became of a client that trained: its update, or that it is no number."""
         task, job, method, module = self.task, work.job, work.job.method, work.module
-        client = job.planned.client
+        client = job.client
         control, memory = task.objective.finish(module, work.memory, work.arrived, result.steps, work.training.lr)
         sent = {name: tensor.cpu() for name, tensor in {**method.upload(module), **control}.items()}
         kept_back = method.keep(module, {name: work.arrived[name] for name in work.parts.shapes})
         keep = {name: tensor.cpu() for name, tensor in {**kept_back, **memory}.items()}
-        done = replace(
-            job.planned,
-            steps=result.steps,
-            measured_peak_activation_bytes=result.peak_activation_bytes,
-            measured_training_memory_bytes=result.memory_bytes,
-        )
+        measured = result.peak_activation_bytes, result.memory_bytes
         finite = all(is_finite(tensor) for tensor in (*sent.values(), *keep.values()))
         if not math.isfinite(result.loss) or not finite:
-            return replace(done, status="diverged", upload_bytes=0)
+            return Outcome(client, "diverged", result.steps, None, *measured)
         with span("encode", client=client):
             rounding = generator(task.seed, job.round, client, "codec") if codec_named(task.codec).draws else None
             payload = encode(sent, task.codec, rounding)
             kept = encode(keep) if keep else b""
-        return replace(done, status="trained", train_loss=result.loss, upload_bytes=len(payload), payload=payload, kept=kept)
+        return Outcome(client, "trained", result.steps, result.loss, *measured, payload=payload, kept=kept)
 
     def parts(self, method: Method, tier: Tier) -> Parts:
         """Return what the clients of a tier have in common under ``method``, a phase of the run's."""
@@ -224,7 +219,7 @@ class Clients:
         """Return the tensors of a payload; clients of a tier that are sent the same one after the other share them."""
         if self._arrived[0] is not job.payload:
             control = self.task.objective.control_shapes(parts.parameters) if self.task.objective.controls else {}
-            tensors = decode(job.payload, {**parts.shapes, **control}, f"client {job.planned.client}")
+            tensors = decode(job.payload, {**parts.shapes, **control}, f"client {job.client}")
             self._arrived = job.payload, {name: tensor.to(self.device) for name, tensor in tensors.items()}
         return self._arrived[1]
 
@@ -235,7 +230,7 @@ class Clients:
         if job.kept is None:
             return parts.personal, memory
         expected = {name: tuple(tensor.shape) for name, tensor in {**parts.personal, **memory}.items()}
-        stored = decode(job.kept, expected, f"what client {job.planned.client} kept")
+        stored = decode(job.kept, expected, f"what client {job.client} kept")
         stored = {name: tensor.to(self.device) for name, tensor in stored.items()}
         return {name: stored[name] for name in parts.personal}, {name: stored[name] for name in memory}
 
@@ -264,14 +259,7 @@ def update_of(work: Work) -> Update:
 
 def over_memory(job: Job, over: OverMemory) -> Outcome:
     """Return the outcome of a client whose step held more than its device has."""
-    return replace(
-        job.planned,
-        status="out_of_memory",
-        steps=1,
-        upload_bytes=0,
-        measured_peak_activation_bytes=over.peak_activation_bytes,
-        measured_training_memory_bytes=over.held_bytes,
-    )
+    return Outcome(job.client, "out_of_memory", 1, None, over.peak_activation_bytes, over.held_bytes)
 
 
 def loss_of(method: Method, objective: Objective, received: Mapping[str, Tensor]) -> Loss:

@@ -16,7 +16,7 @@ from edgefl.cost.memory import StepMemory
 from edgefl.cost.trace import Loss
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
-from edgefl.records import Outcome, Tier
+from edgefl.records import Tier
 
 if TYPE_CHECKING:
     from edgefl.onnxgrad.stepper import StepGraphs
@@ -51,18 +51,24 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """One client's part in one round: who, under which method and tier, what it receives, and what it kept from before.
+    """One client's part in one round.
 
-    ``kept`` is None before a client's first round. ``planned`` is the outcome that the server expects: device, samples, simulated
-    seconds and joules, bytes. ``memory_bytes`` is what the device has for training now, ``micro_batch`` how many samples it takes at once
-    where that is fewer than the run's configuration says. ``graphs`` are the steps of its tier where onnxruntime trains.
+    Attributes:
+        round: decides the random draws and the learning rate.
+        client: the client's number.
+        method, tier: what it trains.
+        payload: what the server sends.
+        kept: what the client stored in its last round; None before its first one.
+        memory_bytes: what its device has for training; None: no limit.
+        micro_batch: how many samples pass the network at once, where that is fewer than the run's configuration says.
+        graphs: the tier's training steps if onnxruntime trains; None: torch does.
     """
 
     round: int
+    client: int
     method: Method
     tier: Tier
     payload: bytes = field(repr=False)
-    planned: Outcome
     kept: bytes | None = field(default=None, repr=False)
     memory_bytes: float | None = None
     micro_batch: int | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
@@ -22,8 +22,8 @@ LASTING = 8
 
 Entry = tuple[int, int, int]
 """What is shared: its number, where it begins in the arena, and how many bytes it has."""
-Header = tuple[Entry, Entry, int | None, int, Outcome, float | None, int | None]
-"""A job: context, payload, bytes of what its client kept, the round, what is planned, memory in bytes, samples at once."""
+Header = tuple[Entry, Entry, int | None, int, int, float | None, int | None]
+"""A job: context, payload, bytes of what its client kept, the round, the client, memory in bytes, samples at once."""
 Request = tuple[Sequence[int], Sequence[Header]]
 """What a worker reads: numbers that it may forget, and jobs. Before it lies what their clients kept, one after the other."""
 Frame = tuple[int, int, int, int]
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
     """What a worker says of a request.
 
     Attributes:
-        changes: of each outcome what differs from the planned one, but for bytes.
+        changes: of each outcome the fields that have a value, except its client and bytes.
         sizes: of those bytes.
         had_room: whether they lie in the request's region; else they follow, one by one.
         spans: the worker's, since its last answer.
@@ -102,7 +102,7 @@ class Packer:
         headers = [
             (
                 *(context.entry, payload.entry, None if job.kept is None else len(job.kept)),
-                *(job.round, job.planned, job.memory_bytes, job.micro_batch),
+                *(job.round, job.client, job.memory_bytes, job.micro_batch),
             )
             for job, context, payload in zip(jobs, contexts, payloads, strict=True)
         ]
@@ -132,7 +132,7 @@ class Packer:
             for length in lengths:
                 parts.append(b"" if not length else self.arena.read(place, length) if answer.had_room else receive())
                 place += length
-            outcomes.append(replace(job.planned, **changed, payload=parts[0], kept=parts[1]))
+            outcomes.append(Outcome(job.client, **changed, payload=parts[0], kept=parts[1]))
         return outcomes
 
     def release(self, parcel: Parcel) -> None:
@@ -211,13 +211,13 @@ class Unpacker:
             self._contexts.pop(number, None)
             self._payloads.pop(number, None)
         jobs = []
-        for context, payload, kept_bytes, round_, planned, memory_bytes, micro_batch in headers:
+        for context, payload, kept_bytes, round_, client, memory_bytes, micro_batch in headers:
             method, tier, graphs = self._context(*context)
             kept = None
             if kept_bytes is not None:
                 kept = self._window.read(start, kept_bytes)
                 start += kept_bytes
-            jobs.append(Job(round_, method, tier, self._payload(*payload), planned, kept, memory_bytes, micro_batch, graphs))
+            jobs.append(Job(round_, client, method, tier, self._payload(*payload), kept, memory_bytes, micro_batch, graphs))
         return jobs
 
     def pack(
@@ -227,7 +227,7 @@ class Unpacker:
         start, size, _, _ = frame
         parts = [(outcome.payload, outcome.kept) for outcome in outcomes]
         sizes = [(len(payload), len(kept)) for payload, kept in parts]
-        changes = [_changes(job.planned, outcome) for job, outcome in zip(jobs, outcomes, strict=True)]
+        changes = list(map(_changes, outcomes))
         filled = [part for pair in parts for part in pair if part]
         if sum(map(len, filled)) > size:
             return Answer(changes, sizes, False, spans, seconds), filled
@@ -247,13 +247,11 @@ class Unpacker:
         return self._payloads[number]
 
 
-def _changes(planned: Outcome, outcome: Outcome) -> dict[str, Any]:
-    """Return the fields of ``outcome`` that are not those of ``planned``, but for bytes."""
-    before = vars(planned)
-    changed = {name: value for name, value in vars(outcome).items() if value is not before[name]}
-    changed.pop("payload", None)
-    changed.pop("kept", None)
-    return changed
+def _changes(outcome: Outcome) -> dict[str, Any]:
+    """Return the fields of ``outcome`` that have a value, except its client and bytes."""
+    return {
+        name: value for name, value in vars(outcome).items() if value is not None and name not in ("client", "payload", "kept")
+    }
 
 
 def dumps(content: object) -> bytes:

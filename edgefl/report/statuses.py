@@ -12,7 +12,7 @@ Figure = dict[str, Any]
 
 USEFUL = "trained"
 WORK = ("clients", "macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j", "device_s")
-"""What is summed, under the names of :class:`edgefl.records.Work`."""
+"""What is summed, under the names of :class:`edgefl.records.Totals`."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _alone(client: Json) -> Json:
 
 
 def summed(groups: Iterable[Json]) -> dict[str, Any]:
-    """Return the sums of groups under the names of :class:`edgefl.records.Work`."""
+    """Return the sums of groups under the names of :class:`edgefl.records.Totals`."""
     total: dict[str, Any] = {key: 0.0 if key.endswith(("_j", "_s")) else 0 for key in WORK}
     for group in groups:
         for key in WORK:

@@ -56,7 +56,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
         took_part: list[np.ndarray] = []
         for record in without_training(run, config.rounds):
             folder.add_round(record, clients=record.round <= LISTED or record.round == config.rounds)
-            took_part.append(np.array([o.client for o in record.outcomes if o.status == "trained"], np.int64))
+            took_part.append(np.array([c.client for c in record.clients if c.status == "trained"], np.int64))
             if on_round is not None:
                 on_round(record)
         rounds = folder.rounds()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from edgefl.client.job import Job
 from edgefl.client.objective import PLAIN, Objective
 from edgefl.client.parts import trained_shapes
 from edgefl.methods.base import GlobalState, Method
-from edgefl.records import Outcome, Submodel, Tier, Update
+from edgefl.records import Expected, Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
 from edgefl.server.client_store import ClientStore
 from edgefl.server.control_variates import Control
@@ -75,16 +75,26 @@ class Outbox:
         control = self.rules.objective.control_shapes(self.parameters.get(tier, {}))
         return {**self.method.shapes(self.state.architecture, tier), **control}
 
-    def job(self, outcome: Outcome, payload: bytes, kept: bytes | None, round_: int | None = None) -> Job:
+    def job(self, expected: Expected, payload: bytes, kept: bytes | None, round_: int | None = None) -> Job:
         """Return what a client is to do with a payload, of an earlier round or of this one."""
-        assert outcome.tier is not None  # nothing is sent to a client that is refused
-        planned = replace(outcome, download_bytes=len(payload))
-        limits = outcome.memory_bytes, outcome.micro_batch
-        graphs = None if self.rules.graphs is None else self.rules.graphs(self.method, outcome.tier)
-        return Job(self.round if round_ is None else round_, self.method, outcome.tier, payload, planned, kept, *limits, graphs)
+        assert expected.tier is not None  # nothing is sent to a client that is refused
+        return Job(
+            self.round if round_ is None else round_,
+            expected.client,
+            self.method,
+            expected.tier,
+            payload,
+            kept,
+            expected.memory_bytes,
+            expected.micro_batch,
+            None if self.rules.graphs is None else self.rules.graphs(self.method, expected.tier),
+        )
 
-    def receive(self, outcome: Outcome, submodel: Submodel, store: ClientStore) -> Update:
-        """Return the update that a trained client sent, checked; what the client keeps is stored, its control variates taken out."""
+    def receive(self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore) -> Update:
+        """Return the checked update of a client that trained on ``samples`` samples, and store what the client keeps.
+
+        The update's control variates are taken out.
+        """
         if outcome.kept:
             with span("keep"):
                 store.put(outcome.client, outcome.kept)
@@ -95,7 +105,7 @@ class Outbox:
             tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec, copy=False)
         self.control.add(submodel, names, tensors, self.state)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
-        return Update(outcome.client, submodel.tier, tensors, submodel.places, outcome.samples)
+        return Update(outcome.client, submodel.tier, tensors, submodel.places, samples)
 
     def aggregated(self, updates: Iterator[Update], memory: Mapping[str, Tensor]) -> tuple[GlobalState, Mapping[str, Tensor]]:
         """Return the state and the server's memory after ``updates``, consumed as they come; both as they are where none comes."""

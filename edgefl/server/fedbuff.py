@@ -23,12 +23,12 @@ from edgefl.client.job import Job
 from edgefl.engine import Engine
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.methods.base import Method
-from edgefl.records import Outcome, RoundRecord, Submodel, Update
+from edgefl.records import ClientRecord, Expected, RoundRecord, Submodel, Update
 from edgefl.server.client_store import ClientStore
 from edgefl.server.control_variates import Control
 from edgefl.server.exchange import Outbox, Rules
 from edgefl.server.forecast import Asked, Forecast
-from edgefl.server.rounds import awaited, ended, fleet_at, kept_by, tired
+from edgefl.server.rounds import awaited, ended, fleet_at, kept_by, rehearsed, tired
 from edgefl.server.state import FleetMemory, Flight, Standing
 from edgefl.timing.spans import span
 from edgefl.wire.payload import decode
@@ -67,7 +67,7 @@ class Air:
     step: int
     clock_s: float
     fleet: FleetMemory
-    over: list[Outcome] = field(default_factory=list)
+    over: list[ClientRecord] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     in_vain: int = 0
     tired: set[int] = field(default_factory=set)
@@ -92,21 +92,18 @@ class Air:
             flights = tuple(flight for flight in self.fleet.flights if flight is not first)
             self.clock_s = max(self.clock_s, first.end_s)
             self.fleet = replace(fleet_at(self.forecast, self.fleet, self.clock_s), flights=flights)
-            if first.expected.status != "trained":
-                self.end(first.expected, first)
-            elif self._in_time(first):
+            if first.expected.status == "expected" and self._in_time(first):
                 arrived.append(first)
                 self.done.add(first.client)
             else:
-                self.end(replace(first.expected, status="late"), first)
+                self.end(ClientRecord(first.expected), first)
         return arrived
 
-    def end(self, outcome: Outcome, flight: Flight) -> None:
+    def end(self, record: ClientRecord, flight: Flight) -> None:
         """Note how a session ended."""
-        outcome = replace(outcome, staleness=self.step - flight.step)
-        self.over.append(outcome)
-        self.in_vain = 0 if outcome.status == "trained" else self.in_vain + 1
-        self.fleet = self.fleet.after([outcome], self.clock_s, self.forecast.conditions.battery)
+        self.over.append(replace(record, staleness=self.step - flight.step))
+        self.in_vain = 0 if record.status == "trained" else self.in_vain + 1
+        self.fleet = self.fleet.after([record.expected], self.clock_s, self.forecast.conditions.battery)
 
     def _wait(self, until_s: float) -> None:
         """Move the clock on while nobody is at work."""
@@ -142,7 +139,7 @@ class Air:
             (expected,) = self.forecast.expected(Asked(clients, turn, start_s), self.fleet.drained_j)
             if expected.status == "refused":
                 self.done.add(expected.client)
-                self.over.append(expected)
+                self.over.append(ClientRecord(expected))
                 if tired(expected) and not self.slept:
                     self.tired.add(expected.client)
                 continue
@@ -173,7 +170,7 @@ def play_step(
         while missing and (arrived := air.arrive(missing)):
             missing -= len(arrived)
             for flight in arrived:
-                air.end(flight.expected, flight)
+                air.end(rehearsed(flight.expected), flight)
     else:
         control = Control(rules.objective, standing.memory, forecast.plan.population.clients)
         outbox = Outbox(method, state, rules, control, number)
@@ -184,11 +181,11 @@ def play_step(
             observed = method.observe(state, sent)
         with span("keep"):
             _keep_sent(air, outbox, store)
-    if air.over and not air.fleet.flights and all(o.timing is None for o in air.over):
+    if air.over and not air.fleet.flights and all(record.expected.timing is None for record in air.over):
         air.clock_s += WAIT_STEP_S  # nobody was sent anything: the server looks again after a while
     record = RoundRecord(
         round=number,
-        outcomes=tuple(air.over),
+        clients=tuple(air.over),
         round_s=air.clock_s - standing.clock_s - air.waited_s,
         waited_s=air.waited_s,
         clock_s=air.clock_s,
@@ -204,24 +201,25 @@ def _updates(air: Air, outbox: Outbox, engine: Engine, store: ClientStore, sent:
     """Yield the updates that fill the buffer, in the order of their arrival, each moved to the present model."""
     missing = air.buffer.size
     while missing and (arrived := air.arrive(missing)):
+        asked: dict[int, tuple[Flight, Expected]] = {}
 
-        def jobs(arrived: list[Flight] = arrived) -> Iterator[Job]:
+        def jobs(arrived: list[Flight] = arrived, asked: dict[int, tuple[Flight, Expected]] = asked) -> Iterator[Job]:
             for flight in arrived:
-                kept = kept_by(flight.client, store)
-                yield outbox.job(flight.expected, payload_of(flight, outbox, air.step), kept, flight.step + 1)
+                kept, payload = kept_by(flight.client, store), payload_of(flight, outbox, air.step)
+                asked[flight.client] = flight, replace(flight.expected, download_bytes=len(payload))
+                yield outbox.job(flight.expected, payload, kept, flight.step + 1)
 
-        by_client = {flight.client: flight for flight in arrived}
         for outcome in awaited(engine.map(jobs())):
-            flight = by_client[outcome.client]
-            air.end(ended(outcome, air.forecast, flight.turn), flight)
-            if outcome.status != "trained" or outcome.tier is None:
+            flight, expected = asked.pop(outcome.client)
+            air.end(ended(expected, outcome, air.forecast, flight.turn), flight)
+            if outcome.status != "trained" or expected.tier is None:
                 continue
             missing -= 1
             # The same part of the model as it was sent, as it stands now.
-            submodel, _ = outbox.send(outcome.client, outcome.tier, flight.step + 1)
+            submodel, _ = outbox.send(outcome.client, expected.tier, flight.step + 1)
             sent.append(replace(submodel, tensors={}))
-            update = outbox.receive(outcome, submodel, store)
-            payload, shapes = payload_of(flight, outbox, air.step), outbox.shapes(outcome.tier)
+            update = outbox.receive(outcome, expected.samples, submodel, store)
+            payload, shapes = payload_of(flight, outbox, air.step), outbox.shapes(expected.tier)
             with span("decode"):
                 start = decode(payload, shapes, f"what client {outcome.client} was sent")
             yield replace(

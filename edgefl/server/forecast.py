@@ -13,7 +13,7 @@ import numpy as np
 from edgefl.fleet.clock import durations, energies
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.rates import train_s
-from edgefl.records import Outcome, Shortfall, Status, Tier, Timing
+from edgefl.records import Expected, Foreseen, Shortfall, Tier, Timing
 from edgefl.server.assignment import ClassPlan, Fit, Plan, split
 
 
@@ -58,11 +58,15 @@ class Forecast:
     shares: tuple[float, ...] | None = None
     _loads: dict[tuple[int, Fit, int], _Load] = field(default_factory=dict, repr=False, compare=False)
 
-    def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Outcome]:
+    def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Expected]:
         """Return what is expected of each client asked, in their order.
 
-        ``trained`` are those that will answer, when their :class:`Timing` ends; ``interrupted`` and ``dropped`` end where they are lost,
-        and took what they had taken by then; ``refused`` take nothing. ``drained_j`` is what clients drew from their batteries today.
+        ``expected`` clients answer when their :class:`Timing` ends. ``interrupted`` and ``dropped`` sessions end earlier: their record
+        covers the part that takes place. ``refused`` clients spend nothing.
+
+        Args:
+            asked: the clients and when they are asked.
+            drained_j: client → joules that its sessions drew from its battery today.
         """
         clients, turn, conditions = asked.clients, asked.turn, self.conditions
         cells = self.plan.cells_of(clients, turn)
@@ -90,23 +94,23 @@ class Forecast:
                 end_s, status = moments[i] * end_s, "dropped"
             if until[i] - asked.start_s < end_s:
                 end_s, status = until[i] - asked.start_s, "interrupted"
-            found.append(whole if status == "trained" else cut(cell, whole, end_s, status))
+            found.append(whole if status == "expected" else cut(cell, whole, end_s, status))
         return found
 
-    def _whole(self, cell: ClassPlan, fit: Fit | None, client: int, link: float, response: float, start_s: float) -> Outcome:
+    def _whole(self, cell: ClassPlan, fit: Fit | None, client: int, link: float, response: float, start_s: float) -> Expected:
         samples, device = self.size_of(client), cell.device
         memory_bytes, state = cell.budget.memory_bytes, cell.state.name
         if fit is None:
-            refused = Outcome(client, device.name, "refused", None, samples, refusal=cell.refusals)
+            refused = Expected(client, device.name, "refused", None, samples, refusal=cell.refusals)
             return replace(refused, memory_bytes=memory_bytes, start_s=start_s, state=state)
         load = self._load(cell, fit, samples)
         down_s, train_s, up_s = durations(device, load.download_bytes, load.work_s, load.upload_bytes, link)
         parts = down_s, train_s * response, up_s
         spent = energies(device, load.macs, load.download_bytes, load.upload_bytes, sum(parts))
-        return Outcome(
+        return Expected(
             client,
             device.name,
-            "trained",
+            "expected",
             fit.tier,
             samples,
             timing=Timing(*parts, *spent),
@@ -136,7 +140,7 @@ class Forecast:
         return self.plan.cells_of(np.array([client]), turn)[0]
 
 
-def cut(cell: ClassPlan, whole: Outcome, end_s: float, status: Status) -> Outcome:
+def cut(cell: ClassPlan, whole: Expected, end_s: float, status: Foreseen) -> Expected:
     """Return a session that ends ``end_s`` seconds after its beginning: with the work, bytes and joules of that part of it."""
     timing = whole.timing
     assert timing is not None
@@ -146,13 +150,13 @@ def cut(cell: ClassPlan, whole: Outcome, end_s: float, status: Status) -> Outcom
     return _took(cell, whole, (down_s, train_s, up_s), status)
 
 
-def lost_after(cell: ClassPlan, whole: Outcome, steps: int, of_steps: int, status: Status) -> Outcome:
+def failed_after(cell: ClassPlan, whole: Expected, steps: int, of_steps: int) -> Expected:
     """Return a session that ends after ``steps`` of its training steps: nothing is sent back."""
     assert whole.timing is not None
-    return _took(cell, whole, (whole.timing.download_s, whole.timing.train_s * (steps / of_steps), 0.0), status)
+    return _took(cell, whole, (whole.timing.download_s, whole.timing.train_s * (steps / of_steps), 0.0), whole.status)
 
 
-def _took(cell: ClassPlan, whole: Outcome, parts: tuple[float, float, float], status: Status) -> Outcome:
+def _took(cell: ClassPlan, whole: Expected, parts: tuple[float, float, float], status: Foreseen) -> Expected:
     """Return a session of which only ``parts`` took place: seconds of download, training and upload."""
     timing = whole.timing
     assert timing is not None
@@ -165,7 +169,7 @@ def _took(cell: ClassPlan, whole: Outcome, parts: tuple[float, float, float], st
     return replace(took, status=status, timing=Timing(*parts, *spent))
 
 
-def _refused(whole: Outcome) -> Outcome:
+def _refused(whole: Expected) -> Expected:
     return replace(whole, status="refused", timing=None, macs=0, download_bytes=0, upload_bytes=0)
 
 

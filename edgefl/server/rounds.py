@@ -12,11 +12,11 @@ from edgefl.client.job import Job
 from edgefl.engine import Engine
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.methods.base import Method
-from edgefl.records import Outcome, RoundRecord, Submodel, Update
+from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Submodel, Update
 from edgefl.server.client_store import ClientStore
 from edgefl.server.control_variates import Control
 from edgefl.server.exchange import Outbox, Rules
-from edgefl.server.forecast import Asked, Forecast, lost_after
+from edgefl.server.forecast import Asked, Forecast, failed_after
 from edgefl.server.state import FleetMemory, Standing
 from edgefl.timing.spans import span
 
@@ -27,34 +27,33 @@ class Round:
 
     number: int
     start_s: float
-    outcomes: tuple[Outcome, ...]
+    expected: tuple[Expected, ...]
     deadline_s: float | None
 
     @property
-    def arrivals(self) -> list[Outcome]:
-        """Those who answer in time, in the order in which their answers arrive."""
-        within = [o for o in self.outcomes if o.status == "trained" and _in_time(o, self.deadline_s)]
-        return sorted(within, key=lambda o: (_total_s(o), o.client))
+    def arrivals(self) -> list[Expected]:
+        """The clients that answer in time, in the order in which their answers arrive."""
+        limit_s = float("inf") if self.deadline_s is None else self.deadline_s
+        return sorted(
+            (e for e in self.expected if e.status == "expected" and e.total_s <= limit_s), key=lambda e: (e.total_s, e.client)
+        )
 
-    def closed(self, done: Sequence[Outcome], wanted: int) -> tuple[tuple[Outcome, ...], float]:
+    def closed(self, done: Sequence[ClientRecord], wanted: int) -> tuple[tuple[ClientRecord, ...], float]:
         """Return how every session ended, and how long the round lasted, after the server heard of those ``done``.
 
         The round closes with the answer that makes ``wanted``; if there are fewer it lasts until all sessions have ended, or to its
         deadline; where nobody was sent anything, the server looks again after a while. Whoever would have answered later is late: it
         works to its end, in vain.
         """
-        ended = {o.client: o for o in done}
-        final = [ended.get(o.client, o) for o in self.outcomes]
-        if final and all(o.timing is None for o in final):
-            return tuple(final), WAIT_STEP_S
-        answered = [_total_s(o) for o in done if o.status == "trained"]
+        ended = {record.client: record for record in done}
+        final = tuple(ended.get(e.client) or ClientRecord(e) for e in self.expected)
+        if final and all(record.expected.timing is None for record in final):
+            return final, WAIT_STEP_S
+        answered = [record.expected.total_s for record in done if record.status == "trained"]
         if len(answered) >= wanted:
-            closes_s = max(answered, default=0.0)
-        else:
-            longest_s = max((_total_s(o) for o in final), default=0.0)
-            closes_s = longest_s if self.deadline_s is None else min(longest_s, self.deadline_s)
-        late = [replace(o, status="late") if o.status == "trained" and o.client not in ended else o for o in final]
-        return tuple(late), closes_s
+            return final, max(answered, default=0.0)
+        longest_s = max((record.expected.total_s for record in final), default=0.0)
+        return final, longest_s if self.deadline_s is None else min(longest_s, self.deadline_s)
 
 
 def ask(forecast: Forecast, standing: Standing, wanted: int, number: int) -> Round:
@@ -63,11 +62,11 @@ def ask(forecast: Forecast, standing: Standing, wanted: int, number: int) -> Rou
     while True:
         busy = fleet_at(forecast, standing.fleet, clock_s).busy
         clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy)
-        outcomes = forecast.expected(Asked(clients, number, start_s), fleet_at(forecast, standing.fleet, start_s).drained_j)
-        if not outcomes or not all(map(tired, outcomes)) or clock_s > standing.clock_s:
+        expected = forecast.expected(Asked(clients, number, start_s), fleet_at(forecast, standing.fleet, start_s).drained_j)
+        if not expected or not all(map(tired, expected)) or clock_s > standing.clock_s:
             break
         clock_s = forecast.conditions.night_s(start_s)  # nothing changes before batteries are charged
-    return Round(number, start_s, tuple(outcomes), forecast.plan.deadline_s)
+    return Round(number, start_s, tuple(expected), forecast.plan.deadline_s)
 
 
 def fleet_at(forecast: Forecast, fleet: FleetMemory, clock_s: float) -> FleetMemory:
@@ -75,9 +74,9 @@ def fleet_at(forecast: Forecast, fleet: FleetMemory, clock_s: float) -> FleetMem
     return fleet.at(clock_s, forecast.conditions.day(clock_s))
 
 
-def tired(outcome: Outcome) -> bool:
+def tired(expected: Expected) -> bool:
     """Whether a client was refused for what its battery has left today."""
-    return any(short.budget == "battery_j" for short in outcome.refusal)
+    return any(short.budget == "battery_j" for short in expected.refusal)
 
 
 def play_round(
@@ -100,11 +99,11 @@ def play_round(
     state = standing.state
     with span("select", round=number):
         round_ = ask(forecast, standing, wanted, number)
-    done: list[Outcome] = []
+    done: list[ClientRecord] = []
     after, memory = state, standing.memory
     observed: Mapping[str, Any] = {}
     if engine is None:
-        done = round_.arrivals[:wanted]
+        done = list(map(rehearsed, round_.arrivals[:wanted]))
     else:
         control = Control(rules.objective, standing.memory, forecast.plan.population.clients)
         outbox = Outbox(method, state, rules, control, number)
@@ -113,11 +112,11 @@ def play_round(
         after, memory = outbox.aggregated(arriving, memory)
         with span("observe"):
             observed = method.observe(state, sent)
-    outcomes, round_s = round_.closed(done, wanted)
+    clients, round_s = round_.closed(done, wanted)
     clock_s = round_.start_s + round_s
     record = RoundRecord(
         round=number,
-        outcomes=outcomes,
+        clients=clients,
         round_s=round_s,
         clock_s=clock_s,
         accuracy={},
@@ -126,7 +125,8 @@ def play_round(
         waited_s=round_.start_s - standing.clock_s,
         deadline_s=round_.deadline_s,
     )
-    fleet = fleet_at(forecast, standing.fleet, round_.start_s).after(outcomes, clock_s, forecast.conditions.battery)
+    sessions = (record.expected for record in clients)
+    fleet = fleet_at(forecast, standing.fleet, round_.start_s).after(sessions, clock_s, forecast.conditions.battery)
     return Standing(after, memory, clock_s, fleet), record
 
 
@@ -137,7 +137,7 @@ def _updates(
     forecast: Forecast,
     engine: Engine,
     store: ClientStore,
-    done: list[Outcome],
+    done: list[ClientRecord],
     sent: list[Submodel],
 ) -> Iterator[Update]:
     """Yield the first ``wanted`` updates in the order of their arrival; ``done`` and ``sent`` take what became of the clients."""
@@ -145,22 +145,22 @@ def _updates(
     missing = wanted
     while missing and queue:
         now = [queue.popleft() for _ in range(min(missing, len(queue)))]
-        submodels: dict[int, Submodel] = {}
+        asked: dict[int, tuple[Expected, Submodel]] = {}
 
-        def jobs(now: Sequence[Outcome] = now, submodels: dict[int, Submodel] = submodels) -> Iterator[Job]:
-            for outcome in now:
-                assert outcome.tier is not None  # only clients that were given one arrive
-                submodel, payload = outbox.send(outcome.client, outcome.tier)
-                submodels[outcome.client] = submodel
+        def jobs(now: Sequence[Expected] = now, asked: dict[int, tuple[Expected, Submodel]] = asked) -> Iterator[Job]:
+            for expected in now:
+                assert expected.tier is not None  # only clients that were given one arrive
+                submodel, payload = outbox.send(expected.client, expected.tier)
+                asked[expected.client] = replace(expected, download_bytes=len(payload)), submodel
                 sent.append(replace(submodel, tensors={}))
-                yield outbox.job(outcome, payload, kept_by(outcome.client, store))
+                yield outbox.job(expected, payload, kept_by(expected.client, store))
 
         for outcome in awaited(engine.map(jobs())):
-            submodel = submodels.pop(outcome.client)
-            done.append(ended(outcome, forecast, round_.number))
+            expected, submodel = asked.pop(outcome.client)
+            done.append(ended(expected, outcome, forecast, round_.number))
             if outcome.status == "trained":
                 missing -= 1
-                yield outbox.receive(outcome, submodel, store)
+                yield outbox.receive(outcome, expected.samples, submodel, store)
 
 
 def awaited(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
@@ -180,21 +180,18 @@ def kept_by(client: int, store: ClientStore) -> bytes | None:
         return store.get(client)
 
 
-def ended(outcome: Outcome, forecast: Forecast, turn: int) -> Outcome:
-    """Return how a session ended, without what was sent and kept: one that was killed ends there, and has taken what it had taken."""
-    outcome = replace(outcome, payload=b"", kept=b"")
-    if outcome.status not in ("out_of_memory", "out_of_time", "crashed", "diverged"):
-        return outcome
-    steps = forecast.plan.training.steps(outcome.samples)
-    # The first step is the largest: what goes over the memory does so there. A process may die at any moment; all of its work is lost.
-    # What is no number is found after the last step, and not sent.
+def rehearsed(expected: Expected) -> ClientRecord:
+    """Return the record of a client that would have trained, in a run without an engine."""
+    return ClientRecord(expected, Outcome(expected.client, "trained"))
+
+
+def ended(expected: Expected, outcome: Outcome, forecast: Forecast, turn: int) -> ClientRecord:
+    """Return the record of a client whose job ended; the session of a failed job is cut where the job failed."""
+    bare = replace(outcome, payload=b"", kept=b"")
+    if outcome.status == "trained":
+        return ClientRecord(replace(expected, upload_bytes=len(outcome.payload)), bare)
+    steps = forecast.plan.training.steps(expected.samples)
+    # The first step is the largest, so it is the one that exceeds the memory. A process may die at any moment: all of its work is lost.
+    # NaN is detected after the last step, and nothing is sent.
     survived = 1 if outcome.status == "out_of_memory" else steps
-    return lost_after(forecast.cell_of(outcome.client, turn), outcome, survived, steps, outcome.status)
-
-
-def _total_s(outcome: Outcome) -> float:
-    return outcome.timing.total_s if outcome.timing else 0.0
-
-
-def _in_time(outcome: Outcome, deadline_s: float | None) -> bool:
-    return deadline_s is None or _total_s(outcome) <= deadline_s
+    return ClientRecord(failed_after(forecast.cell_of(expected.client, turn), expected, survived, steps), bare)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from edgefl.methods.base import GlobalState
-from edgefl.records import Outcome
+from edgefl.records import Expected
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Flight:
     turn: int
     step: int
     start_s: float
-    expected: Outcome = field(compare=False)
+    expected: Expected = field(compare=False)
     payload: bytes = field(default=b"", compare=False, repr=False)
 
     @property
     def end_s(self) -> float:
         """The clock when its session ends."""
-        return self.start_s + (self.expected.timing.total_s if self.expected.timing else 0.0)
+        return self.start_s + self.expected.total_s
 
     def to_json(self) -> dict[str, Any]:
         """Return its JSON form."""
@@ -59,16 +59,16 @@ class FleetMemory:
         busy = {client: until for client, until in self.busy.items() if until > clock_s}
         return replace(self, busy=busy, drained_j=self.drained_j if day == self.day else {}, day=day)
 
-    def after(self, outcomes: Iterable[Outcome], clock_s: float, battery: bool) -> FleetMemory:
+    def after(self, sessions: Iterable[Expected], clock_s: float, battery: bool) -> FleetMemory:
         """Return it after sessions, at the clock when their round closes."""
         busy, drained_j = dict(self.busy), dict(self.drained_j)
-        for outcome in outcomes:
-            if (timing := outcome.timing) is None:
+        for session in sessions:
+            if (timing := session.timing) is None:
                 continue
-            if outcome.start_s + timing.total_s > clock_s:
-                busy[outcome.client] = outcome.start_s + timing.total_s
+            if session.start_s + timing.total_s > clock_s:
+                busy[session.client] = session.start_s + timing.total_s
             if battery:
-                drained_j[outcome.client] = drained_j.get(outcome.client, 0.0) + timing.total_j
+                drained_j[session.client] = drained_j.get(session.client, 0.0) + timing.total_j
         return replace(self, busy=busy, drained_j=drained_j)
 
     def to_json(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from edgefl.client.fast.capture import CaptureError
 from edgefl.config import RunConfig
 from edgefl.methods.base import create
 from edgefl.models import cnn
-from edgefl.records import Outcome, Tier
+from edgefl.records import Expected, Outcome, Tier
 from edgefl.registry import methods
 from edgefl.run.prepare import prepare
 from edgefl.server.control_variates import Control
@@ -40,7 +40,7 @@ def jobs_of(run, tier, clients):
     outbox = Outbox(method, state, run.rules, control, 1)
     for client in clients:
         _, payload = outbox.send(client, tier)
-        yield outbox.job(Outcome(client, "laptop", "trained", tier, run.clients.shards.size(client)), payload, None)
+        yield outbox.job(Expected(client, "laptop", "expected", tier), payload, None)
 
 
 def close(first: Outcome, second: Outcome, rtol=2e-5):

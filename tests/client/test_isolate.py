@@ -51,8 +51,7 @@ def jobs_of(task: Task, count: int) -> list[Job]:
     method, tier = create("fedavg"), Tier(1.0)
     state = method.init(task.architecture, (tier,), generator(0, "init"))
     payload = encode(method.submodel(state, tier, np.random.default_rng(0)).tensors)
-    planned = [Outcome(number % 3, "phone", "trained", tier, samples=479, upload_bytes=7) for number in range(count)]
-    return [Job(1 + number, method, tier, payload, outcome, micro_batch=240) for number, outcome in enumerate(planned)]
+    return [Job(1 + number, number % 3, method, tier, payload, micro_batch=240) for number in range(count)]
 
 
 def inline(task: Task, jobs: list[Job]) -> list[Outcome]:
@@ -84,8 +83,7 @@ def test_what_takes_more_than_its_device_has_ends_and_the_others_get_the_same_bi
                     assert outcome == expected[number]
                     continue
                 assert outcome.status == "out_of_memory"
-                assert (outcome.steps, outcome.upload_bytes, outcome.payload, outcome.kept) == (1, 0, b"", b"")
-                assert (outcome.client, outcome.device, outcome.samples) == (number % 3, "phone", 479)
+                assert (outcome.client, outcome.steps, outcome.payload, outcome.kept) == (number % 3, 1, b"", b"")
                 if guard.watchdog:
                     assert outcome.host_memory_bytes > 4 * MIB
         for worker in (process for engine in engines.values() for process in workers_of(engine)):
@@ -105,7 +103,7 @@ def test_the_watchdog_and_the_processor_limit_stop_who_goes_on_and_errors_pass_t
     task = task_of("hard", "mlp", replace(WIDE, epochs=12), cpu_limit_s=1.0)
     jobs = [replace(job, memory_bytes=64.0 * MIB) for job in jobs_of(task, 5)]
     jobs[1] = replace(jobs[1], micro_batch=1)  # 5,748 passes: seconds
-    jobs[2] = replace(jobs[1], planned=jobs[2].planned, memory_bytes=50_000.0)  # the first of them is too much
+    jobs[2] = replace(jobs[1], client=jobs[2].client, memory_bytes=50_000.0)  # the first of them is too much
     jobs[4] = replace(jobs[4], payload=jobs[4].payload[:-1])
     with PoolEngine(task, 1, Guard(cgroups=tmp_path)) as engine:
         outcomes = engine.map(jobs)
@@ -117,8 +115,8 @@ def test_the_watchdog_and_the_processor_limit_stop_who_goes_on_and_errors_pass_t
         cgroup = tmp_path / f"edgefl-{worker.pid}"
         assert (cgroup / "memory.max").read_text() == "max"  # lifted after training
         assert int((cgroup / "cgroup.procs").read_text()) > worker.pid
-    assert (slow.status, slow.steps, slow.upload_bytes, slow.payload) == ("out_of_time", 0, 0, b"")
-    assert (large.status, large.steps, large.upload_bytes, large.payload) == ("out_of_memory", 1, 0, b"")
+    assert (slow.status, slow.steps, slow.payload) == ("out_of_time", 0, b"")
+    assert (large.status, large.steps, large.payload) == ("out_of_memory", 1, b"")
     assert 50_000 < large.host_memory_bytes < MIB
     assert [first, fourth] == inline(task, [jobs[0], jobs[3]])
 
@@ -222,8 +220,8 @@ def test_two_hundred_clients_killed_at_random_moments_leave_no_process_and_no_lo
     assert 100 < len(crashed) <= 200  # who was killed after it had sent everything has not crashed
     assert killer.workers_killed == 2
     for number, outcome in enumerate(outcomes):
-        planned = replace(pattern[number % 3].planned, status="crashed", upload_bytes=0)
-        assert outcome == (planned if number in set(crashed) else expected[number % 3])
+        gone = Outcome(pattern[number % 3].client, "crashed")
+        assert outcome == (gone if number in set(crashed) else expected[number % 3])
     assert open_files() <= files
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("torchinductor")] == []  # torch's cache
     deadline = time.monotonic() + 5
@@ -351,4 +349,4 @@ def test_a_client_in_a_cgroup_is_limited_by_it_and_what_the_kernel_kills_is_out_
     assert entered == [(os.getpid(), 12 * MIB)]
     job = jobs_of(task_of("hard"), 1)[0]
     gone = isolate._outcome(job, isolate.Ended("crashed"), killed=True)
-    assert gone == replace(job.planned, status="out_of_memory", steps=1, upload_bytes=0)
+    assert gone == Outcome(job.client, "out_of_memory", steps=1)

@@ -12,7 +12,7 @@ from edgefl.config import RunConfig
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost, training_of
-from edgefl.records import Cost, Outcome, Tier
+from edgefl.records import ClientRecord, Cost, Tier
 from edgefl.run.prepare import prepare
 from edgefl.run.rounds import train
 from edgefl.server.client_store import ClientStore
@@ -34,13 +34,13 @@ CASES = {
 }
 
 
-def played(case: str, folder: Path) -> tuple[dict[Tier, Cost], list[Outcome]]:
+def played(case: str, folder: Path) -> tuple[dict[Tier, Cost], list[ClientRecord]]:
     """Return the plan's costs and how every client's part in two rounds ended; every shard has a whole batch and more."""
     with one_thread():
         run = prepare(RunConfig.of({**RUN, "conditions": "ideal", **CASES[case]}))
         shards = run.clients.shards
         assert min(map(shards.size, range(len(shards)))) >= run.config.batch_size
-        outcomes = [o for _, _, record in train(run, ClientStore(folder / "clients.sqlite")) for o in record.outcomes]
+        outcomes = [o for _, _, record in train(run, ClientStore(folder / "clients.sqlite")) for o in record.clients]
     assert len(outcomes) == 4
     assert all(outcome.status == "trained" for outcome in outcomes)
     return dict(run.plan.costs), outcomes
@@ -49,13 +49,13 @@ def played(case: str, folder: Path) -> tuple[dict[Tier, Cost], list[Outcome]]:
 @pytest.mark.parametrize("case", CASES)
 def test_clients_hold_and_send_what_was_planned(case, tmp_path):
     costs, outcomes = played(case, tmp_path)
-    for outcome in outcomes:
-        cost = costs[outcome.tier]
+    for expected, outcome in ((record.expected, record.outcome) for record in outcomes):
+        cost = costs[expected.tier]
         # A prediction counts the batch's mask of present labels, a byte per class, which lies outside of a client's meter.
         assert cost.training_memory_bytes - outcome.measured_training_memory_bytes in (0, CLASSES)
         assert cost.peak_activation_bytes_training - outcome.measured_peak_activation_bytes in (0, CLASSES)
         # What a record says was sent are lengths of payloads; control variates are half of them.
-        assert (outcome.download_bytes, outcome.upload_bytes) == (cost.download_bytes, cost.upload_bytes)
+        assert (expected.download_bytes, expected.upload_bytes) == (cost.download_bytes, cost.upload_bytes)
 
 
 ARCHITECTURE = Architecture("cnn-digits", (1, 8, 8), CLASSES)

@@ -58,8 +58,7 @@ def jobs_of(task: Task, many: int, first: int = 0, tiers: tuple[Tier, ...] = TIE
     jobs = []
     for number in range(first, first + many):
         tier = tiers[number % len(tiers)]
-        planned = Outcome(number % task.clients, "phone", "trained", tier, samples=119, upload_bytes=7)
-        jobs.append(Job(1 + number // task.clients, method, tier, payloads[tier], planned))
+        jobs.append(Job(1 + number // task.clients, number % task.clients, method, tier, payloads[tier]))
     return jobs
 
 
@@ -354,9 +353,9 @@ def test_an_answer_that_has_no_room_is_sent_once_and_has_room_from_then_on(mail)
     packer, reader, unpacker = mail
     jobs = jobs_of(task_of(), 3)
     large = [
-        replace(jobs[0].planned, payload=bytes(300_000), kept=b"k" * 100_000, train_loss=float("nan")),
-        replace(jobs[1].planned, status="crashed"),
-        replace(jobs[2].planned, payload=b"p"),
+        Outcome(0, "trained", payload=bytes(300_000), kept=b"k" * 100_000, train_loss=float("nan")),
+        Outcome(1, "crashed"),
+        Outcome(2, "trained", payload=b"p"),
     ]
     for had_room in (False, True):
         parcel = packer.pack(jobs, reader)

@@ -9,11 +9,12 @@ from typing import Any, get_args
 
 import plotly.graph_objects as go
 import pytest
+from client_records import client_record
 from pages import Page, figures_of, printed
 
 from edgefl.errors import InputError
 from edgefl.fleet.budget import Budget
-from edgefl.records import Cost, Outcome, RoundRecord, Shortfall, Status, Tier, Timing
+from edgefl.records import ClientRecord, Cost, RoundRecord, Shortfall, Status, Tier, Timing
 from edgefl.report import dry_page, html, whatif_page, whatif_table
 from edgefl.report.dry_charts import hour_chart, policy_sentence, round_chart
 from edgefl.report.outcome_charts import outcome_charts, waste_charts, waste_table
@@ -31,17 +32,17 @@ SHORT = Shortfall("memory_bytes", 2e6, 1e6, "slow", 0.5)
 TITLES = {"fast": "Fast phone", "slow": "Slow phone"}
 
 
-def outcome(client: int, device: str, status: str, parts: tuple[float, ...] = (1.0, 2.0, 1.0), **more: Any) -> Outcome:
+def outcome(client: int, device: str, status: str, parts: tuple[float, ...] = (1.0, 2.0, 1.0), **more: Any) -> ClientRecord:
     """Each second costs 10 MACs, a joule on the device and one in the network; 100 bytes go down, 50 up if the upload began."""
     timing = Timing(*parts, 0.75 * sum(parts), 0.25 * sum(parts), sum(parts))
     sent = {"macs": int(10 * sum(parts)), "download_bytes": 100, "upload_bytes": 50 if parts[2] else 0}
     tier = Tier(1.0 if device == "fast" else 0.5)
     if status == "refused":
-        return Outcome(client, device, "refused", refusal=(SHORT,))
-    return Outcome(client, device, status, tier, 70, 6, 0.3, timing, **sent, **more)  # type: ignore[arg-type]
+        return client_record(client, device, "refused", samples=0, refusal=(SHORT,))
+    return client_record(client, device, status, tier, timing, **sent, **more)
 
 
-def record(number: int, *outcomes: Outcome, round_s: float = 4.0, clock_s: float = 104.0, **more: Any) -> dict[str, Any]:
+def record(number: int, *outcomes: ClientRecord, round_s: float = 4.0, clock_s: float = 104.0, **more: Any) -> dict[str, Any]:
     whole = RoundRecord(number, outcomes, round_s, clock_s, {}, 0.5, **more)
     return dict(json.loads(json.dumps(whole.to_json())))
 
@@ -59,7 +60,7 @@ def busy(number: int = 7, clock_s: float = 104.0, start_s: float = 100.0) -> dic
         outcome(7, "slow", "out_of_memory", (1, 0.25, 0)),
         outcome(8, "fast", "diverged", (1, 1, 1)),
     ]
-    outcomes = (*(replace(o, start_s=start_s) for o in started), outcome(9, "slow", "refused"))
+    outcomes = (*(replace(o, expected=replace(o.expected, start_s=start_s)) for o in started), outcome(9, "slow", "refused"))
     return record(number, *outcomes, clock_s=clock_s, deadline_s=6.0, waited_s=600.0)
 
 
@@ -197,7 +198,7 @@ def test_a_straggler_leaves_the_chart_but_says_when_it_ends() -> None:
 
 
 def test_where_the_server_steps_clients_begin_before_the_step() -> None:
-    o = replace(outcome(0, "fast", "trained"), start_s=98.0, staleness=2)
+    o = outcome(0, "fast", "trained", start_s=98.0, staleness=2)
     line = record(3, o, round_s=3.0, clock_s=102.0, deadline_s=5.0)
     chart = timeline(summary_of([line]), line)
     assert chart.figure is not None

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from client_records import client_record
 from pages import Page, figures_of, printed
 from plotly.offline import get_plotlyjs
 
 from edgefl.errors import InputError
-from edgefl.records import Outcome, RoundRecord, Shortfall, Tier, Timing
+from edgefl.records import RoundRecord, Shortfall, Tier, Timing
 from edgefl.report import html
 from edgefl.report.budget_charts import budget_chart
 from edgefl.report.charts import accuracy_charts
@@ -137,13 +138,13 @@ def make_rounds(count: int = 30) -> list[dict[str, Any]]:
         for client in sorted(rng.choice(len(devices), 10, replace=False).tolist()):
             device, tier = devices[client]
             if tier is None:
-                outcomes.append(Outcome(client, device, "refused", refusal=(SHORT,)))
+                outcomes.append(client_record(client, device, "refused", samples=0, refusal=(SHORT,)))
                 continue
             status = "diverged" if rng.random() < 0.02 else "trained"
             sent = int(155_392 * tier)
             timing = Timing(4.1, 60 * tier**0.1, 7.1, 5.0, 2.0)
             outcomes.append(
-                Outcome(client, device, status, Tier(tier), 70, 6, 0.3, timing, 9, sent, sent, None)  # type: ignore[arg-type]
+                client_record(client, device, status, Tier(tier), timing, macs=9, download_bytes=sent, upload_bytes=sent)
             )
         best = 0.97 - 0.75 * np.exp(-number / 5) + 0.008 * rng.standard_normal()
         accuracy = {"global": float(best)} | {f"{t:g}": float(best - 0.03 * (1 - t)) for t in (1, 0.5, 0.25)}
@@ -293,7 +294,7 @@ def test_a_run_in_which_every_client_was_refused_is_reported() -> None:
     summary = make_summary()
     summary["tiers"] = []
     summary["classes"] = [summary["classes"][3] | {"clients": 20}]
-    refused = [Outcome(client, "micro-controller", "refused", refusal=(SHORT,)) for client in range(10)]
+    refused = [client_record(client, "micro-controller", "refused", samples=0, refusal=(SHORT,)) for client in range(10)]
     rendered = html.render(summary, [RoundRecord(1, tuple(refused), 0.0, 0.0, {}, 0.1).to_json()])
     text = Page(rendered).text
     assert "The run has no tier, so there is no cost to draw." in text

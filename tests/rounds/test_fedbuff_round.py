@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import fedbuff_by_hand as hand
@@ -12,7 +11,7 @@ from rounds_of import ARCHITECTURE, assert_same, first_state, tensors
 
 from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import create
-from edgefl.records import Outcome, Tier, Timing
+from edgefl.records import Expected, Outcome, Tier, Timing
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Rules
 from edgefl.server.fedbuff import Buffer, blob_of, moved, play_step
@@ -32,7 +31,7 @@ class Always:
         found = []
         for client in asked.clients.tolist():
             timing = Timing(0.5, hand.LENGTHS_S[client] - 1.0, 0.5, 1.0, 1.0)
-            found.append(Outcome(client, "board", "trained", TIER, hand.SAMPLES[client], timing=timing, start_s=asked.start_s))
+            found.append(Expected(client, "board", "expected", TIER, hand.SAMPLES[client], timing=timing, start_s=asked.start_s))
         return found
 
 
@@ -42,9 +41,9 @@ class ByHand:
     def map(self, jobs):
         for job in jobs:
             sent = decode(job.payload, hand.SHAPES, "the server")
-            goal = tensors(hand.target(job.planned.client))
+            goal = tensors(hand.target(job.client))
             answer = {name: tensor - hand.RATE * (tensor - goal[name]) for name, tensor in sent.items()}
-            yield replace(job.planned, status="trained", steps=1, payload=encode(answer))
+            yield Outcome(job.client, "trained", steps=1, payload=encode(answer))
 
 
 def play(power, path, steps=4):
@@ -64,8 +63,8 @@ def test_the_server_moves_by_changes_that_weigh_less_the_older_they_are(power, t
     for number, (standing, record) in enumerate(play(power, tmp_path / "kept.sqlite")[0]):
         clock_s, updates = hand.STEPS[number]
         assert record.clock_s == standing.clock_s == clock_s
-        assert [(o.client, o.staleness) for o in record.outcomes] == [(client, number - sent) for client, sent in updates]
-        assert {o.status for o in record.outcomes} == {"trained"}
+        assert [(o.client, o.staleness) for o in record.clients] == [(client, number - sent) for client, sent in updates]
+        assert {o.status for o in record.clients} == {"trained"}
         assert_same(standing.state.tensors, states[number + 1])
     stale = {number - sent for number, (_, updates) in enumerate(hand.STEPS) for _, sent in updates}
     assert stale == {0, 1, 2}

@@ -14,6 +14,7 @@ from small_fleet import small, write_device, write_fleet
 from edgefl import RunConfig
 from edgefl.engine.inline import InlineEngine
 from edgefl.errors import ConfigError
+from edgefl.records import Outcome
 from edgefl.registry import methods
 from edgefl.rng import generator, shuffled
 from edgefl.run.prepare import prepare
@@ -62,8 +63,8 @@ def simulated(run, at_work, size, steps, deadline_s=None):
             sky.sort()
             end_s, client, start_s, status, begun = sky.pop(0)
             clock_s = end_s
-            if status == "trained" and deadline_s is not None and end_s - start_s > deadline_s:
-                status = "late"
+            if status == "expected":
+                status = "late" if deadline_s is not None and end_s - start_s > deadline_s else "trained"
             if status == "trained":
                 answered.append(client)
             over.append((client, start_s, end_s, status, step - begun))
@@ -84,11 +85,13 @@ def test_the_timeline_is_that_of_a_simulation_by_brute_force(fleet, clients, at_
     statuses, stale = set(), set()
     wanted = simulated(run, at_work, size, 12, deadline_s)
     for (clock_s, over), record in zip(wanted, without_training(run, 12), strict=True):
-        found = [(o.client, o.start_s, o.start_s + o.timing.total_s, o.status, o.staleness) for o in record.outcomes]
+        found = [
+            (o.client, o.expected.start_s, o.expected.start_s + o.expected.total_s, o.status, o.staleness) for o in record.clients
+        ]
         assert sorted(found) == sorted(over)
         assert record.clock_s == clock_s
-        statuses |= {o.status for o in record.outcomes}
-        stale |= {o.staleness for o in record.outcomes}
+        statuses |= {o.status for o in record.clients}
+        stale |= {o.staleness for o in record.clients}
     assert {"trained", "dropped", "interrupted"} <= statuses
     assert ("late" in statuses) == (deadline_s is not None)
     if at_work > 1 and size < clients:
@@ -100,10 +103,12 @@ def test_as_many_are_at_work_as_shall_be_and_nobody_twice(fleet):
     standing, records = Standing(run.first_state()), []
     for number in range(1, 15):
         standing, record = play(run, standing, number, engine=False)
-        assert sum(o.status == "trained" for o in record.outcomes) == 4
+        assert sum(o.status == "trained" for o in record.clients) == 4
         assert len(standing.fleet.flights) == 7  # whoever answered last is replaced after the step
         records.append(record)
-    spans = [(o.start_s, o.start_s + o.timing.total_s, o.client) for record in records for o in record.outcomes]
+    spans = [
+        (o.expected.start_s, o.expected.start_s + o.expected.total_s, o.client) for record in records for o in record.clients
+    ]
     spans += [(f.start_s, f.end_s, f.client) for f in standing.fleet.flights]
     for moment in np.linspace(0.001, standing.clock_s - 0.001, 400):
         at_work = [client for start_s, end_s, client in spans if start_s <= moment < end_s]
@@ -115,17 +120,17 @@ def test_as_many_are_at_work_as_shall_be_and_nobody_twice(fleet):
 def test_a_step_with_nobody_else_to_ask_ends_with_the_updates_that_there_are(fleet):
     run = small(fleet, mode="async", clients=5, per_round=5, buffer=5)
     for record in without_training(run, 3):
-        trained = [o.client for o in record.outcomes if o.status == "trained"]
+        trained = [o.client for o in record.clients if o.status == "trained"]
         assert sorted(trained) == [0, 1, 2, 3, 4]
 
 
 def test_who_takes_longer_than_the_deadline_is_late_and_at_work_to_its_end(fleet):
     run = small(fleet, mode="async", clients=30, per_round=8, buffer=6, deadline_s=0.35, on_shortfall=("send",))
-    everyone = [o for record in without_training(run, 8) for o in record.outcomes]
+    everyone = [o for record in without_training(run, 8) for o in record.clients]
     late = [o for o in everyone if o.status == "late"]
     assert late
-    assert all(o.timing.total_s > 0.35 and o.upload_bytes and o.macs for o in late)
-    assert all(o.timing.total_s <= 0.35 for o in everyone if o.status == "trained")
+    assert all(o.expected.total_s > 0.35 and o.expected.upload_bytes and o.expected.macs for o in late)
+    assert all(o.expected.total_s <= 0.35 for o in everyone if o.status == "trained")
 
 
 def test_nothing_stale_and_everybody_in_the_buffer_is_a_synchronous_round(tmp_path):
@@ -138,9 +143,9 @@ def test_nothing_stale_and_everybody_in_the_buffer_is_a_synchronous_round(tmp_pa
     for name, tensor in together.state.tensors.items():
         assert torch.allclose(buffered.state.tensors[name], tensor, rtol=1e-5, atol=1e-6)
         assert not torch.allclose(start[name], tensor, rtol=1e-5, atol=1e-6)
-    assert {o.client: o.train_loss for o in one.outcomes} == {o.client: o.train_loss for o in other.outcomes}
-    assert {o.staleness for o in one.outcomes} == {0}
-    assert {o.staleness for o in other.outcomes} == {None}
+    assert {o.client: o.outcome.train_loss for o in one.clients} == {o.client: o.outcome.train_loss for o in other.clients}
+    assert {o.staleness for o in one.clients} == {0}
+    assert {o.staleness for o in other.clients} == {None}
     assert (one.round_s, one.clock_s) == (other.round_s, other.clock_s)
 
 
@@ -159,7 +164,7 @@ def test_methods_that_take_old_updates_train_with_them(fleet, method, keys, tmp_
     for number in range(1, 4):
         before = standing
         standing, record = play(run, standing, number, store=store)
-        stale |= {o.staleness for o in record.outcomes if o.status == "trained"}
+        stale |= {o.staleness for o in record.clients if o.status == "trained"}
         assert all(bool(torch.isfinite(tensor).all()) for tensor in standing.state.tensors.values())
         assert any(not torch.equal(before.state.tensors[n], tensor) for n, tensor in standing.state.tensors.items())
     assert stale >= {0, 1}
@@ -181,7 +186,7 @@ class AddsOne:
             shapes = self.run.method.shapes(self.run.architecture, job.tier)
             sent = decode(job.payload, shapes, "the server")
             answer = encode({name: tensor + 1 for name, tensor in sent.items()})
-            yield replace(job.planned, status="trained", steps=1, payload=answer)
+            yield Outcome(job.client, "trained", steps=1, payload=answer)
 
 
 def test_an_old_update_moves_the_part_of_the_model_that_was_sent(fleet, tmp_path):
@@ -192,10 +197,10 @@ def test_an_old_update_moves_the_part_of_the_model_that_was_sent(fleet, tmp_path
     for number in range(1, 7):
         before = standing.state
         standing, record = run.play(run.method, standing, AddsOne(run), store, number)
-        (outcome,) = (o for o in record.outcomes if o.status == "trained")
+        (outcome,) = (o for o in record.clients if o.status == "trained")
         stale += outcome.staleness > 0
         drawn = generator(0, number - outcome.staleness, outcome.client, "submodel")
-        sent = run.method.submodel(before, outcome.tier, drawn, outcome.client)
+        sent = run.method.submodel(before, outcome.expected.tier, drawn, outcome.client)
         wanted = {name: torch.zeros_like(tensor) for name, tensor in before.tensors.items()}
         for place in sent.places.values():
             wanted[place.target][place.index] = (1 + outcome.staleness) ** -0.5
@@ -229,11 +234,11 @@ def test_where_everybody_diverges_a_step_is_given_up(fleet):
     start = run.first_state()
     standing, record = play(run)
     assert all(torch.equal(tensor, start.tensors[name]) for name, tensor in standing.state.tensors.items())
-    assert "trained" not in {o.status for o in record.outcomes}
+    assert "trained" not in {o.status for o in record.clients}
     assert standing.clock_s > 0
     later, second = play(run, standing, 2)
     assert later.clock_s > standing.clock_s
-    assert len(second.outcomes) > 0
+    assert len(second.clients) > 0
 
 
 def test_where_nobody_has_the_memory_a_step_is_given_up(tmp_path):
@@ -241,13 +246,13 @@ def test_where_nobody_has_the_memory_a_step_is_given_up(tmp_path):
     profile = write_fleet(tmp_path, {"tiny": 1.0}, behaviour={})
     run = small(profile, mode="async", clients=6, per_round=3, buffer=2, on_shortfall=("send",), partition="index:4")
     _, record = play(run)
-    assert {o.status for o in record.outcomes} == {"out_of_memory"}
+    assert {o.status for o in record.clients} == {"out_of_memory"}
 
 
 def test_where_nobody_ever_answers_in_time_a_step_is_given_up(fleet):
     run = small(fleet, mode="async", clients=20, per_round=3, buffer=2, deadline_s=0.101, on_shortfall=("send",))
     first, second = without_training(run, 2)
-    assert {o.status for o in first.outcomes} <= {"late", "dropped", "interrupted"}
+    assert {o.status for o in first.clients} <= {"late", "dropped", "interrupted"}
     assert 0 < first.clock_s < second.clock_s
 
 
@@ -256,8 +261,8 @@ def test_many_lost_sessions_between_answers_are_not_given_up(tmp_path):
     profile = write_fleet(tmp_path, {"board": 1.0}, behaviour={"drop_out": 0.5, "interrupted": 0.3})
     run = small(profile, mode="async", clients=400, per_round=1, buffer=60, partition="index:4")
     (record,) = without_training(run, 1)
-    assert sum(o.status == "trained" for o in record.outcomes) == 60
-    assert len(record.outcomes) > 200
+    assert sum(o.status == "trained" for o in record.clients) == 60
+    assert len(record.clients) > 200
 
 
 def test_where_nobody_is_eligible_the_clock_goes_on_and_nobody_is_looked_for_in_vain(tmp_path):
@@ -274,9 +279,9 @@ def test_where_nobody_is_eligible_the_clock_goes_on_and_nobody_is_looked_for_in_
         availability=str(tmp_path / "trace.csv"),
     )
     first, second = without_training(run, 2)
-    assert [(o.client, o.status) for o in first.outcomes] == [(0, "trained"), (1, "trained")]
-    assert [o.start_s for o in first.outcomes] == [pytest.approx(1000, abs=600), pytest.approx(5000, abs=600)]
-    assert {o.client for o in second.outcomes} == {0, 1}
+    assert [(o.client, o.status) for o in first.clients] == [(0, "trained"), (1, "trained")]
+    assert [o.expected.start_s for o in first.clients] == [pytest.approx(1000, abs=600), pytest.approx(5000, abs=600)]
+    assert {o.client for o in second.clients} == {0, 1}
     assert second.clock_s > first.clock_s > 5000
 
 
@@ -288,7 +293,7 @@ def test_everybody_at_work_is_not_searched_for_more(fleet, monkeypatch):
     real = conditions.shuffled
     monkeypatch.setattr(conditions, "shuffled", lambda *given: looked.append(1) or real(*given))
     run = small(fleet, mode="async", clients=12, per_round=12, buffer=6)
-    turns = sum(len(record.outcomes) for record in without_training(run, 5)) + 12
+    turns = sum(len(record.clients) for record in without_training(run, 5)) + 12
     assert len(looked) <= turns
 
 
@@ -298,11 +303,13 @@ def test_refused_clients_are_asked_once_a_step(tmp_path):
     profile = write_fleet(tmp_path, {"board": 0.5, "tiny": 0.5}, behaviour={})
     run = small(profile, mode="async", clients=10, per_round=4, buffer=3)
     for record in without_training(run, 4):
-        refused = [o.client for o in record.outcomes if o.status == "refused"]
+        refused = [o.client for o in record.clients if o.status == "refused"]
         assert len(refused) == len(set(refused)) <= 5
-        assert {o.device for o in record.outcomes if o.status == "trained"} == {"board"}
+        assert {o.expected.device for o in record.clients if o.status == "trained"} == {"board"}
         assert all(
-            o.staleness is None and o.refusal[0].budget == "memory_bytes" for o in record.outcomes if o.status == "refused"
+            o.staleness is None and o.expected.refusal[0].budget == "memory_bytes"
+            for o in record.clients
+            if o.status == "refused"
         )
 
 
@@ -312,8 +319,8 @@ def test_batteries_are_drained_by_sessions_that_are_over(tmp_path):
     standing, spent = Standing(run.first_state()), {}
     for number in range(1, 4):
         standing, record = play(run, standing, number, engine=False)
-        for o in record.outcomes:
-            if o.timing:
-                spent[o.client] = spent.get(o.client, 0.0) + o.timing.total_j
+        for o in record.clients:
+            if o.expected.timing:
+                spent[o.client] = spent.get(o.client, 0.0) + o.expected.timing.total_j
     assert standing.fleet.drained_j == pytest.approx(spent)
     assert replace(standing.fleet, flights=()).at(86_400.0, day=1).drained_j == {}

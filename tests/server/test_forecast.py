@@ -13,7 +13,7 @@ from edgefl.fleet import conditions as conditions_module
 from edgefl.fleet.availability import Always, Daily
 from edgefl.fleet.conditions import PATIENCE_S, Conditions
 from edgefl.rng import normals, uniforms
-from edgefl.server.forecast import Asked, cut, lost_after
+from edgefl.server.forecast import Asked, cut, failed_after
 from edgefl.server.state import FleetMemory
 
 ALL = np.arange(12)
@@ -56,7 +56,7 @@ def test_a_session_s_seconds_and_joules_are_those_worked_out_by_hand(board):
         assert timing.network_j == pytest.approx(24e-6 * (cost.download_bytes + cost.upload_bytes), rel=1e-12)
         assert timing.total_j == timing.compute_j + timing.radio_j
         assert timing.end_to_end_j == pytest.approx(timing.total_j + timing.network_j)
-        assert (outcome.status, outcome.macs, outcome.samples) == ("trained", macs, samples)
+        assert (outcome.status, outcome.macs, outcome.samples) == ("expected", macs, samples)
         assert (outcome.download_bytes, outcome.upload_bytes) == (cost.download_bytes, cost.upload_bytes)
     assert throttled > 0
 
@@ -131,11 +131,11 @@ def test_lost_sessions_end_where_their_moment_says(tmp_path):
     for client, outcome in expected(run, range(60), turn=2).items():
         fate, moment = (uniforms(0, np.array([client]), 2, key)[0] for key in ("fate", "moment"))
         full = whole[client].timing
-        wanted = "interrupted" if fate < 0.4 else "dropped" if fate < 0.7 else "trained"
+        wanted = "interrupted" if fate < 0.4 else "dropped" if fate < 0.7 else "expected"
         at_s = {
             "interrupted": full.download_s + moment * full.train_s,
             "dropped": moment * full.total_s,
-            "trained": full.total_s,
+            "expected": full.total_s,
         }[wanted]
         assert outcome.status == wanted
         assert outcome.timing.total_s == pytest.approx(at_s, rel=1e-12)
@@ -143,7 +143,7 @@ def test_lost_sessions_end_where_their_moment_says(tmp_path):
             assert outcome.download_bytes == whole[client].download_bytes
             assert outcome.upload_bytes == 0
         seen.add(wanted)
-    assert seen == {"interrupted", "dropped", "trained"}
+    assert seen == {"interrupted", "dropped", "expected"}
 
 
 @pytest.mark.parametrize("part", ["download", "training", "upload", "beginning", "end"])
@@ -183,7 +183,7 @@ def test_what_was_done_to_the_end_was_all_of_it(board):
     run = small(board, clients=200)
     cells = run.plan.cells_of(np.arange(200), 1)
     for cell, whole in zip(cells, expected(run, range(200)).values(), strict=True):
-        lost = lost_after(cell, whole, 5, 5, "crashed")
+        lost = failed_after(cell, whole, 5, 5)
         assert (lost.macs, lost.download_bytes, lost.upload_bytes) == (whole.macs, whole.download_bytes, 0)
         assert lost.timing.upload_s == 0.0
         assert lost.timing.train_s == whole.timing.train_s
@@ -206,7 +206,7 @@ def test_who_stops_being_eligible_is_interrupted(board):
             assert outcome.timing.total_s == pytest.approx(left_s)
         else:
             assert outcome == plain[client]
-    assert {o.status for o in found.values()} == {"interrupted", "trained"}
+    assert {o.status for o in found.values()} == {"interrupted", "expected"}
     assert all(o.download_bytes < plain[o.client].download_bytes and not o.macs for o in found.values() if o.client % 2)
 
 
@@ -219,7 +219,7 @@ def test_a_client_s_session_is_the_same_whoever_else_is_asked_and_in_any_order(t
     keys = {"clients": 40, "method": "heterofl", "tiers": (1.0, 0.5), "dynamic_devices": True, "tier_assignment": "dynamic"}
     run = small(profile, **keys)
     together = expected(run, range(40), turn=9)
-    assert len({o.status for o in together.values()}) == 4  # trained, refused, dropped, interrupted
+    assert len({o.status for o in together.values()}) == 4  # expected, refused, dropped, interrupted
     alone = {client: expected(run, [client], turn=9)[client] for client in range(40)}
     backwards = expected(small(profile, **keys), range(39, -1, -1), turn=9)
     assert together == alone == backwards
@@ -243,7 +243,7 @@ def test_a_battery_that_a_session_would_drain_too_far_refuses_it_until_the_night
         assert (found[client].timing, found[client].macs, found[client].download_bytes) == (None, 0, 0)
     client = next(c for c in range(12) if levels_j[c] > needs_j[c])
     memory, times = FleetMemory(), 0
-    while expected(run, [client], drained_j=memory.drained_j)[client].status == "trained":
+    while expected(run, [client], drained_j=memory.drained_j)[client].status == "expected":
         outcome = expected(run, [client], start_s=60.0 * times, drained_j=memory.drained_j)[client]
         memory = memory.at(60.0 * times).after([outcome], 60.0 * (times + 1), battery=True)
         times += 1
@@ -252,7 +252,7 @@ def test_a_battery_that_a_session_would_drain_too_far_refuses_it_until_the_night
     assert memory.at(86_399.0, day=0).drained_j == memory.drained_j
     tomorrow = memory.at(86_400.0, day=1)
     assert (tomorrow.drained_j, tomorrow.day) == ({}, 1)
-    assert expected(run, [client], start_s=86_400.0, drained_j=tomorrow.drained_j)[client].status == "trained"
+    assert expected(run, [client], start_s=86_400.0, drained_j=tomorrow.drained_j)[client].status == "expected"
 
 
 def test_batteries_of_clients_that_charge_or_have_none_refuse_nothing(tmp_path):
@@ -263,10 +263,10 @@ def test_batteries_of_clients_that_charge_or_have_none_refuse_nothing(tmp_path):
         run = small(profile, **keys)
         assert not run.conditions.battery
         assert {o.status for o in expected(replace(run, conditions=replace(run.conditions, availability=Always()))).values()} == {
-            "trained"
+            "expected"
         }
     write_device(tmp_path, "board")
-    assert {o.status for o in expected(small(profile)).values()} == {"trained"}
+    assert {o.status for o in expected(small(profile)).values()} == {"expected"}
     assert FleetMemory().after(expected(small(profile)).values(), 0.0, battery=False).drained_j == {}
 
 

@@ -14,13 +14,13 @@ from small_fleet import small, write_device, write_fleet
 from edgefl import RunConfig
 from edgefl.engine.inline import InlineEngine
 from edgefl.methods.base import create
-from edgefl.records import Outcome, RoundRecord, Tier, Timing, Work
+from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Tier, Timing, Totals
 from edgefl.run.dry_run import outcome_of
 from edgefl.run.prepare import prepare
 from edgefl.run.rounds import without_training
 from edgefl.run.whatif import whatif
 from edgefl.server.client_store import ClientStore
-from edgefl.server.rounds import Round, ask
+from edgefl.server.rounds import Round, ask, rehearsed
 from edgefl.server.state import FleetMemory, Standing
 
 
@@ -33,8 +33,8 @@ def play(run, standing=None, number=1, engine=True):
 
 def by_status(record):
     found = {}
-    for outcome in record.outcomes:
-        found.setdefault(outcome.status, []).append(outcome.client)
+    for client in record.clients:
+        found.setdefault(client.status, []).append(client.client)
     return found
 
 
@@ -53,8 +53,8 @@ def without(run, *clients):
     return copy
 
 
-def outcome(client, seconds, status="trained"):
-    return Outcome(client, "board", status, Tier(1.0), 10, timing=Timing(0.1, seconds - 0.2, 0.1, 1.0, 0.5))
+def session_of(client, seconds, status="expected"):
+    return Expected(client, "board", status, Tier(1.0), 10, timing=Timing(0.1, seconds - 0.2, 0.1, 1.0, 0.5))
 
 
 @pytest.fixture
@@ -69,17 +69,17 @@ def fleet(tmp_path):
 
 
 def test_a_round_closes_with_the_answer_that_makes_as_many_as_are_wanted():
-    asked = tuple(outcome(c, s) for c, s in ((0, 9.0), (1, 3.0), (2, 5.0), (3, 4.0)))
+    asked = tuple(session_of(c, s) for c, s in ((0, 9.0), (1, 3.0), (2, 5.0), (3, 4.0)))
     round_ = Round(1, 0.0, asked, deadline_s=60.0)
     assert [o.client for o in round_.arrivals] == [1, 3, 2, 0]
-    final, closes_s = round_.closed(round_.arrivals[:2], 2)
+    final, closes_s = round_.closed(list(map(rehearsed, round_.arrivals[:2])), 2)
     assert closes_s == pytest.approx(4.0)
     assert [o.status for o in final] == ["late", "trained", "late", "trained"]
-    assert [o.timing for o in final] == [o.timing for o in asked]  # who is late works to its end
+    assert [o.expected.timing for o in final] == [o.timing for o in asked]  # who is late works to its end
 
 
 def test_equal_answers_arrive_in_the_order_of_clients():
-    round_ = Round(1, 0.0, (outcome(5, 3.0), outcome(2, 3.0), outcome(9, 3.0)), None)
+    round_ = Round(1, 0.0, (session_of(5, 3.0), session_of(2, 3.0), session_of(9, 3.0)), None)
     assert [o.client for o in round_.arrivals] == [2, 5, 9]
 
 
@@ -89,30 +89,31 @@ def test_equal_answers_arrive_in_the_order_of_clients():
      (2.0, 2.0, ["late", "late", "dropped"]), (20.0, 9.0, ["trained", "trained", "dropped"])],
 )  # fmt: skip
 def test_with_fewer_than_are_wanted_it_lasts_to_the_last_end_or_the_deadline(deadline_s, closes_s, statuses):
-    round_ = Round(1, 0.0, (outcome(0, 9.0), outcome(1, 3.0), outcome(2, 7.0, "dropped")), deadline_s)
-    final, found_s = round_.closed(round_.arrivals, 3)
+    round_ = Round(1, 0.0, (session_of(0, 9.0), session_of(1, 3.0), session_of(2, 7.0, "dropped")), deadline_s)
+    final, found_s = round_.closed(list(map(rehearsed, round_.arrivals)), 3)
     assert found_s == pytest.approx(closes_s)
     assert [o.status for o in final] == statuses
 
 
 def test_a_round_of_nobody_takes_no_time():
     assert Round(1, 0.0, (), 60.0).closed([], 3) == ((), 0.0)
-    refused = replace(outcome(0, 1.0, "refused"), timing=None)
-    assert Round(1, 0.0, (refused,), 60.0).closed([], 1) == ((refused,), 600.0)  # the server looks again
+    refused = replace(session_of(0, 1.0, "refused"), timing=None)
+    assert Round(1, 0.0, (refused,), 60.0).closed([], 1) == ((ClientRecord(refused),), 600.0)  # the server looks again
 
 
 def test_the_first_answers_are_aggregated_and_the_rest_is_late_and_busy(fleet):
     run = small(fleet, per_round=4)
     standing, record = play(run)
-    times = sorted((o.timing.total_s, o.client) for o in record.outcomes)
+    times = sorted((o.expected.total_s, o.client) for o in record.clients)
     assert len(times) == 6  # 1.5 times as many
     assert by_status(record) == {"trained": sorted(c for _, c in times[:4]), "late": sorted(c for _, c in times[4:])}
     assert (record.round_s, record.clock_s, record.waited_s) == (times[3][0], times[3][0], 0.0)
     assert standing.clock_s == record.clock_s
     assert standing.fleet.busy == {client: seconds for seconds, client in times[4:]}
-    assert standing.fleet.drained_j == {o.client: o.timing.total_j for o in record.outcomes}
-    late = [o for o in record.outcomes if o.status == "late"]
-    assert all(o.macs > 0 and o.upload_bytes > 0 and o.train_loss is None and not o.steps for o in late)
+    assert standing.fleet.drained_j == {o.client: o.expected.timing.total_j for o in record.clients}
+    late = [o for o in record.clients if o.status == "late"]
+    assert all(o.expected.macs > 0 and o.expected.upload_bytes > 0 and o.outcome is None for o in late)
+    assert all(o.to_json()["train_loss"] is None and not o.to_json()["steps"] for o in late)
     alone, _ = play(without(run, *standing.fleet.busy))
     assert all(torch.equal(tensor, standing.state.tensors[name]) for name, tensor in alone.state.tensors.items())
 
@@ -123,9 +124,9 @@ def test_who_is_late_cannot_be_asked_until_it_is_done(fleet):
     busy = set(standing.fleet.busy)
     assert len(busy) == 2
     _, second = play(run, standing, 2, engine=False)
-    assert {o.client for o in second.outcomes} == set(range(6)) - busy
+    assert {o.client for o in second.clients} == set(range(6)) - busy
     assert second.waited_s == 0.0
-    assert {o.start_s for o in second.outcomes} == {record.clock_s}
+    assert {o.expected.start_s for o in second.clients} == {record.clock_s}
     # Five are wanted and four are free: the server waits for the first of the two.
     more = replace(run, config=run.config.model_copy(update={"per_round": 5}))
     _, third = play(more, standing, 2, engine=False)
@@ -136,12 +137,12 @@ def test_who_is_late_cannot_be_asked_until_it_is_done(fleet):
 
 def test_who_answers_after_the_deadline_is_late(fleet):
     whole = ask(small(fleet, over_selection=1.0, per_round=12).forecast, Standing(None), 12, 1)
-    middle_s = sorted(o.timing.total_s for o in whole.outcomes)[6]
+    middle_s = sorted(o.timing.total_s for o in whole.expected)[6]
     run = small(fleet, over_selection=1.0, per_round=12, deadline_s=middle_s, on_shortfall=("send",))
     _, record = play(run, engine=False)
     assert record.deadline_s == middle_s == record.round_s
     assert len(by_status(record)["trained"]) == 7  # the one that takes just as long among them
-    assert all((o.timing.total_s > middle_s) == (o.status == "late") for o in record.outcomes)
+    assert all((o.expected.total_s > middle_s) == (o.status == "late") for o in record.clients)
 
 
 # Who is lost in training makes room for the next -------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ def test_a_client_that_runs_out_of_memory_makes_room_and_leaves_no_trace(tmp_pat
     found = by_status(record)
     assert len(found["out_of_memory"]) > 1
     assert len(found["trained"]) == 5 == len(by_status(dry)["trained"])
-    assert {o.device for o in record.outcomes if o.status == "out_of_memory"} == {"tiny"}
+    assert {o.expected.device for o in record.clients if o.status == "out_of_memory"} == {"tiny"}
     assert record.round_s > dry.round_s
     clean, same = play(without(run, *found["out_of_memory"]))
     assert by_status(same)["trained"] == found["trained"]
@@ -165,16 +166,16 @@ def test_a_client_that_runs_out_of_memory_makes_room_and_leaves_no_trace(tmp_pat
     assert all(torch.equal(tensor, standing.state.tensors[name]) for name, tensor in clean.state.tensors.items())
     start = run.first_state()
     assert any(not torch.equal(tensor, start.tensors[name]) for name, tensor in clean.state.tensors.items())
-    planned = {o.client: o for o in dry.outcomes}
-    for lost in (o for o in record.outcomes if o.status == "out_of_memory"):
-        full = planned[lost.client]
+    planned = {o.client: o.expected for o in dry.clients}
+    for record_of in (o for o in record.clients if o.status == "out_of_memory"):
+        lost, full = record_of.expected, planned[record_of.client]
         steps = -(-full.samples // 32)
         assert lost.timing.download_s == full.timing.download_s
         assert lost.timing.train_s == pytest.approx(full.timing.train_s / steps)
-        assert (lost.timing.upload_s, lost.upload_bytes, lost.steps) == (0.0, 0, 1)
+        assert (lost.timing.upload_s, lost.upload_bytes, record_of.outcome.steps) == (0.0, 0, 1)
         assert lost.macs == pytest.approx(full.macs / steps, abs=1)
         assert lost.download_bytes == full.download_bytes
-        assert lost.measured_training_memory_bytes > lost.memory_bytes == 1000
+        assert record_of.outcome.measured_training_memory_bytes > lost.memory_bytes == 1000
         assert lost.client not in standing.fleet.busy
 
 
@@ -188,7 +189,7 @@ class Spoiling:
     def map(self, jobs):
         for job in jobs:
             training = self.clients.task.training
-            if job.planned.client in self.spoilt:
+            if job.client in self.spoilt:
                 self.clients.task = replace(self.clients.task, training=replace(training, lr=1e30))
             found = self.clients.run(job)
             self.clients.task = replace(self.clients.task, training=training)
@@ -198,7 +199,7 @@ class Spoiling:
 def test_a_client_that_diverges_makes_room_and_sends_nothing(fleet):
     run = small(fleet, per_round=4)
     _, dry = play(run, engine=False)
-    first, second = sorted((o for o in dry.outcomes if o.status == "trained"), key=lambda o: o.timing.total_s)[:2]
+    first, second = sorted((o for o in dry.clients if o.status == "trained"), key=lambda o: o.expected.total_s)[:2]
     spoilt = frozenset({first.client, second.client})
     store = ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite")
     standing, record = run.play(run.method, Standing(run.first_state()), Spoiling(run.clients, spoilt), store, 1)
@@ -208,8 +209,8 @@ def test_a_client_that_diverges_makes_room_and_sends_nothing(fleet):
     assert "late" not in found
     clean, _ = play(without(run, *spoilt))
     assert all(torch.equal(tensor, standing.state.tensors[name]) for name, tensor in clean.state.tensors.items())
-    for lost in (o for o in record.outcomes if o.status == "diverged"):
-        full = next(o for o in dry.outcomes if o.client == lost.client)
+    for lost in (o.expected for o in record.clients if o.status == "diverged"):
+        full = next(o.expected for o in dry.clients if o.client == lost.client)
         assert (lost.upload_bytes, lost.timing.upload_s) == (0, 0.0)
         assert (lost.macs, lost.download_bytes) == (full.macs, full.download_bytes)
         assert lost.timing.radio_j == pytest.approx(100e-9 * full.download_bytes)
@@ -221,7 +222,7 @@ def test_a_round_that_everybody_is_lost_in_leaves_the_model_as_it_was(fleet):
     start = run.first_state()
     assert all(torch.equal(tensor, start.tensors[name]) for name, tensor in standing.state.tensors.items())
     assert by_status(record).keys() == {"diverged"}
-    assert record.round_s == max(o.timing.total_s for o in record.outcomes)
+    assert record.round_s == max(o.expected.total_s for o in record.clients)
     assert standing.clock_s == record.clock_s > 0
 
 
@@ -229,7 +230,7 @@ def test_an_empty_round_leaves_everything_as_it_was_but_the_clock(fleet):
     run = small(fleet, clients=4, per_round=4)
     away = FleetMemory(busy=dict.fromkeys(range(4), 1e9))
     standing, record = play(run, Standing(run.first_state(), clock_s=5.0, fleet=away))
-    assert (record.outcomes, record.round_s) == ((), 0.0)
+    assert (record.clients, record.round_s) == ((), 0.0)
     assert record.waited_s == 7 * 86_400
     assert standing.clock_s == record.clock_s == 5.0 + 7 * 86_400
     assert record.to_json()["useful"]["clients"] == 0
@@ -252,13 +253,8 @@ def test_dry_rounds_are_the_real_ones_but_for_what_training_measures(tmp_path, m
     real, seen = Standing(run.first_state()), set()
     for dry in without_training(run, 4):
         real, record = play(run, real, dry.round)
-        measured = {
-            "steps": 0,
-            "train_loss": None,
-            "measured_peak_activation_bytes": None,
-            "measured_training_memory_bytes": None,
-        }
-        assert tuple(replace(o, **measured) for o in record.outcomes) == dry.outcomes
+        bare = [replace(o, outcome=o.outcome and Outcome(o.client, o.outcome.status)) for o in record.clients]
+        assert tuple(bare) == dry.clients
         assert (record.round_s, record.clock_s, record.waited_s) == (dry.round_s, dry.clock_s, dry.waited_s)
         assert record.groups() == dry.groups()
         seen |= set(by_status(dry))
@@ -277,12 +273,12 @@ def test_every_phase_of_a_method_can_be_rehearsed(method):
 
 
 def test_sums_of_a_record_are_those_of_its_clients_told_apart_by_use():
-    done = replace(outcome(0, 2.0), macs=10, download_bytes=100, upload_bytes=50)
-    smaller = replace(done, client=4, tier=Tier(0.5), macs=4)
-    late = replace(outcome(1, 3.0, "late"), macs=20, download_bytes=100, upload_bytes=50)
-    refused = replace(outcome(2, 1.0, "refused"), tier=None, timing=None)
+    whole = replace(session_of(0, 2.0), macs=10, download_bytes=100, upload_bytes=50)
+    done, smaller = rehearsed(whole), rehearsed(replace(whole, client=4, tier=Tier(0.5), macs=4))
+    late = ClientRecord(replace(session_of(1, 3.0), macs=20, download_bytes=100, upload_bytes=50))
+    refused = ClientRecord(replace(session_of(2, 1.0, "refused"), tier=None, timing=None))
     record = RoundRecord(3, (done, late, refused, smaller), 2.0, 7.0, {}, 0.1)
-    assert Work.of((done, smaller)) == Work(2, 14, 200, 100, 3.0, 3.0, 4.0)
+    assert Totals.of((done, smaller)) == Totals(2, 14, 200, 100, 3.0, 3.0, 4.0)
     found = record.to_json()
     assert [(g["status"], g["tier"], g["clients"], g["macs"]) for g in found["groups"]] == [
         ("refused", None, 1, 0), ("trained", 0.5, 1, 4), ("late", 1, 1, 20), ("trained", 1, 1, 10),
@@ -311,15 +307,15 @@ def test_a_policy_s_figures_are_those_worked_out_from_the_records(tmp_path):
     config = RunConfig.of(keys)
     row = outcome_of("mine", prepare(config), 5)
     records = list(without_training(small(profile, clients=40, per_round=10, partition="dirichlet:0.5"), 5))
-    everyone = [o for record in records for o in record.outcomes]
+    everyone = [o for record in records for o in record.clients]
     used = [o for o in everyone if o.status == "trained"]
 
     def share(device):
-        of = [o for o in everyone if o.device == device]
+        of = [o for o in everyone if o.expected.device == device]
         return sum(o.status == "trained" for o in of) / len(of)
 
-    seconds = sum(o.timing.total_s for o in everyone)
-    used_s = sum(o.timing.total_s for o in used)
+    seconds = sum(o.expected.total_s for o in everyone)
+    used_s = sum(o.expected.total_s for o in used)
     assert (row["label"], row["tiers"], row["deadline_s"], row["over_selection"]) == ("mine", [1], None, 1.3)
     assert row["round_s"] == sorted(record.round_s for record in records)[2]
     assert row["inclusion"] == len(used) / len(everyone)
@@ -328,7 +324,7 @@ def test_a_policy_s_figures_are_those_worked_out_from_the_records(tmp_path):
     assert row["useful_share"] == pytest.approx(used_s / seconds)
     assert row["wasted_share"] == pytest.approx(1 - used_s / seconds)
     assert 0.02 < row["wasted_share"] < 0.9
-    assert row["energy_j"] == pytest.approx(sum(o.timing.total_j for o in everyone) / len(used))
+    assert row["energy_j"] == pytest.approx(sum(o.expected.timing.total_j for o in everyone) / len(used))
     assert row["rounds_per_hour"] == pytest.approx(3600 * 5 / records[-1].clock_s)
 
 
@@ -356,9 +352,9 @@ def test_what_if_tries_every_combination(fleet):
 def test_a_million_clients_are_rehearsed_without_being_listed():
     run = small("phone", clients=1_000_000, per_round=200, partition="index:60", availability="daily", start_hour=3)
     records = list(without_training(run, 3))
-    assert [len(record.outcomes) for record in records] == [260, 260, 260]
-    first = {o.client for o in records[0].outcomes}
-    assert len(first & {o.client for o in records[1].outcomes}) < 5
+    assert [len(record.clients) for record in records] == [260, 260, 260]
+    first = {o.client for o in records[0].clients}
+    assert len(first & {o.client for o in records[1].clients}) < 5
     assert np.mean(sorted(first)) == pytest.approx(500_000, abs=4 * 1_000_000 / np.sqrt(12 * 260))
 
 

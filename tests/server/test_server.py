@@ -45,8 +45,8 @@ def test_a_round_leaves_the_state_it_started_from_alone(run):
     after, record = play(run, state)
     assert all(torch.equal(before[n], state.tensors[n]) for n in before)
     assert any(not torch.equal(before[n], after.tensors[n]) for n in before)
-    assert [o.client for o in record.outcomes] == [0, 1, 2, 3, 4, 5]
-    assert all(not o.payload for o in record.outcomes)
+    assert [o.client for o in record.clients] == [0, 1, 2, 3, 4, 5]
+    assert all(not o.outcome.payload for o in record.clients)
 
 
 def test_a_round_in_which_nobody_may_train_changes_nothing(run):
@@ -55,7 +55,7 @@ def test_a_round_in_which_nobody_may_train_changes_nothing(run):
     state = shut.first_state()
     after, record = play(shut, state)
     assert after is state
-    assert {o.status for o in record.outcomes} == {"refused"}
+    assert {o.status for o in record.clients} == {"refused"}
     assert record.round_s == 600.0  # the server looks again
     with pytest.raises(BudgetError, match="no device of the fleet fits any tier"):
         shut.plan.require_someone()

@@ -15,7 +15,7 @@ from edgefl.engine.inline import InlineEngine
 from edgefl.errors import BudgetError
 from edgefl.models.norm import splits_batches
 from edgefl.planning.tier_costs import tier_cost
-from edgefl.records import Outcome, Tier
+from edgefl.records import Tier
 from edgefl.rng import generator
 from edgefl.server.assign import Planning, make_plan
 from edgefl.server.assignment import Fit
@@ -140,7 +140,7 @@ def test_what_a_device_is_given_follows_from_the_order(what, order, roomy, costs
             assert (outcome.status, outcome.tier, outcome.timing) == ("refused", None, None)
             assert outcome.refusal[0].budget == "memory_bytes"
         else:
-            assert (outcome.status, outcome.tier, outcome.micro_batch) == ("trained", first.tier, first.micro_batch)
+            assert (outcome.status, outcome.tier, outcome.micro_batch) == ("expected", first.tier, first.micro_batch)
             assert outcome.predicted_memory_bytes == memory[first.tier, first.micro_batch]
             assert outcome.memory_bytes == have
     if not any(cell.options):
@@ -244,8 +244,7 @@ def trained(run, client, micro_batch=None, tier=BIG, memory_bytes=None):
     """Return a client's outcome, and the tensors that it sends."""
     state = run.first_state()
     submodel = run.method.submodel(state, tier, generator(0, 1, "submodel"), client)
-    planned = Outcome(client, "board", "trained", tier, run.clients.shards.size(client))
-    job = Job(1, run.method, tier, encode(submodel.tensors), planned, None, memory_bytes, micro_batch)
+    job = Job(1, client, run.method, tier, encode(submodel.tensors), None, memory_bytes, micro_batch)
     (found,) = InlineEngine(run.clients).map([job])
     sent = decode(found.payload, run.method.upload_shapes(run.architecture, tier), "it") if found.payload else {}
     return found, sent

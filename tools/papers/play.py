@@ -50,10 +50,10 @@ def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
 
 
 def _check(record: RoundRecord) -> None:
-    for outcome in record.outcomes:
-        if outcome.status != "trained":
-            why = "; ".join(map(str, outcome.refusal)) or "its loss is not finite"
-            raise RuntimeError(f"round {record.round}, client {outcome.client}: {outcome.status}: {why}")
+    for client in record.clients:
+        if client.status != "trained":
+            why = "; ".join(map(str, client.expected.refusal)) or "its loss is not finite"
+            raise RuntimeError(f"round {record.round}, client {client.client}: {client.status}: {why}")
 
 
 def _local(trained: Trained, accuracy: Mapping[str, float]) -> float:

@@ -61,7 +61,7 @@ def main():
 
     def on_round(record):
         rec.mark()
-        played.append([o.samples for o in record.outcomes if o.status == "trained"])
+        played.append([c.expected.samples for c in record.clients if c.status == "trained"])
 
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"

@@ -73,12 +73,12 @@ def play(config: edgefl.RunConfig) -> dict[str, Any]:
             edgefl.simulate(config, out, on_round=on_round)
         first = (out / "config.toml").stat().st_mtime
         lines = [json.loads(line) for line in (out / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
-    done = [[o for o in record.outcomes if o.status == "trained"] for record in records]
+    done = [[c.expected for c in record.clients if c.status == "trained"] for record in records]
     return {
         "dataset": config.dataset,
         "marks": [first, *marks[:-1]],
-        "samples": [sum(o.samples for o in outcomes) for outcomes in done][:-1],
-        "macs": [sum(o.macs for o in outcomes) for outcomes in done][:-1],
+        "samples": [sum(e.samples for e in expected) for expected in done][:-1],
+        "macs": [sum(e.macs for e in expected) for expected in done][:-1],
         "server_s": [server_s(line.get("stages")) for line in lines][:-1],
         "accuracy": records[-1].accuracy["global"],
     }

@@ -210,11 +210,9 @@ def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:
         return outcome
     if ended.how == "error":
         raise ended.result
-    how = "out_of_memory" if killed else ended.how
-    gone = replace(
-        job.planned, status=how, steps=1 if how == "out_of_memory" else 0, train_loss=None, upload_bytes=0, payload=b"", kept=b""
-    )
-    return replace(gone, host_memory_bytes=ended.peak_bytes) if how == "out_of_memory" else gone
+    if killed or ended.how == "out_of_memory":
+        return Outcome(job.client, "out_of_memory", 1, host_memory_bytes=ended.peak_bytes)
+    return Outcome(job.client, ended.how)
 
 
 def _play(clients: Clients, job: Job, guard: Guard, cgroup: Cgroup | None, baseline: Baseline, watch: Watch) -> Outcome:
