@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import tomlkit
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
-from edgefl.errors import ConfigError, nearest
+from edgefl.errors import ConfigError, UnknownNameError, nearest
+from edgefl.registry import codecs, objectives, server_optimizers
 from edgefl.util.files import read_toml
 from edgefl.util.validation import explain
 
@@ -64,16 +74,16 @@ class RunConfig(BaseModel):
     batch_size: int = Field(32, ge=1)
     micro_batch: int | None = Field(None, ge=1)
     optimizer: Literal["momentum", "sgd", "adam"] = "momentum"
-    objective: Literal["none", "prox", "dyn", "scaffold"] = "none"
+    objective: str = "none"
     objective_strength: float = Field(0.1, gt=0)
-    server_optimizer: Literal["avg", "avgm", "adam", "yogi"] = "avg"
+    server_optimizer: str = "avg"
     server_lr: float | None = Field(None, gt=0)
     lr: float = Field(0.05, gt=0)
     lr_schedule: Literal["constant", "cosine"] = "constant"
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(1e-4, ge=0)
     tiers: tuple[float, ...] | Literal["auto"] | None = None
-    codec: Literal["fp32", "fp16", "int8", "sparse"] = "fp32"
+    codec: str = "fp32"
     tier_assignment: Literal["auto", "uniform", "dynamic"] = "auto"
     tier_shares: tuple[float, ...] | None = None
     conditions: Literal["fleet", "ideal"] = "fleet"
@@ -97,6 +107,15 @@ class RunConfig(BaseModel):
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = Field(0, ge=0)
 
+    @field_validator("objective", "server_optimizer", "codec")
+    @classmethod
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        try:
+            {"objective": objectives, "server_optimizer": server_optimizers, "codec": codecs}[str(info.field_name)].check(name)
+        except UnknownNameError as error:
+            raise ValueError(str(error)) from None
+        return name
+
     @field_validator("tiers")
     @classmethod
     def _tiers(cls, tiers: tuple[float, ...] | str | None) -> tuple[float, ...] | str | None:
@@ -113,12 +132,13 @@ class RunConfig(BaseModel):
         if self.engine == "group" and (self.enforce == "hard" or self.runtime == "onnx"):
             alone = "enforce hard" if self.enforce == "hard" else "runtime onnx"
             raise ValueError(f"engine: group trains clients together, and {alone} takes them one by one; use pool")
-        if self.objective == "scaffold" and (self.optimizer != "sgd" or self.weight_decay):
+        needs = objectives.facts(self.objective).get("needs", ())
+        if "plain_sgd" in needs and (self.optimizer != "sgd" or self.weight_decay):
             raise ValueError(
                 "objective: the control variates of scaffold are gradients worked out from plain SGD steps (option II); give "
                 f"optimizer sgd and weight_decay 0, got {self.optimizer} and {self.weight_decay:g}"
             )
-        if self.objective in ("dyn", "scaffold") and self.tier_assignment == "dynamic":
+        if "fixed_coordinates" in needs and self.tier_assignment == "dynamic":
             raise ValueError(
                 f"objective: {self.objective} remembers a gradient of every weight that a client trains; with tier_assignment dynamic "
                 "these change from round to round"
@@ -187,7 +207,7 @@ def _check_fleet(config: RunConfig) -> None:
         raise ValueError("buffer: only asynchronous rounds have one; give mode async")
     if config.buffer is not None and config.buffer > config.clients:
         raise ValueError(f"buffer: got {config.buffer}, expected at most the {config.clients} clients, who answer once a step")
-    if config.mode == "async" and config.objective in ("dyn", "scaffold"):
+    if config.mode == "async" and "rounds" in objectives.facts(config.objective).get("needs", ()):
         raise ValueError(
             f"mode: {config.objective} corrects gradients by what the server had when a round began; async has no rounds"
         )

@@ -120,7 +120,7 @@ def test_finished_runs_are_not_played_again_and_changed_ones_are(tool, tmp_path)
     runs = tool.table_of("spectral").runs("quick")
     entries = stored(tool, "spectral", "quick")
     entries[0]["settings"]["rounds"] += 1
-    path = tmp_path / "spectral.json"
+    path = tmp_path / "spectral.jsonl"
     tool.save(path, {"quick": entries})
     every = tool.wanted(["spectral"], "quick", None)
     assert [run for _, run in tool.left_over(tmp_path, every, "quick")] == runs[:1]
@@ -129,14 +129,14 @@ def test_finished_runs_are_not_played_again_and_changed_ones_are(tool, tmp_path)
 
 
 def test_other_seeds_are_added_beside_the_stored_ones(tool, tmp_path):
-    tool.save(tmp_path / "spectral.json", {"quick": stored(tool, "spectral", "quick")})
+    tool.save(tmp_path / "spectral.jsonl", {"quick": stored(tool, "spectral", "quick")})
     more = tool.left_over(tmp_path, tool.wanted(["spectral"], "quick", [0, 7]), "quick")
     assert sorted((run.row, run.seed) for _, run in more) == [("spectral", 7), ("uniform", 7)]
     for name, run in more:
-        stored_now = tool.load(tmp_path / "spectral.json")
-        tool.save(tmp_path / "spectral.json", {"quick": [*stored_now["quick"], run.stored(figures_of(run), "1")]})
+        stored_now = tool.load(tmp_path / "spectral.jsonl")
+        tool.save(tmp_path / "spectral.jsonl", {"quick": [*stored_now["quick"], run.stored(figures_of(run), "1")]})
         tool.drop_stale(tmp_path, name, "quick")
-    assert "seeds 0, 1, 2, 7" in tool.rendered("spectral", tool.load(tmp_path / "spectral.json"))
+    assert "seeds 0, 1, 2, 7" in tool.rendered("spectral", tool.load(tmp_path / "spectral.jsonl"))
 
 
 def test_the_longest_runs_start_first(tool):
@@ -146,9 +146,9 @@ def test_the_longest_runs_start_first(tool):
 
 def test_files_do_not_depend_on_which_run_ended_first(tool, tmp_path):
     entries = stored(tool, "prism", "quick")
-    tool.save(tmp_path / "a.json", {"quick": entries})
-    tool.save(tmp_path / "b.json", {"quick": entries[::-1]})
-    assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text().replace('"table": "b"', '"table": "a"')
+    tool.save(tmp_path / "a.jsonl", {"quick": entries})
+    tool.save(tmp_path / "b.jsonl", {"quick": entries[::-1]})
+    assert (tmp_path / "a.jsonl").read_text() == (tmp_path / "b.jsonl").read_text()
 
 
 def test_a_run_gives_every_figure_that_tables_read(tool):
@@ -180,7 +180,7 @@ def test_failures_are_counted_and_the_others_stored(tool, tmp_path, monkeypatch,
 
     monkeypatch.setattr(tool, "played", played)
     assert tool.play_all(tmp_path, [("spectral", run) for run in runs], "smoke", 1) == 1
-    assert len(tool.load(tmp_path / "spectral.json")["smoke"]) == 1
+    assert len(tool.load(tmp_path / "spectral.jsonl")["smoke"]) == 1
     assert "RuntimeError: diverged" in capsys.readouterr().err
 
 

@@ -176,15 +176,15 @@ def bench_on(pages, *options):
 
 
 def test_pages_are_written_from_stored_figures_and_held_to_them(pages):
-    results = pages / "results"
+    results, stored = pages / "results", tool_of("speed.stored")
     assert bench_on(pages, "--write").returncode == 0
     assert "Not measured yet" in (pages / "README.md").read_text()
-    results.joinpath("rounds.json").write_text(json.dumps(rounds_found()))
+    stored.write(results / "rounds.jsonl", rounds_found())
     points = [*grown("clients", (10, 0.5, 0.1), (100, 1.0, None)), *grown("tiers", (1, 1.0, 1.0), (2, 1.0, 1.0))]
     grown_found = {**rounds_found(), "points": points, "rows": tool_of("growth").rows_of(points)}
-    results.joinpath("growth.json").write_text(json.dumps(grown_found))
+    stored.write(results / "growth.jsonl", grown_found)
     slow = {"rows": [{"case": "1, 0.5: later rounds", "seconds": 0.4, "ratio": 90.0}]}
-    results.joinpath("factorization.json").write_text(json.dumps(slow))
+    stored.write(results / "factorization.jsonl", slow)
     peers = pages / "peerbench.jsonl"
     peers.write_text(peer_line("pfl-2p", 0.5))
     stopped = bench_on(pages, "--check", "--peers", str(peers))

@@ -50,7 +50,7 @@ def measure(names: Sequence[str], runs: int, results: Path = RESULTS, quick: boo
                 done.append(run())
                 continue
             try:
-                done.append(run.run(results / f"{name}.json", quick))
+                done.append(run.run(results / f"{name}.jsonl", quick))
             except SystemExit as stopped:
                 print(stopped, file=sys.stderr, flush=True)
     return {name: done for name, done in found.items() if done}

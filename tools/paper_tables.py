@@ -1,9 +1,9 @@
 """Run the experiments of the five papers again, and write their tables into docs/results.md.
 
-Every finished run is stored at once, with all of its settings: a stopped command resumes, and a run whose settings have changed is
-repeated. The tables between ``<!-- paper-<table>:begin -->`` and its ``:end`` are made from the stored runs alone. ``--quick`` computes
-every table at a reduced scale, which its caption states, in less than 20 minutes on two cores. Without it the scale is the papers' own, as
-far as one computer can, which takes days. Tables that ran at full scale are shown at full scale.
+Every finished run is stored at once, as a line of tools/results/<table>.jsonl with all of its settings. A stopped command resumes, and a
+run whose settings have changed is repeated. The tables between ``<!-- paper-<table>:begin -->`` and its ``:end`` are made from the stored
+runs alone. ``--quick`` computes every table at a reduced scale, which its caption states, in less than 20 minutes on two cores. Without
+it the scale is the papers' own, as far as one computer can, which takes days. Tables that ran at full scale are shown at full scale.
 
 Usage: python tools/paper_tables.py [--quick | --smoke] [--tables a,b] [--seeds 0,1] [--list | --render-only] [--check | --write]
 """
@@ -45,20 +45,20 @@ def load(path: Path) -> Entries:
     """Return scale → stored runs; none where there is no file."""
     if not path.exists():
         return {}
-    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return {scale: stored[scale] for scale in SCALES if scale in stored}
+    stored: Entries = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        stored.setdefault(entry.pop("scale"), []).append(entry)
+    return stored
 
 
 def save(path: Path, stored: Entries) -> None:
-    """Write the file whole or not at all; runs stand in an order of their own, whichever was finished first."""
-    ordered = {
-        scale: sorted(entries, key=lambda e: (e["column"], e["row"], e["seed"]))
-        for scale, entries in sorted(stored.items())
-        if entries
-    }
-    text = json.dumps({"format": 1, "table": path.stem, **ordered}, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    """Write the file whole or not at all; the order of its lines does not depend on which run finished first."""
+    lines = [{"scale": scale, **entry} for scale, entries in stored.items() for entry in entries]
+    lines.sort(key=lambda line: (line["scale"], line["column"], line["row"], line["seed"]))
+    text = "".join(f"{json.dumps(line, sort_keys=True, ensure_ascii=False, allow_nan=False)}\n" for line in lines)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, text.encode() + b"\n")
+    write_bytes(path, text.encode())
 
 
 def rendered(name: str, stored: Entries) -> str:
@@ -82,13 +82,13 @@ def wanted(names: Sequence[str], scale: Scale, seeds: Sequence[int] | None) -> l
 
 def left_over(folder: Path, every: Sequence[tuple[str, Run]], scale: Scale) -> list[tuple[str, Run]]:
     """Return the runs that are not stored."""
-    stored = {name: load(folder / f"{name}.json").get(scale, []) for name in {name for name, _ in every}}
+    stored = {name: load(folder / f"{name}.jsonl").get(scale, []) for name in {name for name, _ in every}}
     return [(name, run) for name, run in every if missing(stored[name], [run])]
 
 
 def drop_stale(folder: Path, name: str, scale: Scale) -> None:
     """Take out of a table's file what its settings no longer stand for."""
-    path = folder / f"{name}.json"
+    path = folder / f"{name}.jsonl"
     stored = load(path)
     kept = pruned(stored.get(scale, []), table_of(name).runs(scale))
     if kept != stored.get(scale, []):
@@ -129,7 +129,7 @@ def play_all(folder: Path, left: Sequence[tuple[str, Run]], scale: Scale, worker
             failed += 1
             print(f"{said}: {type(found).__name__}: {found}", file=sys.stderr, flush=True)
             continue
-        path = folder / f"{name}.json"
+        path = folder / f"{name}.jsonl"
         stored = load(path)
         save(path, {**stored, scale: [*stored.get(scale, []), run.stored(found, edgefl.__version__)]})
         print(f"{said}: {100 * found['accuracy']['global']:.1f} %, {took_s:.0f} s", flush=True)
@@ -171,7 +171,7 @@ def main() -> None:
                 drop_stale(folder, name, scale)
             failed = play_all(folder, left, scale, options.workers)
         for name in names:
-            publish(f"paper-{name}", rendered(name, load(folder / f"{name}.json")), options)
+            publish(f"paper-{name}", rendered(name, load(folder / f"{name}.jsonl")), options)
     sys.exit(1 if failed else 0)
 
 

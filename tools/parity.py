@@ -3,7 +3,7 @@
     python tools/parity.py                         # every method at each of its tiers, on every reference network: an hour
     python tools/parity.py --model cnn-digits --method fedpara --method flanc
 
-Prints a line for each and writes tools/results/parity.json. A row fails where the loss is off by more than 1e-5 (relative to losses above
+Prints a line for each and writes tools/results/parity.jsonl. A row fails where the loss is off by more than 1e-5 (relative to losses above
 1), or a gradient by more than 1e-4 of its norm and twice what torch's own float32 is off by.
 """
 
@@ -24,7 +24,8 @@ from torch import nn
 
 from edgefl.bundle.tier_graphs import tier_graphs
 from edgefl.client.client import loss_of
-from edgefl.client.objective import PLAIN, Objective
+from edgefl.client.objective import Objective
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import first_personal
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method, create
@@ -35,7 +36,7 @@ from edgefl.registry import methods, models
 from edgefl.rng import generator
 
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4
-RESULTS = Path(__file__).parent / "results" / "parity.json"
+RESULTS = Path(__file__).parent / "results" / "parity.jsonl"
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def main() -> int:
                     flush=True,
                 )
     if not options.method and not options.model:
-        RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        RESULTS.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     print(f"{len(rows)} rows, {failed} failed")
     return int(failed > 0)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import click
 
 from edgefl.cli.console import show
+from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
 
 if TYPE_CHECKING:
@@ -63,11 +64,8 @@ def facts_of(name: str) -> dict[str, Any]:
         UnknownNameError: there is no such method.
     """
     method: type[Method] = methods.load(name)
-    combines: dict[str, list[str]] = {}
-    refuses: dict[str, str] = {}
-    for key, values in _axis_values().items():
-        combines[key] = [value for value in values if value not in method.refuses]
-        refuses |= {value: method.refuses[value] for value in values if value in method.refuses}
+    refuses = refused(method.lacks, AXES)
+    combines = {key: [value for value in values if value not in refuses] for key, values in _axis_values().items()}
     return {
         "name": name,
         "title": method.title,
@@ -90,8 +88,7 @@ def _axis_values() -> dict[str, list[str]]:
     """Return the values of every axis but its default, which every method takes."""
     from edgefl.config import RunConfig
 
-    fields = {key: RunConfig.model_fields[key] for key in AXES}
-    return {key: [value for value in get_args(field.annotation) if value != field.default] for key, field in fields.items()}
+    return {key: [choice for choice in choices(key) if choice != RunConfig.model_fields[key].default] for key in AXES}
 
 
 def _options(config: type[MethodConfig]) -> list[dict[str, Any]]:

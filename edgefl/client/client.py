@@ -267,6 +267,6 @@ def loss_of(method: Method, objective: Objective, received: Mapping[str, Tensor]
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:
         value = method.local_loss(module, batch, received)
-        return value if objective.name == "none" else value + objective.term(module)
+        return value + objective.term(module) if objective.adds else value
 
     return loss

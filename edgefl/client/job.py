@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from edgefl.client.objective import PLAIN, Objective
+from edgefl.client.objective import Objective
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import Parts
 from edgefl.client.training import Training
 from edgefl.cost.memory import StepMemory

@@ -1,64 +1,92 @@
-"""Local objectives that combine with any method: a pull to the weights that arrived, and a correction of the gradient.
+"""The contract of a local objective, which combines with any method: a pull to the weights that arrived, a correction of the gradient.
 
-All three add μ/2·‖w − w₀‖² + ⟨s, w⟩ to a method's own loss, over the parameters that travel; w₀ are the weights at the start of the
-round:
-
-============ ======= ============= ====================================================================================
-``prox``     μ = μ   s = 0         FedProx (Li et al. 2020, Eq. 2)
-``dyn``      μ = α   s = −h        FedDyn (Acar et al. 2021, Algorithm 1): h ← h − α(w − w₀) stays on the client
-``scaffold`` μ = 0   s = c − cₖ    SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II): c comes down with the weights,
-                                   cₖ⁺ = cₖ − c + (w₀ − w)/(K·η) stays, and cₖ⁺ − cₖ goes up
-============ ======= ============= ====================================================================================
+An objective adds terms to a method's own loss, over the parameters that travel. By default they are μ/2·‖w − w₀‖² + ⟨s, w⟩, where w₀ are
+the weights at the start of the round. Adding an objective is adding a file in ``edgefl/client/objectives/`` with a class decorated
+``@objective("name", needs=("received_weights",))``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from edgefl.registry import objectives
+
 CONTROL = "control:"
 """Prefix of control variates in payloads."""
 MEMORY = "memory:"
-"""Prefix of what an objective keeps on a client."""
+"""Prefix of what an objective stores on a client."""
 
 Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Objective:
-    """One of the objectives above; ``strength`` is μ of ``prox`` and α of ``dyn``."""
+    """An objective.
 
-    name: str
+    Attributes:
+        strength: its coefficient, μ or α.
+        adds: whether it adds anything to a method's loss.
+        remembers: whether a client stores a tensor for every parameter that travels.
+        controls: whether control variates travel with the weights, both ways.
+    """
+
     strength: float
 
-    @property
-    def controls(self) -> bool:
-        """Whether control variates travel with the weights, both ways."""
-        return self.name == "scaffold"
+    adds: ClassVar[bool] = True
+    remembers: ClassVar[bool] = False
+    controls: ClassVar[bool] = False
 
     @property
-    def remembers(self) -> bool:
-        """Whether a client keeps a tensor for every parameter that travels."""
-        return self.name in ("dyn", "scaffold")
+    def name(self) -> str:
+        """The objective's name in the registry."""
+        return objectives.name_of(type(self))
+
+    # What an objective defines.
+
+    def terms(self, weight: Tensor, start: Tensor, shift: Tensor | None) -> Iterator[Tensor]:
+        """Yield the scalars that one parameter w adds to the loss; ``start`` is its w₀, ``shift`` its s if the client stores something."""
+        yield self.strength / 2 * (weight - start).square().sum()
+        if shift is not None:
+            yield (shift * weight).sum()
+
+    def remembered(self, before: Tensor, moved: Tensor, control: Tensor | None, steps: int, lr: float) -> Tensor:
+        """Return what a client stores for a parameter after ``steps`` steps at rate ``lr``; ``moved`` is w − w₀."""
+        raise NotImplementedError(f"objective {self.name} remembers nothing")
+
+    def on_server(self, before: Tensor, total: Tensor, clients: int) -> Tensor:
+        """Return what the server stores of a tensor after a round, all in float64.
+
+        ``total`` is the sum of w − w₀, or of what came up with control variates, over the round's clients; ``clients`` is how many the
+        run has.
+        """
+        raise NotImplementedError(f"objective {self.name} remembers nothing")
+
+    def corrected(self, aggregated: Tensor, stored: Tensor) -> Tensor | None:
+        """Return the server's new tensor (float64) given the aggregate and what the server stores, or None if it is the aggregate."""
+        return None
+
+    # The client's half.
 
     def control_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Return name → shape of the control variates that travel with tensors of ``shapes``.
 
-        >>> Objective("scaffold", 0.1).control_shapes({"fc.weight": (10, 4)})
+        >>> objective_named("scaffold").control_shapes({"fc.weight": (10, 4)})
         {'control:fc.weight': (10, 4)}
         """
         return {CONTROL + name: shape for name, shape in shapes.items()} if self.controls else {}
 
     def first_memory(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return what a client remembers before its first round: zeros."""
+        """Return what a client stores before its first round: zeros."""
         return {MEMORY + name: torch.zeros(shape) for name, shape in shapes.items()} if self.remembers else {}
 
     def attach(self, module: nn.Module, names: Mapping[str, object], memory: Tensors, control: Tensors) -> None:
         """Put w₀ and s of the parameters ``names`` into ``module``, as buffers that are held and counted but not sent."""
-        for name, parameter in module.named_parameters() if self.name != "none" else ():
+        for name, parameter in module.named_parameters() if self.adds else ():
             if name not in names:
                 continue
             module.register_buffer(_buffer("start", name), parameter.detach().clone(), persistent=False)
@@ -68,36 +96,44 @@ class Objective:
                 module.register_buffer(_buffer("shift", name), shift, persistent=False)
 
     def term(self, module: nn.Module) -> Tensor | float:
-        """Return μ/2·‖w − w₀‖² + ⟨s, w⟩ over the parameters that were attached."""
+        """Return the sum of :meth:`terms` over the parameters that were attached."""
         buffers = dict(module.named_buffers(recurse=False))
         total: Tensor | float = 0.0
         for name, parameter in module.named_parameters():
-            start, shift = buffers.get(_buffer("start", name)), buffers.get(_buffer("shift", name))
-            if start is not None and not self.controls:
-                total = total + self.strength / 2 * (parameter - start).square().sum()
-            if shift is not None:
-                total = total + (shift * parameter).sum()
+            if (start := buffers.get(_buffer("start", name))) is not None:
+                for term in self.terms(parameter, start, buffers.get(_buffer("shift", name))):
+                    total = total + term
         return total
 
     def finish(
         self, module: nn.Module, memory: Tensors, control: Tensors, steps: int, lr: float
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return what goes up besides the weights, and what the client remembers, after ``steps`` steps at rate ``lr``."""
+        """Return what goes up besides the weights, and what the client stores, after ``steps`` steps at rate ``lr``."""
         if not self.remembers:
             return {}, {}
         buffers, up, keep = dict(module.named_buffers(recurse=False)), {}, {}
         for name, parameter in module.named_parameters():
-            start = buffers.get(_buffer("start", name))
-            if start is None:
+            if (start := buffers.get(_buffer("start", name))) is None:
                 continue
-            moved, before = parameter.detach() - start, memory[MEMORY + name]
+            before = memory[MEMORY + name]
+            after = self.remembered(before, parameter.detach() - start, control.get(CONTROL + name), steps, lr)
             if self.controls:
-                after = before - control[CONTROL + name] - moved / (steps * lr)
                 up[CONTROL + name] = after - before
-            else:
-                after = before - self.strength * moved
             keep[MEMORY + name] = after
         return up, keep
+
+
+def objective_named(name: str, strength: float = 0.0) -> Objective:
+    """Return the objective ``name``.
+
+    Raises:
+        UnknownNameError: there is none of that name.
+
+    >>> objective_named("prox", 0.1)
+    Prox(strength=0.1)
+    """
+    found: Objective = objectives.load(name)(strength)
+    return found
 
 
 def anchors(names: Iterable[str]) -> dict[str, str]:
@@ -111,7 +147,3 @@ def anchors(names: Iterable[str]) -> dict[str, str]:
 
 def _buffer(kind: str, name: str) -> str:
     return f"{kind}/{name.replace('.', '/')}"
-
-
-PLAIN = Objective("none", 0.0)
-"""The method's own loss and nothing else."""

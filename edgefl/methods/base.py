@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.width import nested, stacked_in
+from edgefl.methods.axes import Need
 from edgefl.models.base import Architecture, Unfilled, load
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import methods
@@ -80,8 +81,8 @@ class Method(abc.ABC):
         default_tiers: tiers of a run that names none. Methods that exist at one size only take exactly one.
         per_client: whether clients of one tier receive different sub-models.
         personalised: whether clients end up with models of their own, which are then what is evaluated.
-        refuses: an objective, server optimizer or codec, "dynamic" (tiers that change between rounds) or "async" → why it
-            makes no sense here.
+        truncates: whether a tier's layers are truncated decompositions of dense ones, so that a plan may give each layer another rank.
+        lacks: what choices on other axes of a run may need and this method does not have → why (:mod:`edgefl.methods.axes`).
         contract_exceptions: rule of the contract suite → why it cannot hold for this method.
     """
 
@@ -96,7 +97,8 @@ class Method(abc.ABC):
     default_tiers: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25)
     per_client: ClassVar[bool] = False
     personalised: ClassVar[bool] = False
-    refuses: ClassVar[Mapping[str, str]] = {}
+    truncates: ClassVar[bool] = False
+    lacks: ClassVar[Mapping[Need, str]] = {}
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
 
     # What there is: shapes, and the first values of everything.

@@ -17,6 +17,7 @@ from torch import Tensor
 from edgefl.factor.rank1 import cosines
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import checked
+from edgefl.methods.axes import Need
 from edgefl.methods.base import GlobalState, MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.memory import PREFIX, misfit, remembered
@@ -76,13 +77,10 @@ class ClusteredFL(FedAvg):
     travels: ClassVar[str] = "every weight of the client's cluster, both ways"
     per_client: ClassVar[bool] = True
     personalised: ClassVar[bool] = True
-    refuses: ClassVar[Mapping[str, str]] = {
-        "async": "clusters are split by comparing updates of one round",
-        "avgm": "a split replaces the model that momentum was gathered for by two others",
-        "adam": "a split replaces the model that Adam's moments were gathered for by two others",
-        "yogi": "a split replaces the model that Yogi's moments were gathered for by two others",
-        "dyn": "FedDyn corrects one common model; clusters have one each, and a split changes whose it is",
-        "scaffold": "SCAFFOLD's control variate is the mean gradient of one common model; clusters have one each",
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "stale_updates": "clusters are split by comparing updates of one round",
+        "server_step": "a split replaces the model that a server optimizer gathered its momentum or moments for by two others",
+        "common_model": "clusters have a model each, and a split changes whose it is",
     }
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:

@@ -17,6 +17,7 @@ from edgefl.factor.rank1 import cosines, matching_weights, prune
 from edgefl.factor.rank1_layers import RankOne, RankOneConv2d, RankOneLinear, fill, rank_one
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.axes import Need
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
 from edgefl.methods.memory import clients_in, misfit, remembered
 from edgefl.models.base import Architecture, Unfilled, replace_layer, weighted_layers
@@ -75,13 +76,10 @@ class FactorizedFL(Method):
     default_tiers: ClassVar[tuple[float, ...]] = (1.0,)
     per_client: ClassVar[bool] = True
     personalised: ClassVar[bool] = True
-    refuses: ClassVar[Mapping[str, str]] = {
-        "async": "clients are matched by comparing the factors of one round",
-        "avgm": "every client receives an average of its own: there is no one server step that momentum could follow",
-        "adam": "every client receives an average of its own: there is no one server step that Adam could scale",
-        "yogi": "every client receives an average of its own: there is no one server step that Yogi could scale",
-        "dyn": "FedDyn pulls all clients to one stationary point; here every client has an average of its own",
-        "scaffold": "SCAFFOLD turns every client's gradient towards the mean one; here every client has an average of its own",
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "stale_updates": "clients are matched by comparing the factors of one round",
+        "server_step": "every client receives an average of its own: there is no one server step to scale, or to gather momentum from",
+        "common_model": "every client has an average of its own: there is no common stationary point, and no mean gradient to turn to",
     }
 
     contract_exceptions: ClassVar[Mapping[str, str]] = {

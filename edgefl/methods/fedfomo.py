@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.axes import Need
 from edgefl.methods.base import GlobalState, MethodConfig, cross_entropy, travelling_shapes
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.memory import PREFIX, clients_in, memory_of, misfit, remembered
@@ -74,13 +75,10 @@ class FedFOMO(FedAvg):
     default_tiers: ClassVar[tuple[float, ...]] = (0.5,)
     per_client: ClassVar[bool] = True
     personalised: ClassVar[bool] = True
-    refuses: ClassVar[Mapping[str, str]] = {
-        "async": "every client is sent the models of others in the same round",
-        "avgm": "the server sends clients' models as they are and averages none: there is no step that momentum could follow",
-        "adam": "the server sends clients' models as they are and averages none: there is no step that Adam could scale",
-        "yogi": "the server sends clients' models as they are and averages none: there is no step that Yogi could scale",
-        "dyn": "FedDyn pulls all clients to one stationary point of a common model; here there is none",
-        "scaffold": "SCAFFOLD turns every client's gradient towards a common model's; here there is none",
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "stale_updates": "every client is sent the models of others in the same round",
+        "server_step": "the server sends clients' models as they are and averages none: no step to scale or to gather momentum from",
+        "common_model": "every client has a model of its own: there is no common stationary point, and no mean gradient to turn to",
     }
 
     contract_exceptions: ClassVar[Mapping[str, str]] = {

@@ -16,6 +16,7 @@ from edgefl.factor.layers import LowRank, factor_weights, frobenius_sq, unrolled
 from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors, counted, roll, singular_values, truncated, unroll
 from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.axes import Need
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy, masked_cross_entropy
 from edgefl.methods.ranks import Ranks, full_rank, hybrid_ranks, rank_candidates, ranked, spectral_ranks
 from edgefl.models.base import Architecture
@@ -73,10 +74,11 @@ class FedHM(Method):
         "rank ratio γ: the share of output channels that a factorized layer keeps as its rank; 1 is dense"
     )
     travels: ClassVar[str] = "two factors of each factorized layer and the dense rest, both ways"
-    refuses: ClassVar[Mapping[str, str]] = {
-        "async": "the factors of every step are a new decomposition: what an older one changed has no place in it",
-        "dyn": "a client's factors are a fresh decomposition every round: its memory of gradients would be of other coordinates",
-        "scaffold": "a client's factors are a fresh decomposition every round: control variates would be of other coordinates",
+    truncates: ClassVar[bool] = True
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "stale_updates": "the factors of every step are a new decomposition: what an older one changed has no place in it",
+        "fixed_coordinates": "a client's factors are a fresh decomposition every round: remembered gradients and "
+        "control variates would be of other coordinates",
     }
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "unchanged clients leave the state unchanged": "a tier below 1 sends back the truncated weights, and Eq. 1 puts those in "

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from edgefl.factor.kernels import KernelLayer
 from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.axes import Need
 from edgefl.methods.base import GlobalState, Method, MethodConfig
 from edgefl.methods.prism import KernelConfig, PriSM
 from edgefl.models.base import Architecture
@@ -35,10 +36,10 @@ class OrthDrop(PriSM):
     tier_meaning: ClassVar[str] = "keep ratio c: the share of principal kernels that a client trains; 1 is dense"
     travels: ClassVar[str] = "both factors of the first kernels and the dense rest, both ways"
     per_client: ClassVar[bool] = False
-    refuses: ClassVar[Mapping[str, str]] = {
-        "async": "the factors of every step are a new decomposition: what an older one changed has no place in it",
-        "dyn": "a client's factors are a new decomposition every round: its memory of gradients would be of other coordinates",
-        "scaffold": "a client's factors are a new decomposition every round: control variates would be of other coordinates",
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "stale_updates": "the factors of every step are a new decomposition: what an older one changed has no place in it",
+        "fixed_coordinates": "a client's factors are a new decomposition every round: remembered gradients and "
+        "control variates would be of other coordinates",
     }
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "unchanged clients leave the state unchanged": "a tier below 1 sends back its first kernels only, and their sum takes the "

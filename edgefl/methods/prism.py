@@ -26,6 +26,7 @@ from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.axes import Need
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
 from edgefl.models.base import Architecture, replace_layer
@@ -89,10 +90,10 @@ class PriSM(Method):
     )
     default_tiers: ClassVar[tuple[float, ...]] = (1.0, 0.4, 0.2)
     per_client: ClassVar[bool] = True
-    refuses: ClassVar[Mapping[str, str]] = {
-        "async": "the kernels of every step are a new decomposition: what an older one changed has no place in it",
-        "dyn": "a client draws other kernels of a new decomposition every round: its memory of gradients would be of other coordinates",
-        "scaffold": "a client draws other kernels of a new decomposition every round: control variates would be of other coordinates",
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "stale_updates": "the kernels of every step are a new decomposition: what an older one changed has no place in it",
+        "fixed_coordinates": "a client draws other kernels of a new decomposition every round: remembered gradients and "
+        "control variates would be of other coordinates",
     }
 
     # Where a subclass differs: how wide a tier is, and which kernels it gets.

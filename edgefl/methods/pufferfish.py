@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from edgefl.factor.layers import factor_weights
 from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import truncated, unroll
+from edgefl.methods.axes import Need
 from edgefl.methods.base import GlobalState, Method, MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.ranks import hybrid_ranks, ranked
@@ -54,13 +55,10 @@ class Pufferfish(FedAvg):
         "every weight in the warm-up, then two factors of each factorized layer and the dense rest, both ways"
     )
     default_tiers: ClassVar[tuple[float, ...]] = (0.25,)
-    refuses: ClassVar[Mapping[str, str]] = {
-        "async": "the network changes its form between two rounds, while clients are at work",
-        "dyn": _SWITCH + "a client's memory of gradients would be of other coordinates",
-        "scaffold": _SWITCH + "control variates would be of other coordinates",
-        "avgm": _SWITCH + "the server's momentum would be of other coordinates",
-        "adam": _SWITCH + "the server's moments would be of other coordinates",
-        "yogi": _SWITCH + "the server's moments would be of other coordinates",
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "stale_updates": "the network changes its form between two rounds, while clients are at work",
+        "fixed_coordinates": _SWITCH + "a client's memory of gradients, or control variates, would be of other coordinates",
+        "server_step": _SWITCH + "the server's momentum or moments would be of other coordinates",
     }
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:

@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.axes import Need
 from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update
@@ -74,9 +75,9 @@ class SplitMix(Method):
     tier_meaning: ClassVar[str] = "total width p: as many base networks as add up to it"
     travels: ClassVar[str] = "as many base networks as the tier holds, drawn for each client and round, both ways"
     per_client: ClassVar[bool] = True
-    refuses: ClassVar[Mapping[str, str]] = {
-        "dyn": "a client trains other base networks every round: its memory of gradients would be of other weights",
-        "scaffold": "a client trains other base networks every round: its control variate would be of other weights",
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "fixed_coordinates": "a client trains other base networks every round: remembered gradients and control variates would be of other "
+        "weights",
     }
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from edgefl.methods.averaging import checked
+from edgefl.methods.axes import Need
 from edgefl.methods.base import GlobalState, Method
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update
@@ -33,18 +34,13 @@ class StandAlone(Method):
     travels: ClassVar[str] = "nothing"
     stays: ClassVar[str] = "the whole network"
     personalised: ClassVar[bool] = True
-    refuses: ClassVar[Mapping[str, str]] = {
-        "async": "the server takes no updates",
-        "prox": _NO_WEIGHTS + "no weights arrive that a client could be pulled to",
-        "dyn": _NO_WEIGHTS + "no weights arrive that a client could be pulled to",
-        "scaffold": _NO_WEIGHTS + "there is no common direction to correct a client's gradient towards",
-        "avgm": _NO_WEIGHTS + "the server has no step to take",
-        "adam": _NO_WEIGHTS + "the server has no step to take",
-        "yogi": _NO_WEIGHTS + "the server has no step to take",
-        "fp16": _NO_WEIGHTS + "there is nothing to compress",
-        "int8": _NO_WEIGHTS + "there is nothing to compress",
-        "sparse": _NO_WEIGHTS + "there is nothing to compress",
-        "dynamic": "a client's network has the width of its tier and lives on the client alone: with another tier it would be lost",
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "stale_updates": "the server takes no updates",
+        "received_weights": _NO_WEIGHTS + "no weights arrive that a client could be pulled to",
+        "common_model": _NO_WEIGHTS + "there is no common direction to correct a client's gradient towards",
+        "server_step": _NO_WEIGHTS + "the server has no step to take",
+        "uploads": _NO_WEIGHTS + "there is nothing to compress",
+        "changing_tiers": "a client's network has the width of its tier and lives on the client alone: with another tier it would be lost",
     }
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "one full-tier client alone wins outright": "nothing travels: the server learns nothing from a client, alone or not",

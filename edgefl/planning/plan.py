@@ -21,7 +21,6 @@ from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile
 from edgefl.methods.base import Method, create, travelling_shapes
-from edgefl.methods.fedhm import FedHM
 from edgefl.methods.ranks import hybrid_ranks, rank_candidates, ranked
 from edgefl.models.base import Architecture
 from edgefl.planning.network import GivenInputs, Network, architecture_of
@@ -143,16 +142,16 @@ def plan(
     architecture = architecture_of(network, inputs, classes, norm)
     methods.check(method)
     chosen = create(method, method_options)
-    if allocate == "spectral" and not isinstance(chosen, FedHM):
+    if allocate == "spectral" and not chosen.truncates:
         raise ConfigError(f"allocate: spectral gives every layer a rank, which {method} does not have; use fedhm")
-    if weights is not None and not isinstance(chosen, FedHM):
+    if weights is not None and not chosen.truncates:
         raise ConfigError(f"weights: {method} has no ranks, which is what weights are truncated to; leave them out, or use fedhm")
     work = Work(profile, samples * training.epochs, training.passes(samples)) if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
     trace = cache(lambda ratio: tier_cost(chosen, architecture, Tier(ratio), training, codec))
     ratio = largest_ratio(lambda ratio: _fits(trace(ratio), uses_of))
     found: list[Planned] = []
-    if isinstance(chosen, FedHM):
+    if chosen.truncates:
         energy = _energy(architecture, chosen, weights, seed, error) if allocate == "spectral" or weights is not None else None
         ranks = hybrid_ranks(architecture.skeleton(), ratio) if ratio else {}
         if ratio:
@@ -238,7 +237,7 @@ def _given(weights: Path | str | Mapping[str, Tensor], shapes: Mapping[str, tupl
 
 def _spectral(
     architecture: Architecture,
-    method: FedHM,
+    method: Method,
     training: Training,
     codec: str,
     energy: Mapping[str, Any],

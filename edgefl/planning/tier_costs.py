@@ -11,7 +11,8 @@ from torch import nn
 
 from edgefl.client.client import loss_of
 from edgefl.client.loop import optimizer_of
-from edgefl.client.objective import PLAIN, Objective
+from edgefl.client.objective import Objective, objective_named
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters, trained_shapes
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
@@ -102,7 +103,7 @@ def network_cost(
         objective.attach(network, shared_parameters(method, network), {}, {})
         return network
 
-    plain = build if deployed is None and objective.name != "none" else deployed
+    plain = build if deployed is None and objective.adds else deployed
     subject = Subject(
         build=trained,
         batch=batch,
@@ -115,7 +116,7 @@ def network_cost(
 
 def objective_of(config: RunConfig) -> Objective:
     """Return the objective of ``config``."""
-    return Objective(config.objective, config.objective_strength)
+    return objective_named(config.objective, config.objective_strength)
 
 
 class Costs:

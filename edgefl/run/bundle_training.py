@@ -83,7 +83,7 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
         frozen=by_role["f"],
         personal=tuple(sorted(method.personal(network) & learned.keys())),
         upload={} if no_update else upload,
-        objective=Objective(name=objective.name, strength=objective.strength if objective.name != "none" else 0.0),
+        objective=Objective(name=objective.name, strength=objective.strength if objective.adds else 0.0),
         present=any("present" in names for names in stepper.inputs),
         no_update=no_update,
         predicted_memory_bytes=run.plan.costs[tier].training_memory_bytes,

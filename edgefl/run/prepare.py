@@ -18,6 +18,7 @@ from edgefl.fleet.budget import Budget, budget_of, shortfalls
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
+from edgefl.methods.axes import AXES, conflict
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import Costs, objective_of, training_of
@@ -95,18 +96,12 @@ def chosen_tiers(
 def check_axes(method: Method, config: RunConfig) -> None:
     """Raise :class:`ConfigError` where ``method`` makes no sense with one of the other axes of ``config``."""
     name = type(method).title
-    chosen = {
-        "objective": config.objective,
-        "server_optimizer": config.server_optimizer,
-        "codec": config.codec,
-        "tier_assignment": config.tier_assignment,
-        "mode": config.mode,
-    }
-    for key, value in chosen.items():
-        if value in method.refuses:
-            raise ConfigError(f"{key}: {value} makes no sense with {name}: {method.refuses[value]}")
-    if config.server_optimizer == "avg" and config.server_lr not in (None, 1.0) and "avgm" in method.refuses:
-        raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.refuses['avgm']}")
+    for key in AXES:
+        choice = getattr(config, key)
+        if reason := conflict(method.lacks, key, choice):
+            raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
+    if config.server_lr not in (None, 1.0) and "server_step" in method.lacks:
+        raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.lacks['server_step']}")
 
 
 def auto_tiers(

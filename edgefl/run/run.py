@@ -29,7 +29,7 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import ExchangeRules
 from edgefl.server.fedbuff import Buffer
 from edgefl.server.forecast import Forecast
-from edgefl.server.optimizer import ServerOptimizer
+from edgefl.server.optimizer import optimizer_named
 from edgefl.server.rounds import Server, run_round
 from edgefl.server.state import ServerState
 
@@ -72,7 +72,7 @@ class Run:
     @property
     def rules(self) -> ExchangeRules:
         """How updates are made and put together."""
-        optimizer = ServerOptimizer.of(self.config.server_optimizer, self.config.server_lr)
+        optimizer = optimizer_named(self.config.server_optimizer, self.config.server_lr)
         graphs = self.step_graphs if self.config.runtime == "onnx" else None
         return ExchangeRules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer, graphs)
 

@@ -1,8 +1,4 @@
-"""The server's half of objectives that remember: FedDyn's h and SCAFFOLD's c, in the coordinates of the global state.
-
-FedDyn (Acar et al. 2021, Algorithm 1): h ← h − α/N·Σ(wₖ − w), and the new weights are the average less h/α. SCAFFOLD (Karimireddy et
-al. 2020, Algorithm 1): c ← c + 1/N·Σ(cₖ⁺ − cₖ). N is the number of all clients. Entries that no client of the round trained stay.
-"""
+"""The server's half of objectives that remember, in the coordinates of the global state."""
 
 from __future__ import annotations
 
@@ -17,17 +13,17 @@ from edgefl.methods.base import GlobalState
 from edgefl.records import Submodel
 
 SERVER = "objective:"
-"""Prefix of what an objective keeps on the server."""
+"""Prefix of what an objective stores on the server, among the server's tensors."""
 
 
 @dataclass
 class Control:
-    """One round of an objective on the server.
+    """One round of an objective on the server. Entries that no client of the round trained stay as they are.
 
     Attributes:
-        objective: which.
+        objective: the objective, which has the equations.
         kept: the server's tensors from the round before, by prefixed name.
-        clients: N.
+        clients: N, the number of all clients.
     """
 
     objective: Objective
@@ -37,7 +33,7 @@ class Control:
     _covered: dict[str, Tensor] = field(default_factory=dict)
 
     def variates(self, submodel: Submodel, names: Mapping[str, object]) -> dict[str, Tensor]:
-        """Return the entries of c for the parameters ``names`` of a sub-model, to be sent with it."""
+        """Return the control variates of the parameters ``names`` of a sub-model, to be sent with it."""
         if not self.objective.controls:
             return {}
         found = {}
@@ -49,7 +45,7 @@ class Control:
         return found
 
     def add(self, submodel: Submodel, names: Mapping[str, object], tensors: Mapping[str, Tensor], state: GlobalState) -> None:
-        """Take one client's answer: what it says of its control variates, or how far it moved."""
+        """Add one client's answer to the round's sums: its control variates, or how far it moved."""
         for name in names if self.objective.remembers else ():
             place = submodel.places[name]
             moved = tensors[CONTROL + name] if self.objective.controls else tensors[name] - submodel.tensors[name]
@@ -59,15 +55,13 @@ class Control:
             self._covered.setdefault(place.target, torch.zeros(like.shape, dtype=torch.bool))[place.index] = True
 
     def finish(self, state: GlobalState, aggregated: GlobalState) -> tuple[GlobalState, dict[str, Tensor]]:
-        """Return the state after the round, and what the server keeps for the next one."""
-        kept, tensors = dict(self.kept), dict(aggregated.tensors)
+        """Return the state after the round, and what the server stores for the next one."""
+        kept, changed = dict(self.kept), {}
         for target, total in self._sums.items():
             before = self.kept.get(SERVER + target, torch.zeros_like(state.tensors[target])).double()
-            if self.objective.controls:
-                kept[SERVER + target] = (before + total / self.clients).float()
-                continue
-            after = before - self.objective.strength / self.clients * total
+            after = self.objective.on_server(before, total, self.clients)
             kept[SERVER + target] = after.float()
-            corrected = tensors[target].double() - after / self.objective.strength
-            tensors[target] = torch.where(self._covered[target], corrected.to(tensors[target].dtype), tensors[target])
-        return (aggregated.replace(tensors) if self._sums and not self.objective.controls else aggregated), kept
+            tensor = aggregated.tensors[target]
+            if (corrected := self.objective.corrected(tensor.double(), after)) is not None:
+                changed[target] = torch.where(self._covered[target], corrected.to(tensor.dtype), tensor)
+        return (aggregated.replace({**aggregated.tensors, **changed}) if changed else aggregated), kept

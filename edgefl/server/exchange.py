@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from edgefl.client.job import Job
-from edgefl.client.objective import PLAIN, Objective
+from edgefl.client.objective import Objective
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import trained_shapes
 from edgefl.methods.base import Method
 from edgefl.records import Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
 from edgefl.server.client_store import ClientStore
 from edgefl.server.control_variates import Control
-from edgefl.server.optimizer import AVERAGE, ServerOptimizer
+from edgefl.server.optimizer import ServerOptimizer
+from edgefl.server.optimizers.avg import AVERAGE
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.payload import decode, encode

@@ -1,87 +1,79 @@
-"""What the server does with an aggregated round: take it, or treat the change as a gradient.
+"""The contract of a server optimizer: what the server does with an aggregated round.
 
-Δ = aggregated − old, with the slots m and v of every tensor (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm 2):
-
-======== =====================================================================================
-``avg``  w ← w + η·Δ; with η = 1 the aggregate itself (FedAvg)
-``avgm`` m ← β₁·m + Δ;            w ← w + η·m (Hsu et al. 2019)
-``adam`` m ← β₁·m + (1 − β₁)·Δ,   v ← β₂·v + (1 − β₂)·Δ²,              w ← w + η·m/(√v + τ)
-``yogi`` the same m,              v ← v − (1 − β₂)·Δ²·sign(v − Δ²),    w ← w + η·m/(√v + τ)
-======== =====================================================================================
+It treats Δ = aggregated − old as a gradient (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm 2). Adding one is adding a
+file in ``edgefl/server/optimizers/`` with a class decorated ``@server_optimizer("name", needs=("server_step",))``.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from edgefl.registry import server_optimizers
+
 Tensors = Mapping[str, Tensor]
 
 SLOT = "optimizer:"
-_LR = {"avg": 1.0, "avgm": 1.0, "adam": 0.01, "yogi": 0.01}
+"""Prefix of what an optimizer remembers, among the server's tensors."""
 
 
 @dataclass(frozen=True)
-class ServerOptimizer:
-    """One of the rules above; ``lr`` is η, ``beta1``, ``beta2`` and ``tau`` as FedPara uses them with FedAdam (its section C)."""
+class ServerOptimizer(abc.ABC):
+    """w ← w + η·change(Δ), tensor by tensor.
 
-    name: str = "avg"
-    lr: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    Attributes:
+        lr: η.
+        usual_lr: η of a run that names none.
+        slots: names of the tensors that the optimizer remembers for each tensor of the state; they begin at zero.
+    """
 
-    @classmethod
-    def of(cls, name: str, lr: float | None) -> ServerOptimizer:
-        """Return the rule ``name`` with its usual rate, or ``lr``.
+    lr: float
 
-        >>> ServerOptimizer.of("adam", None).lr
-        0.01
-        """
-        return cls(name, _LR[name] if lr is None else lr)
+    usual_lr: ClassVar[float] = 1.0
+    slots: ClassVar[tuple[str, ...]] = ()
 
-    def step(self, old: Tensors, aggregated: Tensors, slots: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the new tensors and slots; server memory of single clients (``client/…``) is taken as it is.
+    @abc.abstractmethod
+    def change(self, delta: Tensor, *slots: Tensor) -> tuple[Tensor, ...]:
+        """Return the change for Δ, and the slots after this step in the order of :attr:`slots`."""
+
+    def step(self, old: Tensors, aggregated: Tensors, memory: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the new tensors, and the slots by their names among the server's tensors.
+
+        A tensor without an older one of its shape is taken as it is, and so are integers.
 
         >>> old, new = {"w": torch.zeros(1)}, {"w": torch.ones(1)}
-        >>> tensors, slots = ServerOptimizer("avgm").step(old, new, {})
-        >>> ServerOptimizer("avgm").step(tensors, {"w": torch.ones(1)}, slots)[0]["w"]
+        >>> momentum = optimizer_named("avgm")
+        >>> tensors, slots = momentum.step(old, new, {})
+        >>> momentum.step(tensors, {"w": torch.ones(1)}, slots)[0]["w"]
         tensor([1.9000])
         """
-        if self.name == "avg" and self.lr == 1.0:
-            return dict(aggregated), {}
-        tensors, kept = {}, {}
+        tensors: dict[str, Tensor] = {}
+        kept: dict[str, Tensor] = {}
         for name, after in aggregated.items():
             before = old.get(name)
             if before is None or name.startswith("client/") or before.shape != after.shape or not after.is_floating_point():
                 tensors[name] = after
                 continue
-            first, second = (slots.get(f"{SLOT}{slot}/{name}", torch.zeros_like(after)) for slot in "mv")
-            change, first, second = self._change(after - before, first, second)
+            names = [f"{SLOT}{slot}/{name}" for slot in self.slots]
+            change, *slots = self.change(after - before, *(memory.get(key, torch.zeros_like(after)) for key in names))
             tensors[name] = before + self.lr * change
-            if self.name != "avg":
-                kept[f"{SLOT}m/{name}"] = first
-            if self.name in ("adam", "yogi"):
-                kept[f"{SLOT}v/{name}"] = second
+            kept |= dict(zip(names, slots, strict=True))
         return tensors, kept
 
-    def _change(self, delta: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if self.name == "avg":
-            return delta, first, second
-        if self.name == "avgm":
-            first = self.beta1 * first + delta
-            return first, first, second
-        first = self.beta1 * first + (1 - self.beta1) * delta
-        square = delta.square()
-        if self.name == "adam":
-            second = self.beta2 * second + (1 - self.beta2) * square
-        else:
-            second = second - (1 - self.beta2) * square * torch.sign(second - square)
-        return first / (second.sqrt() + self.tau), first, second
 
+def optimizer_named(name: str, lr: float | None = None) -> ServerOptimizer:
+    """Return the server optimizer ``name`` with its usual rate, or ``lr``.
 
-AVERAGE = ServerOptimizer()
-"""FedAvg: the aggregate itself."""
+    Raises:
+        UnknownNameError: there is none of that name.
+
+    >>> optimizer_named("adam").lr
+    0.01
+    """
+    kind: type[ServerOptimizer] = server_optimizers.load(name)
+    return kind(kind.usual_lr if lr is None else lr)

@@ -8,7 +8,8 @@ from torch import nn
 from edgefl.client.client import loss_of
 from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_of, recorded
 from edgefl.client.fast.gradients import MANY, Captures, written
-from edgefl.client.objective import PLAIN, Objective
+from edgefl.client.objective import objective_named
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, named_tensors
@@ -31,7 +32,9 @@ def same(first, second):
     return all(a is b is None or torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize(("norm", "objective"), [("group", PLAIN), ("static", Objective("prox", 0.3))], ids=["plain", "prox"])
+@pytest.mark.parametrize(
+    ("norm", "objective"), [("group", PLAIN), ("static", objective_named("prox", 0.3))], ids=["plain", "prox"]
+)
 @pytest.mark.parametrize("name", sorted(methods.names()))
 def test_every_method_s_captured_step_has_the_bits_of_autograd(name, norm, objective):
     method = create(name)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from edgefl.client.objective import CONTROL, MEMORY, PLAIN, Objective
+from edgefl.client.objective import CONTROL, MEMORY, objective_named
+from edgefl.client.objectives.none import PLAIN
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.methods.base import create
@@ -42,9 +43,9 @@ def test_prox_pulls_to_the_weights_that_arrived():
     mu, lr, w = 0.3, 0.1, START.astype(np.float64)
     for _ in range(4):
         w = w - lr * ((w - TARGET) + mu * (w - START))
-    module = descend(Objective("prox", mu), {}, {}, 4, lr)
+    module = descend(objective_named("prox", mu), {}, {}, 4, lr)
     np.testing.assert_allclose(module.weight.detach().numpy(), w, rtol=1e-5)
-    assert Objective("prox", mu).finish(module, {}, {}, 4, lr) == ({}, {})
+    assert objective_named("prox", mu).finish(module, {}, {}, 4, lr) == ({}, {})
 
 
 def test_dyn_corrects_by_its_memory_and_updates_it():
@@ -52,7 +53,7 @@ def test_dyn_corrects_by_its_memory_and_updates_it():
     w = START.astype(np.float64)
     for _ in range(3):
         w = w - lr * ((w - TARGET) - h + alpha * (w - START))
-    objective, memory = Objective("dyn", alpha), {MEMORY + "weight": torch.from_numpy(h).float()}
+    objective, memory = objective_named("dyn", alpha), {MEMORY + "weight": torch.from_numpy(h).float()}
     module = descend(objective, memory, {}, 3, lr)
     np.testing.assert_allclose(module.weight.detach().numpy(), w, rtol=1e-5)
     up, keep = objective.finish(module, memory, {}, 3, lr)
@@ -65,7 +66,7 @@ def test_scaffold_corrects_by_the_difference_of_control_variates_and_sends_the_c
     w = START.astype(np.float64)
     for _ in range(steps):
         w = w - lr * ((w - TARGET) + c - c_k)
-    objective = Objective("scaffold", 0.0)
+    objective = objective_named("scaffold", 0.0)
     memory, control = {MEMORY + "weight": torch.from_numpy(c_k).float()}, {CONTROL + "weight": torch.from_numpy(c).float()}
     module = descend(objective, memory, control, steps, lr)
     np.testing.assert_allclose(module.weight.detach().numpy(), w, rtol=1e-5)
@@ -77,7 +78,7 @@ def test_scaffold_corrects_by_the_difference_of_control_variates_and_sends_the_c
 
 def test_what_is_attached_neither_travels_nor_trains():
     module = module_at(START)
-    Objective("scaffold", 0.0).attach(module, dict(module.named_parameters()), {}, {})
+    objective_named("scaffold", 0.0).attach(module, dict(module.named_parameters()), {}, {})
     assert list(module.state_dict()) == ["weight"]
     assert [name for name, _ in module.named_parameters()] == ["weight"]
     assert len(list(module.buffers())) == 2
@@ -107,7 +108,7 @@ def test_dyn_on_the_server_in_nested_coordinates(narrow_and_wide):
     state, submodels = narrow_and_wide
     alpha, clients, rng = 0.5, 5, np.random.default_rng(1)
     before = {SERVER + n: torch.from_numpy(rng.normal(size=tuple(t.shape))).float() for n, t in state.tensors.items()}
-    control = Control(Objective("dyn", alpha), before, clients)
+    control = Control(objective_named("dyn", alpha), before, clients)
     answers = [moved(submodel, rng) for submodel in submodels]
     for submodel, answer in zip(submodels, answers, strict=True):
         control.add(submodel, submodel.tensors, answer, state)
@@ -129,7 +130,7 @@ def test_scaffold_on_the_server_sends_slices_and_adds_changes(narrow_and_wide):
     state, submodels = narrow_and_wide
     clients, rng = 4, np.random.default_rng(2)
     before = {SERVER + n: torch.from_numpy(rng.normal(size=tuple(t.shape))).float() for n, t in state.tensors.items()}
-    control = Control(Objective("scaffold", 0.0), before, clients)
+    control = Control(objective_named("scaffold", 0.0), before, clients)
     name = "hidden.weight"
     total = np.zeros(tuple(state.tensors[name].shape))
     for submodel in submodels:
@@ -147,7 +148,7 @@ def test_scaffold_on_the_server_sends_slices_and_adds_changes(narrow_and_wide):
 def test_entries_that_nobody_trained_are_not_corrected(narrow_and_wide):
     state, (_, narrow) = narrow_and_wide
     before = {SERVER + n: torch.ones_like(t) for n, t in state.tensors.items()}
-    control = Control(Objective("dyn", 0.1), before, 3)
+    control = Control(objective_named("dyn", 0.1), before, 3)
     control.add(narrow, narrow.tensors, {n: t + 1 for n, t in narrow.tensors.items()}, state)
     after, _ = control.finish(state, state)
     rows = narrow.tensors["hidden.weight"].shape[0]

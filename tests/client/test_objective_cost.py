@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.client.objective import Objective
+from edgefl.client.objective import objective_named
 from edgefl.config import RunConfig
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
@@ -66,7 +66,7 @@ PARAMETERS = 66154
 def test_what_an_objective_holds_is_part_of_training_and_not_of_inference(objective, copies):
     training = replace(training_of(RunConfig()), optimizer="sgd")
     plain = tier_cost(create("fedavg"), ARCHITECTURE, Tier(1.0), training)
-    cost = tier_cost(create("fedavg"), ARCHITECTURE, Tier(1.0), training, objective=Objective(objective, 0.1))
+    cost = tier_cost(create("fedavg"), ARCHITECTURE, Tier(1.0), training, objective=objective_named(objective, 0.1))
     assert plain.params == PARAMETERS
     assert cost.buffer_bytes == plain.buffer_bytes + copies * 4 * PARAMETERS
     assert cost.training_memory_bytes >= plain.training_memory_bytes + copies * 4 * PARAMETERS

@@ -15,7 +15,8 @@ from edgefl.bundle.tier_graphs import tier_graphs
 from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
 from edgefl.client.loop import OverMemory
-from edgefl.client.objective import PLAIN, Objective
+from edgefl.client.objective import objective_named
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.onnx_loop import train_in_onnx
 from edgefl.client.training import Training
 from edgefl.data.mix import load
@@ -57,8 +58,8 @@ def tensors_of(outcome):
         ("heterofl", PLAIN, {"optimizer": "sgd", "weight_decay": 0.0}),
         ("heterofl", PLAIN, {"micro_batch": 10}),
         ("fjord", PLAIN, {}),
-        ("heterofl", Objective("prox", 0.5), {}),
-        ("heterofl", Objective("dyn", 0.5), {}),
+        ("heterofl", objective_named("prox", 0.5), {}),
+        ("heterofl", objective_named("dyn", 0.5), {}),
     ],
     ids=["momentum", "adam", "sgd", "in parts", "several kinds of steps", "prox", "dyn"],
 )

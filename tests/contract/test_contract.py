@@ -20,7 +20,7 @@ import torch
 from edgefl.bundle.write import TierFiles, build_tier
 from edgefl.client.client import loss_of
 from edgefl.client.loop import optimizer_of, train
-from edgefl.client.objective import PLAIN
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.training import Training
 from edgefl.errors import AggregationError
 from edgefl.methods.base import GlobalState, Method, create

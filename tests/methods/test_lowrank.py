@@ -17,6 +17,7 @@ from edgefl.errors import ConfigError
 from edgefl.factor import hadamard, tucker
 from edgefl.factor.layers import SquaredNorm
 from edgefl.factor.tucker_layers import small_layers
+from edgefl.methods.axes import refused
 from edgefl.methods.base import create
 from edgefl.methods.fedpara import candidates
 from edgefl.models.base import Architecture
@@ -168,7 +169,7 @@ def test_pufferfish_keeps_what_the_rank_can_hold():
 
 
 def test_pufferfish_refuses_what_remembers_coordinates():
-    assert set(create("pufferfish").refuses) == {"dyn", "scaffold", "avgm", "adam", "yogi", "async"}
+    assert set(refused(create("pufferfish").lacks)) == {"dyn", "scaffold", "avgm", "adam", "yogi", "async"}
 
 
 def test_the_squared_norm_has_the_product_s_derivatives_the_second_included():

@@ -11,6 +11,7 @@ from torch import nn
 
 from edgefl.errors import AggregationError, ConfigError
 from edgefl.factor.hadamard_layers import HadamardWeight
+from edgefl.methods.axes import refused
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
@@ -107,9 +108,9 @@ def test_stand_alone_takes_no_tensors_and_at_least_one_client():
 
 
 def test_stand_alone_refuses_every_axis_that_needs_something_to_travel():
-    refused = create("standalone").refuses
-    assert set(refused) == {"prox", "dyn", "scaffold", "avgm", "adam", "yogi", "fp16", "int8", "sparse", "dynamic", "async"}
-    assert all(len(reason) > 20 for reason in refused.values())
+    reasons = refused(create("standalone").lacks)
+    assert set(reasons) == {"prox", "dyn", "scaffold", "avgm", "adam", "yogi", "fp16", "int8", "sparse", "dynamic", "async"}
+    assert all(len(reason) > 20 for reason in reasons.values())
 
 
 @dataclass(frozen=True)

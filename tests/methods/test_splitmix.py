@@ -9,6 +9,7 @@ import torch
 
 from edgefl.bundle.write import build_tier
 from edgefl.config import RunConfig
+from edgefl.methods.axes import refused
 from edgefl.methods.base import create
 from edgefl.methods.splitmix import Ensemble
 from edgefl.models.base import Architecture
@@ -52,7 +53,7 @@ def test_a_client_gets_other_bases_from_round_to_round_and_they_are_those_of_the
             assert torch.equal(submodel.tensors[name], state.tensors[place.target])
     assert len(seen) == 4
     assert method.per_client
-    assert {"dyn", "scaffold"} <= method.refuses.keys()
+    assert {"dyn", "scaffold"} <= set(refused(method.lacks))
 
 
 def test_bases_start_with_weights_of_their_own():

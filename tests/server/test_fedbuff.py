@@ -214,7 +214,7 @@ REFUSED = ["clustered-fl", "factorized-fl", "fedfomo", "fedhm", "orthdrop", "pri
 
 @pytest.mark.parametrize("method", REFUSED)
 def test_methods_that_old_updates_mean_nothing_to_say_why(method):
-    reason = methods.load(method).refuses["async"]
+    reason = methods.load(method).lacks["stale_updates"]
     with pytest.raises(ConfigError) as error:
         prepare(RunConfig(method=method, mode="async"))
     assert str(error.value).startswith("mode: async makes no sense with ")
@@ -223,7 +223,9 @@ def test_methods_that_old_updates_mean_nothing_to_say_why(method):
 
 
 def test_the_methods_that_refuse_are_these():
-    assert [name for name in methods.names() if "async" in methods.load(name).refuses and not name.endswith("beta")] == REFUSED
+    assert [
+        name for name in methods.names() if "stale_updates" in methods.load(name).lacks and not name.endswith("beta")
+    ] == REFUSED
 
 
 # It always goes on -------------------------------------------------------------------------------------------------------------

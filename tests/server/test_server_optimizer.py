@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgefl.server.optimizer import ServerOptimizer
+from edgefl.server.optimizer import optimizer_named
 
 ROUNDS = [np.array([0.5, -1.0, 0.0]), np.array([-2.0, 0.25, 1.0]), np.array([0.1, 0.1, -0.3])]
 
@@ -29,7 +29,7 @@ def by_hand(name, lr, beta1=0.9, beta2=0.99, tau=1e-3):
 
 @pytest.mark.parametrize(("name", "lr"), [("avg", 1.0), ("avg", 0.5), ("avgm", 0.7), ("adam", 0.01), ("yogi", 0.02)])
 def test_three_rounds(name, lr):
-    optimizer, tensors, slots = ServerOptimizer(name, lr), {"w": torch.tensor([1.0, -1.0, 0.5])}, {}
+    optimizer, tensors, slots = optimizer_named(name, lr), {"w": torch.tensor([1.0, -1.0, 0.5])}, {}
     for delta in ROUNDS:
         aggregated = {"w": tensors["w"] + torch.from_numpy(delta).float()}
         tensors, slots = optimizer.step(tensors, aggregated, slots)
@@ -38,7 +38,7 @@ def test_three_rounds(name, lr):
 
 def test_plain_averaging_gives_the_aggregate_itself_to_the_bit():
     aggregated = {"w": torch.rand(5)}
-    tensors, slots = ServerOptimizer("avg").step({"w": torch.rand(5)}, aggregated, {})
+    tensors, slots = optimizer_named("avg").step({"w": torch.rand(5)}, aggregated, {})
     assert tensors["w"] is aggregated["w"]
     assert not slots
 
@@ -46,7 +46,7 @@ def test_plain_averaging_gives_the_aggregate_itself_to_the_bit():
 def test_the_memory_of_single_clients_is_no_weight():
     old = {"w": torch.zeros(2), "client/3/u": torch.zeros(2)}
     new = {"w": torch.ones(2), "client/3/u": torch.ones(2), "client/4/u": torch.ones(2)}
-    tensors, _ = ServerOptimizer.of("adam", None).step(old, new, {})
+    tensors, _ = optimizer_named("adam").step(old, new, {})
     assert torch.equal(tensors["client/3/u"], torch.ones(2))
     assert torch.equal(tensors["client/4/u"], torch.ones(2))
     assert not torch.equal(tensors["w"], torch.ones(2))

@@ -96,7 +96,7 @@ class Rows:
     quick: tuple[str, ...] = ()
 
     def run(self, keep: Path, quick: bool) -> Run:
-        """Run it, leave its JSON in ``keep``, and return by their names the figures that have a bar, as shares of it: 1 is the most."""
+        """Run it, store what it measured in ``keep``, and return its figures that have a bar, by name, as shares of it: 1 is the most."""
         return measured(bar_shares, self.tool, *(self.quick if quick else self.options), keep=keep)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from counters.markdown import replaced
 
 from speed.peers import load_peers
 from speed.plot import growth_svg
+from speed.stored import read
 from speed.tables import bars_markdown, growth_markdown, growth_summary, methods_markdown, rounds_markdown, speed_markdown
 
 PEERS = "peers.jsonl"
@@ -40,16 +40,12 @@ def take_peers(given: Path, results: Path) -> None:
 
 def rendered(results: Path) -> dict[tuple[str, str], str]:
     """Return (page, marker) → the table for it, from the stored figures; a word where there are none yet."""
-    stored = {name: _stored(results / f"{name}.json") for name in _DETAILS}
+    stored = {name: read(results / f"{name}.jsonl") for name in _DETAILS}
     found = {("docs/speed.md", f"speed-{name}"): _NOT_YET if of is None else _DETAILS[name](of) for name, of in stored.items()}
     rounds, growth = stored["rounds"], stored["growth"]
     found["README.md", "speed"] = _NOT_YET if rounds is None else speed_markdown(rounds, load_peers(results / PEERS))
     found["README.md", "speed-growth"] = _NOT_YET if growth is None else growth_summary(growth)
     return found
-
-
-def _stored(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def _contents(pages: Path, results: Path) -> dict[Path, str]:
@@ -61,7 +57,7 @@ def _contents(pages: Path, results: Path) -> dict[Path, str]:
             found[path] = replaced(found.get(path) or path.read_text(encoding="utf-8"), marker, body)
         except ValueError as error:
             sys.exit(f"{path}: {error}")
-    growth = _stored(results / "growth.json")
+    growth = read(results / "growth.jsonl")
     if growth is not None:
         found[pages / "docs" / "growth.svg"] = growth_svg(growth["points"], AXES)
     return found

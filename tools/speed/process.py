@@ -15,6 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from speed import stored
+
 TOOLS = Path(__file__).resolve().parents[1]
 
 
@@ -52,14 +54,14 @@ def edgefl(command: str) -> Run:
 
 
 def measured(read: Callable[[Any], Mapping[str, float]], tool: str, *options: str, keep: Path | None = None) -> Run:
-    """Run a tool that writes what it measured as JSON, and take the figures that are in there; ``keep`` holds the JSON afterwards."""
+    """Run a tool that writes what it measured as JSON, and return the figures in it; ``keep`` is the file that stores them."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "figures.json"
         run = process(sys.executable, tool, *options, "--json", str(out))
-        text = out.read_text(encoding="utf-8")
+        found = json.loads(out.read_text(encoding="utf-8"))
     if keep is not None:
-        keep.write_text(text, encoding="utf-8")
-    return replace(run, figures=read(json.loads(text)))
+        stored.write(keep, found)
+    return replace(run, figures=read(found))
 
 
 def machine() -> dict[str, str | int]:
