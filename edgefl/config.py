@@ -2,47 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomlkit
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from edgefl.errors import ConfigError, UnknownNameError, nearest
-from edgefl.registry import codecs, objectives, server_optimizers
+from edgefl.registry import Registry, codecs, datasets, methods, models, objectives, server_optimizers
 from edgefl.util.files import read_toml
 from edgefl.util.validation import explain
 
 HOST_KEYS = frozenset({"engine", "workers", "data_dir"})
-"""Keys that say how this computer does the work, so that a resumed run may change them; :func:`changed` knows the one exception."""
+"""Keys that describe this computer, so that a resumed run may change them; :func:`changed` has the one exception."""
+
+TASK, DATA, ROUNDS, TIERS = "Method, model and data set", "Clients and their data", "Rounds and evaluation", "Tiers"
+CLIENT, SERVER, FLEET, HOST = "Training on a client", "Server and codec", "Fleet and conditions", "This computer"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How the command line shows a key; type, choices and default come from the key itself.
+
+    Attributes:
+        section: the heading of the flag in the help.
+        text: what the key means, with its unit; ends with the default in brackets where that depends on other keys.
+        metavar: placeholder of the value; empty for the one of the key's type.
+        names: registry whose names the help lists.
+        switch: the flag that turns a yes/no key off; empty for ``--no-`` and the key.
+    """
+
+    section: str
+    text: str
+    metavar: str = ""
+    names: Registry | None = None
+    switch: str = ""
+
+
+def check_ratios(ratios: tuple[float, ...]) -> None:
+    """Raise ValueError unless ``ratios`` are tiers: in (0, 1], each once, largest first."""
+    if not ratios:
+        raise ValueError("expected at least one tier")
+    for ratio in ratios:
+        if not 0 < ratio <= 1:
+            raise ValueError(f"a tier lies in (0, 1], got {ratio:g}")
+    ordered = tuple(sorted(set(ratios), reverse=True))
+    if ordered != tuple(ratios):
+        raise ValueError(f"tiers are listed once each, largest first: {','.join(f'{r:g}' for r in ordered)}")
+
+
+def _known(names: Registry) -> AfterValidator:
+    def check(name: str) -> str:
+        try:
+            names.check(name)
+        except UnknownNameError as error:
+            raise ValueError(str(error)) from None
+        return name
+
+    return AfterValidator(check)
+
+
+def _ordered(tiers: Any) -> Any:
+    if isinstance(tiers, tuple):
+        check_ratios(tiers)
+    return tiers
+
+
+def _some_once(words: tuple[str, ...]) -> tuple[str, ...]:
+    if not words or len(set(words)) != len(words):
+        raise ValueError(f"expected some of idle, charging, unmetered, each once, got {', '.join(words) or 'none'}")
+    return words
+
+
+def _steps(steps: tuple[str, ...]) -> tuple[str, ...]:
+    if not steps or len(set(steps)) != len(steps) or {"send", "refuse"} & set(steps[:-1]):
+        raise ValueError(f"expected each step once, and refuse or send last, got {', '.join(steps) or 'none'}")
+    return steps
 
 
 class RunConfig(BaseModel):
     """Everything that decides the result of a run, and how this computer computes it.
 
-    ``None`` stands for a default that depends on other keys: ``model`` and ``local_epochs`` on the dataset, ``tiers`` on the
-    method, ``per_round`` on ``clients`` (half of them), ``norm`` on the model, ``engine`` on ``workers``, ``server_lr`` on
-    ``server_optimizer`` (1, for adam and yogi 0.01). ``tiers`` "auto" are the largest that fit each class of the fleet.
-    ``tier_shares`` are the shares of clients at each tier where it is drawn; None draws all alike.
-    ``conditions`` "fleet" are those of the fleet's profile (links that vary, sessions that are lost), "ideal" are none; of
-    ``over_selection`` None takes the conditions' own, of ``deadline_s`` the fleet's. ``availability`` is "always", "daily" or the path of
-    a trace, in which a client is eligible while all of ``eligible_when`` hold. Asynchronous rounds end with every ``buffer`` updates
-    (half of ``per_round`` by default, and then those are the clients at work at once); an update s steps old counts 1/(1 + s)^p,
-    p = ``staleness_power``. ``on_shortfall`` is what is tried, in order, where a tier does not fit a device.
-    ``objective_strength`` is μ of ``prox`` and α of ``dyn``; ``data_share`` of its training samples is what each client has,
-    ``eval_samples`` held-out samples, drawn by ``seed``, are what models are evaluated on; None takes all after the last round, and before
-    it 1,000.
+    ``None`` stands for a default that depends on other keys.
 
     Raises:
         ConfigError: names each wrong key, its value and what is expected.
@@ -57,94 +101,197 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    profile: str = "phone"
-    method: str = "fedhm"
-    method_options: dict[str, Any] = {}
-    model: str | None = None
-    norm: str | None = None
-    dataset: str = "digits"
-    data_dir: str | None = None
-    partition: str = "dirichlet:0.5"
-    permute_labels: bool = False
-    data_share: float = Field(1.0, gt=0, le=1)
-    clients: int = Field(20, ge=1)
-    per_round: int | None = Field(None, ge=1)
-    rounds: int = Field(30, ge=1)
-    local_epochs: int | None = Field(None, ge=1)
-    batch_size: int = Field(32, ge=1)
-    micro_batch: int | None = Field(None, ge=1)
-    optimizer: Literal["momentum", "sgd", "adam"] = "momentum"
-    objective: str = "none"
-    objective_strength: float = Field(0.1, gt=0)
-    server_optimizer: str = "avg"
-    server_lr: float | None = Field(None, gt=0)
-    lr: float = Field(0.05, gt=0)
-    lr_schedule: Literal["constant", "cosine"] = "constant"
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(1e-4, ge=0)
-    tiers: tuple[float, ...] | Literal["auto"] | None = None
-    codec: str = "fp32"
-    tier_assignment: Literal["auto", "uniform", "dynamic"] = "auto"
-    tier_shares: tuple[float, ...] | None = None
-    conditions: Literal["fleet", "ideal"] = "fleet"
-    over_selection: float | None = Field(None, ge=1, le=10)
-    deadline_s: float | None = Field(None, gt=0)
-    availability: str = "always"
-    eligible_when: tuple[Literal["idle", "charging", "unmetered"], ...] = ("idle", "charging", "unmetered")
-    start_hour: float = Field(0.0, ge=0, lt=24)
-    dynamic_devices: bool = False
-    mode: Literal["sync", "async"] = "sync"
-    buffer: int | None = Field(None, ge=1)
-    staleness_power: float = Field(0.5, ge=0)
-    enforce: Literal["plan", "meter", "hard"] = "meter"
-    on_shortfall: tuple[Literal["micro-batch", "tier", "refuse", "send"], ...] = ("micro-batch", "tier")
-    cpu_limit_s: float = Field(600.0, gt=0)
-    eval_every: int = Field(1, ge=1)
-    eval_samples: int | None = Field(None, ge=1)
-    runtime: Literal["torch", "onnx"] = "torch"
-    engine: Literal["auto", "inline", "pool", "group"] | None = None
-    workers: int = Field(1, ge=1)
-    device: Literal["cpu", "cuda"] = "cpu"
-    seed: int = Field(0, ge=0)
+    profile: Annotated[str, Flag(TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE")] = "phone"
+    method: Annotated[str, Flag(TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)] = "fedhm"
+    method_options: Annotated[dict[str, Any], Flag("", "Options of the method; 'edgefl methods NAME' lists them.")] = {}
+    model: Annotated[str | None, Flag(TASK, "Network to train. [the data set's own]", names=models)] = None
+    norm: Annotated[str | None, Flag(TASK, "Normalisation layers: group, static, batch or none. [the model's own]", "POLICY")] = (
+        None
+    )
+    dataset: Annotated[str, Flag(TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)] = "digits"
+    data_dir: Annotated[str | None, Flag(TASK, "Folder with the data set's files. [where its package puts them]", "DIR")] = None
 
-    @field_validator("objective", "server_optimizer", "codec")
-    @classmethod
-    def _known(cls, name: str, info: ValidationInfo) -> str:
-        try:
-            {"objective": objectives, "server_optimizer": server_optimizers, "codec": codecs}[str(info.field_name)].check(name)
-        except UnknownNameError as error:
-            raise ValueError(str(error)) from None
-        return name
+    clients: Annotated[int, Field(ge=1), Flag(DATA, "Number of clients in the population.")] = 20
+    partition: Annotated[
+        str,
+        Flag(
+            DATA,
+            "How clients share the samples. iid: evenly; dirichlet:A: uneven labels, the more the smaller A; classes:K: "
+            "K labels each; natural: by the owners that the data set names; index:S or index:S:A: each client draws S samples (with "
+            "uneven labels), for any number of clients.",
+            "SPEC",
+        ),
+    ] = "dirichlet:0.5"
+    data_share: Annotated[float, Field(gt=0, le=1), Flag(DATA, "Share of its training samples that each client uses.")] = 1.0
+    permute_labels: Annotated[
+        bool, Flag(DATA, "Give each client its own order of labels; accuracy is then the mean over clients. [no]")
+    ] = False
 
-    @field_validator("tiers")
-    @classmethod
-    def _tiers(cls, tiers: tuple[float, ...] | str | None) -> tuple[float, ...] | str | None:
-        if isinstance(tiers, tuple):
-            check_ratios(tiers)
-        return tiers
+    rounds: Annotated[int, Field(ge=1), Flag(ROUNDS, "Number of rounds; with --mode async, of server steps.")] = 30
+    per_round: Annotated[
+        int | None,
+        Field(ge=1),
+        Flag(
+            ROUNDS,
+            "Updates that the server wants each round; with --mode async, clients that train at once. [half of the clients]",
+        ),
+    ] = None
+    eval_every: Annotated[int, Field(ge=1), Flag(ROUNDS, "Evaluate every N rounds, and after the last one.")] = 1
+    eval_samples: Annotated[
+        int | None,
+        Field(ge=1),
+        Flag(ROUNDS, "Number of held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]"),
+    ] = None
+    seed: Annotated[int, Field(ge=0), Flag(ROUNDS, "Seed of every random draw.")] = 0
+
+    tiers: Annotated[
+        tuple[float, ...] | Literal["auto"] | None,
+        AfterValidator(_ordered),
+        Flag(
+            TIERS,
+            "Sizes of the sub-models as ratios, largest first; auto: the largest that fits each device class. [the method's own]",
+            "1,0.5,0.25|auto",
+        ),
+    ] = None
+    tier_assignment: Annotated[
+        Literal["auto", "uniform", "dynamic"],
+        Flag(
+            TIERS,
+            "How clients get their tiers. auto: the largest that fits the budgets of the device class; uniform: drawn once "
+            "per client among those that fit; dynamic: drawn anew each round.",
+        ),
+    ] = "auto"
+    tier_shares: Annotated[
+        tuple[float, ...] | None,
+        Flag(TIERS, "Shares of clients at each tier, for uniform and dynamic assignment. [equal]", "0.5,0.3,0.2"),
+    ] = None
+
+    local_epochs: Annotated[
+        int | None, Field(ge=1), Flag(CLIENT, "Epochs that a client trains each round. [digits: 5, else 1]")
+    ] = None
+    batch_size: Annotated[int, Field(ge=1), Flag(CLIENT, "Samples per training step.")] = 32
+    micro_batch: Annotated[
+        int | None, Field(ge=1), Flag(CLIENT, "Samples per forward pass; gradients are accumulated over the batch. [the batch]")
+    ] = None
+    runtime: Annotated[
+        Literal["torch", "onnx"], Flag(CLIENT, "Library that trains: PyTorch, or onnxruntime on exported graphs.")
+    ] = "torch"
+    optimizer: Annotated[Literal["momentum", "sgd", "adam"], Flag(CLIENT, "Optimizer of the client.")] = "momentum"
+    lr: Annotated[float, Field(gt=0), Flag(CLIENT, "Learning rate of the client.")] = 0.05
+    lr_schedule: Annotated[Literal["constant", "cosine"], Flag(CLIENT, "Learning rate over the rounds; cosine ends at 0.")] = (
+        "constant"
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1), Flag(CLIENT, "Coefficient of the optimizer momentum.")] = 0.9
+    weight_decay: Annotated[float, Field(ge=0), Flag(CLIENT, "L2 coefficient, added to the gradients.")] = 1e-4
+    objective: Annotated[
+        str,
+        _known(objectives),
+        Flag(CLIENT, "Correction of client drift: none, FedProx, FedDyn or SCAFFOLD.", names=objectives),
+    ] = "none"
+    objective_strength: Annotated[float, Field(gt=0), Flag(CLIENT, "Weight of the objective: μ of prox, α of dyn.")] = 0.1
+
+    server_optimizer: Annotated[
+        str,
+        _known(server_optimizers),
+        Flag(
+            SERVER,
+            "How the server applies the aggregate. avg: as it is; the others: FedAvgM, FedAdam, FedYogi.",
+            names=server_optimizers,
+        ),
+    ] = "avg"
+    server_lr: Annotated[float | None, Field(gt=0), Flag(SERVER, "Learning rate of the server. [1; adam and yogi: 0.01]")] = None
+    codec: Annotated[str, _known(codecs), Flag(SERVER, "Encoding of the updates that clients send.", names=codecs)] = "fp32"
+
+    conditions: Annotated[
+        Literal["fleet", "ideal"],
+        Flag(
+            FLEET,
+            "Links and losses. fleet: links vary and sessions are lost, by the profile; ideal: typical links, no losses, no batteries.",
+        ),
+    ] = "fleet"
+    over_selection: Annotated[
+        float | None,
+        Field(ge=1, le=10),
+        Flag(FLEET, "Clients selected per update wanted, because some sessions are lost. [the profile's own; ideal: 1]"),
+    ] = None
+    deadline_s: Annotated[
+        float | None,
+        Field(gt=0),
+        Flag(FLEET, "Longest session of a client, in simulated seconds; also a budget of the tiers. [the profile's own]"),
+    ] = None
+    availability: Annotated[
+        str,
+        Flag(
+            FLEET,
+            "When clients are eligible. always; daily: by the hour of the day; FILE: by a trace (CSV or Parquet with the "
+            "columns client, from, to, state).",
+            "always|daily|FILE",
+        ),
+    ] = "always"
+    eligible_when: Annotated[
+        tuple[Literal["idle", "charging", "unmetered"], ...],
+        AfterValidator(_some_once),
+        Flag(
+            FLEET,
+            "States that a trace must show together for a client to be eligible; with daily, only charging matters: "
+            "without it, devices run on batteries.",
+            "WORD,…",
+        ),
+    ] = ("idle", "charging", "unmetered")
+    start_hour: Annotated[float, Field(ge=0, lt=24), Flag(FLEET, "Hour of the day at which the simulated clock starts.")] = 0.0
+    dynamic_devices: Annotated[
+        bool,
+        Flag(
+            FLEET,
+            "Let the free memory and speed of devices change each round, and with them the tiers. [static]",
+            switch="--static-devices",
+        ),
+    ] = False
+    mode: Annotated[
+        Literal["sync", "async"],
+        Flag(FLEET, "When the server steps. sync: after each round; async: whenever --buffer updates have arrived (FedBuff)."),
+    ] = "sync"
+    buffer: Annotated[int | None, Field(ge=1), Flag(FLEET, "Updates per server step in mode async. [half of --per-round]")] = None
+    staleness_power: Annotated[
+        float, Field(ge=0), Flag(FLEET, "In mode async, an update that is s steps old has the weight 1/(1 + s)^X.")
+    ] = 0.5
+    enforce: Annotated[
+        Literal["plan", "meter", "hard"],
+        Flag(
+            FLEET,
+            "How memory budgets are enforced. plan: by predictions; meter: also metered while clients train; hard: by the "
+            "operating system, with a process per client.",
+        ),
+    ] = "meter"
+    on_shortfall: Annotated[
+        tuple[Literal["micro-batch", "tier", "refuse", "send"], ...],
+        AfterValidator(_steps),
+        Flag(
+            FLEET,
+            "Steps to try, in order, if a tier does not fit a device class: micro-batch, tier (a smaller one); then refuse "
+            "(the default) or send (train all the same).",
+            "STEP,…",
+        ),
+    ] = ("micro-batch", "tier")
+
+    cpu_limit_s: Annotated[float, Field(gt=0), Flag(HOST, "Processor seconds that a client may use under --enforce hard.")] = (
+        600.0
+    )
+    engine: Annotated[
+        Literal["auto", "inline", "pool", "group"] | None,
+        Flag(
+            HOST,
+            "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a "
+            "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
+        ),
+    ] = None
+    workers: Annotated[int, Field(ge=1), Flag(HOST, "Number of processes that train clients; engine auto uses every core.")] = 1
+    device: Annotated[Literal["cpu", "cuda"], Flag(HOST, "Hardware that trains clients.")] = "cpu"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.per_round is not None and self.per_round > self.clients:
-            raise ValueError(f"per_round: got {self.per_round}, expected at most the {self.clients} clients")
-        if self.engine == "inline" and self.workers > 1:
-            raise ValueError(f"engine: inline has one worker, got workers = {self.workers}; use pool")
-        if self.engine == "group" and (self.enforce == "hard" or self.runtime == "onnx"):
-            alone = "enforce hard" if self.enforce == "hard" else "runtime onnx"
-            raise ValueError(f"engine: group trains clients together, and {alone} takes them one by one; use pool")
-        needs = objectives.facts(self.objective).get("needs", ())
-        if "plain_sgd" in needs and (self.optimizer != "sgd" or self.weight_decay):
-            raise ValueError(
-                "objective: the control variates of scaffold are gradients worked out from plain SGD steps (option II); give "
-                f"optimizer sgd and weight_decay 0, got {self.optimizer} and {self.weight_decay:g}"
-            )
-        if "fixed_coordinates" in needs and self.tier_assignment == "dynamic":
-            raise ValueError(
-                f"objective: {self.objective} remembers a gradient of every weight that a client trains; with tier_assignment dynamic "
-                "these change from round to round"
-            )
-        _check_shares(self)
-        _check_fleet(self)
+        if problems := [problem for rule in _RULES for problem in rule(self)]:
+            raise ValueError("; ".join(problems))
         return self
 
     @model_validator(mode="wrap")
@@ -178,10 +325,16 @@ class RunConfig(BaseModel):
         return tomlkit.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
 
 
+FLAGS: dict[str, Flag] = {
+    key: next(part for part in field.metadata if isinstance(part, Flag)) for key, field in RunConfig.model_fields.items()
+}
+RunConfig.__doc__ = f"{RunConfig.__doc__}\nAttributes:\n" + "\n".join(f"    {name}: {flag.text}" for name, flag in FLAGS.items())
+
+
 def changed(before: RunConfig, after: RunConfig) -> list[str]:
     """Return the keys that decide a result and differ.
 
-    An engine decides none, but for whether it trains clients together: sums in float32 then have another order.
+    An engine decides none, except when it trains clients together: sums in float32 then have another order.
 
     >>> changed(RunConfig(seed=1, workers=2), RunConfig(engine="pool"))
     ['seed']
@@ -192,53 +345,67 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
     return keys + ["engine"] * ((before.engine == "group") != (after.engine == "group"))
 
 
-def _check_fleet(config: RunConfig) -> None:
-    steps = config.on_shortfall
-    if not steps or len(set(steps)) != len(steps) or {"send", "refuse"} & set(steps[:-1]):
-        raise ValueError(f"on_shortfall: expected each step once, and refuse or send last, got {', '.join(steps) or 'none'}")
-    if "send" in steps and config.enforce == "plan":
-        raise ValueError(
-            "on_shortfall: send leaves it to the device to find out, which enforce plan never does; give meter or hard"
-        )
-    if not config.eligible_when or len(set(config.eligible_when)) != len(config.eligible_when):
-        got = ", ".join(config.eligible_when) or "none"
-        raise ValueError(f"eligible_when: expected some of idle, charging, unmetered, each once, got {got}")
-    if config.buffer is not None and config.mode == "sync":
-        raise ValueError("buffer: only asynchronous rounds have one; give mode async")
-    if config.buffer is not None and config.buffer > config.clients:
-        raise ValueError(f"buffer: got {config.buffer}, expected at most the {config.clients} clients, who answer once a step")
-    if config.mode == "async" and "rounds" in objectives.facts(config.objective).get("needs", ()):
-        raise ValueError(
-            f"mode: {config.objective} corrects gradients by what the server had when a round began; async has no rounds"
-        )
+def _engine_fits_the_workers(config: RunConfig) -> Iterator[str]:
+    if config.engine == "inline" and config.workers > 1:
+        yield f"engine: inline has one worker, got workers = {config.workers}; use pool"
+    if config.engine == "group" and (config.enforce == "hard" or config.runtime == "onnx"):
+        alone = "enforce hard" if config.enforce == "hard" else "runtime onnx"
+        yield f"engine: group trains clients together, and {alone} trains them one by one; use pool"
 
 
-def _check_shares(config: RunConfig) -> None:
+def _objective_fits_the_training(config: RunConfig) -> Iterator[str]:
+    needs = objectives.facts(config.objective).get("needs", ())
+    if "plain_sgd" in needs and (config.optimizer != "sgd" or config.weight_decay):
+        yield (
+            "objective: the control variates of scaffold are gradients computed from plain SGD steps (option II); give "
+            f"optimizer sgd and weight_decay 0, got {config.optimizer} and {config.weight_decay:g}"
+        )
+    if "fixed_coordinates" in needs and config.tier_assignment == "dynamic":
+        yield (
+            f"objective: {config.objective} remembers a gradient of every weight that a client trains; with tier_assignment dynamic "
+            "these change from round to round"
+        )
+    if "rounds" in needs and config.mode == "async":
+        yield f"mode: {config.objective} corrects gradients by what the server had when a round began; async has no rounds"
+
+
+def _shares_fit_the_tiers(config: RunConfig) -> Iterator[str]:
     shares = config.tier_shares
     if shares is None:
         return
     if config.tier_assignment == "auto":
-        raise ValueError("tier_shares: with tier_assignment auto the devices decide; give tier_assignment uniform or dynamic")
+        yield "tier_shares: with tier_assignment auto the devices decide; give tier_assignment uniform or dynamic"
     if isinstance(config.tiers, tuple) and len(config.tiers) != len(shares):
-        raise ValueError(f"tier_shares: got {len(shares)} shares for {len(config.tiers)} tiers; give one for each")
+        yield f"tier_shares: got {len(shares)} shares for {len(config.tiers)} tiers; give one for each"
     if any(share < 0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
-        raise ValueError(f"tier_shares: expected shares from 0 that add up to 1, got {', '.join(f'{s:g}' for s in shares)}")
+        yield f"tier_shares: expected shares from 0 that add up to 1, got {', '.join(f'{s:g}' for s in shares)}"
 
 
-def check_ratios(ratios: tuple[float, ...]) -> None:
-    """Raise ValueError unless ``ratios`` are tiers: in (0, 1], each once, largest first."""
-    if not ratios:
-        raise ValueError("expected at least one tier")
-    for ratio in ratios:
-        if not 0 < ratio <= 1:
-            raise ValueError(f"a tier lies in (0, 1], got {ratio:g}")
-    ordered = tuple(sorted(set(ratios), reverse=True))
-    if ordered != tuple(ratios):
-        raise ValueError(f"tiers are listed once each, largest first: {','.join(f'{r:g}' for r in ordered)}")
+def _rounds_fit_the_population(config: RunConfig) -> Iterator[str]:
+    if config.per_round is not None and config.per_round > config.clients:
+        yield f"per_round: got {config.per_round}, expected at most the {config.clients} clients"
+    if config.buffer is not None and config.mode == "sync":
+        yield "buffer: only asynchronous rounds have one; give mode async"
+    if config.buffer is not None and config.buffer > config.clients:
+        yield f"buffer: got {config.buffer}, expected at most the {config.clients} clients, who answer once a step"
 
 
-def _explain(error: ErrorDetails) -> str:
-    if error["type"] == "extra_forbidden":
-        key = str(error["loc"][0])
+def _sent_tiers_are_metered(config: RunConfig) -> Iterator[str]:
+    if "send" in config.on_shortfall and config.enforce == "plan":
+        yield "on_shortfall: send needs a device that meters its memory, and enforce plan only predicts it; give enforce meter or hard"
+
+
+_RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
+    _engine_fits_the_workers,
+    _objective_fits_the_training,
+    _shares_fit_the_tiers,
+    _rounds_fit_the_population,
+    _sent_tiers_are_metered,
+)
+
+
+def _explain(problem: ErrorDetails) -> str:
+    if problem["type"] == "extra_forbidden":
+        key = str(problem["loc"][0])
         return f"{key}: unknown key;{nearest(key, RunConfig.model_fields) or ' see edgefl simulate --help'}"
-    return explain(error)
+    return explain(problem)

@@ -54,10 +54,17 @@ class Tier:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a local tensor lives in the global state: the global tensor's name and an index into it, never a mask."""
+    """Where a local tensor lives in the server's state.
+
+    Attributes:
+        target: the name of a tensor there.
+        index: the entries of it, never a mask.
+        client: the client that the server remembers the tensor of; None where it is a tensor of the global model or of a cluster's.
+    """
 
     target: str
     index: Index
+    client: int | None = None
 
 
 @dataclass(frozen=True)
@@ -242,13 +249,13 @@ class Totals:
         device_s: the sum of the sessions' seconds.
     """
 
-    clients: int = 0
-    macs: int = 0
-    download_bytes: int = 0
-    upload_bytes: int = 0
-    energy_j: float = 0.0
-    end_to_end_j: float = 0.0
-    device_s: float = 0.0
+    clients: int
+    macs: int
+    download_bytes: int
+    upload_bytes: int
+    energy_j: float
+    end_to_end_j: float
+    device_s: float
 
     @classmethod
     def of(cls, records: Iterable[ClientRecord]) -> Totals:

@@ -3,7 +3,7 @@
 The same key gives the same stream whatever ran before it, in whatever process: that is why a run interrupted and resumed, or
 spread over workers, gives the same bits. This is the only module that may seed a global generator, and it puts it back.
 
-Of a population of millions nothing is stored: what is drawn for a client is a hash of (seed, key, client), for many clients at once.
+A population of millions needs no storage: the draw of a client is a hash of (seed, key, client), computed for many clients at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def generator(seed: int, *key: int | str) -> np.random.Generator:
 
 
 def uniforms(seed: int, clients: np.ndarray, *key: int | str) -> np.ndarray:
-    """Return one number in [0, 1) per client, float64, of the shape of ``clients``: the same whoever else is drawn.
+    """Return one number in [0, 1) per client, float64, of the shape of ``clients``, independent of all other clients.
 
     >>> uniforms(0, np.array([7, 8]), 3, "drop-out")[1] == uniforms(0, np.array([8]), 3, "drop-out")[0]
     np.True_
@@ -96,7 +96,7 @@ def torch_seeded(rng: np.random.Generator) -> Iterator[torch.Generator]:
     """Seed torch's global generator from ``rng`` within a block (modules draw their weights and dropout from it), then put it back."""
     import torch
 
-    # Not torch.manual_seed: it notes where it was called from, for devices that are not there, in a millisecond.
+    # Not torch.manual_seed: it takes a millisecond to record its caller for absent devices.
     before, seed = torch.default_generator.get_state(), int(rng.integers(2**63))
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)

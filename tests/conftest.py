@@ -26,10 +26,24 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 
+LONGEST = ("contract/test_contract.py", "e2e/test_simulate.py", "e2e/test_fleet_run.py", "e2e/test_methods_run.py")
+"""The files of tests that take longest, the longest first."""
+
 collect_ignore_glob = ["*conftest.py"]  # loaded as plugins; as doctest modules they would share one name
 
 settings.register_profile("edgefl", deadline=None, max_examples=40)
 settings.load_profile("edgefl")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the files that take longest, so that no process works on one of them alone in the end; files are in random order else."""
+    ranks = {Path(__file__).parent / file: rank for rank, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Run tests in this process if each is named on the command line: others would import torch first."""
+    return 0 if config.args and all("::" in argument for argument in config.args) else None
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from edgefl.methods.base import GlobalState
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.server.state import ServerState

@@ -62,11 +62,11 @@ def graph_macs(module: nn.Module, x: Tensor, *, fold: bool = True) -> Figure:
 def profiled(network: nn.Module, x: Tensor, prefix: str = "") -> tuple[Figure, Figure]:
     """Return edgefl's MACs of a pass over one sample, forward and with backward, of the layers whose names start with ``prefix``."""
     row = edgefl.profile(network, (x,), batch_size=1)[0]
-    if row["uncounted_ops"]:
-        return (f"uncounted: {', '.join(row['uncounted_ops'])}",) * 2
-    layers = [layer for layer in row["layers"] if layer["layer"].startswith(prefix)]
+    if row.uncounted_ops:
+        return (f"uncounted: {', '.join(row.uncounted_ops)}",) * 2
+    layers = [layer for layer in row.layers if layer.layer.startswith(prefix)]
     forward, *others = (
-        sum(layer[key] for layer in layers)
+        sum(getattr(layer, key) for layer in layers)
         for key in ("macs_forward", "macs_backward_input", "macs_backward_weight", "macs_compose")
     )
     return forward, forward + sum(others)
@@ -79,8 +79,8 @@ def layer_row(layer: Layer, peers: Sequence[Peer] = PEERS) -> Row:
     both = profiled(network, sample, "1")[1]
     # Of weights that are not learnt, edgefl's figure of a pass has composition once: the forward one.
     network[1].requires_grad_(False)
-    frozen = edgefl.profile(network, (sample,), batch_size=1)[0]["layers"]
-    forward = sum(row["macs_forward"] + row["macs_compose"] for row in frozen if row["layer"].startswith("1"))
+    frozen = edgefl.profile(network, (sample,), batch_size=1)[0].layers
+    forward = sum(row.macs_forward + row.macs_compose for row in frozen if row.layer.startswith("1"))
     network[1].requires_grad_(True)
     whole, front = (TORCH_BOTH.measure(part, sample) for part in (network, network[:1]))
     torch_both = whole - front if isinstance(whole, int) and isinstance(front, int) else "error"

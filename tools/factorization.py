@@ -29,8 +29,9 @@ from torch import Tensor
 from edgefl.calibrate.bench import torch_threads
 from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors, counted, factorize, unroll
-from edgefl.methods.base import GlobalState, create
+from edgefl.methods.base import create
 from edgefl.methods.fedhm import FedHM
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update
 from edgefl.rng import generator

@@ -1,4 +1,4 @@
-"""The command ``calibrate``: measure this machine and write its device profile."""
+"""The command ``calibrate``: Measure this machine and write its device profile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import show
+from edgefl.cli.console import note, show
+from edgefl.cli.options import OUT_FILE, Command, json_option, option
 
 _BUSY = 0.1
 
@@ -20,25 +21,31 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
     return value
 
 
-@click.command()
-@click.option(
+@click.command(cls=Command)
+@option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OUT_FILE,
     default="my-device.toml",
     show_default=True,
     metavar="FILE",
     help="Profile to write.",
 )
-@click.option("--name", metavar="NAME", help="Of the profile. [that of the file]")
-@click.option("--link", metavar="NAME|FILE", help="Its network connection. [that of --like]")
-@click.option(
+@option("--name", metavar="NAME", help="Name of the profile. [name of the file]")
+@option("--link", metavar="NAME|FILE", help="Profile of its network connection. [that of --like]")
+@option(
     "--like", default="laptop", show_default=True, metavar="NAME|FILE", help="Profile whose power and throttling are assumed."
 )
-@click.option(
-    "--seconds", type=float, callback=_seconds, default=30.0, show_default=True, metavar="X", help="About how long to measure."
+@option(
+    "--seconds",
+    type=float,
+    callback=_seconds,
+    default=30.0,
+    show_default=True,
+    metavar="X",
+    help="About how long to measure, in seconds.",
 )
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads to train on. [every core]")
-@click.option("--json", "as_json", is_flag=True, help="Print the profile as JSON, with how busy the machine was.")
+@option("--threads", type=click.IntRange(1), metavar="N", help="Threads that train. [every core]")
+@json_option
 def command(out: Path, name: str | None, link: str | None, like: str, seconds: float, threads: int | None, as_json: bool) -> None:
     """Measure this machine in about 30 seconds and write its device profile.
 
@@ -46,11 +53,11 @@ def command(out: Path, name: str | None, link: str | None, like: str, seconds: f
     edgefl calibrate --out my-device.toml
     edgefl simulate --profile my-device.toml
 
-    Measured are training steps of three networks in torch, their inference in onnxruntime, matrix products, convolutions, one core's memory
-    bandwidth, and memory. Power and energy are not: they are another profile's figures, marked as assumed.
+    It measures training steps of three networks in torch, their inference in onnxruntime, matrix products, convolutions, the memory
+    bandwidth of one core, and memory. It copies power and energy from the profile of --like and marks them as assumed.
 
-    A figure is what a quarter of its repeats reached, and its note has their median and range. Best on a machine that does nothing else;
-    with --threads 1 the processor's own time counts, which others disturb less.
+    Each figure is the upper quartile of its repeats; its note gives their median and range. Run it on an idle machine. --threads 1 uses
+    processor time, which other programs disturb less.
     """
     from edgefl.calibrate.calibrate import calibrate
 
@@ -61,7 +68,7 @@ def command(out: Path, name: str | None, link: str | None, like: str, seconds: f
         like=like,
         seconds=seconds,
         threads=threads,
-        notify=lambda message: click.echo(message, err=True),
+        notify=note,
     )
     if as_json:
         click.echo(json.dumps({"file": str(out), "busy": measured.busy, "profile": values}, indent=2))
@@ -70,8 +77,8 @@ def command(out: Path, name: str | None, link: str | None, like: str, seconds: f
     if measured.busy > _BUSY:
         taken = f"other programs took {measured.busy:.0%} of this machine while it was measured"
         remedy = "" if measured.threads == 1 else ", or with --threads 1"
-        click.echo(f"{taken}: measure again when it is quiet{remedy}", err=True)
-    click.echo(f"written: {out}; use it with: edgefl simulate --profile {out}", err=True)
+        note(f"{taken}: measure again when it is quiet{remedy}")
+    note(f"written: {out}; use it with: edgefl simulate --profile {out}")
 
 
 def _print(values: dict[str, Any]) -> None:

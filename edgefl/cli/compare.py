@@ -1,4 +1,4 @@
-"""The command ``compare``: several methods on the same clients, data and devices, and one report of what each took."""
+"""The command ``compare``: Run several methods on the same clients, data and devices; write one report."""
 
 from __future__ import annotations
 
@@ -9,54 +9,40 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.run_options import WHAT, MethodOption, config_option, given_flags, run_options
-from edgefl.cli.sections import SectionedCommand, option
+from edgefl.cli.flags import given, run_flags
+from edgefl.cli.options import PATH, Command, config_option, json_option, option
+from edgefl.cli.types import Listed, MethodOption
+from edgefl.config import TASK, RunConfig
 from edgefl.registry import methods as known_methods
 
 if TYPE_CHECKING:
-    from edgefl.config import RunConfig
     from edgefl.run.compare import Comparison
 
 _FILE = "comparison.toml"
 
 
-class Seeds(click.ParamType[tuple[int, ...]]):
-    """Comma-separated whole numbers."""
-
-    name = "N,N,…"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Return the numbers."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of whole numbers such as 0,1,2", param, ctx)
-
-
-@click.command(cls=SectionedCommand)
+@click.command(cls=Command)
 @option(
     "--methods",
     metavar="NAME[@R],…",
-    section=WHAT,
-    help=f"Two or more of {', '.join(known_methods.names())}; NAME@R holds one to the single tier R.",
+    section=TASK,
+    help=f"Methods to compare; NAME@R trains one at the single tier R. Known: {', '.join(known_methods.names())}.",
 )
-@run_options(leave_out=("method", "seed"))
+@run_flags(leave_out=("method", "seed"))
 @option(
     "--method-option",
     "method_options",
     multiple=True,
     type=MethodOption(),
     metavar="NAME.KEY=VALUE",
-    section=WHAT,
-    help="An option of one method; may repeat. 'edgefl methods NAME' lists them.",
+    section=TASK,
+    help="Option of one method, may be repeated; 'edgefl methods NAME' lists them.",
 )
-@option("--seeds", type=Seeds(), help="A run of every method each. [0]")
+@option("--seeds", type=Listed(int, "0,1,2"), help="Seeds; each is a run of every method. [0]")
 @config_option
-@option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder of the report and of all runs.")
-@option("--resume", is_flag=True, help="Continue the comparison in --out: keep complete runs, go on with the others.")
-@option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, alone on standard output.")
+@option("--out", type=PATH, required=True, metavar="DIR", help="Folder for the report and all runs.")
+@option("--resume", is_flag=True, help="Continue the comparison in --out; complete runs are not repeated.")
+@json_option
 def command(
     methods: str | None,
     seeds: tuple[int, ...] | None,
@@ -67,21 +53,19 @@ def command(
     method_options: tuple[tuple[str, Any], ...],
     **flags: Any,
 ) -> None:
-    """Run several methods on identical clients, draws and tiers, and write one report of what each took.
+    """Run several methods on identical clients, draws and tiers, and write one report that compares them.
 
     \b
-    edgefl compare --methods fedhm,heterofl,fedavg --profile phone --out runs/three
-    edgefl compare --methods fedhm,fedavg@0.5 --seeds 0,1,2 --method-option fedhm.frobenius_decay=0.001 --out runs/two
+    edgefl compare --methods fedhm,heterofl,fedavg --out runs/three
+    edgefl compare --methods fedhm,fedavg@0.5 --seeds 0,1,2 --out runs/two
     edgefl compare --out runs/two --resume
 
-    Methods that exist at one size only train the largest of the tiers that every class of devices fits. A run that no device fits is a
-    row with its reason; exits with status 3 when none can be played.
+    A method that has only one size trains the largest tier that fits every device class. If no device fits a run, the report gives the
+    reason in its row; if no run is possible, the exit status is 3.
     """
-    from edgefl.config import RunConfig
-
-    given, options = given_flags(flags), _by_method(method_options)
+    keys, options = given(flags), _by_method(method_options)
     continued = resume and (out / _FILE).exists()
-    config = RunConfig.of(given) if continued else RunConfig.load(config_file, given)
+    config = RunConfig.of(keys) if continued else RunConfig.load(config_file, keys)
     if not continued and methods is None:
         raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
     names = tuple(methods.split(",")) if methods is not None else ()
@@ -89,7 +73,7 @@ def command(
     from edgefl.run.compare import compare
 
     if continued:
-        config, names, seeds, options = _continued(out / _FILE, config_file, given, names, seeds, options)
+        config, names, seeds, options = _continued(out / _FILE, config_file, keys, names, seeds, options)
     from edgefl.cli.progress import Progress
 
     runs = len(names) * len(seeds or (0,))
@@ -105,7 +89,7 @@ def command(
             notify=progress.say,
         )
     if as_json:
-        click.echo(json.dumps(found.summary, indent=2))
+        click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         _print_result(found)
 
@@ -124,7 +108,7 @@ def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
 def _continued(
     path: Path,
     config_file: Path | None,
-    given: dict[str, Any],
+    keys: dict[str, Any],
     names: tuple[str, ...],
     seeds: tuple[int, ...] | None,
     options: dict[str, dict[str, Any]],
@@ -134,7 +118,7 @@ def _continued(
     from edgefl.run.compare_entries import Asked
     from edgefl.util.files import read_toml
 
-    before = Asked.of_file(path, {**(read_toml(config_file, ConfigError) if config_file else {}), **given})
+    before = Asked.of_file(path, {**(read_toml(config_file, ConfigError) if config_file else {}), **keys})
     stored = {method: dict(of) for method, of in before.options.items()}
     merged = {method: stored.get(method, {}) | options.get(method, {}) for method in stored | options}
     return before.config, names or before.methods, seeds or before.seeds, merged
@@ -145,7 +129,7 @@ def _print_result(found: Comparison) -> None:
 
     from edgefl.report.compare_table import to_plain, to_rich
 
-    summary = dict(found.summary)
+    summary = found.to_dict()
     if sys.stdout.isatty():
         console = Console()
         console.print(to_rich(summary, width=console.width))

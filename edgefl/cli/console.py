@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from edgefl.report.tables import PlainTable
 
 
+def note(message: str) -> None:
+    """Print a message that is no result, on standard error."""
+    click.echo(message, err=True)
+
+
 def show(what: Any) -> None:
     """Print text or a rich table; where there is no terminal, wide enough that no line is cut."""
     from rich.console import Console
@@ -58,4 +63,4 @@ def write_or_print(text: str, out: Path | None) -> None:
     from edgefl.util.files import write_bytes
 
     write_bytes(out, (text.rstrip("\n") + "\n").encode())
-    click.echo(f"written: {out}", err=True)
+    note(f"written: {out}")

@@ -1,4 +1,4 @@
-"""The command ``devices``: list the device profiles and fleets, show one with its sources, or hold one to this machine."""
+"""The command ``devices``: List device profiles and fleets, show one with its sources, or validate one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.console import show
+from edgefl.cli.console import note, show
+from edgefl.cli.options import Command, json_option, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,24 +20,24 @@ if TYPE_CHECKING:
     from edgefl.fleet.profile import DeviceProfile, Fleet
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False)
-@click.option(
+@option(
     "--validate",
     metavar="host|NAME|FILE",
-    help="Compare a profile's predicted training times with this machine's; host measures it now.",
+    help="Compare the training times that a profile predicts with this machine's; host: measure a profile now.",
 )
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="With --validate: threads to train on. [every core]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@option("--threads", type=click.IntRange(1), metavar="N", help="With --validate, threads that train. [every core]")
+@json_option
 def command(name: str | None, validate: str | None, threads: int | None, as_json: bool) -> None:
-    """List device profiles and fleets, or show NAME (also a TOML file) with the mark and source of every figure.
+    """List device profiles and fleets, or show NAME (or a TOML file) with the mark and source of every figure.
 
     \b
     edgefl devices raspberry-pi-4
     edgefl devices --validate my-device.toml
 
-    Marks: measured by the source; vendor, stated by a vendor or specification; derived, by the arithmetic in the note; assumed,
-    published by nobody: calibrate it on your own device.
+    Marks: measured (by the source), vendor (stated by a vendor or specification), derived (by the arithmetic in the note), assumed (not
+    published: run 'edgefl calibrate' on your own device).
     """
     from edgefl.fleet.load import device_names, fleet_names, load_device, load_fleet
 
@@ -163,16 +164,13 @@ def _print_fleet(fleet: Fleet) -> None:
 def _validate(profile: str, threads: int | None, as_json: bool) -> None:
     from edgefl.fleet.load import load_device
 
-    def notify(message: str) -> None:
-        click.echo(message, err=True)
-
     device = None if profile == "host" else load_device(profile)
     from edgefl.calibrate.calibrate import measure
     from edgefl.calibrate.device import Rates
     from edgefl.calibrate.validate import validate
 
-    compute = device.compute if device else Rates.of(measure(threads=threads, notify=notify))
-    result = validate(compute, threads, notify=notify)
+    compute = device.compute if device else Rates.of(measure(threads=threads, notify=note))
+    result = validate(compute, threads, notify=note)
     if as_json:
         click.echo(json.dumps({"profile": profile} | result.to_json(), indent=2))
     else:

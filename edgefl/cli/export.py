@@ -1,4 +1,4 @@
-"""The command ``export``: write the bundle of a finished run."""
+"""The command ``export``: Write the bundle of a finished run."""
 
 from __future__ import annotations
 
@@ -7,30 +7,37 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from edgefl.cli.console import note
+from edgefl.cli.options import PATH, Command, option
+
 if TYPE_CHECKING:
     from edgefl.bundle.forms import Form
 
 
-@click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="BUNDLE", help="Folder to write; must not exist.")
-@click.option(
+@click.command(cls=Command)
+@click.argument("run", type=PATH)
+@option("--out", required=True, type=PATH, metavar="BUNDLE", help="Folder to write, which must not exist.")
+@option(
     "--form",
     type=click.Choice(("factored", "composed", "auto")),
     default="auto",
     show_default=True,
-    help="Of factorized layers: small factors, multiplied out, or what suits the tier's device.",
+    help="Form of factorized layers: factored (small factors), composed (multiplied out), or the one that suits the tier's device.",
 )
-@click.option("--quantize", type=click.Choice(("int8",)), help="Write 8-bit variants too, with their accuracy.")
-@click.option("--fp16", is_flag=True, help="Write 16-bit variants too, with their accuracy.")
-@click.option(
-    "--sign", type=click.Path(path_type=Path), metavar="KEY", help="Sign the bundle: PEM file of an Ed25519 private key."
-)
-@click.option("--with-client", is_flag=True, help="Put the Python and browser clients beside the graphs.")
+@option("--quantize", type=click.Choice(("int8",)), help="Also write 8-bit variants, with their accuracy.")
+@option("--fp16", is_flag=True, help="Also write 16-bit variants, with their accuracy.")
+@option("--sign", type=PATH, metavar="KEY", help="Sign the bundle with an Ed25519 private key, a PEM file.")
+@option("--with-client", is_flag=True, help="Also write the Python and browser clients.")
 def command(
     run: Path, out: Path, form: Form, quantize: Literal["int8"] | None, fp16: bool, sign: Path | None, with_client: bool
 ) -> None:
-    """Write the bundle of the finished run in the folder RUN: per tier the graphs that infer and train, references, costs and hashes."""
+    """Write the bundle of the finished run in the folder RUN.
+
+    A bundle contains, for each tier, the graphs that infer and train, with reference outputs, costs and hashes.
+
+    \b
+    edgefl export runs/0001-fedhm-digits --out bundle
+    """
     from edgefl.run.export import export
 
     export(
@@ -41,6 +48,6 @@ def command(
         fp16=fp16,
         sign=sign,
         client=with_client,
-        notify=lambda message: click.echo(message, err=True),
+        notify=note,
     )
     click.echo(f"{out}: written; check it with: edgefl verify {out}{'' if sign is None else ' --key PUBLIC_KEY'}")

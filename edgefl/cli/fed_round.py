@@ -1,4 +1,4 @@
-"""The command ``fed-round``: aggregate the updates of real devices into the next model and bundle."""
+"""The command ``fed-round``: Aggregate the updates of real devices into the next model and bundle."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgefl.cli.console import note
+from edgefl.cli.options import PATH, Command, option
+
 if TYPE_CHECKING:
     from edgefl.run.device_round import FedRound
 
 
-@click.command("fed-round")
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--updates", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder of update files.")
-@click.option(
-    "--run", type=click.Path(path_type=Path), metavar="RUN", help="The run that BUNDLE was exported from. [the folder it lies in]"
-)
-@click.option("--out", type=click.Path(path_type=Path), metavar="NEXT", help="Folder to write. [runs/NNNN-method-round-R]")
-@click.option("--skip-bad", is_flag=True, help="Leave out updates that are wrong, with a line each, instead of refusing all.")
+@click.command("fed-round", cls=Command)
+@click.argument("bundle", type=PATH)
+@option("--updates", required=True, type=PATH, metavar="DIR", help="Folder of update files.")
+@option("--run", type=PATH, metavar="RUN", help="Folder of the run that BUNDLE was exported from. [its parent]")
+@option("--out", type=PATH, metavar="NEXT", help="Folder to write. [runs/NNNN-method-round-R]")
+@option("--skip-bad", is_flag=True, help="Skip invalid updates, with a line each, instead of refusing all.")
 def command(bundle: Path, updates: Path, run: Path | None, out: Path | None, skip_bad: bool) -> None:
-    """Aggregate what devices trained from BUNDLE into the next global model, and write it with its bundle.
+    """Aggregate the updates that devices trained from BUNDLE; write the next global model and its bundle.
 
     \b
     edgefl fed-round run/bundle --updates inbox --out round-4
     edgefl fed-round round-4/bundle --updates inbox-4 --out round-5
 
-    Every update is checked first: names, shapes, finite values, bundle, round. NEXT is a folder like RUN, so that it can go on from there.
+    Every update is checked first: names, shapes, finite values, bundle and round. NEXT is a folder like RUN, for the next round.
     """
     from edgefl.run.device_round import fed_round
 
-    result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=lambda message: click.echo(message, err=True))
+    result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note)
     _print(result)
 
 

@@ -15,21 +15,8 @@ from edgefl import __version__
 from edgefl.errors import EdgeflError, InputError
 
 _ORDER = (
-    *(
-        "simulate",
-        "compare",
-        "whatif",
-        "methods",
-        "profile",
-        "plan",
-        "devices",
-        "calibrate",
-        "export",
-        "verify",
-        "serve",
-        "fed-round",
-    ),
-    "report",
+    *("simulate", "compare", "whatif", "methods", "profile", "plan", "devices", "calibrate", "export", "verify", "serve"),
+    *("fed-round", "report"),
 )
 
 
@@ -77,9 +64,11 @@ def _module(name: str) -> str:
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="edgefl")
 def group() -> None:
-    """Which part of a network can each class of device train, at what cost, and what does the fleet learn?
+    """Simulate federated learning on devices: what each can train under its budgets, what it costs, and what the fleet learns.
 
-    Start with: edgefl simulate --profile phone
+    \b
+    edgefl simulate --profile phone
+    edgefl COMMAND --help
     """
 
 

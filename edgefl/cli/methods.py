@@ -1,4 +1,4 @@
-"""The command ``methods``: list the methods with what travels, what a tier is and what combines, or show one with its options."""
+"""The command ``methods``: List the methods, or describe one with its options."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import click
 
 from edgefl.cli.console import show
+from edgefl.cli.options import Command, json_option
 from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
 
@@ -26,11 +27,13 @@ AXES = {"objective": "objectives", "server_optimizer": "server optimizers", "cod
 _NARROW = 110
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(name: str | None, as_json: bool) -> None:
-    """List the methods: what travels, what stays, what a tier is and what combines with it; or show NAME with its options.
+    """List the methods, or describe NAME with its options.
+
+    For each method: what clients send, what stays on them, what a tier is, and which objectives, optimizers and codecs it supports.
 
     \b
     edgefl methods

@@ -1,114 +1,89 @@
-"""The command ``plan``: the largest sub-model that fits a budget, and a rank for every layer of it."""
+"""The command ``plan``: Find the largest sub-model that fits a budget, with a rank for each layer."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from dataclasses import fields
+from typing import Any
 
 import click
 
 from edgefl.cli.console import show
-from edgefl.cli.options import Amount, network_options, one_network, training_options
-from edgefl.registry import methods
+from edgefl.cli.flags import network_and_options, network_options, training_options
+from edgefl.cli.options import PATH, Command, json_option, option
+from edgefl.cli.types import Amount
+
+_BUDGET = "Budgets (at least one)"
+_RANKS = "Method and ranks"
+_SETTINGS: dict[str, Any] = {"section": _BUDGET, "type": Amount()}
 
 
-@click.command()
+@click.command(cls=Command)
 @network_options
-@click.option("--method", default="fedhm", show_default=True, metavar="NAME", help=f"{', '.join(methods.names())}.")
-@click.option("--device", metavar="NAME|FILE", help="Its memory is a budget; seconds and joules are counted on it.")
-@click.option("--memory", type=Amount(), help="Of a training step, such as 64MB.")
-@click.option("--macs", type=Amount(), help="Of one sample's forward pass, such as 100M.")
-@click.option("--step-macs", type=Amount(), help="Of a training step.")
-@click.option("--upload", type=Amount(), help="Bytes up in a round, such as 1MB.")
-@click.option("--download", type=Amount(), help="Bytes down in a round.")
-@click.option("--seconds", type=Amount(), help="Of a round on the device: download, training, upload.")
-@click.option("--joules", type=Amount(), help="Of a round on the device.")
-@click.option(
+@option(
+    "--device", section=_BUDGET, metavar="NAME|FILE", help="Device: its memory is a budget; its speed gives seconds and joules."
+)
+@option("--memory", "memory_bytes", help="Peak memory of a training step, such as 64MB.", **_SETTINGS)
+@option("--macs", "macs_forward", help="MACs of a forward pass of one sample, such as 100M.", **_SETTINGS)
+@option("--step-macs", "macs_train_step", help="MACs of a training step.", **_SETTINGS)
+@option("--upload", "upload_bytes", help="Bytes sent each round, such as 1MB.", **_SETTINGS)
+@option("--download", "download_bytes", help="Bytes received each round.", **_SETTINGS)
+@option("--seconds", "deadline_s", help="Seconds of a round on the device: download, training and upload.", **_SETTINGS)
+@option("--joules", "energy_j", help="Joules of a round on the device.", **_SETTINGS)
+@option(
+    "--method",
+    default="fedhm",
+    section=_RANKS,
+    metavar="NAME",
+    help="Method that makes the sub-models; see 'edgefl methods'. [fedhm]",
+)
+@option(
     "--allocate",
     type=click.Choice(("uniform", "spectral")),
     default="uniform",
     show_default=True,
-    help="One ratio for all layers, or a rank for each that loses least of the weights.",
+    section=_RANKS,
+    help="uniform: one ratio for all layers; spectral: the rank of each layer that loses least of the weights.",
 )
-@click.option("--weights", type=click.Path(path_type=Path), metavar="FILE", help="Trained weights, safetensors. [initial ones]")
-@click.option(
+@option(
+    "--weights",
+    type=PATH,
+    section=_RANKS,
+    metavar="FILE",
+    help="Trained weights, a safetensors file. [initial weights]",
+)
+@option(
     "--error",
     type=click.Choice(("absolute", "relative")),
     default="absolute",
     show_default=True,
-    help="Truncation errors as they are, or each as a share of its layer's weights.",
+    section=_RANKS,
+    help="Truncation error to minimise: absolute, or relative to the weights of each layer.",
+)
+@option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, section=_RANKS, metavar="N", help="Seed of initial weights."
 )
 @training_options
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of initial weights.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON, ranks included.")
+@json_option
 def command(
-    network: str | None,
-    model: str | None,
-    inputs: tuple[str, ...],
-    classes: int | None,
-    method: str,
-    device: str | None,
-    memory: float | None,
-    macs: float | None,
-    step_macs: float | None,
-    upload: float | None,
-    download: float | None,
-    seconds: float | None,
-    joules: float | None,
-    allocate: str,
-    weights: Path | None,
-    error: str,
-    batch_size: int,
-    micro_batch: int | None,
-    optimizer: str,
-    codec: str,
-    samples: int,
-    local_epochs: int,
-    norm: str | None,
-    seed: int,
-    as_json: bool,
+    network: str | None, model: str | None, inputs: tuple[str, ...], classes: int | None, as_json: bool, **flags: Any
 ) -> None:
-    """Find the largest sub-model that fits: one ratio for all layers, or with --allocate spectral a rank for each.
+    """Find the largest sub-model that fits the budgets: one ratio for all layers, or a rank for each layer.
 
     \b
     edgefl plan resnet18 --device raspberry-pi-4 --seconds 120
-    edgefl plan resnet18 --macs 100M --upload 8MB --allocate spectral --weights model.safetensors
+    edgefl plan resnet18 --macs 100M --upload 8MB --allocate spectral
 
-    Exits with status 3 when nothing fits, with the smallest need of every budget.
+    NETWORK is what 'edgefl profile' accepts. If nothing fits, the exit status is 3 and the error shows the smallest need of each budget.
     """
-    chosen = one_network(network, model)
+    chosen, options = network_and_options(network, model, flags)
     from edgefl.fleet.budget import Budget
     from edgefl.planning.plan import plan
 
-    found = plan(
-        chosen,
-        inputs,
-        classes,
-        method=method,
-        device=device,
-        budget=Budget(
-            memory_bytes=memory,
-            macs_forward=macs,
-            macs_train_step=step_macs,
-            deadline_s=seconds,
-            download_bytes=download,
-            upload_bytes=upload,
-            energy_j=joules,
-        ),
-        allocate=allocate,  # type: ignore[arg-type]  # click checked both
-        weights=weights,
-        error=error,  # type: ignore[arg-type]
-        batch_size=batch_size,
-        micro_batch=micro_batch,
-        optimizer=optimizer,  # type: ignore[arg-type]
-        codec=codec,
-        samples=samples,
-        local_epochs=local_epochs,
-        norm=norm,
-        seed=seed,
-    )
+    budget = Budget(**{field.name: options.pop(field.name, None) for field in fields(Budget)})
+    found = plan(chosen, inputs, classes, budget=budget, **options)
     if as_json:
-        click.echo(json.dumps([planned.to_json() for planned in found], indent=2))
+        click.echo(json.dumps(found.to_dict(), indent=2))
         return
     from edgefl.report.plan_table import plan_tables
 

@@ -1,80 +1,68 @@
-"""The command ``profile``: what a network costs on a device, tier by tier and layer by layer, without training it."""
+"""The command ``profile``: Show what a network costs on a device, per tier and layer."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from edgefl.cli.console import as_text, show, write_or_print
-from edgefl.cli.options import Tiers, network_options, one_network, training_options
-from edgefl.registry import methods
+from edgefl.cli.flags import network_and_options, network_options, training_options
+from edgefl.cli.options import OUT_FILE, Command, option
+from edgefl.cli.types import Listed
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
 
 
-@click.command()
+_TIERS = "Method and devices"
+
+
+@click.command(cls=Command)
 @network_options
-@click.option("--method", metavar="NAME", help=f"Makes sub-models: {', '.join(methods.names())}. [the network as it is]")
-@click.option("--tiers", type=Tiers(), help="Sizes of sub-models, largest first. [the method's own]")
-@training_options
-@click.option("--device", "devices", multiple=True, metavar="NAME|FILE", help="Adds seconds, joules and fit on it; may repeat.")
-@click.option("--profile", "fleet", metavar="NAME|FILE", help="Adds every class of a fleet, with its budgets.")
-@click.option("--layers", is_flag=True, help="A row per layer of the largest tier.")
-@click.option("--format", "format_", type=click.Choice(FORMATS), default="table", show_default=True)
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write there instead of the terminal."
+@option(
+    "--method", section=_TIERS, metavar="NAME", help="Method that makes sub-models; see 'edgefl methods'. [the network as it is]"
 )
+@option(
+    "--tiers", type=Listed(float, "1,0.5,0.25"), section=_TIERS, help="Sizes of the sub-models, largest first. [the method's own]"
+)
+@option(
+    "--device",
+    multiple=True,
+    section=_TIERS,
+    metavar="NAME|FILE",
+    help="Add seconds, joules and fit on a device; may be repeated.",
+)
+@option("--profile", "fleet", section=_TIERS, metavar="NAME|FILE", help="Add every device class of a fleet, with its budgets.")
+@training_options
+@option("--layers", is_flag=True, help="Show a row per layer of the largest tier.")
+@option("--format", "format_", type=click.Choice(FORMATS), default="table", show_default=True, help="Format of the output.")
+@option("--out", type=OUT_FILE, metavar="FILE", help="File to write. [standard output]")
 def command(
     network: str | None,
     model: str | None,
     inputs: tuple[str, ...],
     classes: int | None,
-    method: str | None,
-    tiers: tuple[float, ...] | None,
-    batch_size: int,
-    micro_batch: int | None,
-    optimizer: str,
-    codec: str,
-    norm: str | None,
-    devices: tuple[str, ...],
-    fleet: str | None,
-    samples: int,
-    local_epochs: int,
     layers: bool,
     format_: str,
     out: Path | None,
+    **flags: Any,
 ) -> None:
-    """Show what a network costs: MACs, peak memory and bytes, counted on its graph before anything runs.
+    """Show what a network costs: MACs, peak memory and bytes, counted on its graph without training it.
 
-    NETWORK is a reference network's name, package.module:factory of your own, or a file that ends in .onnx.
+    NETWORK is the name of a reference network, your own package.module:factory, or an .onnx file.
 
     \b
     edgefl profile resnet18 --input 3x32x32 --method fedhm --tiers 1,0.5,0.25
-    edgefl profile my_package.my_module:factory --input 3x224x224 --device raspberry-pi-4
+    edgefl profile my_package.my_module:factory --input 3x224x224
     edgefl profile model.onnx --profile phone --format html --out costs.html
 
-    MACs forward and backward are per sample, composition per pass, a training step at the batch size.
+    Forward and backward MACs are per sample. Composition is per pass, and a training step is one batch.
     """
-    chosen = one_network(network, model)
+    chosen, options = network_and_options(network, model, flags)
     from edgefl.planning.profile import profile
 
-    rows = profile(
-        chosen,
-        inputs,
-        classes,
-        method=method,
-        tiers=tiers,
-        batch_size=batch_size,
-        micro_batch=micro_batch,
-        optimizer=optimizer,  # type: ignore[arg-type]  # click checked it
-        codec=codec,
-        device=devices,
-        fleet=fleet,
-        samples=samples,
-        local_epochs=local_epochs,
-        norm=norm,
-    )
+    rows = profile(chosen, inputs, classes, **options).to_dict()
     if format_ == "html":
         from edgefl.report.cost_page import cost_page
 

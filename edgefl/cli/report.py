@@ -1,4 +1,4 @@
-"""The command ``report``: write a finished run's report.html anew."""
+"""The command ``report``: Write report.html of a finished run again."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from pathlib import Path
 
 import click
 
+from edgefl.cli.options import PATH, Command
 
-@click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+
+@click.command(cls=Command)
+@click.argument("run", type=PATH)
 def command(run: Path) -> None:
-    """Write report.html of the finished run in the folder RUN: one file that needs no network."""
+    """Write report.html of the finished run in the folder RUN again: one file that needs no network connection.
+
+    \b
+    edgefl report runs/0001-fedhm-digits
+    """
     from edgefl.report import html
 
     click.echo(f"{html.write(run)}: written")

@@ -1,4 +1,4 @@
-"""The command ``simulate``: train a fleet under its devices' budgets and write model, bundle and report."""
+"""The command ``simulate``: Train a fleet under the budgets of its devices; write model, bundle and report."""
 
 from __future__ import annotations
 
@@ -9,36 +9,37 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgefl.cli.run_options import HOST, WHAT, MethodOption, config_option, given_flags, run_options
-from edgefl.cli.sections import SectionedCommand, option
+from edgefl.cli.flags import given, run_flags
+from edgefl.cli.options import PATH, Command, config_option, json_option, option
+from edgefl.cli.types import MethodOption
+from edgefl.config import HOST, TASK, RunConfig
 
 if TYPE_CHECKING:
-    from edgefl.config import RunConfig
     from edgefl.run.result import RunResult
 
 
-@click.command(cls=SectionedCommand)
-@run_options()
+@click.command(cls=Command)
+@run_flags()
 @option(
     "--method-option",
     "method_options",
     multiple=True,
     type=MethodOption(),
-    section=WHAT,
-    help="An option of the method; may repeat. 'edgefl methods NAME' lists them.",
+    section=TASK,
+    help="Option of the method, may be repeated; 'edgefl methods NAME' lists them.",
 )
 @config_option
-@option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder. [runs/NNNN-method-dataset]")
-@option("--resume", is_flag=True, help="Continue the run in --out where it stopped, to the same bits.")
+@option("--out", type=PATH, metavar="DIR", help="Folder of the run. [runs/NNNN-method-dataset]")
+@option("--resume", is_flag=True, help="Continue the interrupted run in --out; the result is the same to the bit.")
 @option(
     "--trace",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     section=HOST,
-    help="Write where this computer's time goes, for ui.perfetto.dev or chrome://tracing; FILE is replaced. It changes no result.",
+    help="Write a profile of this computer's time, for ui.perfetto.dev or chrome://tracing; replaces FILE.",
 )
-@option("--dry-run", is_flag=True, help="Train nobody: simulate who takes part, time, energy and outcomes, of any population.")
-@option("--json", "as_json", is_flag=True, help="Print the summary as JSON, alone on standard output.")
+@option("--dry-run", is_flag=True, help="Do not train: simulate only participation, time and energy, of populations of any size.")
+@json_option
 def command(
     config_file: Path | None,
     out: Path | None,
@@ -54,13 +55,13 @@ def command(
     \b
     edgefl simulate --profile phone
     edgefl simulate --profile phone --dataset fashion-mnist --rounds 3 --workers 2
-    edgefl simulate --method fedavg --objective prox --server-optimizer adam --codec int8
+    edgefl simulate --method fedavg --objective prox --codec int8
     edgefl simulate --config run.toml --seed 1 --out runs/second
     edgefl simulate --out runs/second --resume
     edgefl simulate --workers 2 --trace trace.json
-    edgefl simulate --dry-run --clients 1000000 --per-round 1000 --partition index:60 --availability daily
+    edgefl simulate --dry-run --clients 1000000 --partition index:60
     """
-    given = given_flags(flags)
+    keys = given(flags)
     if resume and dry_run:
         raise click.UsageError("--resume has nothing to continue with --dry-run: give another --out")
     if resume and out is None:
@@ -69,7 +70,7 @@ def command(
         raise click.UsageError("--trace shows where the time of training goes, and nobody trains with --dry-run")
     started = resume and out is not None and (out / "config.toml").exists()
     if not started:
-        config = _asked(config_file, given, dict(method_options))
+        config = _asked(config_file, keys, dict(method_options))
     if trace is not None:
         from edgefl.timing.stages import check_trace
 
@@ -91,7 +92,7 @@ def command(
         from edgefl.errors import ConfigError
         from edgefl.util.files import read_toml
 
-        asked = {**(read_toml(config_file, ConfigError) if config_file else {}), **given}
+        asked = {**(read_toml(config_file, ConfigError) if config_file else {}), **keys}
         if method_options:
             asked["method_options"] = asked.get("method_options", {}) | dict(method_options)
         config = resumed_config(out, asked)
@@ -113,11 +114,9 @@ def command(
         _print_result(result)
 
 
-def _asked(config_file: Path | None, given: dict[str, Any], method_options: dict[str, Any]) -> RunConfig:
+def _asked(config_file: Path | None, keys: dict[str, Any], method_options: dict[str, Any]) -> RunConfig:
     """Return the configuration of the file and the flags; options of the method are put over the file's, key by key."""
-    from edgefl.config import RunConfig
-
-    config = RunConfig.load(config_file, given)
+    config = RunConfig.load(config_file, keys)
     return config.model_copy(update={"method_options": config.method_options | method_options})
 
 

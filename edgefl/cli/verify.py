@@ -1,4 +1,4 @@
-"""The command ``verify``: check a bundle's hashes, signature, graphs and outputs."""
+"""The command ``verify``: Check the hashes, signature, graphs and outputs of a bundle."""
 
 from __future__ import annotations
 
@@ -6,23 +6,36 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.options import Amount
+from edgefl.cli.options import PATH, Command, option
+from edgefl.cli.types import Amount
 
 
-@click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
+@click.command(cls=Command)
+@click.argument("bundle", type=PATH)
+@option(
     "--key",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="PUB",
-    help="Refuse BUNDLE unless signed: PEM file of an Ed25519 public key.",
+    help="Require a signature by the owner of this Ed25519 public key, a PEM file.",
 )
-@click.option("--memory", type=Amount(), metavar="BYTES", help="That its graphs may take, such as 8GB. [by its files]")
-@click.option("--timeout", type=Amount(), default=60, show_default=True, metavar="S", help="Seconds for each file of a tier.")
+@option(
+    "--memory", type=Amount(), metavar="BYTES", help="Memory that its graphs may use, such as 8GB. [by the size of its files]"
+)
+@option(
+    "--timeout",
+    type=Amount(),
+    default=60,
+    show_default=True,
+    metavar="S",
+    help="Longest time for each file of a tier, in seconds.",
+)
 def command(bundle: Path, key: Path | None, memory: float | None, timeout: float) -> None:
-    """Check BUNDLE: nothing missing, extra or changed, and every model computes its stored reference in onnxruntime.
+    """Check the folder BUNDLE: no file is missing, extra or changed, and every model reproduces its stored outputs in onnxruntime.
 
-    The models run in a process of limited memory and time.
+    The models run in a separate process with limited memory and time.
+
+    \b
+    edgefl verify runs/0001-fedhm-digits/bundle
     """
     from edgefl.bundle.sandbox import Limits
     from edgefl.bundle.verify import verify

@@ -1,4 +1,4 @@
-"""The command ``whatif``: sweep deadlines, tiers and over-selection without training: who is included, and how long rounds take."""
+"""The command ``whatif``: Compare deadlines, tiers and over-selections without training."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from typing import Any
 
 import click
 
-from edgefl.cli.options import Numbers, Tiers
-from edgefl.cli.run_options import config_option, given_flags, run_options
-from edgefl.cli.sections import SectionedCommand, option
+from edgefl.cli.flags import given, run_flags
+from edgefl.cli.options import OUT_FILE, Command, config_option, json_option, option
+from edgefl.cli.types import Listed
+from edgefl.config import RunConfig
 
-_SWEPT = "What is swept"
+_SWEPT = "Policies to compare"
 
 
-@click.command(cls=SectionedCommand)
-@option("--deadlines", type=Numbers("10,30,60"), section=_SWEPT, help="Seconds, a policy each. [the fleet's own deadline]")
+@click.command(cls=Command)
+@option("--deadlines", type=Listed(float, "10,30,60"), section=_SWEPT, help="Longest sessions in seconds. [the fleet's own]")
 @option(
     "--tiers",
     "tiers",
-    type=Tiers(),
+    type=Listed(float, "1,0.5,0.25"),
     multiple=True,
     section=_SWEPT,
-    help="Sizes of sub-models, largest first; repeat it for further policies. [the method's own]",
+    help="Sizes of the sub-models, largest first; repeat it for each set of tiers. [the method's own]",
 )
-@option("--over-selections", type=Numbers("1,1.3"), section=_SWEPT, help="Clients asked for each one wanted. [the profile's own]")
-@run_options(
-    leave_out=("deadline_s", "tiers", "over_selection", "engine", "workers", "eval_every", "eval_samples", "cpu_limit_s")
+@option(
+    "--over-selections",
+    type=Listed(float, "1,1.3"),
+    section=_SWEPT,
+    help="Clients selected per update wanted. [the profile's own]",
 )
+@run_flags(leave_out=("deadline_s", "tiers", "over_selection", "engine", "workers", "eval_every", "eval_samples", "cpu_limit_s"))
 @config_option
-@option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the page there. [whatif.html]")
-@option("--json", "as_json", is_flag=True, help="Print the policies as JSON, alone on standard output.")
+@option("--out", type=OUT_FILE, metavar="FILE", help="Page to write. [whatif.html]")
+@json_option
 def command(
     deadlines: tuple[float, ...] | None,
     tiers: tuple[tuple[float, ...], ...],
@@ -42,18 +46,16 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Sweep deadlines, tiers and over-selection over simulated rounds in which nobody trains.
+    """Compare deadlines, tiers and over-selections over simulated rounds, without training.
 
-    Every combination is a policy, played for --rounds rounds: how long a round lasts, whose sessions are used, and what of the devices'
-    time is wasted.
+    Every combination is a policy, simulated for --rounds rounds. The result shows how long rounds last, which classes are included, and
+    how much of the devices' time is wasted.
 
     \b
-    edgefl whatif --profile phone --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
-    edgefl whatif --profile mixed --model resnet18 --dataset fashion-mnist --over-selections 1,1.3,1.5
+    edgefl whatif --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
+    edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
     """
-    from edgefl.config import RunConfig
-
-    config = RunConfig.load(config_file, given_flags(flags))
+    config = RunConfig.load(config_file, given(flags))
     for deadline_s in deadlines or ():
         config.of({"deadline_s": deadline_s}, "--deadlines")
     for asked in over_selections or ():
@@ -69,7 +71,7 @@ def command(
         if not as_json:
             click.echo(f"{label} …", err=True)
 
-    result = whatif(config, deadlines or (), tiers, over_selections or (), on_policy=say)
+    result = whatif(config, deadlines or (), tiers, over_selections or (), on_policy=say).to_dict()
     page = out or Path("whatif.html")
     if out is not None or not as_json:
         write_bytes(page, whatif_page.render(result).encode())

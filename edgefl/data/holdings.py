@@ -86,7 +86,7 @@ class Dealt:
 
 
 class Drawn:
-    """Every client draws from its domain's samples by a stream of its own; what is stored does not grow with the clients.
+    """Every client draws from the samples of its domain with its own generator; storage does not grow with the clients.
 
     The sample numbers are kept sorted by domain and label: ``_ends[domain, label]`` is where those of a label end, and begin where those of
     the label before it end.

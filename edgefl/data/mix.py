@@ -18,7 +18,7 @@ def check(name: str) -> None:
 
     Raises:
         UnknownNameError: a part is no data set.
-        ConfigError: a part is there twice.
+        ConfigError: a part appears twice.
     """
     parts = name.split("+")
     for part in parts:
@@ -28,19 +28,20 @@ def check(name: str) -> None:
 
 
 def load(name: str, data_dir: str | None = None) -> Dataset:
-    """Return the data set ``name``, or the mix of several whose names are joined by ``+``.
+    """Return the data set ``name``, or several data sets joined by ``+`` as one.
 
     In a mix every part is a domain. Images are brought to the largest height and width of the parts by bilinear interpolation, and one
-    channel is repeated to the largest number of channels. They stay normalised as in their own data set: interpolation with weights
-    that sum to one commutes with it. The label spaces lie side by side, in the order of the name, and class names carry the domain's.
+    channel is repeated to the largest number of channels. They remain normalised as in their own data set, because
+    interpolation with weights that sum to one commutes with it. Labels follow each other in the order of the name, and class names have
+    the domain as a prefix.
 
     Args:
         name: as registered, or such names joined by ``+``.
-        data_dir: where the files are; a part of a mix takes its folder in there named like itself, if there is one.
+        data_dir: the folder of the files; a part of a mix uses the subfolder of its own name, if there is one.
 
     Raises:
-        UnknownNameError: a part is no data set.
-        ConfigError: a part is there twice, or is not made of images.
+        UnknownNameError: a part is not a data set.
+        ConfigError: a part appears twice, or has no images.
         DataError: files are missing or malformed, or channels cannot be repeated to one number.
 
     >>> load("digits").title[:18]
@@ -83,8 +84,8 @@ def mixed(name: str, parts: list[Dataset]) -> Dataset:
 def resized(x: np.ndarray, height: int, width: int) -> np.ndarray:
     """Return images (n, channels, h, w) float32 brought to (n, channels, height, width), none of them made smaller.
 
-    Pixel i of the result lies at (i + ½)·h/height − ½ of the source, between two pixels or beyond the border, whose pixel then counts:
-    what torch calls bilinear with ``align_corners=False``. Each direction is the exact sum of two products in float32, in one
+    Pixel i of the result lies at (i + ½)·h/height − ½ of the source, between two pixels, or beyond the border, where the border pixel
+    counts: torch's bilinear with ``align_corners=False``. Each direction is the exact sum of two products in float32, in one
     order on every machine; an unchanged size leaves the bits.
 
     >>> resized(np.array([[[[0.0, 4.0]]]], np.float32), 1, 4).ravel().tolist()

@@ -1,4 +1,4 @@
-"""How training samples are spread over clients: every sample dealt exactly once, or drawn by each client for itself; nobody is empty."""
+"""How training samples are distributed: every sample goes to one client, or each client draws its own. No client is without samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Iid:
 class Dirichlet:
     """Each label's samples spread in proportions drawn from Dir(alpha) (Hsu et al. 2019); small alpha, uneven clients.
 
-    A client that the draw leaves empty is given a sample of the largest one, which the original leaves open.
+    A client without samples gets one of the largest client; the original does not say.
     """
 
     alpha: float
@@ -42,9 +42,9 @@ class Classes:
 
 @dataclass(frozen=True)
 class Natural:
-    """Samples stay with their owners (speaking roles of a play); every owner is dealt whole to one client.
+    """Samples stay with their owners (speaking roles of a play); all samples of an owner go to one client.
 
-    With fewer clients than owners a client plays several: the largest owner left goes to the client with the fewest samples so far.
+    With fewer clients than owners a client has several owners: the largest remaining owner goes to the client with the fewest samples.
     """
 
 
@@ -53,7 +53,7 @@ class Index:
     """Every client draws ``samples`` different samples from all there are, by a stream of its own: any number of clients, none stored.
 
     Two clients may hold the same sample. With ``alpha`` each client first draws the proportions of its labels from Dir(alpha) and then the
-    label of each sample from them (Hsu et al. 2019); what a label cannot give, since all of it is taken, goes to the client's other labels.
+    label of each sample from them (Hsu et al. 2019); if a label has no samples left, the client's other labels replace it.
     """
 
     samples: int
@@ -65,7 +65,7 @@ class Index:
 
 
 Deal = Iid | Dirichlet | Classes | Natural
-"""What deals every sample to one client, all clients at once."""
+"""Partitions in which every sample goes to one client."""
 
 Partition = Deal | Index
 
@@ -113,8 +113,8 @@ def split(
         labels: int64 (n,).
         clients: at most n.
         partition: see :func:`parse`; ``index`` is drawn client by client instead, see :mod:`edgefl.data.holdings`.
-        rng: decides who gets what.
-        owners: int64 (n,), whose each sample is; needed by ``natural`` alone.
+        rng: decides which client gets which samples.
+        owners: int64 (n,), the owner of each sample; only for ``natural``.
 
     Raises:
         ConfigError: ``natural`` without owners.
@@ -162,7 +162,7 @@ def proportions(parts: int, alpha: float, rng: np.random.Generator) -> np.ndarra
 
 
 def _fill_empty(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Give every client without samples one of whoever has most then, the first of several."""
+    """Give every client without samples one sample of the client that has most at that moment (the first of several)."""
     fullest = [(-len(part), client) for client, part in enumerate(parts)]
     heapq.heapify(fullest)
     for client in [client for client, part in enumerate(parts) if not len(part)]:
@@ -178,7 +178,7 @@ def _by_classes(labels: np.ndarray, clients: int, per_client: int, rng: np.rando
         raise DataError(f"classes:{per_client}: the data have only {len(values)} classes")
     if clients * per_client < len(values):
         held = f"{clients} clients × {per_client} classes"
-        raise DataError(f"classes:{per_client}: {held} leave some of the {len(values)} classes to nobody")
+        raise DataError(f"classes:{per_client}: {held} leave some of the {len(values)} classes without a client")
     holders = _holders(len(values), clients, per_client, rng)
     owner = np.empty(len(labels), np.int64)
     for value, size, who in zip(values, sizes, holders, strict=True):
@@ -190,7 +190,7 @@ def _by_classes(labels: np.ndarray, clients: int, per_client: int, rng: np.rando
 
 
 def _holders(classes: int, clients: int, per_client: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return who holds each class: a seeded deal of a repeated deck, so that holders differ by at most one between classes."""
+    """Return the clients of each class: a seeded deal of a repeated deck, so that classes differ by at most one client."""
     order, members = rng.permutation(classes), rng.permutation(clients)
     # Consecutive places of the repeated deck are different classes as long as a client takes no more than the deck holds.
     deck = order[np.arange(clients * per_client) % classes]
@@ -201,9 +201,7 @@ def _holders(classes: int, clients: int, per_client: int, rng: np.random.Generat
 def _naturally(owners: np.ndarray | None, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
     if owners is None:
         having = [name for name in datasets.names() if datasets.facts(name).get("owners")]
-        raise ConfigError(
-            f"partition: natural needs samples that belong to somebody; data sets that have them: {', '.join(having)}"
-        )
+        raise ConfigError(f"partition: natural needs samples with owners; data sets that have owners: {', '.join(having)}")
     _, number, sizes = np.unique(owners, return_inverse=True, return_counts=True)
     if clients > len(sizes):
         raise DataError(f"natural: {clients} clients, but the samples have only {len(sizes)} owners: take at most {len(sizes)}")

@@ -1,4 +1,4 @@
-"""Images as they are stored, a byte a pixel, that become what a network reads when they are taken."""
+"""Images stored with one byte per pixel, which become float32 inputs when they are indexed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _AT_ONCE = 128  # images, whose intermediate results a cache holds
 
 @dataclass(frozen=True, eq=False)
 class Pixels:
-    """Images ``raw`` (n, channels, height, width) uint8; taken, they are (raw / 255 − mean) / std in float32.
+    """Images ``raw`` (n, channels, height, width) uint8; an index returns (raw / 255 − mean) / std in float32.
 
-    They take a quarter of the memory of what they become, and no time before they are needed. An index is one of NumPy's into images;
-    what it gives is an array of its own. Computed in float32, in this order: to the same bits however many are taken.
+    They need a quarter of the memory of float32, and no time before they are used. An index is one of NumPy's into images and returns a new
+    array. It is computed in float32 in this order, with the same bits for any number of images.
 
     >>> images = Pixels(np.array([[[[0, 255]]], [[[51, 0]]]], np.uint8), mean=0.5, std=0.25)
     >>> images.shape, images.dtype.name, images[1:].tolist(), len(np.asarray(images))
@@ -30,7 +30,7 @@ class Pixels:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what they become."""
+        """The shape of the inputs."""
         return self.raw.shape
 
     @property

@@ -1,4 +1,4 @@
-"""Shakespeare's plays as text files: where they are found, and who says what in them."""
+"""Shakespeare's plays as text files: where the files are, and what each role says."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAME = r"[A-Z0-9][A-Za-z0-9'.&-]*(?: (?:[A-Z0-9][A-Za-z0-9'.&-]*|of|and|the|de)
 _LABEL = re.compile(rf"({_NAME})\s*")
 _INLINE = re.compile(r"([A-Z][A-Z']+(?: [A-Z][A-Z']+){0,3})[.:] +(?=\S)")
 _HEADING = re.compile(r"(?:ACT|SCENE|THE END)\b", re.IGNORECASE)
-_DIRECTION = re.compile(r"\[(?:[^\]\n]|\n(?!\s*\n))*\]")  # within a paragraph: one that is never closed takes no speech with it
+_DIRECTION = re.compile(r"\[(?:[^\]\n]|\n(?!\s*\n))*\]")  # within a paragraph: an unclosed one must not swallow a speech
 _NUMBER = re.compile(r"[IVX]+\.?")
 
 
@@ -109,7 +109,7 @@ def roles(play: str) -> dict[str, str]:
     r"""Return what each speaking role says, in the order of the play, roles in the order in which they first speak.
 
     A speech starts after a blank line with the speaker's name, alone on a line (``HAMLET.`` or ``HAMLET``) or in capitals before
-    its first words (``KING. Ay``), and goes on until the next name, act or scene. Stage directions, in brackets, are left out, and
+    its first words (``KING. Ay``), and ends with the next name, act or scene. Stage directions, in brackets, are left out, and
     so is everything before the first act. Names count as spelt, except for case: ``KING`` and ``KING HENRY`` are two roles. Poems
     have no acts, therefore no roles.
 

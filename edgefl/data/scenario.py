@@ -1,4 +1,4 @@
-"""What makes clients differ besides who holds which samples: label orders of their own, and little data."""
+"""Differences between clients besides their samples: their own label orders, and little data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgefl.rng import generator
 
 
 def permutation(seed: int, client: int, classes: int, labels: np.ndarray | None = None) -> np.ndarray:
-    """Return the labels that ``client`` writes instead of 0 … classes − 1, as int64 (classes,).
+    """Return the labels that ``client`` uses instead of 0 … classes − 1, as int64 (classes,).
 
     The label-permuted scenario of Factorized-FL (Jeong & Hwang 2022): the same picture is called 3 by one client and 7 by another.
 
@@ -18,7 +18,7 @@ def permutation(seed: int, client: int, classes: int, labels: np.ndarray | None 
         seed: of the run; each client has a stream of its own.
         client: its number.
         classes: number of labels.
-        labels: the labels that change places among themselves, those of the client's domain; None for all.
+        labels: the labels that are permuted among themselves, those of the client's domain; None for all.
 
     >>> permutation(0, 1, 6, labels=np.array([3, 4, 5])).tolist()[:3]
     [0, 1, 2]
@@ -52,7 +52,7 @@ def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -
 
 
 def share(labels: np.ndarray, kept: float, rng: np.random.Generator) -> np.ndarray:
-    """Return the sample numbers, ascending, of the share ``kept`` of a client's samples; each label keeps its part, and one sample stays.
+    """Return the sample numbers, ascending, of the share ``kept`` of a client's samples; by label; at least one sample remains.
 
     The setting of FedPara's Section 3.3 (pFedPara): clients that hold 20 % of their data.
 

@@ -1,4 +1,4 @@
-"""Who holds what: the training samples and the held-out samples of every client of a run."""
+"""The training samples and the held-out samples of every client of a run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ TEST_SAMPLES = 200
 
 
 class Shards:
-    """The clients' parts of a data set: at most sample numbers are held, samples are copied when asked for.
+    """The clients' parts of a data set: sample numbers at most; samples are copied on request.
 
-    With domains the clients are first dealt to them in blocks whose sizes differ by at most one, and the partition rule is applied within
-    each domain. Of the clients of ``index:S`` nothing is held: a client's sample numbers are drawn whenever they are asked for, the same
-    whatever was asked before, so that there may be millions of them.
+    With domains, the clients are first divided into blocks whose sizes differ by at most one, and the partition applies within each domain.
+    For ``index:S`` nothing is stored: the sample numbers of a client are drawn on every request, always the same, so that there may be
+    millions of clients.
 
     Args:
         data: the data set.
         clients: how many.
         partition: ``iid``, ``dirichlet:A``, ``classes:K``, ``natural``, ``index:S`` or ``index:S:A``.
         seed: of the run.
-        permute_labels: every client has an order of its own for the labels of its domain.
+        permute_labels: every client has its own order of the labels of its domain.
         data_share: the share of its training samples that a client keeps, more than 0 and at most 1.
 
     Raises:
-        ConfigError: the partition or the share is no such thing, or the data have no owners.
+        ConfigError: the partition or the share is malformed, or the data have no owners.
         DataError: so many clients cannot share these data this way.
 
     >>> from edgefl.data.digits import digits
@@ -82,7 +82,7 @@ class Shards:
 
     @property
     def largest(self) -> int:
-        """Training samples of the client that has most."""
+        """The largest number of training samples of a client."""
         return self._holdings.largest
 
     @property
@@ -91,16 +91,16 @@ class Shards:
         return self._holdings.mean
 
     def train(self, client: int) -> Split:
-        """Return a copy of the training samples of ``client``, labelled as it labels them."""
+        """Return a copy of the training samples of ``client``, with its own labels."""
         own = self.own(client)
         return Split(self.data.train.x[own], self._labelled(client, self.data.train.y[own]))
 
     def test(self, client: int, limit: int = TEST_SAMPLES) -> Split:
-        """Return a copy of at most ``limit`` held-out samples of ``client``, labelled as it labels them; none is there twice.
+        """Return a copy of at most ``limit`` held-out samples of ``client``, with its own labels and without duplicates.
 
-        Under the natural partition they are drawn from what its owners hold out. Otherwise they come from its domain, its labels in the
-        proportions of its training samples; a label of which less is held out gives all it has, and if nothing of any of its labels is
-        held out, the draw is over all that its domain holds out.
+        Under the natural partition they come from the held-out samples of its owners. Otherwise they come from its domain, with labels
+        in the proportions of its training samples. A label with too few held-out samples contributes all of them. If none of its labels has
+        held-out samples, the draw is over all held-out samples of its domain.
         """
         if limit < 1:
             raise ConfigError(f"held-out samples of a client: got a limit of {limit}, expected at least 1")
@@ -118,17 +118,17 @@ class Shards:
         return Split(self.data.test.x[pool[chosen]], self._labelled(client, labels[chosen]))
 
     def domain(self, client: int) -> int:
-        """Return the number of the domain of ``client``; 0 where there is only one."""
+        """Return the number of the domain of ``client``; 0 with a single domain."""
         return self._holdings.domain(self._checked(client))
 
     def permutation(self, client: int) -> np.ndarray:
-        """Return what ``client`` calls each label, int64 (classes,): its own order if labels are permuted."""
+        """Return the name that ``client`` has for each label, int64 (classes,): its own order if labels are permuted."""
         if not self.permutes:
             return np.arange(self.data.classes)
         return scenario.permutation(self.seed, client, self.data.classes, self._labels_of(self.domain(client)))
 
     def present(self, client: int) -> np.ndarray:
-        """Return the labels among the training samples of ``client``, as it labels them, ascending."""
+        """Return the labels among the training samples of ``client``, with its own labels, ascending."""
         return np.unique(self._labelled(client, self.data.train.y[self.own(client)]))
 
     def _checked(self, client: int) -> int:

@@ -1,4 +1,4 @@
-"""What a data set is: two splits of samples, and what a device must know to prepare its own."""
+"""A data set: two splits of samples, and how a device prepares its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domai
 
 @dataclass(frozen=True)
 class Split:
-    """Samples ``x``, ready for a network when they are taken, and labels ``y`` (n,) int64.
+    """Samples ``x``, ready for a network when they are indexed, and labels ``y`` (n,) int64.
 
     Images are (n, channels, height, width) float32, text is (n, length) int64 token ids.
     """
@@ -36,12 +36,13 @@ class Dataset:
         name, title: as registered, and as reports print it.
         train, test: the clients' samples and the held-out ones.
         class_names: one per label.
-        preprocessing: how raw pixels become inputs, (pixel · scale − mean) / std, or characters become ids: what a device has to
-            do itself.
-        default_model, default_local_epochs: what a run takes when it names none.
-        vocabulary: how many token ids there are, where samples are token ids; 0 where they are not.
-        train_owner, test_owner: int64 (n,), whose each sample is (a speaking role), the partition ``natural``; None where nobody's.
-        train_domain, test_domain: int64 (n,), the number in ``domain_names`` of each sample's domain; None where there is only one.
+        preprocessing: how raw pixels become inputs, (pixel · scale − mean) / std, or characters become ids, for devices that prepare
+            their own samples.
+        default_model, default_local_epochs: used by runs that name none.
+        vocabulary: the number of token ids; 0 if samples are not token ids.
+        train_owner, test_owner: int64 (n,), the owner of each sample (a speaking role), for the partition ``natural``; None without
+            owners.
+        train_domain, test_domain: int64 (n,), the number in ``domain_names`` of each sample's domain; None with a single domain.
         domain_names: one per domain; a client belongs to one domain.
 
     Raises:
@@ -121,9 +122,9 @@ class Dataset:
         return self.train.x.shape[1:]
 
     def apart(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the plain fields by name, and the arrays: ``train.x``, ``train.y``, …, ``train_owner`` where there is one.
+        """Return the plain fields by name, and the arrays: ``train.x``, ``train.y``, …, ``train_owner`` if there is one.
 
-        Of :class:`Pixels` the array is what is stored, and mean and deviation are a field of that name.
+        For :class:`Pixels` the array is ``raw``, and a field of the same name has mean and deviation.
         """
         facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS)}
         arrays: dict[str, np.ndarray] = {}
@@ -138,7 +139,7 @@ class Dataset:
 
     @classmethod
     def together(cls, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
-        """Return the data set of what :meth:`apart` gave, or of equal arrays; nothing is read, so nothing is checked again."""
+        """Return the data set from the results of :meth:`apart`, or equal arrays; nothing is checked again."""
         data = object.__new__(cls)
         fields, splits = dict(facts), dict[str, Split]()
         for part in _SPLITS:

@@ -8,7 +8,7 @@ import numpy as np
 def apportion(sizes: np.ndarray, count: int) -> np.ndarray:
     """Return how many of ``count`` fall to each of ``sizes``, in proportion.
 
-    What rounding down leaves over goes to the largest remainders, the first of several.
+    The rest after rounding down goes to the largest remainders, the first of several.
 
     >>> apportion(np.array([50, 30, 20]), 7).tolist()
     [4, 2, 1]
@@ -33,6 +33,6 @@ def stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.n
 
 
 def drawn(labels: np.ndarray, wanted: dict[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Return sample numbers, ascending: ``wanted[label]`` different ones of each label, or all of them where there are fewer."""
+    """Return sample numbers, ascending: ``wanted[label]`` different ones of each label, or all of them if there are fewer."""
     chosen = [rng.permutation(np.flatnonzero(labels == label))[:count] for label, count in wanted.items()]
     return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)

@@ -29,9 +29,9 @@ class BasisRule:
     """How R₁ and R₂ follow from a weight's shapes (T, S, …) at the widths of a run.
 
     R₁ is the largest common divisor of all S_p that is at most ``share``·min(S, √(S·T)) at the smallest width: with as many outputs as
-    inputs, that is half of the smallest incoming channel, where the paper's accuracy peaks (section 3.4); few outputs, as a
-    classifier's, bound it further, because the basis would outweigh what it composes. R₂ = ⌊``bases``·√(k₁k₂)·R₁⌋: the composed layer
-    holds ``bases``/√(k₁k₂) of the dense layer's weights, and a basis. At most k₁k₂R₁ vectors can be orthonormal.
+    inputs, that is half of the smallest incoming channel, where the paper's accuracy peaks (section 3.4); few outputs, as of a
+    classifier, bound it further, because the basis would otherwise be larger than the weight. R₂ = ⌊``bases``·√(k₁k₂)·R₁⌋: the composed
+    layer holds ``bases``/√(k₁k₂) of the dense layer's weights, and a basis. At most k₁k₂R₁ vectors can be orthonormal.
 
     A first convolution (``whole``) has R₁ = S, which does not depend on the width, and R₂ = k₁k₂S, at most the outputs of the smallest
     width: it is small, and every other layer sees the image through it. So has a weight with one input channel (depth-wise).
@@ -44,7 +44,7 @@ class BasisRule:
     bases: float = 2 / 3
 
     def size(self, shapes: Sequence[tuple[int, ...]], whole: bool = False) -> BasisSize:
-        """Return R₁ and R₂ of a weight from its shapes (T, S, …) at all widths; R₁ = 1 where only that divides."""
+        """Return R₁ and R₂ of a weight from its shapes (T, S, …) at all widths; R₁ = 1 if nothing larger divides."""
         inputs, outputs, area = _channels(shapes)
         smallest, fewest = min(inputs), min(outputs)
         if (whole and len(set(inputs)) == 1) or max(inputs) == 1:

@@ -12,14 +12,14 @@ from edgefl.factor.basis import BasisSize, compose, orthogonality
 
 
 class Composed(nn.Module):
-    """Stands where a convolution, linear or recurrent layer stood, and computes what it would with the composed weights.
+    """Replaces a convolution, linear or recurrent layer, and computes the same with composed weights.
 
     For every composed weight of the layer, such as ``weight`` or ``weight_hh_l0``, it holds ``basis`` (R₂, R₁, k₁, k₂) and
     ``coefficients`` (T, S/R₁, R₂) with the same ending, such as ``basis_hh_l0``; biases and weights that are not composed keep their names.
 
     Args:
-        dense: the layer, whose other parameters are taken over.
-        skeleton: the same layer on the ``meta`` device: how to compute, without weights.
+        dense: the layer; its other parameters are used as they are.
+        skeleton: the same layer on the ``meta`` device: the computation, without weights.
         sizes: R₁ and R₂ of each weight that is composed, by its name in ``dense``.
     """
 
@@ -78,7 +78,7 @@ def composed_layers(network: nn.Module) -> dict[str, Composed]:
 
 @torch.no_grad()
 def dense_state(network: nn.Module) -> dict[str, Tensor]:
-    """Return the state of the plain network that ``network`` composes: every weight multiplied out, once."""
+    """Return the state of the plain network that ``network`` composes: every weight is composed once."""
     state = dict(network.state_dict())
     for layer_name, layer in composed_layers(network).items():
         for weight, value in layer.weights().items():

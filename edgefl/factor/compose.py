@@ -1,6 +1,6 @@
-"""Factorized layers multiplied out to the plain layers of torch that compute the same.
+"""Compose factorized layers to the plain layers of torch that compute the same.
 
-One table says how, kind by kind. A new kind of factorized layer adds its line with :func:`composes`::
+A table has one function for each kind of layer. A new kind of factorized layer adds its own with :func:`composes`::
 
     @composes(MyConv2d)
     def _mine(layer: MyConv2d) -> nn.Module:
@@ -40,7 +40,7 @@ def composes(kind: type[L]) -> Callable[[Callable[[L], nn.Module]], Callable[[L]
 
     def register(make: Callable[[L], nn.Module]) -> Callable[[L], nn.Module]:
         if kind in _TABLE:
-            raise ConfigError(f"{kind.__name__}: how it is multiplied out is registered already")
+            raise ConfigError(f"{kind.__name__}: a function that composes it is registered already")
         _TABLE[kind] = make
         return make
 
@@ -48,7 +48,7 @@ def composes(kind: type[L]) -> Callable[[Callable[[L], nn.Module]], Callable[[L]
 
 
 def factorized_layers(network: nn.Module) -> dict[str, nn.Module]:
-    """Return the layers of ``network`` that can be multiplied out, by name, in the order of definition.
+    """Return the layers of ``network`` that can be composed, by name, in the order of definition.
 
     >>> layer = LowRankLinear(nn.Linear(6, 4), 2)
     >>> list(factorized_layers(nn.Sequential(nn.Flatten(), layer, nn.ReLU())))
@@ -59,29 +59,29 @@ def factorized_layers(network: nn.Module) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def plain_layer(layer: nn.Module) -> nn.Module:
-    """Return the layer of torch's own that computes what the factorized ``layer`` does, in the same mode.
+    """Return torch's own layer that computes the same as the factorized ``layer``, in the same mode.
 
     >>> plain_layer(LowRankLinear(nn.Linear(6, 4), 2))
     Linear(in_features=6, out_features=4, bias=True)
 
     Raises:
-        ConfigError: the table has nothing on layers of this kind.
+        ConfigError: the table has no layers of this kind.
     """
     if (make := _TABLE.get(type(layer))) is None:
         known = ", ".join(sorted(kind.__name__ for kind in _TABLE))
-        raise ConfigError(f"{type(layer).__name__} is no factorized layer that can be multiplied out; known: {known}")
+        raise ConfigError(f"{type(layer).__name__} is not a factorized layer that can be composed; known: {known}")
     plain = make(layer).train(layer.training)
-    # What was hung on the layer from outside belongs to what takes its place.
+    # Hooks on the layer belong to its replacement.
     plain._forward_hooks, plain._forward_pre_hooks = layer._forward_hooks.copy(), layer._forward_pre_hooks.copy()
     return plain
 
 
 def composed_network(network: nn.Module, which: Which | None = None) -> nn.Module:
-    """Return a copy of ``network`` with its factorized layers multiplied out; ``network`` stays as it is.
+    """Return a copy of ``network`` with its factorized layers composed; ``network`` does not change.
 
     Args:
         network: any network; one without factorized layers is copied as it is.
-        which: says of a name and a factorized layer whether it is multiplied out; None: all are.
+        which: (name, layer) → whether to compose the layer; None: all layers.
 
     >>> network = nn.Sequential(LowRankLinear(nn.Linear(6, 4), 2), LowRankLinear(nn.Linear(4, 3), 1))
     >>> [type(layer).__name__ for layer in composed_network(network, lambda name, layer: name == "1")]
@@ -91,7 +91,7 @@ def composed_network(network: nn.Module, which: Which | None = None) -> nn.Modul
     chosen = {name: layer for name, layer in layers.items() if which is None or which(name, layer)}
     if any(layer is network for layer in chosen.values()):
         return plain_layer(network)
-    # Given to the copy as what stands for the factorized layers: their factors are never copied.
+    # deepcopy finds the plain layers in its memo: the factors are never copied.
     return copy.deepcopy(network, {id(layer): plain_layer(layer) for layer in chosen.values()})
 
 

@@ -1,7 +1,7 @@
-"""Derivatives inside a loss: for methods that take a step before they judge where it led.
+"""Derivatives inside a loss, for methods whose loss contains a training step.
 
-In PyTorch they are autograd's. While a network is exported they become operators of their own, which stand for "the derivative here" and
-are written out when the training graph is made (:mod:`edgefl.onnxgrad.autodiff`).
+In PyTorch autograd computes them. In an exported graph they are placeholder operators, which become plain operators when the training graph
+is made (:mod:`edgefl.onnxgrad.autodiff`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torch import Tensor
 
 
 def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, keep: bool = False) -> tuple[Tensor, ...]:
-    """Return ∂``value``/∂t for each t of ``tensors``, of its shape; zeros where ``value`` does not depend on it.
+    """Return ∂``value``/∂t for each t of ``tensors``, of its shape; zeros if ``value`` does not depend on it.
 
     Args:
         value: a scalar.
-        tensors: what it was computed from.
-        constant: whether the result counts as constant when it is differentiated in its turn.
-        keep: whether ``value`` will be differentiated again, and holds on to what that takes.
+        tensors: the tensors to differentiate by.
+        constant: whether the result is a constant for further differentiation.
+        keep: whether ``value`` will be differentiated again.
 
     Example:
         >>> w = torch.tensor([1.0, -2.0], requires_grad=True)

@@ -37,7 +37,7 @@ def parameters_of_rank(shape: Shape, rank: int) -> int:
 def rank_range(shape: Shape) -> tuple[int, int]:
     """Return r_min, from which W can have full rank (Corollary 1), and r_max, up to which the factors hold no more than W.
 
-    r_min = min(⌈√n⌉, ⌈√m⌉); r_max is 0 where no rank is small enough.
+    r_min = min(⌈√n⌉, ⌈√m⌉); r_max is 0 if no rank is small enough.
 
     >>> rank_range((100, 100)), rank_range((512, 512, 3, 3))
     ((10, 25), (23, 309))
@@ -54,7 +54,7 @@ def rank_range(shape: Shape) -> tuple[int, int]:
 
 
 def rank_of(shape: Shape, gamma: float) -> int:
-    """Return R = round((1 − γ)·r_min + γ·r_max) (section 3.1), or 0 where r_max < r_min: such a layer is cheaper dense.
+    """Return R = round((1 − γ)·r_min + γ·r_max) (section 3.1), or 0 if r_max < r_min: such a layer is cheaper dense.
 
     >>> rank_of((512, 512, 3, 3), 0.1), rank_of((64, 3, 3, 3), 0.0), rank_of((4, 4), 0.5)
     (52, 2, 0)
@@ -91,8 +91,8 @@ def inner_half(y: Tensor, t: Tensor | None = None) -> Tensor:
 class HadamardProduct(torch.autograd.Function):
     """(X₁H₁) ⊙ (X₂H₂), or (X₁H₁) ⊙ (X₂H₂ + 1): from x (n, R) and h (R, k) of each, and whether to add the 1, a matrix (n, k).
 
-    Only the factors are kept for the backward pass, which multiplies them once more: of the result's size there is never more than the
-    result, its gradient and one product.
+    Only the factors are saved for the backward pass, which multiplies them again. At most three tensors of the result's size exist at
+    once: the result, its gradient and one product.
     """
 
     generate_vmap_rule = True  # several clients' products at once
@@ -105,7 +105,7 @@ class HadamardProduct(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep the factors."""
+        """Save the factors."""
         *factors, ctx.plus_one = inputs
         ctx.save_for_backward(*factors)
 
@@ -115,7 +115,7 @@ class HadamardProduct(torch.autograd.Function):
         x1, h1, x2, h2 = ctx.saved_tensors
 
         def times(product: Tensor, plus_one: bool = False) -> Tensor:
-            if torch.is_grad_enabled():  # this is to be differentiated in its turn: what it is computed from has to stay
+            if torch.is_grad_enabled():  # the derivative will be differentiated again and needs its inputs
                 return gradient * (product + 1 if plus_one else product)
             return (product.add_(1) if plus_one else product).mul_(gradient)
 
@@ -128,7 +128,7 @@ class HadamardProduct(torch.autograd.Function):
 
 
 def he_variance(shape: Shape) -> float:
-    """Return 2/(max(n, m)·k₁k₂): He initialisation by the fan-out, or by the fan-in where that is larger.
+    """Return 2/(max(n, m)·k₁k₂): He initialisation by the larger of fan-out and fan-in.
 
     The paper starts from He's (section 5) and has convolutions that widen. By the fan-out alone a layer that narrows, such as a
     classifier of 10 outputs on 1024 inputs, would begin with outputs √(m/n) times too large, and diverge.

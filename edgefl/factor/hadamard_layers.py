@@ -1,4 +1,4 @@
-"""Layers whose weights are composed from factors in every forward pass. Each stands where a dense layer stood."""
+"""Layers whose weights are composed from factors in every forward pass. Each replaces a dense layer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HadamardWeight(nn.Module):
     such that W has the variance of He initialisation (with tanh somewhat less).
 
     Attributes:
-        given: what a call returns instead of composing, while someone sets it: a weight that was composed already.
+        given: a weight that was composed before; while it is set, a call returns it and composes nothing.
     """
 
     given: Tensor | None
@@ -74,7 +74,7 @@ class HadamardWeight(nn.Module):
 
 
 class ProductWeight(nn.Module):
-    """X Yᵀ of rank r with r(n + m) numbers, for weights that no two layers can stand for; calling it returns it, (n, m)."""
+    """X Yᵀ of rank r with r(n + m) numbers, for weights that two layers cannot replace; calling it returns it, (n, m)."""
 
     def __init__(self, shape: Shape, rank: int) -> None:
         super().__init__()
@@ -133,10 +133,10 @@ class ComposedRecurrent(nn.Module):
                 self.register_parameter(name, getattr(dense, name))
             delattr(dense, name)
         self._names = tuple(names)
-        self._cell = (dense,)  # in a tuple: not a part of this module, it only computes with the weights that it is handed
+        self._cell = (dense,)  # in a tuple, so that its parameters are not this module's
 
     def forward(self, x: Any, state: Any = None) -> Any:
-        """Do what the dense layer does with a sequence and an initial state."""
+        """Compute what the dense layer computes for a sequence and an initial state."""
         cell = self._cell[0].train(self.training)
         try:
             for name in self._names:
@@ -150,7 +150,7 @@ class ComposedRecurrent(nn.Module):
 
 
 def composed(dense: nn.Module, weights: Mapping[str, nn.Module]) -> nn.Module:
-    """Return the layer that takes the place of ``dense``, with modules that compose the weights they are named after."""
+    """Return the layer that replaces ``dense``; ``weights`` maps a weight's name to the module that composes it."""
     if isinstance(dense, nn.Conv2d):
         return ComposedConv2d(dense, weights["weight"])
     if isinstance(dense, nn.Linear):

@@ -1,6 +1,6 @@
 """Layers of drawn principal kernels (PriSM): Conv_V, then Conv_U; the same for linear layers and for the gates of recurrent ones.
 
-Each stands where a dense layer of its own input and output channels stood, and computes that layer with a weight U·V of rank r.
+Each replaces a dense layer with its own input and output channels, and computes it with a weight U·V of rank r.
 """
 
 from __future__ import annotations
@@ -78,19 +78,19 @@ class KernelProduct(nn.Module):
 
 
 class KernelGates(nn.ModuleList):
-    """The weight of all gates of a recurrent layer, (gates·H, m); calling it multiplies it out, gate by gate."""
+    """The weight of all gates of a recurrent layer, (gates·H, m); calling it composes the weight gate by gate."""
 
     def forward(self) -> Tensor:
-        """Return the weight that torch's own kernel takes."""
+        """Return the weight in the form of torch's own kernel."""
         return torch.cat([gate() for gate in self])
 
 
 def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]]) -> nn.Module:
-    """Return the layer that takes the place of ``dense``, with arbitrary factors; ``counts`` has r of each weight, one per gate.
+    """Return the layer that replaces ``dense``, with arbitrary factors; ``counts`` has r of each weight, one per gate.
 
-    A recurrent layer multiplies its narrow weights out once per pass and hands them to torch's own kernel. Run as two layers
-    instead, a step would cost r(m + 2H + n) MACs a gate rather than H(m + H), about twice as many with r ≈ H, and would save
-    the r values between the two for every gate, step and sample.
+    A recurrent layer composes its narrow weights once per pass for torch's own kernel. As two layers, a step would cost
+    r(m + 2H + n) MACs per gate instead of H(m + H), about twice as many with r ≈ H, and would save the r values between the two
+    layers for every gate, step and sample.
     """
     if isinstance(dense, nn.Conv2d):
         return KernelConv2d(dense, counts["weight"][0])

@@ -68,7 +68,7 @@ def importance(values: Tensor, sampling: Sampling, kappa: float) -> Tensor:
 
 
 def draw(name: str, probabilities: Tensor, count: int, rng: np.random.Generator) -> Tensor:
-    """Return ``count`` different kernels, ascending, int64: one after the other with p of those that are left (section 3.2.1).
+    """Return ``count`` different kernels, ascending, int64: drawn one after the other with p of the remaining ones (section 3.2.1).
 
     The ``count`` smallest of Eᵢ/pᵢ with exponential Eᵢ are such a draw (Efraimidis and Spirakis 2006): one pass whatever the
     count. A kernel with p = 0 comes only after all others.
@@ -107,10 +107,10 @@ class KernelLayer:
 
     Attributes:
         target: the dense weight's name in the global state.
-        key: the matrix's name in records: that of its weight, with the gate's number where there are several.
-        shape: the matrix's own shape (n, m, …): of one gate, where there are several.
+        key: the matrix's name in records: that of its weight, with the gate's number if there are several.
+        shape: the matrix's own shape (n, m, …): of one gate, if there are several.
         block: which of the stacked matrices this is.
-        u, v: what the factors are called in the client's network.
+        u, v: the names of the factors in the client's network.
         rows, columns: the output and input channels that the client has, int64.
         count: r.
     """
@@ -143,7 +143,7 @@ class KernelLayer:
         return self.rows[:, None], kernels
 
     def of_right(self, kernels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index of this tier's part of :meth:`right`: the input channels that its layer before puts out."""
+        """Return the index of this tier's part of :meth:`right`: the output channels of the layer before."""
         return kernels[:, None], self.columns
 
     def cut(self, factors: Factors, kernels: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +157,7 @@ class KernelLayer:
 
 
 def all_of(index: slice | Tensor, size: int) -> Tensor:
-    """Return the positions that an index into a dimension of ``size`` means, int64.
+    """Return the positions of an index into a dimension of ``size``, int64.
 
     >>> all_of(slice(0, 2), 5).tolist()
     [0, 1]

@@ -40,7 +40,7 @@ class Problem:
     count: int
 
     def left(self, plan: Ints) -> Ints:
-        """What the plan leaves of every limit; negative where it exceeds it."""
+        """What remains of every limit; negative if the plan exceeds it."""
         return self.limits - self.costs[plan].sum(0)
 
     def fits(self, plan: Ints) -> bool:
@@ -57,7 +57,7 @@ class Problem:
 
 
 def solve(problem: Problem, start: Ints | None) -> tuple[Ints, float] | None:
-    """Return the best plan found, ``start`` or better where that fits, and the bound; None where none fits."""
+    """Return the best plan found and the bound; None if no plan fits. If ``start`` fits, the plan is at least as good."""
     alive = _reachable(problem)
     if alive is None:
         return None
@@ -81,7 +81,7 @@ def _firsts(problem: Problem, pool: Ints) -> Ints:
 
 
 def _reachable(problem: Problem) -> Ints | None:
-    """Return the choices that fit beside the cheapest of the other layers, budget by budget; None where a layer has none."""
+    """Return the choices that fit beside the cheapest of the other layers, budget by budget; None if a layer has none."""
     alive = np.arange(len(problem.owner))
     while len(firsts := _firsts(problem, alive)) == problem.count:
         least = np.minimum.reduceat(problem.costs[alive], firsts, axis=0)
@@ -104,7 +104,7 @@ def _relax(problem: Problem, alive: Ints) -> tuple[Ints, Floats]:
     """Solve the linear relaxation: return each layer's largest choice in it, and the energy per unit of each budget (duals).
 
     It is solved over a few choices per layer, to which the best ones at its prices and some around those are added until they are all
-    there: a tenth of the time of solving it over all of them.
+    there: a tenth of the time of the whole relaxation.
     """
     edges = np.append(_firsts(problem, alive), len(alive))
     spread = [np.linspace(a, b - 1, SPREAD).astype(np.int64) for a, b in pairwise(edges.tolist())]
@@ -126,7 +126,7 @@ def _relax(problem: Problem, alive: Ints) -> tuple[Ints, Floats]:
 
 
 def _linear(problem: Problem, pool: Ints) -> tuple[Ints, Floats] | None:
-    """Solve the relaxation over ``pool``; None where it has no solution."""
+    """Solve the relaxation over ``pool``; None if it has no solution."""
     from scipy.optimize import linprog  # here: half a second to import, and only budgets need it
     from scipy.sparse import csr_array
 
@@ -195,9 +195,9 @@ def _exchange(problem: Problem, pool: Ints, plan: Ints) -> Ints | None:
 
 
 def _search(problem: Problem, alive: Ints, lack: Floats, bound: float, plan: Ints | None) -> Ints | None:
-    """Return the best plan that a depth-first search of ``NODES`` choices finds, ``plan`` or better; None where there is none.
+    """Return the best plan that a depth-first search of ``NODES`` choices finds, ``plan`` or better; None without one.
 
-    No plan keeps more than ``bound`` less what its choices lack: once that is no more than the best plan keeps, a branch ends.
+    No plan keeps more than ``bound`` minus what its choices lack. A branch ends when this is at most what the best plan keeps.
     """
     edges = [*_firsts(problem, alive).tolist(), len(alive)]
     order = [a + np.argsort(lack[a:b], kind="stable") for a, b in pairwise(edges)]

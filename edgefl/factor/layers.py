@@ -1,4 +1,4 @@
-"""Modules made of trained factors. Each stands where a dense layer stood and has its input and output shapes."""
+"""Modules made of trained factors. Each replaces a dense layer and has its input and output shapes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LowRankLinear(nn.Module):
 
 
 def low_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> LowRankConv2d | LowRankLinear:
-    """Return the factorized layer that takes the place of ``dense``, with arbitrary factors."""
+    """Return the factorized layer that replaces ``dense``, with arbitrary factors."""
     return LowRankConv2d(dense, rank) if isinstance(dense, nn.Conv2d) else LowRankLinear(dense, rank)
 
 
@@ -107,7 +107,7 @@ def composed_weight(u: Tensor, v: Tensor) -> Tensor:
 class SquaredNorm(torch.autograd.Function):
     """‖LR‖²_F of factors L (a × r) and R (r × b), as ⟨LᵀL, RRᵀ⟩: a scalar, and the two Gram matrices (r × r) that it is made of.
 
-    The derivatives are 2L(RRᵀ) and 2(LᵀL)R, a product each; autograd, which does not know that a Gram matrix is symmetric, takes two.
+    The derivatives are 2L(RRᵀ) and 2(LᵀL)R, one product each. Autograd does not know that a Gram matrix is symmetric and needs two.
     """
 
     generate_vmap_rule = True  # several clients' layers at once
@@ -120,7 +120,7 @@ class SquaredNorm(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Keep the factors and their Gram matrices."""
+        """Save the factors and their Gram matrices."""
         _, columns, rows = output
         ctx.mark_non_differentiable(columns, rows)
         ctx.save_for_backward(*inputs, columns, rows)
@@ -129,7 +129,7 @@ class SquaredNorm(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
         """Return the derivatives by the factors."""
         left, right, columns, rows = ctx.saved_tensors
-        if torch.is_grad_enabled():  # this is to be differentiated in its turn
+        if torch.is_grad_enabled():  # the derivative will be differentiated again
             columns, rows = left.t() @ left, right @ right.t()
         by_left, by_right = rows * (2 * gradient), columns * (2 * gradient)
         # In the layout of the factors, which are mostly views of transposed weights.

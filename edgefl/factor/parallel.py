@@ -1,4 +1,4 @@
-"""Independent pieces of linear algebra on several threads, each to the bits that one thread gives."""
+"""Independent pieces of linear algebra on several threads, with the same bits as on one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 def in_parallel(tasks: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """Return name → what the task of that name returned; put those that take longest first.
+    """Return name → the result of the task; list the longest tasks first.
 
-    A task is computed by one thread of its own from its beginning to its end, so that its bits depend neither on the number of threads
-    nor on what ran beside it. LAPACK and BLAS run without Python's lock.
+    One thread computes a task from start to end, so that its bits depend neither on the number of threads nor on other tasks. LAPACK and
+    BLAS run without Python's lock.
 
     >>> in_parallel({"two": lambda: 1 + 1, "four": lambda: 2 + 2})
     {'two': 2, 'four': 4}
@@ -25,7 +25,7 @@ def in_parallel(tasks: Mapping[str, Callable[[], T]]) -> dict[str, T]:
         return {}
     before = torch.get_num_threads()
     try:
-        # The number of threads inside an operation is every thread's own to set.
+        # Each thread sets the number of threads inside its own operations.
         with ThreadPoolExecutor(min(len(tasks), os.cpu_count() or 1), initializer=torch.set_num_threads, initargs=(1,)) as pool:
             running = {name: pool.submit(task) for name, task in tasks.items()}
             return {name: future.result() for name, future in running.items()}

@@ -1,6 +1,6 @@
 """A rank for every layer under several linear budgets at once: the most spectral energy that fits.
 
-What a layer may be, the plan, and the way there; the search itself is in :mod:`edgefl.factor.knapsack`.
+The search itself is in :mod:`edgefl.factor.knapsack`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from edgefl.factor.knapsack import Floats, Ints, Problem, solve
 
 @dataclass(frozen=True, eq=False)
 class LayerChoices:
-    """What one layer may be.
+    """The choices of one layer.
 
     Attributes:
         name: the layer's name, unique in a plan.
-        ranks: allowed ranks, ascending; the last one may stand for the dense layer.
+        ranks: allowed ranks, ascending; the last one may mean the dense layer.
         energy: Σ_{i<r} σᵢ² that each choice keeps, float64, (ranks,); all of it for the dense layer.
         costs: what each choice adds to each budget, in the budget's unit (MACs, bytes, …), int64 or float64, (ranks, budgets). Not
             negative; it need not grow with the rank at the dense choice.
@@ -77,17 +77,17 @@ def allocate(layers: Sequence[LayerChoices], limits: Floats | Ints, start: Mappi
     """Choose a rank per layer: maximise Σ energy subject to Σ costs ≤ ``limits`` in every budget.
 
     No limit is ever exceeded: integer costs are compared as integers; float ones are first rounded up to multiples of 2⁻⁵¹ of the limit
-    or less (below 1024 layers), so that what fits by less than the rounding counts as too much. Where the gap is above 1e-4, better
-    plans are searched for, up to a number of choices. The same input gives the same plan.
+    or less (below 1024 layers), so that a plan which fits by less than the rounding counts as too large. If the gap is above 1e-4, better
+    plans are searched, up to a number of choices. The same input gives the same plan.
 
     Args:
         layers: the choices of every layer, with the same budgets in the same order.
         limits: (budgets,), in the units of the costs.
-        start: layer → rank of a plan to start from; where it fits, the result keeps at least as much energy.
+        start: layer → rank of a plan to start from; if it fits, the result keeps at least as much energy.
 
     Returns:
-        The plan, or None where no choice of ranks was found to fit: none does, where a layer has a choice that is the cheapest in every
-        budget, or where there are few enough to try them all.
+        The plan, or None if no choice of ranks was found to fit. None fits for certain if every layer has a choice that is the cheapest in
+        every budget, or if there are few enough choices to try them all.
 
     Raises:
         ConfigError: limits are NaN or infinite, names repeat, budgets differ in number, integer costs could overflow an int64, or

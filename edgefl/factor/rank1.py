@@ -53,13 +53,13 @@ def prune(mu: Tensor, threshold: float) -> Tensor:
 
 
 def first_factors(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return u and v to begin with, from a dense layer's own initial weight: its leading singular pair, at the weight's full size.
+    """Return the first u and v from a dense layer's initial weight: its leading singular pair, at the full size of the weight.
 
     A random weight's leading pair holds little of its energy. Both vectors are therefore scaled to ‖u‖ = ‖v‖ = √‖W‖_F:
 
-    - ‖u vᵀ‖_F = ‖W‖_F, so activations leave the layer as large as the network's author meant them to;
-    - a step of size η on v moves W by η‖u‖² and one on u by η‖v‖² times what it moves a dense weight in the same direction; with
-      equal norms the larger of the two is as small as it can be, and the learning rate of the dense network serves.
+    - ‖u vᵀ‖_F = ‖W‖_F, so activations leave the layer with the size that the network was designed for;
+    - a step of size η on v moves W η‖u‖² times as far as it moves a dense weight in the same direction, and a step on u η‖v‖² times.
+      Equal norms minimise the larger of the two, so that the learning rate of the dense network works.
 
     >>> u, v = first_factors(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     >>> round(float(u @ u), 4), round(float(v @ v), 4), torch.outer(v, u).round(decimals=4).tolist()
@@ -92,7 +92,7 @@ def matching_weights(similarity: Tensor, own: int, threshold: float, scale: floa
 
     Args:
         similarity: one client's row of :func:`cosines`.
-        own: that client's position, which is never left out.
+        own: that client's position, which is always included.
         threshold: τ.
         scale: ε.
 

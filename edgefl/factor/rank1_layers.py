@@ -1,4 +1,4 @@
-"""Layers whose weight is composed of a rank-1 product and a sparse correction; each stands where a dense layer stood."""
+"""Layers whose weight is composed of a rank-1 product and a sparse correction. Each replaces a dense layer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RankOneConv2d(nn.Module):
     def __init__(self, dense: nn.Conv2d) -> None:
         super().__init__()
         if dense.padding_mode != "zeros":
-            raise ConfigError(f"a convolution that pads with anything but zeros stays dense, got {dense}")
+            raise ConfigError(f"only convolutions that pad with zeros can have rank-1 weights, got {dense}")
         self.stride, self.padding, self.dilation, self.groups = dense.stride, dense.padding, dense.dilation, dense.groups
         self.u, self.v, self.mu, self.bias = _parameters(dense)
 
@@ -51,7 +51,7 @@ class RankOneLinear(nn.Module):
 
 
 def rank_one(dense: nn.Conv2d | nn.Linear) -> RankOneConv2d | RankOneLinear:
-    """Return the layer that takes the place of ``dense``: u, v and μ zero, the bias copied. :func:`fill` gives the factors values.
+    """Return the layer that replaces ``dense``, with u, v and μ zero and a copy of the bias; :func:`fill` sets the factors.
 
     >>> sum(p.numel() for p in rank_one(nn.Conv2d(32, 64, 3, bias=False)).parameters()) - 9 * 32 * 64
     2057

@@ -2,9 +2,9 @@
 
 For W (n × m, n ≤ m) and A = WWᵀ, a block of k > r columns is multiplied by A − c·I, made orthonormal, and rotated to the Ritz vectors
 U with Ritz values θ₁ ≥ … ≥ θₖ (Saad 2011, Numerical Methods for Large Eigenvalue Problems, section 5.3). The weights of two rounds are
-alike: from the last round's vectors one pass or two are enough. (In fact WᵀW is what this is done with.)
+alike: from the last round's vectors one or two passes are enough. (The code iterates with WᵀW.)
 
-What is checked at every rank r that is asked for, before anything is returned. UᵀU = I gives the truncation's own error exactly,
+Every requested rank r is checked before anything is returned. UᵀU = I gives the truncation's own error exactly,
 ‖W‖² − Σ_{i≤r} θᵢ. (Up to ε‖W‖, ε = 2⁻²³, it counts as none: rounding the factors to float32 adds as much.)
 The best error is smaller by d = Σ_{i≤r} (λᵢ − θᵢ), λ the eigenvalues of A. In a basis that begins with U, A = [Θ, Rᵀ; R, C] with the
 residual R = (I − UUᵀ)AU, and for every s > 0 and μ ≥ λ₁(C)
@@ -16,10 +16,11 @@ not count when θ_{c+1} + (1 + 1/t)·F/s ≤ θ_r:
 
     d ≤ (1 + t)·E/s,  1 + 1/t = s·(θ_r − θ_{c+1})/F.                                                                         (2)
 
-E, F and μ come from b Gaussian vectors Ω that know nothing of W: ‖R₁ᵀΩ‖² < ρ·b·E has a probability of at most exp(b/2·(1 − ρ + ln ρ)),
-7e-12 here (Chernoff; least favourable is a rank of 1), and so have that of F, and ‖u₁ᵀΩ‖² < ρ·b with the first eigenvector u₁ of C. A
-polynomial p then has ‖p(C)Ω‖² ≥ p(λ₁(C))²·ρ·b, which with the Chebyshev polynomials of degree 1, 2, … gives smaller and smaller μ. For
-k up to 700 columns that is 1e-8 for all c together: the bound is proven with this probability, and up to the rounding of the arithmetic.
+E, F and μ are estimated with b Gaussian vectors Ω that are independent of W: ‖R₁ᵀΩ‖² < ρ·b·E has a probability of at most exp(b/2·(1 − ρ
++ ln ρ)), 7e-12 here (Chernoff; least favourable is a rank of 1), and so have that of F, and ‖u₁ᵀΩ‖² < ρ·b with the first eigenvector u₁
+of C. A polynomial p then has ‖p(C)Ω‖² ≥ p(λ₁(C))²·ρ·b, which with the Chebyshev polynomials of degree 1, 2, … gives smaller and smaller
+μ. For k up to 700 columns that is 1e-8 for all c together: the bound is proven with this probability, and up to the rounding of the
+arithmetic.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ TOLERANCE = 1e-4
 """How much larger than the best truncation's a truncation's error may be."""
 _HELD_TO = 0.9 * TOLERANCE  # the rest is for rounding
 GUARD = 48
-"""Columns beyond the largest rank."""
+"""Extra columns beyond the largest rank."""
 _PASSES = 3
 _PROBES = 32  # b
 _SHARE = 0.08  # ρ
@@ -90,7 +91,7 @@ def worthwhile(size: int, rank: int) -> bool:
 def leading(w: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Leading | None:
     """Return factors of ``w`` (n × m, n ≤ m, float32) whose truncation at each of ``ranks`` is within the tolerance of the best.
 
-    Without a ``start`` it begins with the eigenvectors of the Gram matrix in float32. None: the bound could not be shown.
+    Without a ``start`` it begins with the eigenvectors of the Gram matrix in float32. None: the bound does not hold.
     """
     energy, largest = float(_squares(w).sum()), max(ranks)
     if not 0 < energy < math.inf:
@@ -110,7 +111,7 @@ def leading(w: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Lea
             if (share := float(tails[largest - 1]) / energy) < _SMALL and dtype is torch.float32:
                 break
             if _shown(other, ritz, tails, ranks, _ROUNDING * energy):
-                # A little above the limit float64 goes on, or layers near it would begin in float32 in vain.
+                # A little above the limit float64 continues, so that layers near it do not start in float32 in vain.
                 return _result(ritz, scale, dtype if share < 10 * _SMALL else torch.float32)
     return None
 

@@ -1,9 +1,9 @@
 """Truncated singular value decompositions of layers: one decomposition serves every rank up to its own.
 
-:func:`truncated` is what rounds use: only the leading vectors, from those of the last round. :func:`factorize` is the full
-decomposition, for small layers, where all vectors are needed, and where the leading ones could not be shown to be good enough. It goes
-through the smaller Gram matrix in float64: for W of shape a × b with a ≤ b, WWᵀ = QΛQᵀ gives the left singular vectors Q and σ = √Λ, and
-σᵢvᵢᵀ = qᵢᵀW is exact for whatever Q came out, so a truncation never carries the error that squaring makes in the small singular values.
+:func:`truncated` finds only the leading vectors, starting from those of the last round. :func:`factorize` is the full decomposition: for
+small layers, for methods that need all vectors, and if the leading vectors are not provably good enough. It uses the smaller Gram matrix
+in float64: for W of shape a × b with a ≤ b, WWᵀ = QΛQᵀ gives the left singular vectors Q and σ = √Λ, and
+σᵢvᵢᵀ = qᵢᵀW is exact for any computed Q, so a truncation never carries the error that squaring makes in the small singular values.
 Weights are float32: their own rounding is far above it.
 """
 
@@ -20,7 +20,7 @@ from edgefl.errors import EdgeflError
 from edgefl.factor.subspace import Leading, leading, worthwhile
 
 Way = Literal["block", "full", "fallback"]
-"""How factors were found: a block of leading vectors; all of them, as planned; all of them, since the block was not good enough."""
+"""How factors were found: a block of leading vectors; all vectors, as planned; all vectors, because the block was not good enough."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Factors:
         right: √ΣVᵀ, float32, (rank, b).
         values: singular values, float64, largest first: all min(a, b), or of a block its own.
         way: how they were found.
-        start: what the decomposition of a matrix nearby is best begun with; None where it is a full one.
+        start: where to start the decomposition of a similar matrix; None after a full decomposition.
     """
 
     left: Tensor
@@ -68,7 +68,7 @@ def factorize(matrix: Tensor, rank: int) -> Factors:
     basis = vectors.flip(1)[:, :rank]
     basis = basis * _signs(basis)
     root = values[:rank].sqrt()
-    # A direction without energy keeps a zero in both factors instead of a division by zero.
+    # A direction without energy is zero in both factors: there is no division by zero.
     inverse = torch.where(values[:rank] > values[0] * 1e-12, 1.0 / root.clamp_min(1e-300), torch.zeros_like(root))
     near, far = basis * root, inverse[:, None] * (basis.T @ w)
     left, right = (near, far) if wide else (far.T, near.T)
@@ -78,7 +78,7 @@ def factorize(matrix: Tensor, rank: int) -> Factors:
 def truncated(matrix: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Factors:
     """Decompose ``matrix`` (a × b) up to the largest of ``ranks``; the error at each of them is at most 1 + 1e-4 times the least possible.
 
-    ``start`` is that of the factors of a matrix nearby. The result is a function of the arguments, to the last bit.
+    ``start`` is that of the factors of a similar matrix. The result depends on the arguments only, to the last bit.
 
     >>> factors = truncated(torch.diag(torch.tensor([3.0, 2.0, 1.0])), [1, 2])
     >>> factors.left.shape, factors.way
@@ -109,7 +109,7 @@ def singular_values(matrix: Tensor) -> Tensor:
 
 
 def counted(factors: Iterable[Factors]) -> dict[Way, int]:
-    """Return how many decompositions went which way."""
+    """Return the number of decompositions per way."""
     ways = [found.way for found in factors]
     return {way: ways.count(way) for way in ("block", "full", "fallback")}
 
@@ -122,10 +122,10 @@ def _check(matrix: Tensor, rank: int) -> None:
 
 
 def _balanced(found: Leading, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return U√Σ, √ΣVᵀ and Σ of factors whose product is right but whose scales are not."""
+    """Return U√Σ, √ΣVᵀ and Σ of factors with the right product and arbitrary scales."""
     left, right = found.left[:, :rank], found.right[:rank]
     lengths = [torch.linalg.vector_norm(factor, dim=dim, dtype=torch.float64) for factor, dim in ((left, 0), (right, 1))]
-    # A direction without energy keeps a zero in both factors instead of a division by zero.
+    # A direction without energy is zero in both factors: there is no division by zero.
     kept = (lengths[0] > 0) & (lengths[1] > 0)
     roots = (lengths[1] / lengths[0]).sqrt() * _signs(left)[0]
     by_left, by_right = (torch.where(kept, factors, 0.0).float() for factors in (roots, 1 / roots))
@@ -133,7 +133,7 @@ def _balanced(found: Leading, rank: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _signs(vectors: Tensor) -> Tensor:
-    """Return ±1 by column (1, k), so that its largest entry is positive: solvers are free to choose, results should not depend on it."""
+    """Return ±1 by column (1, k), so that its largest entry is positive: solvers may choose either sign."""
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     return torch.where(largest < 0, -1.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""Layers of plain low rank: a few small layers in a row, in the place of a dense one."""
+"""Layers of plain low rank: two or three small layers that replace a dense one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edgefl.factor.tucker import ranks
 class TuckerConv2d(nn.Module):
     """A k₁×k₂ convolution of Tucker ranks (R₁, R₂): 1×1 from m to R₂ channels, k₁×k₂ to R₁, 1×1 to n.
 
-    The middle one has the stride, padding and dilation; the last one the bias, where the dense layer has it.
+    The middle one has the stride, padding and dilation; the last one has the bias, if the dense layer has one.
     """
 
     def __init__(self, dense: nn.Conv2d, rank: int) -> None:
@@ -37,7 +37,7 @@ class TuckerConv2d(nn.Module):
 
 
 def small_layers(dense: nn.Conv2d | nn.Linear, rank: int) -> nn.Module:
-    """Return the layers of ``rank`` that take the place of ``dense``: drawn such that their product has He's variance.
+    """Return the layers of ``rank`` that replace ``dense``, drawn so that their product has He's variance.
 
     A kernel of several positions becomes three convolutions; a linear layer, or a 1×1 convolution, two layers. The bias stays.
     """

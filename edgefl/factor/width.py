@@ -15,13 +15,13 @@ Shape = tuple[int, ...]
 def leading(name: str, shape: Shape, wide: Shape = (), blocks: int = 1) -> Place:
     """Return the place of a narrow tensor: the first ``shape[d]`` entries of dimension d, for every d (HeteroFL, section 3.1).
 
-    Where a tensor is ``blocks`` tensors of equal size, one below the other, as the gates of an LSTM are, it is the first rows of each:
-    the leading rows of all would be whole gates of the wide network, and none of others.
+    A tensor may consist of ``blocks`` tensors of equal size, one below the other, like the gates of an LSTM. Then the place has the first
+    rows of each block: the leading rows of the whole would be complete gates, and nothing of the others.
 
     Args:
         name: the tensor, here and in the wide network.
         shape: of the narrow tensor.
-        wide: of the wide one; needed where there are several blocks.
+        wide: of the wide one; needed for several blocks.
         blocks: number of blocks along the first dimension.
 
     >>> leading("fc.weight", (10, 16)).index
@@ -42,9 +42,9 @@ def nested(narrow: Mapping[str, Shape], wide: Mapping[str, Shape], stacked: Mapp
 
 
 def stacked_in(network: nn.Module) -> dict[str, int]:
-    """Return the tensors of ``network`` that are several of equal size, one below the other, and how many.
+    """Return the tensors of ``network`` that consist of several blocks of equal size, and the number of blocks.
 
-    Those are the gates of recurrent layers: rows 0 to H − 1 of an LSTM's weights belong to the input gate, the next H to the forget
+    These are the gates of recurrent layers: rows 0 to H − 1 of an LSTM's weights belong to the input gate, the next H to the forget
     gate, and so on.
 
     >>> stacked_in(nn.LSTM(2, 3))

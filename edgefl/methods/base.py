@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pydantic
@@ -13,55 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
-from edgefl.factor.width import nested, stacked_in
 from edgefl.methods.axes import Need
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.state import GlobalState, misfit
 from edgefl.models.base import Architecture, Unfilled, load
-from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import methods
 from edgefl.rng import torch_seeded
 from edgefl.util.validation import explain
 
-T = TypeVar("T")
 Options = Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class GlobalState:
-    """What the server holds between rounds: named tensors, and the architecture and tiers that they belong to.
-
-    A state is never changed; ``aggregate`` returns a new one. :meth:`once` keeps what was derived from it, so that one decomposition
-    serves every tier and client of a round.
-
-    Attributes:
-        warm: what was worked out of the state before this one and makes the same quicker of this one, such as its singular vectors. It is
-            stored with the state, since results depend on it in their last bits, but neither sent nor averaged.
-    """
-
-    architecture: Architecture
-    tiers: tuple[Tier, ...]
-    tensors: Mapping[str, Tensor]
-    warm: Mapping[str, Tensor] = field(default_factory=dict)
-    _derived: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    def once(self, key: str, derive: Callable[[], T]) -> T:
-        """Return ``derive()``, computed at the first call with ``key`` and kept for as long as this state is."""
-        if key not in self._derived:
-            self._derived[key] = derive()
-        value: T = self._derived[key]
-        return value
-
-    def slices(self, tier: Tier, shapes: Callable[[Architecture, Tier], Mapping[str, tuple[int, ...]]]) -> dict[str, Place]:
-        """Return where the tensors of a narrow network lie in this state, worked out once; ``shapes`` gives the network's of a tier."""
-
-        def derive() -> dict[str, Place]:
-            wide = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
-            return nested(shapes(self.architecture, tier), wide, stacked_in(self.architecture.skeleton()))
-
-        return self.once(f"places {tier.label}", derive)
-
-    def replace(self, tensors: Mapping[str, Tensor], warm: Mapping[str, Tensor] | None = None) -> GlobalState:
-        """Return a state of the same shape with other tensors, and with what is ``warm`` of this one unless other is given."""
-        return GlobalState(self.architecture, self.tiers, tensors, self.warm if warm is None else warm)
 
 
 class MethodConfig(pydantic.BaseModel):
@@ -174,10 +135,13 @@ class Method(abc.ABC):
         """Return facts for the round's record, as JSON has them: of the state that the round began with, and of what was sent."""
         return {}
 
-    def fits(self, first: GlobalState, tensors: Mapping[str, Tensor]) -> str:
-        """Return why ``tensors`` cannot be a state that began as ``first``, or nothing."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        return "" if shapes == {n: tuple(t.shape) for n, t in first.tensors.items()} else "its tensors are of another model"
+    def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
+        """Return name → shape of what a state like ``state`` remembers of a client; None stands for a vector of any length."""
+        return {}
+
+    def fits(self, first: GlobalState, stored: GlobalState) -> str:
+        """Return why ``stored`` cannot be a state that began as ``first``, or nothing."""
+        return misfit(first, stored, self.client_shapes(first))
 
     def deploy(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
@@ -301,15 +265,3 @@ def check_tiers(name: str, ratios: tuple[float, ...]) -> None:
     method: type[Method] = methods.load(name)
     if len(method.default_tiers) == 1 and len(ratios) > 1:
         raise ConfigError(f"tiers: {name} trains one size only, got {len(ratios)} tiers; give one, such as --tiers 1")
-
-
-def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the mean cross-entropy of a batch."""
-    return nn.functional.cross_entropy(logits, batch.y)
-
-
-def masked_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """Return cross-entropy with the logits of labels that the client has none of set to zero (HeteroFL, section 4)."""
-    if batch.present is None:
-        return cross_entropy(logits, batch)
-    return cross_entropy(torch.where(batch.present, logits, logits.new_zeros(())), batch)

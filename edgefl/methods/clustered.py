@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,14 +17,13 @@ from edgefl.factor.rank1 import cosines
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import checked
 from edgefl.methods.axes import Need
-from edgefl.methods.base import GlobalState, MethodConfig
+from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.memory import PREFIX, misfit, remembered
+from edgefl.methods.state import GlobalState, shapes_of
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
 
 ASSIGNED = "cluster"
-_CLUSTER = re.compile(r"cluster([1-9]\d*)\.(.+)")
 
 
 class ClusteredFLConfig(MethodConfig):
@@ -61,9 +59,9 @@ class ClusteredFL(FedAvg):
     keeps the cluster's number; clients of the cluster that the round did not see stay with it, and may be parted from it later.
     Clients that nothing is known of belong to cluster 0, which is also what is deployed without a client.
 
-    The state holds cluster 0 under the network's own names, further ones as ``cluster<i>.<name>``, and the cluster of every client that
-    took part. Updates are flattened as they arrive and held until all are there, because the split depends on every pair: the server
-    needs the memory of as many models as clients take part in a round.
+    The global model is that of cluster 0, and the state remembers the cluster of every client that took part. A split depends on every
+    pair of updates, so updates are stored as vectors until all have arrived: the server needs the memory of as many models as clients
+    take part in a round.
 
     Differs from the paper: clients may be absent from a round, which it does not treat; a split is not checked against the bound on
     cross-cluster similarity (its γ), for which the clients' gradient noise would have to be known.
@@ -85,34 +83,26 @@ class ClusteredFL(FedAvg):
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return the model of the client's cluster."""
-        cluster = _cluster_of(state.tensors, client)
-        tensors, places = {}, {}
-        for name in _names(state.tensors):
-            target = _target(cluster, name)
-            tensors[name] = state.tensors[target].clone()
-            places[name] = leading(target, tuple(tensors[name].shape))
+        model = _model(state, _cluster_of(state, client))
+        tensors = {name: tensor.clone() for name, tensor in model.items()}
+        places = {name: leading(name, shape) for name, shape in shapes_of(model).items()}
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Average every cluster's updates by sample counts, and split the clusters that ask for it."""
-        names = _names(state.tensors)
-        shapes = {name: tuple(state.tensors[name].shape) for name in names}
-        clusters: dict[int, list[_Member]] = {}
+        shapes = shapes_of(state.tensors)
+        members: dict[int, list[_Member]] = {}
         for update in checked(updates, lambda _: shapes):
-            cluster = _cluster_of(state.tensors, update.client)
-            moved = [(update.tensors[name] - state.tensors[_target(cluster, name)]).flatten() for name in names]
-            clusters.setdefault(cluster, []).append(_Member(update.client, torch.cat(moved), update.samples))
-        tensors = dict(state.tensors)
-        free = 1 + max([0, *(int(match[1]) for match in map(_CLUSTER.fullmatch, state.tensors) if match)])
-        for cluster in sorted(clusters):
-            members = sorted(clusters[cluster], key=lambda member: member.client)
-            groups = self._groups(members)
-            for number, group in zip((cluster, free), groups, strict=False):
-                base = {name: state.tensors[_target(cluster, name)] for name in names}
-                tensors |= {_target(number, name): tensor for name, tensor in _moved(base, _mean(group)).items()}
-                tensors |= {remembered(member.client, ASSIGNED): torch.tensor(float(number)) for member in group}
-            free += len(groups) - 1
-        return state.replace(tensors)
+            cluster = _cluster_of(state, update.client)
+            moved = [(update.tensors[name] - tensor).flatten() for name, tensor in _model(state, cluster).items()]
+            members.setdefault(cluster, []).append(_Member(update.client, torch.cat(moved), update.samples))
+        models, clients = {0: state.tensors, **state.clusters}, dict(state.clients)
+        for cluster in sorted(members):
+            groups = self._groups(sorted(members[cluster], key=lambda member: member.client))
+            for number, group in zip((cluster, len(models)), groups, strict=False):
+                models[number] = _moved(_model(state, cluster), _mean(group))
+                clients |= {member.client: {ASSIGNED: torch.tensor(float(number))} for member in group}
+        return state.replace(models.pop(0), clients=clients, clusters=models)
 
     def _groups(self, members: Sequence[_Member]) -> list[list[_Member]]:
         """Return the participants of a cluster in one group, or in two where the cluster splits; the one that keeps the number first."""
@@ -125,18 +115,22 @@ class ClusteredFL(FedAvg):
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
         """Return how many clients that took part before are in each cluster."""
-        clusters = [int(tensor) for name, tensor in state.tensors.items() if name.startswith(PREFIX)]
+        clusters = [_cluster_of(state, client) for client in state.clients]
         return {"clusters": [clusters.count(cluster) for cluster in range(max(clusters) + 1)]} if clusters else {}
 
-    def fits(self, first: GlobalState, tensors: Mapping[str, Tensor]) -> str:
-        """Check every cluster's model, without gaps in their numbers, and every client's cluster."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in first.tensors.items()}
-        count = len({match[1] for match in map(_CLUSTER.fullmatch, tensors) if match})
-        every = {_target(cluster, name): shape for cluster in range(count + 1) for name, shape in shapes.items()}
-        if problem := misfit(every, {ASSIGNED: ()}, tensors):
+    def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
+        """Return the shape of a client's cluster: a scalar."""
+        return {ASSIGNED: ()}
+
+    def fits(self, first: GlobalState, stored: GlobalState) -> str:
+        """Check every cluster's model, that their numbers have no gaps, and every client's cluster."""
+        if problem := super().fits(first, stored):
             return problem
-        strangers = {int(t) for name, t in tensors.items() if name.startswith(PREFIX)} - set(range(count + 1))
-        return f"it has clients in cluster {min(strangers)}, which is none of its {count + 1}" if strangers else ""
+        count = 1 + len(stored.clusters)
+        if stored.clusters.keys() != set(range(1, count)):
+            return f"its clusters are numbered {', '.join(map(str, sorted(stored.clusters)))}, expected 1 to {count - 1}"
+        strangers = {_cluster_of(stored, client) for client in stored.clients} - set(range(count))
+        return f"it has clients in cluster {min(strangers)}, which is none of its {count}" if strangers else ""
 
 
 def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
@@ -160,17 +154,12 @@ def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
     return one, [i for i in range(count) if group[i] != group[0]]
 
 
-def _names(tensors: Iterable[str]) -> list[str]:
-    """Return the network's own names."""
-    return [name for name in tensors if not name.startswith(PREFIX) and not _CLUSTER.fullmatch(name)]
+def _model(state: GlobalState, cluster: int) -> Mapping[str, Tensor]:
+    return state.clusters[cluster] if cluster else state.tensors
 
 
-def _target(cluster: int, name: str) -> str:
-    return f"cluster{cluster}.{name}" if cluster else name
-
-
-def _cluster_of(tensors: Mapping[str, Tensor], client: int | None) -> int:
-    assigned = None if client is None else tensors.get(remembered(client, ASSIGNED))
+def _cluster_of(state: GlobalState, client: int | None) -> int:
+    assigned = state.clients.get(client, {}).get(ASSIGNED) if client is not None else None
     return 0 if assigned is None else int(assigned)
 
 

@@ -18,8 +18,9 @@ from edgefl.factor.rank1_layers import RankOne, RankOneConv2d, RankOneLinear, fi
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
-from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
-from edgefl.methods.memory import clients_in, misfit, remembered
+from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, Unfilled, replace_layer, weighted_layers
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method
@@ -141,11 +142,11 @@ class FactorizedFL(Method):
 
     def _weights(self, state: GlobalState, client: int | None) -> dict[int, float]:
         """Return client → weight of its u in the average for ``client``, without zeros; empty where ``client`` never took part."""
-        members = state.once("members", lambda: clients_in(state.tensors))
+        members = state.once("members", lambda: sorted(state.clients))
         if client not in members:
             return {}
         key = f"{_second_last(state.once('skeleton', lambda: _skeleton(state.architecture, state.tiers[0])))}.v"
-        rows = partial(torch.stack, [state.tensors[remembered(member, key)].flatten() for member in members])
+        rows = partial(torch.stack, [state.clients[member][key].flatten() for member in members])
         similarity = state.once("similarity", lambda: cosines(rows()))
         own = members.index(client)
         weights = matching_weights(similarity[own], own, self.config.threshold, self.config.scale)
@@ -154,24 +155,23 @@ class FactorizedFL(Method):
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Remember what each client sent, and keep the mean of the round for those that nothing is known of."""
         shapes = self.upload_shapes(state.architecture, state.tiers[0])
-        tensors = dict(state.tensors)
-        total = WeightedSum({name: state.tensors[name] for name in shapes})
+        sent, clients = {name: state.tensors[name] for name in shapes}, dict(state.clients)
+        total = WeightedSum(sent)
         for update in checked(updates, lambda _: shapes):
             for name, tensor in update.tensors.items():
                 total.add(name, tensor, float(update.samples))
-                tensors[remembered(update.client, name)] = tensor.clone()
-        return state.replace({**tensors, **total.mean({name: state.tensors[name] for name in shapes})})
+            clients[update.client] = {name: tensor.clone() for name, tensor in update.tensors.items()}
+        return state.replace({**state.tensors, **total.mean(sent)}, clients=clients)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
         """Return how many clients took part before, and how many of them, itself included, an average is made of, in the mean."""
-        members = clients_in(state.tensors)
+        members = sorted(state.clients)
         matched = [len(self._weights(state, member)) for member in members]
         return {"known_clients": len(members), "matched_clients": sum(matched) / len(matched)} if members else {}
 
-    def fits(self, first: GlobalState, tensors: Mapping[str, Tensor]) -> str:
-        """Check the whole network's tensors, and what is remembered of each client."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in first.tensors.items()}
-        return misfit(shapes, self.upload_shapes(first.architecture, first.tiers[0]), tensors)
+    def client_shapes(self, state: GlobalState) -> Shapes:
+        """Return the shapes of what a client sent last."""
+        return self.upload_shapes(state.architecture, state.tiers[0])
 
     def deploy(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
@@ -184,8 +184,7 @@ class FactorizedFL(Method):
     ) -> nn.Module:
         """Return the network of rank-1 layers, with μ pruned."""
         received = self.submodel(state, tier, np.random.default_rng(0), client).tensors
-        plain = {name: tensor for name, tensor in state.tensors.items() if "/" not in name}
-        tensors = {**plain, **received, **(personal or {})}
+        tensors = {**state.tensors, **received, **(personal or {})}
         with Unfilled():
             network = self.network(state.architecture, tier)
         for name in rank_one_layers(network):
@@ -265,5 +264,5 @@ def _mixed(state: GlobalState, name: str, weights: Mapping[int, float]) -> Tenso
     """Return Σ weight · what each client sent last under ``name``, summed in float64."""
     total = torch.zeros(state.tensors[name].shape, dtype=torch.float64)
     for client, weight in weights.items():
-        total += weight * state.tensors[remembered(client, name)].double()
+        total += weight * state.clients[client][name].double()
     return total.float()

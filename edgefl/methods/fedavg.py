@@ -11,7 +11,8 @@ from torch import nn
 
 from edgefl.factor.width import cut, leading
 from edgefl.methods.averaging import WeightedSum, checked
-from edgefl.methods.base import GlobalState, Method
+from edgefl.methods.base import Method
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method

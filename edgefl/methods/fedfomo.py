@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -16,12 +17,13 @@ from edgefl.errors import ConfigError
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
-from edgefl.methods.base import GlobalState, MethodConfig, cross_entropy, travelling_shapes
+from edgefl.methods.base import MethodConfig, travelling_shapes
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.memory import PREFIX, clients_in, memory_of, misfit, remembered
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.state import GlobalState, shapes_of
 from edgefl.models.base import Architecture, load
 from edgefl.models.norm import needs_statistics
-from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -126,21 +128,21 @@ class FedFOMO(FedAvg):
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return the models of M other clients; slots for which there is nobody hold the mean model."""
         chosen = self._choose(state, client, rng)
-        mean = [name for name in state.tensors if not name.startswith(PREFIX)]
         tensors, places = {}, {}
         for slot in range(self.config.models):
-            for name in mean:
-                target = remembered(chosen[slot], name) if slot < len(chosen) else name
-                tensors[f"model{slot}.{name}"] = state.tensors[target].clone()
-                places[f"model{slot}.{name}"] = leading(target, tuple(state.tensors[target].shape))
+            sender = chosen[slot] if slot < len(chosen) else None
+            model = state.tensors if sender is None else state.clients[sender]
+            for name in state.tensors:
+                tensors[f"model{slot}.{name}"] = model[name].clone()
+                places[f"model{slot}.{name}"] = replace(leading(name, tuple(model[name].shape)), client=sender)
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def _choose(self, state: GlobalState, client: int | None, rng: np.random.Generator) -> list[int]:
         """Return whose models ``client`` is sent, at most M: those of the largest affinity, or with probability ε any."""
-        others = [other for other in state.once("members", lambda: clients_in(state.tensors)) if other != client]
+        others = [other for other in sorted(state.clients) if other != client]
         order = [others[i] for i in rng.permutation(len(others))]
         explores = float(rng.random())
-        own = memory_of(state.tensors, client) if client is not None else {}
+        own = _memory(state, client)
         rounds = float(own[ROUNDS]) if own else 0.0
         if own and explores >= self.config.epsilon - self.config.epsilon_decay * rounds:
             affinity = own[AFFINITY].tolist()
@@ -151,31 +153,30 @@ class FedFOMO(FedAvg):
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Remember every client's model and add what it reported to its affinities; the mean serves those who have no other."""
         shapes = self.upload_shapes(state.architecture, state.tiers[0])
-        tensors = dict(state.tensors)
-        first = {name: state.tensors[name] for name in shapes if name != AFFINITY}
-        total = WeightedSum(first)
+        clients = dict(state.clients)
+        total = WeightedSum(state.tensors)
         for update in checked(updates, lambda _: shapes):
-            for name in first:
+            for name in state.tensors:
                 total.add(name, update.tensors[name], float(update.samples))
-                tensors[remembered(update.client, name)] = update.tensors[name].clone()
-            before = memory_of(state.tensors, update.client)
-            tensors[remembered(update.client, AFFINITY)] = _added(before.get(AFFINITY, torch.zeros(0)), update)
-            tensors[remembered(update.client, ROUNDS)] = before.get(ROUNDS, torch.zeros(())) + 1
-        return state.replace({**tensors, **total.mean(first)})
+            before = _memory(state, update.client)
+            clients[update.client] = {
+                **{name: update.tensors[name].clone() for name in state.tensors},
+                AFFINITY: _added(before.get(AFFINITY, torch.zeros(0)), update),
+                ROUNDS: before.get(ROUNDS, torch.zeros(())) + 1,
+            }
+        return state.replace(total.mean(state.tensors), clients=clients)
 
-    def fits(self, first: GlobalState, tensors: Mapping[str, Tensor]) -> str:
-        """Check the mean model, and every client's model and affinities."""
-        shapes = {name: tuple(tensor.shape) for name, tensor in first.tensors.items()}
-        return misfit(shapes, {**shapes, AFFINITY: None, ROUNDS: ()}, tensors)
+    def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
+        """Return the shapes of a client's model, its affinities, and the number of its rounds."""
+        return {**shapes_of(state.tensors), AFFINITY: None, ROUNDS: ()}
 
     def deploy(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
         """Return the client's own model: as it keeps it, or else as the server remembers it, or else the mean model."""
         network = state.architecture.build(tier.ratio)
-        own = memory_of(state.tensors, client) if client is not None else {}
-        mean = {name: tensor for name, tensor in state.tensors.items() if not name.startswith(PREFIX)}
-        network.load_state_dict(personal or {name: own.get(name, tensor) for name, tensor in mean.items()})
+        own = _memory(state, client)
+        network.load_state_dict(personal or {name: own.get(name, tensor) for name, tensor in state.tensors.items()})
         return network.eval()
 
     def trained(
@@ -226,12 +227,16 @@ class FedFOMO(FedAvg):
         return {name: tensor.detach().clone() for name, tensor in state.items() if tensor.is_floating_point()}
 
 
+def _memory(state: GlobalState, client: int | None) -> Mapping[str, Tensor]:
+    return {} if client is None else state.clients.get(client, {})
+
+
 def _added(before: Tensor, update: Update) -> Tensor:
     """Return a client's affinities (clients,) with those added that it reported; whose models it had is in the update's places."""
-    sources: dict[int, Place] = {}
-    for name, place in update.places.items():
-        sources.setdefault(int(name.removeprefix("model").split(".", 1)[0]), place)
-    senders = {slot: clients_in([place.target])[0] for slot, place in sources.items() if place.target.startswith(PREFIX)}
+    places = update.places.items()
+    senders = {
+        int(name.removeprefix("model").split(".", 1)[0]): place.client for name, place in places if place.client is not None
+    }
     after = torch.zeros(max([len(before) - 1, *senders.values()]) + 1)
     after[: len(before)] = before
     for slot, sender in senders.items():

@@ -17,8 +17,10 @@ from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors, counted, roll, singular_values, truncated, unroll
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
-from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy, masked_cross_entropy
+from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.losses import cross_entropy, masked_cross_entropy
 from edgefl.methods.ranks import Ranks, full_rank, hybrid_ranks, rank_candidates, ranked, spectral_ranks
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method

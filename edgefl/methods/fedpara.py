@@ -14,8 +14,10 @@ from edgefl.errors import ConfigError
 from edgefl.factor.gradient import gradients
 from edgefl.factor.hadamard import Shape, jacobian_gap, rank_of, rank_range
 from edgefl.factor.hadamard_layers import RECURRENT, HadamardWeight, composed, composed_weights
-from edgefl.methods.base import GlobalState, MethodConfig, cross_entropy
+from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Tier
 from edgefl.registry import method

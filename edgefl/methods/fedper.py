@@ -9,8 +9,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.methods.base import GlobalState, MethodConfig
+from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, weighted_layers
 from edgefl.records import Tier
 from edgefl.registry import method

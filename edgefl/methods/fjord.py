@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from edgefl.factor.gradient import held
 from edgefl.factor.width import cut, nested, stacked_in
 from edgefl.methods.averaging import WeightedSum, checked
-from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
+from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method

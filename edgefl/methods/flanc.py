@@ -16,7 +16,9 @@ from edgefl.errors import ConfigError, nearest
 from edgefl.factor.basis import BasisRule, BasisSize, check_divisor, check_size, first_basis, first_coefficients
 from edgefl.factor.basis_layers import Composed, basis_name, coefficients_name, composed_layers, dense_state
 from edgefl.methods.averaging import WeightedSum, checked
-from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
+from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, Unfilled, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum, checked
-from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy, masked_cross_entropy
+from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.losses import cross_entropy, masked_cross_entropy
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method

@@ -8,7 +8,7 @@ from torch import nn
 
 from edgefl.factor.kernels import KernelLayer, all_of, kept_kernels, kernels_of
 from edgefl.factor.width import stacked_in
-from edgefl.methods.base import GlobalState
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
 from edgefl.records import Place, Tier
 

@@ -12,9 +12,10 @@ from edgefl.errors import ConfigError
 from edgefl.factor import hadamard, tucker
 from edgefl.factor.hadamard_layers import RECURRENT, ProductWeight
 from edgefl.factor.tucker_layers import small_layers
-from edgefl.methods.base import GlobalState, MethodConfig
+from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.fedpara import candidates, filled, with_weights
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Tier
 from edgefl.registry import method

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from edgefl.factor.width import cut
-from edgefl.methods.base import GlobalState
 from edgefl.methods.heterofl import HeteroFL
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.registry import method

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from edgefl.factor.kernels import KernelLayer
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
-from edgefl.methods.base import GlobalState, Method, MethodConfig
+from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.prism import KernelConfig, PriSM
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
 from edgefl.registry import method

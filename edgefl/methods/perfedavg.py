@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edgefl.factor.gradient import gradients
-from edgefl.methods.base import MethodConfig, cross_entropy
+from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.losses import cross_entropy
 from edgefl.records import Batch
 from edgefl.registry import method
 

@@ -8,9 +8,10 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from edgefl.factor.hadamard_layers import HadamardWeight, composed_weights
-from edgefl.methods.base import GlobalState, MethodConfig
+from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedpara import candidates, factorized_ranks, filled, with_weights
 from edgefl.methods.fedper import PartlyPersonal
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, weighted_layers
 from edgefl.records import Tier
 from edgefl.registry import method

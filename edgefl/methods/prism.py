@@ -27,8 +27,10 @@ from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
-from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
+from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method

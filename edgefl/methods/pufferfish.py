@@ -13,9 +13,10 @@ from edgefl.factor.layers import factor_weights
 from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import truncated, unroll
 from edgefl.methods.axes import Need
-from edgefl.methods.base import GlobalState, Method, MethodConfig
+from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.ranks import hybrid_ranks, ranked
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.registry import method

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
-from edgefl.methods.base import GlobalState, Method, MethodConfig, cross_entropy
+from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.losses import cross_entropy
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from edgefl.methods.averaging import checked
 from edgefl.methods.axes import Need
-from edgefl.methods.base import GlobalState, Method
+from edgefl.methods.base import Method
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
@@ -77,9 +78,7 @@ class StandAlone(Method):
     ) -> nn.Module:
         """Return a client's own network; None: what it began with."""
         network = self.network(state.architecture, tier)
-        prefix = f"{tier.label}/"
-        first = {name.removeprefix(prefix): t for name, t in state.tensors.items() if name.startswith(prefix)}
-        network.load_state_dict(personal or first)
+        network.load_state_dict(personal or {name: state.tensors[f"{tier.label}/{name}"] for name in network.state_dict()})
         return network.eval()
 
     def global_tier(self, state: GlobalState) -> Tier:

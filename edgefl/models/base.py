@@ -1,4 +1,4 @@
-"""What a method needs to know of a network: how to build it at a width, and which of its layers stay as they are."""
+"""A network as methods see it: how to build it at a width, and which of its layers they leave unchanged."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Architecture:
         return network
 
     def samples(self, count: int) -> Any:
-        """Return a batch of ``count`` samples, (count, …): uninitialised float32, or token ids, all 0, where the network takes those."""
+        """Return a batch of ``count`` samples, (count, …): uninitialised float32, or token ids (all 0) for networks that take token ids."""
         if self.vocabulary:
             return torch.zeros(count, *self.input_shape, dtype=torch.int64)
         return torch.empty(count, *self.input_shape)
 
     @property
     def vocabulary(self) -> int:
-        """How many token ids the network knows: it takes int64 ids below that; 0 for networks that take float32."""
+        """Number of token ids that the network knows; 0 for networks with float32 inputs."""
         return int(models.facts(self.model).get("vocabulary", 0))
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Architecture:
 
 
 class Unfilled(TorchFunctionMode):
-    """Leaves the weights of networks that are built under it as they come: nothing is drawn for what is overwritten or never read.
+    """Skips the initialisation of weights: for networks whose weights are overwritten or never read.
 
     >>> with Unfilled():
     ...     layer = nn.Linear(2, 3)
@@ -83,7 +83,7 @@ class Unfilled(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return the tensor where a function of ``torch.nn.init``, or what those call, would fill it."""
+        """Return the tensor unchanged instead of calling a function of ``torch.nn.init``, or one that such a function calls."""
         if getattr(func, "__module__", "") == "torch.nn.init" or getattr(func, "__name__", "") in (
             "uniform_",
             "normal_",
@@ -122,8 +122,8 @@ def window(model: str, input_shape: tuple[int, ...], norm: str) -> None:
 def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv2d | nn.Linear]]:
     """Yield the network's convolutions and linear layers by name, in the order of definition.
 
-    Left out is what a layer of torch's own takes the weights of without calling it: the projections of ``nn.MultiheadAttention``.
-    Recurrent layers are no linear layers: methods that factorize them look for ``nn.RNNBase``.
+    The projections of ``nn.MultiheadAttention`` are left out: torch uses their weights without calling the layers. Recurrent layers are
+    not linear layers: methods that factorize them look for ``nn.RNNBase``.
     """
     attention = tuple(f"{name}." for name, layer in network.named_modules() if isinstance(layer, nn.MultiheadAttention))
     for name, layer in network.named_modules():
@@ -150,7 +150,7 @@ def named_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy ``tensors`` into those of ``network``: what ``load_state_dict`` does, in a fraction of its time where names and shapes agree.
+    """Copy ``tensors`` into those of ``network``: like ``load_state_dict``, in a fraction of its time if names and shapes agree.
 
     Raises:
         RuntimeError: a name is missing or not expected, or a shape differs.
@@ -162,13 +162,13 @@ def load(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """
     own = network.state_dict()
     if own.keys() != tensors.keys() or any(tensor.shape != tensors[name].shape for name, tensor in own.items()):
-        network.load_state_dict(tensors)  # which tells what is wrong
+        network.load_state_dict(tensors)  # raises a message with the difference
     elif own:
         with torch.no_grad():
             torch._foreach_copy_(list(own.values()), [tensors[name] for name in own])
 
 
 def replace_layer(network: nn.Module, name: str, layer: nn.Module) -> None:
-    """Put ``layer`` where ``name`` is in ``network``."""
+    """Replace the layer ``name`` of ``network`` by ``layer``."""
     parent, _, child = name.rpartition(".")
     setattr(network.get_submodule(parent), child, layer)

@@ -1,4 +1,4 @@
-"""Networks of one's own: a factory by its import path, a module at hand, or any other builder, with inputs of any number and kind."""
+"""The user's own networks: a factory by its import path, a module, or any other builder, with any number and kind of inputs."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ Inputs = Mapping[str, InputSpec]
 
 @dataclass(frozen=True)
 class CustomArchitecture(Architecture):
-    """A network that its owner builds, as methods see it.
+    """The user's own network, as methods see it.
 
     Attributes:
-        factory: returns the network; called as often as it is needed, also under fake tensors.
+        factory: returns the network; called several times, also under fake tensors.
         inputs: name of an argument of ``forward`` → its specification; the name of a single input may be "".
     """
 
@@ -124,7 +124,7 @@ class CustomArchitecture(Architecture):
 
 
 def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
-    """Flatten whatever a network returns into one row of logits per sample, for an objective; in evaluation only open objects."""
+    """Flatten the output of a network into one row of logits per sample, for a loss; in evaluation only open objects."""
     output = _plain(output)
     if not module.training:
         return output
@@ -136,12 +136,12 @@ def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
     rows = [leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1) for leaf in leaves]
     same = [row for row in rows if row.shape[0] == rows[0].shape[0]]
     if torch.is_grad_enabled() and not any(row.requires_grad for row in same):
-        raise InputError(f"{type(module).__name__} returns what depends on no parameter: there is nothing to train")
+        raise InputError(f"{type(module).__name__} returns values that depend on no parameter: there is nothing to train")
     return same[0] if len(same) == 1 else torch.cat(same, 1)
 
 
 def _plain(output: Any) -> Any:
-    """Open outputs that behave like mappings or objects with fields, as transformers' do, however deep they are."""
+    """Convert outputs that behave like mappings or records, such as those of transformers, at any depth."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
@@ -152,7 +152,7 @@ def _plain(output: Any) -> Any:
 
 
 def _takes_by_name(network: nn.Module, inputs: Inputs, model: str) -> bool:
-    """Whether ``forward`` takes its inputs by name; one with ``*args`` alone takes them in order."""
+    """Whether ``forward`` takes its inputs by name; with ``*args`` alone it takes them in order."""
     parameters = inspect.signature(network.forward).parameters
     known = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if not known and any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
@@ -181,7 +181,7 @@ def factory_of(path: str) -> Callable[[], nn.Module]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise InputError(f"{path}: no module named {error.name!r} here or among the installed packages") from None
-    except (Exception, SystemExit) as error:  # whatever a module of someone's own does when it is imported
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise InputError(f"{path}: importing {module_name} raised {_said(error)}") from error
     found: Any = module
     for part in attribute.split("."):
@@ -199,12 +199,12 @@ def factory_of(path: str) -> Callable[[], nn.Module]:
 
 
 def _called(factory: Callable[[], nn.Module], model: str) -> nn.Module:
-    """Call a factory; one that needs real numbers (``.item()``) is called without the caller's fake tensors, and copied into them."""
+    """Call a factory; a factory that needs real numbers (``.item()``) is called without fake tensors, and copied into them."""
     try:
         return _checked(factory(), model)
     except InputError:
         raise
-    except Exception as error:  # whatever a factory of someone's own raises
+    except Exception as error:  # a user's factory may raise anything
         if detect_fake_mode() is None and torch.get_default_device().type != "meta":
             raise InputError(f"{model}: the factory raised {_said(error)}") from error
         return copies_of(_for_real(factory, model))()
@@ -227,7 +227,7 @@ def _said(error: BaseException) -> str:
 
 
 def copies_of(module: nn.Module) -> Callable[[], nn.Module]:
-    """Return a factory of copies of ``module`` whose tensors are fake or without memory where the caller's mode says so."""
+    """Return a factory of copies of ``module``, with fake or meta tensors under the caller's mode."""
 
     def build() -> nn.Module:
         fake = detect_fake_mode()
@@ -238,7 +238,7 @@ def copies_of(module: nn.Module) -> Callable[[], nn.Module]:
                 return fake.from_tensor(tensor)
             return tensor.detach().to(device) if device.type == "meta" else tensor.detach().clone()
 
-        # What deepcopy finds in its memo it does not copy: no second set of weights is allocated for a fake network.
+        # deepcopy does not copy what it finds in its memo: a fake network allocates no second set of weights.
         memo: dict[int, Any] = {}
         for tensor in (*module.parameters(), *module.buffers()):
             other = stand_in(tensor)

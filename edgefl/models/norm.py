@@ -1,9 +1,9 @@
 """Normalisation policies.
 
-Federated clients see few samples of few classes, so what a network does with statistics of its activations is part of the method:
+Federated clients have few samples of few classes, so the normalisation of a network is part of the method:
 
 ============== ======================================================================================================
-``group``      GroupNorm: no statistics outlive a sample; what a client trains is what the device infers.
+``group``      GroupNorm: statistics of one sample only; training and inference compute the same.
 ``static``     Static BatchNorm (HeteroFL, section 3): batch statistics while training, none kept; for evaluation they are
                computed once, from queries to the clients (:func:`calibrate`), and never travel during training.
 ``batch``      The batch's own statistics in training and in inference (PriSM): nothing is kept or shared.
@@ -50,7 +50,7 @@ def groups_of(channels: int) -> int:
 
 
 class BatchStatisticsNorm(nn.Module):
-    """BatchNorm that always uses the statistics of the batch at hand (``track_running_stats=False``), also in evaluation."""
+    """BatchNorm that always uses the statistics of the current batch (``track_running_stats=False``), also in evaluation."""
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class BatchStatisticsNorm(nn.Module):
         """Normalise ``x`` (batch, channels, …); a channel with a single value becomes its bias."""
         if self.training:
             return _normalise_batch(x, self.weight, self.bias, self.eps)
-        # Written out: an exported graph has no batch-normalisation operator that uses the batch's statistics in inference.
+        # In plain operators: ONNX has no batch normalisation that uses the statistics of the batch in inference.
         axes = [0, *range(2, x.dim())]
         mean = x.mean(axes, keepdim=True)
         variance = (x - mean).square().mean(axes, keepdim=True)
@@ -71,9 +71,9 @@ class BatchStatisticsNorm(nn.Module):
 
 
 class StaticBatchNorm(nn.Module):
-    """BatchNorm that keeps no statistics while training; evaluation uses those that :func:`calibrate` put in.
+    """BatchNorm without running statistics in training; evaluation uses those that :func:`calibrate` computed.
 
-    The statistics are not part of ``state_dict``: they belong to a deployed model, not to what is trained and sent.
+    The statistics are not part of ``state_dict``: they belong to the deployed model and are neither trained nor sent.
     """
 
     mean: Tensor
@@ -101,7 +101,7 @@ def _normalise_batch(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Ten
 
 
 def splits_batches(network: nn.Module) -> bool:
-    """Whether a step over parts of a batch, gradients added up, is the step over the whole: not where samples see each other."""
+    """Whether accumulated gradients of parts of a batch equal those of the whole: not if normalisation mixes samples."""
     together = (StaticBatchNorm, BatchStatisticsNorm, nn.modules.batchnorm._BatchNorm)
     return not any(isinstance(layer, together) for layer in network.modules())
 
@@ -115,8 +115,8 @@ def needs_statistics(network: nn.Module) -> bool:
 def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
     """Compute every static BatchNorm's statistics over ``batches`` (each (batch, channels, …)), in place.
 
-    The network runs as in training, each layer normalising with its batch, while sums are kept in float64; the result does not depend
-    on how samples that belong to one batch are ordered (HeteroFL, "static batch normalization").
+    The network runs as in training: each layer normalises with its batch, and sums are in float64. The result does not depend on the order
+    of samples within a batch (HeteroFL, "static batch normalization").
     """
     layers = [layer for layer in network.modules() if isinstance(layer, StaticBatchNorm)]
     sums: dict[nn.Module, _Moments] = {layer: _Moments() for layer in layers}

@@ -1,4 +1,4 @@
-"""Recurrent networks on windows of token ids: the next character of Shakespeare's plays, and opinions on films."""
+"""Recurrent networks on windows of token ids: next characters of Shakespeare's plays, and sentiment of film reviews."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from edgefl.registry import model
 
 
 class ConvBlock(nn.Module):
-    """A convolution that keeps the image's size but for its stride, normalisation and ReLU."""
+    """A convolution that preserves the image's size (except for its stride), normalisation and ReLU."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, norm: str) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ SMALLEST_SIDE = 2 ** len(VGG16)
 
 
 class VGG(nn.Module):
-    """``stages`` of convolutions, then ``hidden`` linear layers with ReLU and a classifier, on what is left of the image."""
+    """``stages`` of convolutions, then ``hidden`` linear layers with ReLU and a classifier on the remaining feature map."""
 
     def __init__(
         self,

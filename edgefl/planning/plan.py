@@ -30,7 +30,8 @@ from edgefl.planning.tier_costs import network_cost, tier_cost
 from edgefl.planning.uniform import STEPS, largest_ratio
 from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
-from edgefl.report.summary import cost_row
+from edgefl.report.cost_rows import CostRow
+from edgefl.report.results import Result, Results
 from edgefl.rng import generator
 from edgefl.util.threads import one_thread
 from edgefl.wire.payload import payload_bytes
@@ -40,17 +41,17 @@ Truncation = Literal["absolute", "relative"]
 
 
 @dataclass(frozen=True)
-class Planned:
-    """One size that fits.
+class Planned(Result):
+    """One plan: a size of a network that fits.
 
     Attributes:
         kind: "uniform", one ratio for all layers, or "spectral", a rank for each.
-        ratio: the ratio; of a spectral plan that of the uniform one it started from, None where none fitted.
+        ratio: the ratio; for a spectral plan that of the uniform plan that it started from, None if no ratio fits.
         ranks: layer → rank of factorized layers; empty for methods without ranks and for the dense network.
-        cost: what it costs.
+        cost: its costs.
         uses: budget → need and have.
         energy_share: share of the factorized layers' energy that the ranks keep; None for methods without ranks.
-        gap: how much more of it a better plan could keep at most, by costs that are predicted between traces; None for a uniform one.
+        gap: upper bound of what a better plan could add to that share, from costs predicted between traces; None for a uniform plan.
     """
 
     kind: Allocate
@@ -61,7 +62,7 @@ class Planned:
     energy_share: float | None = None
     gap: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: ratio, ranks, energy, budgets with need, have and share, and the cost."""
         budgets = [{"budget": name, "need": need, "have": have, "share": need / have} for name, (need, have) in self.uses.items()]
         return {
@@ -71,7 +72,7 @@ class Planned:
             "energy_share": self.energy_share,
             "gap": self.gap,
             "budgets": budgets,
-            **cost_row(self.cost),
+            **CostRow.of(self.cost).to_dict(),
         }
 
 
@@ -96,7 +97,7 @@ def plan(
     local_epochs: int = 1,
     norm: str | None = None,
     seed: int = 0,
-) -> list[Planned]:
+) -> Results[Planned]:
     """Return the largest uniform ratio that fits, and with ``allocate="spectral"`` a rank per layer beside it.
 
     Args:
@@ -166,7 +167,7 @@ def plan(
         found.append(Planned("uniform", ratio, {}, trace(ratio), uses_of(trace(ratio))))
     if not found:
         raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of))
-    return found
+    return Results(found)
 
 
 def limits_of(budget: Budget, device: DeviceProfile | None) -> Budget:

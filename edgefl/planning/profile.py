@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 from edgefl.client.training import OptimizerName, Training
@@ -20,7 +20,8 @@ from edgefl.planning.network import GivenInputs, Network, architecture_of, batch
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import codecs, methods
-from edgefl.report.summary import cost_row
+from edgefl.report.cost_rows import ProfileRow, TensorBytes
+from edgefl.report.results import Results
 from edgefl.server.assignment import fastest_round_s
 from edgefl.util.threads import one_thread
 from edgefl.wire.payload import header_bytes, tensor_bytes
@@ -47,7 +48,7 @@ def profile(
     samples: int = DEFAULT_SAMPLES,
     local_epochs: int = 1,
     norm: str | None = None,
-) -> list[dict[str, Any]]:
+) -> Results[ProfileRow]:
     """Return what ``network`` costs: one row per tier, and with devices one per tier and device.
 
     Nothing is computed and no large tensor is allocated: one training step and one inference are traced with fake tensors.
@@ -76,10 +77,10 @@ def profile(
         InputError: an unknown name, a tier outside (0, 1], an input that the network does not take, or a network that cannot be traced.
 
     Example:
-        >>> profile("cnn-digits", (1, 8, 8), 10)[0]["macs_forward"]
+        >>> profile("cnn-digits", (1, 8, 8), 10)[0].macs_forward
         1798144
         >>> from torch import nn
-        >>> profile(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 4)), (3, 8, 8))[0]["macs_forward"]
+        >>> profile(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 4)), (3, 8, 8))[0].macs_forward
         8928
     """
     if batch_size is None:
@@ -90,26 +91,26 @@ def profile(
     architecture = architecture_of(network, inputs, classes, norm)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
     costs = {tier: tier_cost(chosen, architecture, tier, training, codec) for tier in map(Tier, ratios)}
-    rows = []
     whole = Tier(1.0)
-    # A deadline may be a multiple of what the fastest class needs for the whole model, whether or not it is among the tiers.
+    # A deadline may be a multiple of what the fastest class needs for the whole model, even if that is not among the tiers.
     full = costs.get(whole) or (tier_cost(chosen, architecture, whole, training, codec) if chosen_fleet else None)
     on_devices = device_rows(costs, full, devices, chosen_fleet, training, samples)
+    rows = []
     for tier, cost in costs.items():
-        row = {
-            "tier": tier.number,
-            "method": method,
-            "model": architecture.model,
-            "batch_size": batch_size,
-            "micro_batch": cost.micro_batch,
-            "optimizer": optimizer,
-            "codec": codec,
-            **cost_row(cost),
+        row = ProfileRow.of(
+            cost,
+            tier=tier.number,
+            method=method,
+            model=architecture.model,
+            batch_size=batch_size,
+            micro_batch=cost.micro_batch,
+            optimizer=optimizer,
+            codec=codec,
+            layers=cost.layers,
             **_payload(chosen, architecture, tier, codec),
-            "layers": [asdict(layer) for layer in cost.layers],
-        }
-        rows += [row | on_device for on_device in on_devices[tier]] or [row]
-    return rows
+        )
+        rows += [replace(row, **on_device) for on_device in on_devices[tier]] or [row]
+    return Results(rows)
 
 
 def training_for(
@@ -160,15 +161,12 @@ def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str)
     """Return what travels, tensor by tensor: the codec's bytes, with the header apart, and four bytes a parameter beside them."""
     shapes, sent = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
     down, up = tensor_bytes(shapes), tensor_bytes(sent, codec)
-    tensors = [
-        {"name": name, "shape": list(shape), "download_bytes": down.get(name, 0), "upload_bytes": up.get(name, 0)}
-        for name, shape in (shapes | sent).items()
-    ]
+    travelling = shapes | sent
     return {
         "header_bytes": header_bytes(shapes),
         "upload_header_bytes": header_bytes(sent, codec),
         "formula_bytes": sum(down.values()),
-        "tensors": tensors,
+        "tensors": tuple(TensorBytes(name, shape, down.get(name, 0), up.get(name, 0)) for name, shape in travelling.items()),
     }
 
 

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.report.budget_charts import budget_entries
-from edgefl.report.schema_fleet import Refusal
+from edgefl.report.run_charts import budget_entries
 from edgefl.report.tables import budget_name, largest_first, need_have, taken_as, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_difference, human_percent
 
@@ -28,7 +27,7 @@ def class_table(summary: Json) -> list[dict[str, Any]]:
             "larger": [
                 f"tier {tier_label(refusal['tier'])}: {_reason(refusal)}"
                 for refusal in item["refusals"]
-                if item["tier"] is not None and refusal["tier"] > item["tier"] and refusal.get("micro_batch") is None
+                if item["tier"] is not None and refusal["tier"] > item["tier"] and refusal["micro_batch"] is None
             ],
             "assumed": item["assumed"],
         }
@@ -37,7 +36,7 @@ def class_table(summary: Json) -> list[dict[str, Any]]:
 
 
 def planning_steps(summary: Json) -> list[dict[str, Any]]:
-    """Return what was considered for each class, in order, and what came of it; nothing for runs of older versions."""
+    """Return the steps of every class's assignment, in order, and their results."""
     return [
         {
             "title": item["title"],
@@ -46,12 +45,12 @@ def planning_steps(summary: Json) -> list[dict[str, Any]]:
             **_outcome(item, step),
         }
         for item in summary["classes"]
-        for step in item.get("considered", ())
+        for step in item["considered"]
     ]
 
 
 def _outcome(item: Json, step: Json) -> dict[str, Any]:
-    given = item["tier"] == step["tier"] and item.get("micro_batch") == step["micro_batch"]
+    given = item["tier"] == step["tier"] and item["micro_batch"] == step["micro_batch"]
     short = "; ".join(_reason(refusal) for refusal in step["refusals"])
     fits = "given, though it does not fit: " if given and short else "given" if given else "" if short else "fits"
     return {"given": given, "outcome": fits + short}
@@ -75,7 +74,7 @@ def refusals_of(summary: Json, rounds: Sequence[Json]) -> list[dict[str, Any]]:
     asked = [refusal for record in rounds for client in record.get("clients", ()) for refusal in client["refusal"]]
     for refusals, counted in ((never_asked, 0), (asked, 1)):
         for refusal in refusals:
-            key = json.dumps({name: refusal.get(name) for name in Refusal.model_fields})
+            key = json.dumps(refusal, sort_keys=True)
             reasons[key] = refusal
             turns[key] += counted
     return [
@@ -103,7 +102,7 @@ def memory(summary: Json) -> list[tuple[str, str, str, str, str]]:
     rows = []
     for row in largest_first(summary):
         for what, keys in _MEASURED.items():
-            predicted, measured = row[keys[0]], row.get(keys[1])
+            predicted, measured = row[keys[0]], row[keys[1]]
             difference = human_difference(predicted, measured)
             rows.append((taken_as(row), what, human_bytes(predicted), human_bytes(measured), difference))
     return rows

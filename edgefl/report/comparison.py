@@ -1,21 +1,16 @@
-"""What several methods came to on the same clients: means over seeds, curves over what was spent, and what one accuracy took."""
+"""What several methods came to on the same clients: means over seeds, curves over what was spent, and the cost of one accuracy."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from edgefl import __version__
+from edgefl.report.results import Result
 
 Json = Mapping[str, Any]
-
-SPENT = ("bytes", "macs", "simulated_s", "energy_j")
-"""What a run spends, summed over its rounds; ``simulated_s`` is the clock."""
-_ALSO = ("download_bytes", "upload_bytes", "host_s")
-_SAME = ("model", "dataset", "fleet", "partition", "rounds", "clients", "per_round", "local_epochs", "batch_size")
-_SAME_ADDED = ("objective", "server_optimizer", "codec", "permute_labels", "deadline_s")
 
 
 @dataclass(frozen=True)
@@ -35,9 +30,9 @@ class Contender:
         label: how it was asked for: ``fedhm``, ``fedavg@0.5``.
         method: its name.
         title: its name as its authors write it.
-        tiers_why: why it has the tiers that it has.
+        tiers_why: the reason for its tiers.
         options: the method's own options.
-        runs: its finished runs, a seed each.
+        runs: its finished runs, one per seed.
         failures: seed → why that run failed.
     """
 
@@ -50,58 +45,172 @@ class Contender:
     failures: Mapping[int, str]
 
 
-def comparison_of(contenders: Sequence[Contender], seeds: Sequence[int], tiers: Sequence[float] | str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Spread:
+    """Values over seeds: their mean, their sample standard deviation (None of a single value), and the values.
+
+    >>> Spread.of([1.0, 3.0])
+    Spread(mean=2.0, sd=1.4142135623730951, values=(1.0, 3.0))
+    """
+
+    mean: float
+    sd: float | None
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Return the spread of at least one value."""
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, tuple(values))
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a method had spent up to the end of a round: bytes both ways, MACs, the clock and energy."""
+
+    round: int
+    bytes: float
+    macs: float
+    simulated_s: float
+    energy_j: float
+
+
+@dataclass(frozen=True)
+class CurvePoint(Spent):
+    """One evaluated round: means over the runs of what was spent so far and of the accuracy, and the accuracy's range."""
+
+    accuracy: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that failed, and why."""
+
+    seed: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodResult(Result):
+    """One method of a comparison; without a finished run its figures are None or empty.
+
+    Attributes:
+        label: how it was asked for.
+        method: its name.
+        title: its name as its authors write it.
+        options: the method's own options.
+        tiers_why: the reason for its tiers.
+        seeds: seeds of its finished runs.
+        failures: runs that failed.
+        tiers: its ratios, largest first.
+        accuracy_of: "global" or "clients": whose accuracies these are.
+        accuracy: after the last round.
+        tier_accuracy: tier → its accuracy after the last round.
+        untrained_tiers: tiers that no client trained in some run: their accuracies show only how well other tiers carry over.
+        params: tier → parameters.
+        curve: a point per evaluated round.
+        to_target: what was spent when the curve first reached the target accuracy, None if it never did.
+        bytes: sent in all, both ways; the fields below are totals over the rounds too.
+        host_s: this computer's time.
+        uncounted_ops: operations whose cost is not counted.
+    """
+
+    label: str
+    method: str
+    title: str
+    options: Json
+    tiers_why: str
+    seeds: tuple[int, ...]
+    failures: tuple[Failure, ...]
+    tiers: tuple[float, ...] = ()
+    accuracy_of: str | None = None
+    accuracy: Spread | None = None
+    tier_accuracy: Mapping[str, Spread] = field(default_factory=dict)
+    untrained_tiers: tuple[str, ...] = ()
+    params: Mapping[str, int] = field(default_factory=dict)
+    curve: tuple[CurvePoint, ...] = ()
+    to_target: Spent | None = None
+    bytes: Spread | None = None
+    macs: Spread | None = None
+    simulated_s: Spread | None = None
+    energy_j: Spread | None = None
+    download_bytes: Spread | None = None
+    upload_bytes: Spread | None = None
+    host_s: Spread | None = None
+    uncounted_ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ComparisonSummary(Result):
+    """The content of ``compare.json``: what all runs have in common (None if none finished), and a row per method.
+
+    Attributes:
+        tiers: ratios, largest first, or "auto".
+        target_accuracy: the lowest final accuracy among the methods, each the mean over its seeds.
+    """
+
+    format: int
+    edgefl_version: str
+    model: str | None
+    dataset: str | None
+    fleet: str | None
+    partition: str | None
+    rounds: int | None
+    clients: int | None
+    per_round: int | None
+    local_epochs: int | None
+    batch_size: int | None
+    objective: str | None
+    server_optimizer: str | None
+    codec: str | None
+    permute_labels: bool | None
+    deadline_s: float | None
+    seeds: tuple[int, ...]
+    tiers: tuple[float, ...] | str
+    target_accuracy: float | None
+    methods: tuple[MethodResult, ...]
+
+
+_SPENT = tuple(field.name for field in fields(Spent))[1:]
+_COMMON = tuple(field.name for field in fields(ComparisonSummary))[2:-4]
+
+
+def comparison_of(contenders: Sequence[Contender], seeds: Sequence[int], tiers: Sequence[float] | str) -> ComparisonSummary:
     """Return the content of ``compare.json``.
 
-    ``target_accuracy`` is the lowest final accuracy among the methods, each the mean over its seeds. What it took until it was first
-    reached is read off the mean curve of each method: the first evaluated round whose mean accuracy is at least that.
+    What the target accuracy took is read off each method's mean curve: the first evaluated round with at least that accuracy.
     """
-    rows = [_row(contender) for contender in contenders]
-    target = min((row["accuracy"]["mean"] for row in rows if row["seeds"]), default=None)
-    for row in rows:
-        row["to_target"] = _reached(row["curve"], target)
+    rows = [_result(contender) for contender in contenders]
+    target = min((row.accuracy.mean for row in rows if row.accuracy), default=None)
     first = next((played.summary for contender in contenders for played in contender.runs), {})
-    return {
-        "format": 1,
-        "edgefl_version": __version__,
-        **{key: first.get(key) for key in (*_SAME, *_SAME_ADDED)},
-        "seeds": list(seeds),
-        "tiers": tiers if isinstance(tiers, str) else list(tiers),
-        "target_accuracy": target,
-        "methods": rows,
-    }
+    return ComparisonSummary(
+        1,
+        __version__,
+        **{key: first.get(key) for key in _COMMON},
+        seeds=tuple(seeds),
+        tiers=tiers if isinstance(tiers, str) else tuple(tiers),
+        target_accuracy=target,
+        methods=tuple(replace(row, to_target=_reached(row.curve, target)) for row in rows),
+    )
 
 
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Return mean and sample standard deviation (None of a single value), and the values.
-
-    >>> spread([1.0, 3.0])
-    {'mean': 2.0, 'sd': 1.4142135623730951, 'values': [1.0, 3.0]}
-    """
-    return {
-        "mean": statistics.fmean(values),
-        "sd": statistics.stdev(values) if len(values) > 1 else None,
-        "values": list(values),
-    }
-
-
-def curve_of(runs: Sequence[Played]) -> list[dict[str, Any]]:
-    """Return a point per evaluated round: the mean over the runs of accuracy and of what was spent so far, and accuracy's range."""
+def curve_of(runs: Sequence[Played]) -> tuple[CurvePoint, ...]:
+    """Return a point per evaluated round."""
     sums = [_spent(played.rounds) for played in runs]
     points = []
     for number, record in enumerate(runs[0].rounds if runs else ()):
-        if not record["accuracy"]:
-            continue
-        reached = [float(played.rounds[number]["accuracy"]["global"]) for played in runs]
-        spent = {key: statistics.fmean(of_run[number][key] for of_run in sums) for key in SPENT}
-        range_ = {"accuracy": statistics.fmean(reached), "lowest": min(reached), "highest": max(reached)}
-        points.append({"round": record["round"], **spent, **range_})
-    return points
+        if record["accuracy"]:
+            reached = [float(played.rounds[number]["accuracy"]["global"]) for played in runs]
+            range_ = {"accuracy": statistics.fmean(reached), "lowest": min(reached), "highest": max(reached)}
+            spent = {key: statistics.fmean(of_run[number][key] for of_run in sums) for key in _SPENT}
+            points.append(CurvePoint(round=record["round"], **spent, **range_))
+    return tuple(points)
 
 
 def _spent(rounds: Sequence[Json]) -> list[dict[str, float]]:
     """Return what was spent up to the end of every round."""
-    totals, found = dict.fromkeys(SPENT, 0.0), []
+    totals, found = dict.fromkeys(_SPENT, 0.0), []
     for record in rounds:
         totals["bytes"] += record["download_bytes"] + record["upload_bytes"]
         totals["macs"] += record["macs"]
@@ -111,48 +220,46 @@ def _spent(rounds: Sequence[Json]) -> list[dict[str, float]]:
     return found
 
 
-def _reached(curve: Sequence[Json], target: float | None) -> dict[str, Any] | None:
-    """Return round and expenses of the first point with the accuracy ``target``, None where there is none."""
-    if target is None:
-        return None
+def _reached(curve: Sequence[CurvePoint], target: float | None) -> Spent | None:
+    """Return what was spent at the first point with the accuracy ``target``."""
     # A mean that is the target itself may differ from it in its last bit.
-    found = next((point for point in curve if point["accuracy"] >= target - 1e-12), None)
-    return None if found is None else {key: found[key] for key in ("round", *SPENT)}
+    found = next((point for point in curve if target is not None and point.accuracy >= target - 1e-12), None)
+    return None if found is None else Spent(found.round, *(getattr(found, key) for key in _SPENT))
 
 
-def _row(contender: Contender) -> dict[str, Any]:
+def _result(contender: Contender) -> MethodResult:
     runs = contender.runs
-    start = {
-        "label": contender.label,
-        "method": contender.method,
-        "title": contender.title,
-        "options": dict(contender.options),
-        "tiers_why": contender.tiers_why,
-        "seeds": [played.seed for played in runs],
-        "failures": [{"seed": seed, "reason": reason} for seed, reason in contender.failures.items()],
-    }
+    row = MethodResult(
+        label=contender.label,
+        method=contender.method,
+        title=contender.title,
+        options=dict(contender.options),
+        tiers_why=contender.tiers_why,
+        seeds=tuple(played.seed for played in runs),
+        failures=tuple(Failure(seed, reason) for seed, reason in contender.failures.items()),
+    )
     if not runs:
-        nothing = dict.fromkeys(("accuracy_of", "accuracy", *SPENT, *_ALSO))
-        of_tiers: dict[str, Any] = {"tier_accuracy": {}, "untrained_tiers": [], "params": {}}
-        return {**start, **nothing, "tiers": [], **of_tiers, "curve": [], "uncounted_ops": []}
+        return row
     last = [played.rounds[-1]["accuracy"] for played in runs]
     tiers = {f"{row['tier']:g}": row for row in runs[0].summary["tiers"]}
-    totals = [{**_spent(played.rounds)[-1], **{key: played.summary[key] for key in _ALSO}} for played in runs]
-    return {
-        **start,
-        "tiers": [row["tier"] for row in tiers.values()],
-        "accuracy_of": runs[0].summary.get("accuracy_of", "global"),
-        "accuracy": spread([float(accuracy["global"]) for accuracy in last]),
-        "tier_accuracy": {label: spread([float(accuracy[label]) for accuracy in last]) for label in tiers},
-        "untrained_tiers": _untrained(runs, tiers),
-        "params": {label: row["params"] for label, row in tiers.items()},
-        "curve": curve_of(runs),
-        **{key: spread([of_run[key] for of_run in totals]) for key in (*SPENT, *_ALSO)},
-        "uncounted_ops": sorted({name for row in tiers.values() for name in row["uncounted_ops"]}),
-    }
+    totals = [{**played.summary, **_spent(played.rounds)[-1]} for played in runs]
+    summed = (*_SPENT, "download_bytes", "upload_bytes", "host_s")
+    spreads: dict[str, Any] = {key: Spread.of([of_run[key] for of_run in totals]) for key in summed}
+    return replace(
+        row,
+        tiers=tuple(row["tier"] for row in tiers.values()),
+        accuracy_of=runs[0].summary["accuracy_of"],
+        accuracy=Spread.of([float(accuracy["global"]) for accuracy in last]),
+        tier_accuracy={label: Spread.of([float(accuracy[label]) for accuracy in last]) for label in tiers},
+        untrained_tiers=_untrained(runs, tiers),
+        params={label: row["params"] for label, row in tiers.items()},
+        curve=curve_of(runs),
+        **spreads,
+        uncounted_ops=tuple(sorted({name for row in tiers.values() for name in row["uncounted_ops"]})),
+    )
 
 
-def _untrained(runs: Sequence[Played], tiers: Mapping[str, Json]) -> list[str]:
-    """Return the tiers that no client trained in some run: what an accuracy of theirs says is how well others carry over to them."""
+def _untrained(runs: Sequence[Played], tiers: Mapping[str, Json]) -> tuple[str, ...]:
+    """Return the tiers that no client trained in some run."""
     trained = [{f"{c['tier']:g}" for r in played.rounds for c in r["clients"] if c["status"] == "trained"} for played in runs]
-    return [label for label in tiers if any(label not in of_run for of_run in trained)]
+    return tuple(label for label in tiers if any(label not in of_run for of_run in trained))

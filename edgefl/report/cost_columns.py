@@ -7,20 +7,6 @@ from typing import Any
 from edgefl.report.tables import TIER, Column, Row, budget_name, under
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
-COST_COLUMNS = (
-    "tier", "method", "model", "batch_size", "micro_batch", "optimizer", "codec", "params", "params_inference",
-    "macs_forward", "macs_backward_input", "macs_backward_weight", "macs_backward", "macs_compose", "macs_drawn", "macs_train_step",
-    "macs_inference", "elementwise_ops", "elementwise_ops_backward", "elementwise_ops_step",
-    "peak_activation_bytes_inference", "peak_activation_bytes_training", "parameter_bytes", "buffer_bytes", "gradient_bytes",
-    "optimizer_bytes", "training_memory_bytes", "weights_bytes_inference", "inference_memory_bytes", "peak_gradient_bytes",
-    "peak_saved_bytes", "peak_temporary_bytes", "peak_layer_training", "peak_layer_inference", "download_bytes", "upload_bytes",
-    "header_bytes", "formula_bytes", "uncounted_ops",
-)  # fmt: skip
-DEVICE_COLUMNS = (
-    "device", "device_title", "inference_seconds", "inference_joules", "train_step_seconds", "train_step_joules",
-    "epoch_seconds", "epoch_joules", "round_seconds", "round_joules", "samples", "fits", "limiting_budget", "budget_share", "takes",
-)  # fmt: skip
-
 
 def weights_bytes(row: Row) -> int | None:
     """Return the bytes of parameters and buffers, which a network holds throughout; None where they are not known."""

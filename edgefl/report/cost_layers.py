@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from edgefl.report.cost_rows import LAYER_COLUMNS
 from edgefl.report.tables import Row
 
 OTHER = "(other)"
 UNPLACED = "(network)"
-LAYER_COLUMNS = (
-    "layer", "kind", "params", "macs_forward", "macs_backward_input", "macs_backward_weight", "macs_compose", "macs_train_step",
-    "macs_share", "elementwise_ops", "elementwise_ops_backward", "elementwise_ops_step", "saved_bytes_at_peak",
-    "temporary_bytes_at_peak", "parameter_bytes", "download_bytes", "upload_bytes",
-)  # fmt: skip
 
 
 def macs_of_step(row: Row, layer: Row) -> dict[str, int]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from edgefl import __version__
 from edgefl.errors import InputError
+from edgefl.report.chart import Chart
 from edgefl.report.cost_charts import MOST_LAYERS, layer_charts, tier_charts
 from edgefl.report.cost_columns import COMPUTE, LAYERS, MEMORY, ON_DEVICE, SENT, SUMMARY, draws
 from edgefl.report.cost_layers import layer_rows
 from edgefl.report.cost_tables import about, per_device, per_tier
 from edgefl.report.page import render_page
-from edgefl.report.plot import Chart
 from edgefl.report.tables import PlainTable, Row, tier_label
 from edgefl.util.units import human_percent
 

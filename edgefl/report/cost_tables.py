@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from edgefl.errors import UnknownNameError
-from edgefl.report.cost_columns import COMPUTE, COST_COLUMNS, DEVICE_COLUMNS, LAYERS, MEMORY, ON_DEVICE, SUMMARY, draws
-from edgefl.report.cost_layers import LAYER_COLUMNS, costliest, layer_rows
+from edgefl.report.cost_columns import COMPUTE, LAYERS, MEMORY, ON_DEVICE, SUMMARY, draws
+from edgefl.report.cost_layers import costliest, layer_rows
+from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS
 from edgefl.report.tables import TIER, Column, Row, bare_table, stacked, tier_label, uncounted
 
 TextFormat = Literal["json", "csv", "markdown"]

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.report import dry_page
-from edgefl.report.budget_charts import budget_chart, cost_charts
-from edgefl.report.charts import accuracy_charts, of_clients, tier_colour
 from edgefl.report.class_tables import class_table, memory, planning_steps, refusals_of
 from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import render_page
-from edgefl.report.schema import read_rounds, read_summary
+from edgefl.report.run_charts import accuracy_charts, budget_chart, cost_charts, of_clients, tier_colour
+from edgefl.report.run_rows import read_rounds, read_summary
 from edgefl.report.stage_table import stage_table
 from edgefl.report.tables import largest_first, tier_table
 from edgefl.util.files import write_bytes
@@ -83,23 +82,23 @@ def _about(summary: Json) -> list[tuple[str, str]]:
         "batch_size",
         "tier_assignment",
         "seed",
+        "objective",
+        "server_optimizer",
+        "codec",
+        "conditions",
+        "availability",
+        "over_selection",
+        "mode",
+        "enforce",
     )
     pairs = [(key.replace("_", " "), str(summary[key])) for key in keys]
-    pairs += [(key.replace("_", " "), str(summary.get(key, usual))) for key, usual in _ADDED.items()]
-    pairs += [(key.replace("_", " "), f"{summary[key]}") for key in _FLEET if summary.get(key) is not None]
     whose = "the mean over clients, each on its own" if of_clients(summary) else "the global model"
     return [
         *pairs,
-        ("labels", "each client's own" if summary.get("permute_labels") else "the same for all"),
+        ("labels", "each client's own" if summary["permute_labels"] else "the same for all"),
         ("accuracy of", whose),
         ("round deadline", "none" if summary["deadline_s"] is None else human_seconds(summary["deadline_s"])),
     ]
-
-
-_ADDED = {"objective": "none", "server_optimizer": "avg", "codec": "fp32"}
-"""Keys that runs of older versions do not have, and what those were."""
-_FLEET = ("conditions", "availability", "over_selection", "mode", "enforce")
-"""How the fleet behaves; runs of older versions do not say."""
 
 
 def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
@@ -112,7 +111,7 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
         shown if of_clients(summary) else ("Global accuracy", accuracy, "of held-out samples"),
         ("Simulated time", human_seconds(summary["simulated_s"]), "on the fleet's own clock"),
         ("Bytes sent", human_bytes(down + up), f"{human_bytes(down)} down, {human_bytes(up)} up"),
-        ("Energy", human_joules(summary["energy_j"]), _end_to_end(summary)),
+        ("Energy", human_joules(summary["energy_j"]), f"on all devices; {human_joules(summary['end_to_end_j'])} end to end"),
         *useful_card(summary),
         ("Clients refused", human_count(_refused_clients(summary, turns)), f"of {summary['clients']} clients"),
         ("Host time", human_seconds(summary["host_s"]), "this computer's time"),
@@ -127,8 +126,3 @@ def _refused_clients(summary: Json, turns: Sequence[Json]) -> int:
         if item["tier"] is None:
             refused[item["device"]] = max(refused[item["device"]], item["clients"])
     return refused.total()
-
-
-def _end_to_end(summary: Json) -> str:
-    whole = summary.get("end_to_end_j")
-    return "on all devices" if whole is None else f"on all devices; {human_joules(whole)} end to end"

@@ -2,87 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from edgefl.report.plot import HEAD, Chart, Figure, figure_of, layout_of, short
-from edgefl.report.statuses import USEFUL, groups_of, lost_text, summed
+from edgefl.report.statuses import USEFUL, lost_text
 from edgefl.report.tables import Column, PlainTable, tier_label
 from edgefl.util.units import human_count, human_joules, human_percent
 
-if TYPE_CHECKING:
-    from edgefl.server.assignment import Plan
-
 Json = Mapping[str, Any]
-
-
-def participation_rows(
-    plan: Plan, rounds: Sequence[Json], distinct: Mapping[str, int], accuracies: Mapping[float, float]
-) -> list[dict[str, Any]]:
-    """Return how each device class took part over all rounds.
-
-    Args:
-        plan: the fleet's classes and the tiers that they are given.
-        rounds: the records' JSON form.
-        distinct: device → how many of its clients trained at least once.
-        accuracies: a tier's ratio → its accuracy; empty where nothing was evaluated.
-
-    Returns:
-        Per class ``device``, ``title``, ``share`` of the population, ``clients`` in it, ``sessions`` (refused ones included),
-        ``distinct``, ``statuses`` (status → sessions), ``useful`` and ``wasted`` (sums of work), ``tier`` and its ``accuracy``.
-    """
-    classes = [
-        {
-            "device": c.device.name,
-            "title": c.device.title,
-            "share": c.share,
-            "clients": c.clients,
-            "tier": c.tier.number if c.tier else None,
-        }
-        for c in plan.classes
-    ]
-    return rows_of(classes, rounds, distinct, accuracies)
-
-
-def rows_of(
-    classes: Sequence[Json], rounds: Sequence[Json], distinct: Mapping[str, int], accuracies: Mapping[float, float | None]
-) -> list[dict[str, Any]]:
-    """Return the same from the classes of a summary; several classes with one device are one."""
-    groups: dict[str, list[Json]] = {}
-    for record in rounds:
-        for group in groups_of(record):
-            groups.setdefault(group["device"], []).append(group)
-    rows: dict[str, dict[str, Any]] = {}
-    for item in classes:
-        if (row := rows.get(item["device"])) is not None:
-            row |= {key: row[key] + item[key] for key in ("share", "clients")}
-            continue
-        own = groups.get(item["device"], [])
-        statuses: Counter[str] = Counter()
-        for group in own:
-            statuses[group["status"]] += group["clients"]
-        rows[item["device"]] = {
-            **{key: item[key] for key in ("device", "title", "share", "clients")},
-            "sessions": statuses.total(),
-            "distinct": distinct.get(item["device"], 0),
-            "statuses": dict(statuses),
-            "useful": summed(group for group in own if group["status"] == USEFUL),
-            "wasted": summed(group for group in own if group["status"] not in (USEFUL, "refused")),
-            "tier": item["tier"],
-            "accuracy": None if item["tier"] is None else accuracies.get(item["tier"]),
-        }
-    return list(rows.values())
-
-
-def participation_of(summary: Json, rounds: Sequence[Json]) -> list[Json]:
-    """Return the rows that a summary holds; of a run of an older version, those that its records tell."""
-    if summary.get("participation"):
-        return list(summary["participation"])
-    trained = {(c["device"], c["client"]) for r in rounds for c in r.get("clients", ()) if c["status"] == USEFUL}
-    distinct = Counter(device for device, _ in trained)
-    accuracies = {row["tier"]: row.get("accuracy") for row in summary["tiers"]}
-    return list(rows_of(summary["classes"], rounds, distinct, accuracies))
 
 
 def participation_table(rows: Sequence[Json]) -> PlainTable:
@@ -105,15 +32,6 @@ def participation_table(rows: Sequence[Json]) -> PlainTable:
     if any(row["accuracy"] is not None for row in rows):
         columns.append(Column("tier", "accuracy", lambda row: human_percent(row["accuracy"])))
     return PlainTable.of(columns, rows)
-
-
-def participation_chart(rows: Sequence[Json]) -> Chart:
-    """Return each class's share of the population beside its share of the sessions that the server used."""
-    key, title = "participation", "Share of the population, share of what was learned from"
-    useful = sum(row["statuses"].get(USEFUL, 0) for row in rows)
-    if not useful:
-        return Chart(key, title, "No client's update was used, so no class took part.", None)
-    return Chart(key, title, weakest_sentence(rows), _dumbbells(rows, useful))
 
 
 def trained_share(row: Json) -> float | None:
@@ -144,32 +62,6 @@ def weakest_sentence(rows: Sequence[Json]) -> str:
     points = 100 * (max(known) - weakest["accuracy"])
     than = "the best of all classes" if points <= 0 else f"{points:.1f} points below the best class's"
     return f"{sentence}; {tier}reaches {human_percent(weakest['accuracy'])}, {than}."
-
-
-def _dumbbells(rows: Sequence[Json], useful: int) -> Figure:
-    places = list(range(len(rows)))
-    population = [row["share"] for row in rows]
-    trained = [row["statuses"].get(USEFUL, 0) / useful for row in rows]
-    x: list[float | None] = [value for pair in zip(population, trained, strict=True) for value in (*pair, None)]
-    y: list[float | None] = [value for place in places for value in (place, place, None)]
-    joined = {"type": "scatter", "x": x, "y": y, "mode": "lines", "showlegend": False, "hoverinfo": "skip"}
-    dots = {"type": "scatter", "y": places, "mode": "markers", "cliponaxis": False, "hovertemplate": "%{x:.1%}"}
-    traces: list[Figure] = [
-        {**joined, "line": {"color": "var(--soft)", "width": 2}},
-        {
-            **dots,
-            "name": "of the population",
-            "x": population,
-            "marker": {"symbol": "circle-open", "size": 13, "color": "var(--ink)", "line": {"width": 2}},
-        },
-        {**dots, "name": "of useful sessions", "x": trained, "marker": {"size": 12, "color": "var(--tier-0)"}},
-    ]
-    yaxis = {"showticklabels": False, "showgrid": False, "range": [len(rows) - 0.5, -0.8]}
-    most = max(*population, *trained) * 1.05
-    xaxis = {"title": "share", "tickformat": ".0%", "range": [-0.02 * most, most]}
-    layout = layout_of(110 + 52 * len(rows), xaxis, yaxis)
-    heads = [{**HEAD, "y": place - 0.42, "text": short(row["title"])} for place, row in zip(places, rows, strict=True)]
-    return figure_of(traces, {**layout, "showlegend": True, "annotations": heads})
 
 
 def _count(status: str) -> Any:

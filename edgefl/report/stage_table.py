@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgefl.report.plot import Json
+from edgefl.report.chart import Json
 from edgefl.report.share_table import Cell, ShareRow, ShareTable
 from edgefl.timing.spans import STAGES
 from edgefl.util.units import human_seconds
@@ -11,14 +11,9 @@ OWN = "report"
 """The stage that is not over while the page is being made: a page made anew would differ from the first by it."""
 
 
-def stage_table(summary: Json) -> ShareTable | None:
-    """Return the stages that took time: the seconds of the process that plays the rounds, with shares, and of those that work beside it.
-
-    None for runs of older versions, which did not measure it. Seconds of worker processes are added up.
-    """
-    stages = summary.get("host_stages")
-    if not stages:
-        return None
+def stage_table(summary: Json) -> ShareTable:
+    """Return the seconds of every stage: in the main thread with their shares, in the background, and in all worker processes."""
+    stages = summary["host_stages"]
     server = {name: taken_s for name, taken_s in stages["server"].items() if name != OWN}
     beside = stages.get("background", {})
     workers = stages.get("workers", {})

@@ -20,7 +20,8 @@ from edgefl.bundle.write import Budget, Manifest, Sign, TierEntry, Variant, buil
 from edgefl.data.sources import Split
 from edgefl.onnxgrad.predict import OutOfMemoryError, predict_capped
 from edgefl.records import Tier
-from edgefl.report.summary import TierResult, cost_row
+from edgefl.report.cost_rows import CostRow
+from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
 from edgefl.run.bundle_training import trainable
 from edgefl.run.trained import Representative
@@ -110,7 +111,9 @@ def _deploy(run: Run, tier: Tier, chosen: Representative, say: Callable[[str], N
     ready = with_weights(run.graphs_of(run.method, tier), module) if trains else None
     files = build_tier(module, run.data.input_shape, tier.label, rng, run.data.vocabulary, ready)
     cost, device = run.plan.costs[tier], run.plan.home_of(tier).device
-    costs = {key: value for key, value in cost_row(cost).items() if isinstance(value, int) and not key.startswith("params")}
+    costs = {
+        key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
+    }
     training = trainable(run, tier, chosen.network, chosen.control)
     graph = files.contents[f"{tier.label}/forward.onnx"]
     accuracy, inference_bytes = _run_on_device(run, tier, graph, test, say)

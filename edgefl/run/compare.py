@@ -12,8 +12,9 @@ from edgefl.errors import AggregationError, BudgetError, CheckpointError
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.compare_page import compare_page
-from edgefl.report.comparison import Contender, Played, comparison_of
-from edgefl.report.schema import read_rounds, read_summary
+from edgefl.report.comparison import ComparisonSummary, Contender, MethodResult, Played, comparison_of
+from edgefl.report.results import Results
+from edgefl.report.run_rows import read_rounds, read_summary
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
 from edgefl.run.folder import RunFolder
 from edgefl.run.simulate import simulate
@@ -34,12 +35,20 @@ class Comparison:
     """
 
     folder: Path
-    summary: Mapping[str, Any]
+    summary: ComparisonSummary
 
     @property
-    def methods(self) -> list[dict[str, Any]]:
+    def methods(self) -> Results[MethodResult]:
         """One row per method, in the order asked for: accuracies, what was spent, what the common accuracy took, its curve."""
-        return list(self.summary["methods"])
+        return Results(self.summary.methods)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of ``compare.json``."""
+        return self.summary.to_dict()
+
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` with a row per method."""
+        return self.methods.to_pandas()
 
 
 def compare(
@@ -79,8 +88,8 @@ def compare(
         >>> import tempfile
         >>> small = RunConfig(rounds=1, clients=3, local_epochs=1, data_share=0.2)
         >>> found = compare(["heterofl@0.5", "fedavg@0.5"], small, Path(tempfile.mkdtemp()) / "both")
-        >>> [(row["label"], row["tiers"]) for row in found.methods]
-        [('heterofl@0.5', [0.5]), ('fedavg@0.5', [0.5])]
+        >>> [(row.label, row.tiers) for row in found.methods]
+        [('heterofl@0.5', (0.5,)), ('fedavg@0.5', (0.5,))]
     """
     say = notify or (lambda message: None)
     asked = asked_of(methods, config or RunConfig(), seeds, options or {})
@@ -95,8 +104,8 @@ def compare(
     if all(part.failure for part in done):
         raise BudgetError("no run of the comparison came to an end:\n" + _reasons(done))
     summary = comparison_of(_contenders(folder, done, asked), asked.seeds, asked.config.tiers or ())
-    write_bytes(folder / "compare.html", compare_page(summary).encode())
-    write_json(folder / "compare.json", summary)
+    write_bytes(folder / "compare.html", compare_page(summary.to_dict()).encode())
+    write_json(folder / "compare.json", summary.to_dict())
     return Comparison(folder, summary)
 
 

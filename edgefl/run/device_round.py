@@ -15,7 +15,7 @@ from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
 from edgefl.config import RunConfig
 from edgefl.errors import CheckpointError, WireError
-from edgefl.methods.base import GlobalState
+from edgefl.methods.state import GlobalState
 from edgefl.records import Update
 from edgefl.run.bundle import Source, build_bundle
 from edgefl.run.folder import MODEL, RunFolder

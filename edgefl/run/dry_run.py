@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from edgefl.config import RunConfig
 from edgefl.report import dry_page
-from edgefl.report.participation import participation_rows
-from edgefl.report.summary import class_rows, tier_rows, totals
+from edgefl.report.results import Result
+from edgefl.report.run_rows import DrySummary, PolicyRow
+from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.result import OnRound, RunResult
@@ -60,15 +61,16 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
             if on_round is not None:
                 on_round(record)
         rounds = folder.rounds()
-        summary = {
+        policies = [outcome_of(name, one, min(config.rounds, POLICY_ROUNDS)) for name, one in assignments(run)]
+        summary = DrySummary(
             **about(run),
-            "dry_run": True,
-            **totals(rounds),
-            "tiers": tier_rows(run.plan, {}, rounds),
-            "classes": class_rows(run.plan),
-            "participation": participation_rows(run.plan, rounds, _distinct(run, took_part), {}),
-            "policies": [_policy(outcome_of(name, one, min(config.rounds, POLICY_ROUNDS))) for name, one in assignments(run)],
-        }
+            **vars(totals(rounds)),
+            dry_run=True,
+            tiers=tuple(tier_rows(run.plan, {}, rounds)),
+            classes=tuple(class_rows(run.plan)),
+            participation=tuple(participation_rows(run.plan, rounds, _distinct(run, took_part), {})),
+            policies=tuple(PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class) for p in policies),
+        ).to_dict()
         write_bytes(folder.path / "report.html", dry_page.render(summary, rounds).encode())
         write_json(folder.path / "summary.json", summary)
     return RunResult(folder.path, summary)
@@ -96,37 +98,66 @@ def assignments(run: Run) -> list[tuple[str, Run]]:
     return found
 
 
-def _policy(row: Mapping[str, Any]) -> dict[str, Any]:
-    keys = ("tiers", "round_s", "useful_share")
-    return {"policy": row["label"], **{key: row[key] for key in keys}, "inclusion": row["inclusion_by_class"]}
+@dataclass(frozen=True)
+class PolicyOutcome(Result):
+    """What a policy makes of a fleet over some rounds.
+
+    Attributes:
+        label: the policy's name for people.
+        tiers: its tiers, largest first.
+        deadline_s: the most that a round may last, None without a limit.
+        over_selection: clients selected for each one wanted.
+        round_s: how long the median round lasts.
+        inclusion: share of the sessions that trained, in [0, 1].
+        inclusion_by_class: device → the same share, None for a device without a session.
+        useful_share: share of the devices' time whose updates the server used.
+        wasted_share: the rest of it.
+        weakest: the device with the smallest share of sessions that trained, None without a session.
+        weakest_inclusion: that share.
+        energy_j: joules on devices per useful update, None if there was none.
+        rounds_per_hour: in simulated time, None if no time passed.
+    """
+
+    label: str
+    tiers: tuple[float, ...]
+    deadline_s: float | None
+    over_selection: float
+    round_s: float
+    inclusion: float
+    inclusion_by_class: Mapping[str, float | None]
+    useful_share: float
+    wasted_share: float
+    weakest: str | None
+    weakest_inclusion: float | None
+    energy_j: float | None
+    rounds_per_hour: float | None
 
 
-def outcome_of(label: str, run: Run, rounds: int) -> dict[str, Any]:
-    """Return what a policy makes of the fleet over some rounds: times and who is included, by device."""
+def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
+    """Return what a policy makes of the fleet over some rounds: times, and who is included, by device."""
     records = [record.to_json(clients=False) for record in without_training(run, rounds)]
-    asked: dict[str, int] = {c.device.name: 0 for c in run.fleet.classes}
-    trained = dict(asked)
+    selected = dict.fromkeys((c.device.name for c in run.fleet.classes), 0)
+    trained = dict(selected)
     for group in (group for record in records for group in record["groups"]):
-        asked[group["device"]] += group["clients"]
+        selected[group["device"]] += group["clients"]
         trained[group["device"]] += group["clients"] if group["status"] == "trained" else 0
     sums = totals(records)
-    useful, wasted = sums["useful"], sums["wasted"]
-    by_class = {device: trained[device] / asked[device] if asked[device] else None for device in asked}
+    by_class = {device: trained[device] / count if count else None for device, count in selected.items()}
     known = {device: share for device, share in by_class.items() if share is not None}
     weakest = min(known, key=known.__getitem__, default=None)
-    device_s = useful["device_s"] + wasted["device_s"]
-    return {
-        "label": label,
-        "tiers": [tier.number for tier in run.tiers],
-        "deadline_s": run.plan.deadline_s,
-        "over_selection": run.conditions.over_selection,
-        "round_s": median(record["round_s"] for record in records),
-        "inclusion": sum(trained.values()) / max(1, sum(asked.values())),
-        "inclusion_by_class": by_class,
-        "useful_share": useful["device_s"] / device_s if device_s else 0.0,
-        "wasted_share": wasted["device_s"] / device_s if device_s else 0.0,
-        "weakest": weakest,
-        "weakest_inclusion": known.get(weakest) if weakest else None,
-        "energy_j": sums["energy_j"] / useful["clients"] if useful["clients"] else None,
-        "rounds_per_hour": 3600 * len(records) / sums["simulated_s"] if sums["simulated_s"] else None,
-    }
+    device_s = sums.useful.device_s + sums.wasted.device_s
+    return PolicyOutcome(
+        label=label,
+        tiers=tuple(tier.number for tier in run.tiers),
+        deadline_s=run.plan.deadline_s,
+        over_selection=run.conditions.over_selection,
+        round_s=median(record["round_s"] for record in records),
+        inclusion=sum(trained.values()) / max(1, sum(selected.values())),
+        inclusion_by_class=by_class,
+        useful_share=sums.useful.device_s / device_s if device_s else 0.0,
+        wasted_share=sums.wasted.device_s / device_s if device_s else 0.0,
+        weakest=weakest,
+        weakest_inclusion=known.get(weakest) if weakest else None,
+        energy_j=sums.energy_j / sums.useful.clients if sums.useful.clients else None,
+        rounds_per_hour=3600 * len(records) / sums.simulated_s if sums.simulated_s else None,
+    )

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.records import RoundRecord
+from edgefl.report.results import Results, validated
+from edgefl.report.run_rows import TierRow
 
 OnRound = Callable[[RoundRecord], None]
 """Called with the record of every round."""
@@ -33,10 +35,14 @@ class RunResult:
         return float(self.summary["global_accuracy"])
 
     @property
-    def tiers(self) -> list[dict[str, Any]]:
+    def tiers(self) -> Results[TierRow]:
         """One row per tier, largest first: accuracy, costs, bytes, simulated seconds and joules."""
-        return list(self.summary["tiers"])
+        return Results(validated(TierRow, row) for row in self.summary["tiers"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary and ``folder`` as JSON has them."""
         return {"folder": str(self.folder), **self.summary}
+
+    def to_pandas(self) -> Any:
+        """Return the tiers as a ``pandas.DataFrame`` with a row each."""
+        return self.tiers.to_pandas()

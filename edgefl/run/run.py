@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,12 @@ from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
-from edgefl.methods.base import GlobalState, Method, check_tiers, create
+from edgefl.methods.base import Method, check_tiers, create
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
+from edgefl.report.run_rows import Configured
 from edgefl.rng import generator
 from edgefl.server.assign import Planning, make_plan
 from edgefl.server.assignment import Plan
@@ -126,7 +128,7 @@ class Run:
         method = create(self.config.method, state.options)
         run = self if method == self.method else self.at(method)
         first, model = run.first_state(), state.model
-        problem = method.fits(first, model.tensors)
+        problem = method.fits(first, model)
         if problem or (first.architecture, first.tiers) != (model.architecture, model.tiers):
             raise CheckpointError(
                 f"{source}: {problem or 'it is of another model'}; it cannot be resumed with this configuration"
@@ -216,21 +218,7 @@ def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, con
 
 def about(run: Run) -> dict[str, Any]:
     """Return what a summary says of a run before anything has come out of it."""
-    config = run.config
-    keys = (
-        *("method", "model", "dataset", "partition", "seed", "rounds", "clients", "per_round", "batch_size", "local_epochs"),
-        *(
-            "tier_assignment",
-            "objective",
-            "server_optimizer",
-            "codec",
-            "permute_labels",
-            "conditions",
-            "availability",
-            "start_hour",
-        ),
-        *("mode", "buffer", "enforce", "dynamic_devices"),
-    )
+    config = {f.name: getattr(run.config, f.name) for f in fields(Configured)}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
     own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}
-    return {"format": 1, **{key: getattr(config, key) for key in keys}, **asked, **own}
+    return {"format": 1, **config, **asked, **own}

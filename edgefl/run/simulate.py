@@ -11,8 +11,8 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.engine import prepare_workers
-from edgefl.report.participation import participation_rows
-from edgefl.report.summary import class_rows, tier_rows, totals
+from edgefl.report.run_rows import RunSummary
+from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.checkpoint_writer import CheckpointWriter
 from edgefl.run.folder import MODEL, RunFolder
 from edgefl.run.prepare import prepare
@@ -145,21 +145,24 @@ def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) 
         source = Source(config.rounds, sha256(content))
         deployed = build_bundle(run, representatives(trained), source, folder.fresh_bundle(), say)
     with span("report"):
-        summary: dict[str, Any] = {
+        taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
+        values = {
             **about(run),
+            **vars(totals(rounds)),
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
-            **totals(rounds),
             "tiers": tier_rows(run.plan, {tier: d.result for tier, d in deployed.items()}, rounds),
             "classes": class_rows(run.plan),
+            "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
         }
-        taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
-        summary["participation"] = participation_rows(run.plan, rounds, _distinct(rounds), taken)
     before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
     with span("report"):
-        write_bytes(folder.path / "report.html", html.render({**summary, "host_stages": before}, rounds).encode())
+        write_bytes(
+            folder.path / "report.html", html.render(RunSummary(**values | {"host_stages": before}).to_dict(), rounds).encode()
+        )
     # All of what has passed since: a page made anew from the summary must be the same, and it leaves that stage out.
-    summary["host_stages"] = added([before, {"server": {"report": sum(watch.lap()["server"].values())}}])
+    stages = added([before, {"server": {"report": sum(watch.lap()["server"].values())}}])
+    summary = RunSummary(**values | {"host_stages": stages}).to_dict()
     write_json(folder.path / "summary.json", summary)
     return RunResult(folder.path, summary)
 

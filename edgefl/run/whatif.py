@@ -1,17 +1,48 @@
-"""What if the deadline, the tiers or the over-selection were others: each policy in turn, without training."""
+"""Deadlines, tiers and over-selections compared on simulated rounds, without training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.run.dry_run import outcome_of
+from edgefl.report.results import Result, Results
+from edgefl.run.dry_run import PolicyOutcome, outcome_of
 from edgefl.run.prepare import chosen_tiers, prepare
 from edgefl.util.threads import one_thread
 
 OnPolicy = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class WhatIf(Result):
+    """What every policy makes of a fleet.
+
+    Attributes:
+        profile: the fleet's name or file.
+        method: what makes the sub-models.
+        rounds: rounds per policy.
+        clients: clients of the fleet.
+        per_round: clients wanted in a round.
+        seed: of all draws.
+        titles: device → its name for people.
+        rows: one outcome per policy, in the order asked for.
+    """
+
+    profile: str
+    method: str
+    rounds: int
+    clients: int
+    per_round: int | None
+    seed: int
+    titles: Mapping[str, str]
+    rows: Results[PolicyOutcome]
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a ``pandas.DataFrame``."""
+        return self.rows.to_pandas()
 
 
 def whatif(
@@ -21,27 +52,22 @@ def whatif(
     over_selections: Sequence[float] = (),
     *,
     on_policy: OnPolicy | None = None,
-) -> dict[str, Any]:
+) -> WhatIf:
     """Return what every combination of policies makes of a fleet, over ``config.rounds`` rounds each.
 
     Args:
         config: the run whose policies are varied.
-        deadlines_s: seconds; none stands for the fleet's own deadline.
-        tiers: ratios, largest first; none stands for the run's own.
-        over_selections: clients asked for each one wanted; none stands for the run's own.
-        on_policy: called with the label of every policy before it is tried.
-
-    Returns:
-        ``profile``, and ``rows``: per policy its label, deadline, tiers and over-selection, the median ``round_s``, which share of
-        the sessions trained (``inclusion``), by class and of the ``weakest`` class, the ``wasted_share`` of the devices' time, joules
-        on devices per useful update, and rounds an hour.
+        deadlines_s: seconds; empty for the fleet's own deadline.
+        tiers: ratios, largest first; empty for the run's own.
+        over_selections: clients selected for each one wanted; empty for the run's own.
+        on_policy: called with the label of every policy before its rounds are simulated.
 
     Raises:
         InputError: a name, value or file is wrong.
 
     Example:
-        >>> rows = whatif(RunConfig(rounds=3), deadlines_s=(0.2, 5))["rows"]
-        >>> rows[0]["inclusion"] <= rows[1]["inclusion"]
+        >>> rows = whatif(RunConfig(rounds=3), deadlines_s=(0.2, 5)).rows
+        >>> rows[0].inclusion <= rows[1].inclusion
         True
     """
     varied = dict.fromkeys(product(deadlines_s or (None,), tiers or (None,), over_selections or (None,)))
@@ -58,9 +84,9 @@ def whatif(
                 one = run.varied(**changes)
                 changes["tiers"] = chosen_tiers(one.config, one.fleet, one.architecture, one.plan.training, one.clients)
             rows.append(outcome_of(label, run.varied(**changes), config.rounds))
-    titles = {c.device.name: c.device.title for c in run.fleet.classes}
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
-    return {**{key: getattr(run.config, key) for key in keys}, "titles": titles, "rows": rows}
+    titles = {c.device.name: c.device.title for c in run.fleet.classes}
+    return WhatIf(**{key: getattr(run.config, key) for key in keys}, titles=titles, rows=Results(rows))
 
 
 def _label(changes: dict[str, Any]) -> str:

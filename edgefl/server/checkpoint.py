@@ -15,9 +15,10 @@ from typing import Any
 import safetensors.torch
 from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from edgefl.errors import CheckpointError, ConfigError
-from edgefl.methods.base import GlobalState
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.server.state import FleetMemory, ServerState
@@ -26,7 +27,7 @@ from edgefl.util.files import sha256, write_bytes
 FORMAT = 2
 KEPT = 3
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
-_ABOUT = "edgefl"
+_ABOUT, _MEMORY = "edgefl", "memory"
 _FLEET = TypeAdapter(FleetMemory)
 _OWN = ("round", "clock_s", "options", "clients")
 
@@ -41,7 +42,7 @@ def to_bytes(state: ServerState) -> bytes:
         "architecture": asdict(model.architecture),
         "tiers": [tier.ratio for tier in model.tiers],
     }
-    parts = {"model": model.tensors, "warm": model.warm, "memory": state.memory}
+    parts = {**model.parts(), _MEMORY: state.memory}
     tensors = {f"{part}/{name}": tensor.contiguous() for part, named in parts.items() for name, tensor in named.items()}
     # One entry: safetensors writes several in another order each time, and equal states would have unequal files.
     return safetensors.torch.save(tensors, metadata={_ABOUT: json.dumps(about, sort_keys=True)})
@@ -58,15 +59,15 @@ def of_file(path: Path) -> ServerState:
         about = _about(path)
         if about["format"] != FORMAT:
             raise ValueError(f"its format is {about['format']}, expected {FORMAT}")
-        model, warm, memory = (
-            {name.removeprefix(part): tensor for name, tensor in tensors.items() if name.startswith(part)}
-            for part in ("model/", "warm/", "memory/")
-        )
-        shape = about["architecture"]
+        parts: dict[str, dict[str, Tensor]] = {_MEMORY: {}}
+        for path_of, tensor in tensors.items():
+            part, _, name = path_of.partition("/")
+            parts.setdefault(part, {})[name] = tensor
+        memory, shape = parts.pop(_MEMORY), about["architecture"]
         architecture = Architecture(**{**shape, "input_shape": tuple(shape["input_shape"])})
-        global_state = GlobalState(architecture, tuple(map(Tier, about["tiers"])), model, warm)
+        model = GlobalState(architecture, tuple(map(Tier, about["tiers"])), {}).of_parts(parts)
         fleet = _FLEET.validate_python(about["fleet"])
-        return ServerState(global_state, memory, fleet=fleet, **{key: about[key] for key in _OWN})
+        return ServerState(model, memory, fleet=fleet, **{key: about[key] for key in _OWN})
     except (SafetensorError, ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: not a checkpoint ({error})") from None
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from edgefl.client.objective import CONTROL, Objective
-from edgefl.methods.base import GlobalState
+from edgefl.methods.state import GlobalState
 from edgefl.records import Submodel
 
 SERVER = "objective:"

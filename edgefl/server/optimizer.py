@@ -56,7 +56,7 @@ class ServerOptimizer(abc.ABC):
         kept: dict[str, Tensor] = {}
         for name, after in aggregated.items():
             before = old.get(name)
-            if before is None or name.startswith("client/") or before.shape != after.shape or not after.is_floating_point():
+            if before is None or before.shape != after.shape or not after.is_floating_point():
                 tensors[name] = after
                 continue
             names = [f"{SLOT}{slot}/{name}" for slot in self.slots]

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from edgefl.methods.base import GlobalState
+from edgefl.methods.state import GlobalState
 from edgefl.records import Expected, Tier
 
 

@@ -1,7 +1,7 @@
-"""Where this computer's time goes: named spans of time, seconds per stage, and traces that ui.perfetto.dev opens.
+"""Where this computer's time goes: named spans, seconds per stage, and traces for ui.perfetto.dev.
 
-A process records its own spans. A worker process sends what it has recorded along with its results, and the server puts it among its
-own. Times are those of ``time.perf_counter``: on Linux and macOS that is CLOCK_MONOTONIC, one clock for all processes of a machine.
+A process records its own spans. A worker process sends its spans with its results, and the server adds them to its own. Times are those
+of ``time.perf_counter``: on Linux and macOS that is CLOCK_MONOTONIC, one clock for all processes of a machine.
 
 Nothing here changes what a run computes.
 """
@@ -20,43 +20,43 @@ from typing import Any
 
 STAGES: Mapping[str, str] = {
     "start": "loading torch and the rest of the program",
-    "prepare": "data, networks, costs and the plan, before the first round",
-    "trial": "which engine is the fastest",
-    "select": "drawing a round's clients and forecasting what each will take",
-    "factorize": "making the sub-models that clients are sent",
+    "prepare": "data, networks, costs and the assignment, before the first round",
+    "trial": "finding the fastest engine",
+    "select": "selecting the clients of a round and forecasting their sessions",
+    "factorize": "making the sub-models of clients",
     "encode": "tensors to bytes",
-    "keep": "reading and storing what clients keep between rounds",
+    "keep": "reading and writing what clients store between rounds",
     "wait": "the server waits for clients to train",
     "train": "local training",
-    "meter": "measuring what local training took",
+    "meter": "measuring the memory of local training",
     "decode": "bytes to tensors, and their checks",
-    "aggregate": "putting updates together",
-    "observe": "what the method says of its round",
+    "aggregate": "aggregating updates",
+    "observe": "figures that the method reports of its round",
     "evaluate": "accuracies on held-out samples",
-    "checkpoint": "storing what a stopped run needs to go on",
+    "checkpoint": "storing the state from which a run resumes",
     "record": "the round's line in rounds.jsonl",
     "bundle": "the networks for devices, exported and checked",
     "report": "summary and page",
-    "other": "all that has no name of its own",
+    "other": "everything without a name",
 }
-"""Stage → what it is. The server's stages are in the order of a run; they add up to the time it was at work."""
+"""Stage → meaning, in the order of a run. The server's stages add up to its working time."""
 
 KEPT = 1 << 18
-"""Of what nobody drains, the newest this many spans are kept: about 60 MB."""
+"""At most this many spans wait to be drained, the newest ones: about 60 MB."""
 
 Detail = int | float | str
 
 
 @dataclass(frozen=True)
 class Span:
-    """One stretch of time.
+    """A named interval of time.
 
     Attributes:
         name: the stage, one of :data:`STAGES`.
         start_s: when it began, by ``time.perf_counter``.
         duration_s: how long it took.
         worker: 0 is the server, 1 and up its worker processes.
-        detail: what a trace says about it, such as the client.
+        detail: shown in a trace, such as the client.
         thread: the thread's name, empty for the process's main thread.
     """
 
@@ -73,14 +73,14 @@ class Span:
         return self.start_s + self.duration_s
 
 
-# A tuple is made in a third of a frozen record's time; appending to a deque and taking from it are atomic.
+# A tuple takes a third of the time of a frozen record; append and popleft of a deque are atomic.
 _recorded: deque[Span | tuple[str, float, float, dict[str, Detail], threading.Thread]] = deque(maxlen=KEPT)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_recorded.clear)  # what the parent recorded is the parent's to tell
+    os.register_at_fork(after_in_child=_recorded.clear)  # the parent reports its own spans
 
 
 class span:  # noqa: N801 - used like a function
-    """Record how long a block takes, also where it raises. Any thread may.
+    """Record how long a block takes, also if it raises. Usable from any thread.
 
     Example:
         >>> _ = drain()
@@ -128,14 +128,14 @@ def _track(thread: threading.Thread) -> str:
 
 
 def absorb(spans: Iterable[Span], worker: int) -> None:
-    """Put the spans of worker process ``worker`` (from 1) among this process's own."""
+    """Add the spans of worker process ``worker`` (from 1) to those of this process."""
     _recorded.extend(replace(one, worker=worker) for one in spans)
 
 
 def seconds(spans: Iterable[Span]) -> dict[str, float]:
-    """Return stage → seconds, in the order of :data:`STAGES`. Time within two spans of a thread counts for the inner one only.
+    """Return stage → seconds, in the order of :data:`STAGES`. Nested spans of a thread count for the inner one only.
 
-    So the stages of one thread add up to the time that it spent within spans; those of several may exceed it.
+    The stages of one thread therefore add up to its time within spans; those of several threads may exceed it.
 
     Example:
         >>> seconds([Span("wait", 0.0, 5.0), Span("encode", 1.0, 2.0), Span("encode", 3.5, 1.0)])
@@ -167,7 +167,7 @@ def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str,
     """Return spans as Chrome trace events, times in microseconds: a process per worker, a track per thread.
 
     The format is Google's "Trace Event Format": complete events ("X"), and metadata events ("M") with the names of processes and threads.
-    ``named`` are the (worker, thread) that have been given their names before; those met now are added.
+    ``named`` has the (worker, thread) pairs whose names were written before; new ones are added.
 
     Example:
         >>> [event["name"] for event in events([Span("train", 0.5, 0.25, worker=1)], set())]

@@ -13,12 +13,12 @@ from edgefl.timing.spans import STAGES, Span, drain, events, here, seconds
 from edgefl.util.files import storage_errors
 
 Stages = dict[str, Any]
-"""``server``: stage → seconds of the thread that plays the rounds. Where there are some, ``background``: those of its other threads,
-which work alongside, and ``workers``: number → those of one worker process."""
+"""``server``: stage → seconds of the thread that runs the rounds. Optional: ``background``, those of its other threads, and ``workers``,
+number → those of one worker process."""
 
 
 def check_trace(path: Path) -> None:
-    """Raise :class:`StorageError` where no trace can be written to ``path``: it is a folder, or its folder is missing."""
+    """Raise :class:`StorageError` if no trace can be written to ``path``: it is a folder, or its folder is missing."""
     if path.is_dir():
         raise StorageError(f"{path}: is a folder; give the name of a file for the trace, such as {path / 'trace.json'}")
     if not path.parent.is_dir():
@@ -28,14 +28,14 @@ def check_trace(path: Path) -> None:
 class TraceFile:
     """A file of spans that grows with them, in Chrome's trace event format: ui.perfetto.dev and chrome://tracing open it.
 
-    It is a JSON array with a line per event. The format allows for the closing bracket to be missing, so that what a run that was killed
-    has left can be opened too, up to the last round that it had written. :meth:`close` writes the bracket.
+    It is a JSON array with one line per event. The format does not require the closing bracket, so the trace of a killed run opens too,
+    up to its last written round. :meth:`close` writes the bracket.
 
     Args:
-        path: replaced where it exists.
+        path: the file, replaced if it exists.
 
     Raises:
-        StorageError: it cannot be written; as does every later call.
+        StorageError: the file cannot be written; also raised by every later call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,12 +60,12 @@ class TraceFile:
 
 
 class Stopwatch:
-    """Reads the stages since it was read last. Without a trace, spans are forgotten then: memory does not grow with the rounds."""
+    """Measures the stages between two laps. Without a trace each lap discards its spans, so that memory does not grow with the rounds."""
 
     def __init__(self) -> None:
         self._trace: TraceFile | None = None
         self._since_s = perf_counter()
-        # What this process did before is no part of the run, but for its start, which happens once.
+        # Earlier spans do not belong to the run, except the start of the process, which happens once.
         self._before = [one for one in drain() if one.name == "start"]
 
     def __enter__(self) -> Self:
@@ -77,11 +77,11 @@ class Stopwatch:
             self._trace.close()
 
     def trace_to(self, path: Path) -> None:
-        """Put all spans into a trace file from now on, with those that have not been read yet."""
+        """Write all spans to a trace file from now on, including those since the last lap."""
         self._trace = TraceFile(path)
 
     def lap(self) -> Stages:
-        """Return the seconds per stage since the last call; those of the server add up to the time that has passed."""
+        """Return the seconds per stage since the last call; those of the server add up to the elapsed time."""
         spans, self._before = [*self._before, *drain()], []
         if self._trace is not None:
             self._trace.add(spans)
@@ -91,7 +91,7 @@ class Stopwatch:
 
 
 def stages_of(spans: Sequence[Span], since_s: float, now_s: float, thread: str = "") -> Stages:
-    """Return the stages of ``spans``; ``thread`` plays the rounds, and what it did in none of them since ``since_s`` is ``other``.
+    """Return the stages of ``spans``; ``thread`` runs the rounds, and its time outside spans since ``since_s`` is ``other``.
 
     >>> stages_of([Span("train", 1.0, 2.0), Span("checkpoint", 1.0, 0.5, thread="disk"), Span("train", 0.0, 3.0, worker=1)], 0.5, 3.5)
     {'server': {'train': 2.0, 'other': 1.0}, 'background': {'checkpoint': 0.5}, 'workers': {'1': {'train': 3.0}}}
@@ -106,7 +106,7 @@ def stages_of(spans: Sequence[Span], since_s: float, now_s: float, thread: str =
 
 
 def added(parts: Iterable[Mapping[str, Any]]) -> Stages:
-    """Return the sum of several stages, rounded to microseconds; parts of older versions of edgefl may be empty.
+    """Return the sum of several stages, rounded to microseconds.
 
     >>> added([{"server": {"train": 1.0}}, {}, {"server": {"select": 0.5, "train": 1.0}}])
     {'server': {'select': 0.5, 'train': 2.0}}

@@ -1,4 +1,4 @@
-"""Whether tensors hold numbers: asked of all that travels, and of all that is summed."""
+"""Whether tensors are finite: checked for everything that travels or is summed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Return whether all values are finite: if one is not, their sum is not; if the sum overflowed, each of them is looked at.
+    """Return whether all values are finite: if one is not, the sum is not; if the sum overflows, every value is checked.
 
     >>> import torch
     >>> is_finite(torch.tensor([3e38, 3e38])), is_finite(torch.tensor([1.0, float("nan")]))

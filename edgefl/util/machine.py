@@ -1,4 +1,4 @@
-"""What this computer is: its processor, how many threads it has for us, its memory, and what else it is doing."""
+"""This computer: its processor, its usable threads, its memory, and the load of other programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROCESSORS = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Machine:
-    """A computer as a profile names it: no host name, no path, no serial number. ``threads``: the cores that this process may use."""
+    """A computer as a profile describes it, without host name, path or serial number. ``threads``: the cores that this process may use."""
 
     processor: str
     system: str
@@ -29,7 +29,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Return what this computer is now."""
+    """Return this computer as it is now."""
     memory = psutil.virtual_memory()
     limit = _container_limit(memory.total)
     return Machine(
@@ -43,13 +43,13 @@ def this_machine() -> Machine:
 
 
 class Others:
-    """How much of this computer other programs take, from when this is made to when it is asked."""
+    """The load of other programs since this object was made."""
 
     def __init__(self) -> None:
         self._start = self._now()
 
     def share(self) -> float:
-        """Return the share of all cores that was busy with something else than this process, in [0, 1]."""
+        """Return the share of all cores that other processes used, in [0, 1]."""
         elapsed, busy, own = (now - start for now, start in zip(self._now(), self._start, strict=True))
         cores = psutil.cpu_count() or 1
         return min(1.0, max(0.0, (busy - own) / (elapsed * cores))) if elapsed > 0 else 0.0
@@ -57,19 +57,19 @@ class Others:
     @staticmethod
     def _now() -> tuple[float, float, float]:
         times = psutil.cpu_times()
-        # A guest's time is in the user's already; waiting for a disk leaves the core free.
+        # A guest's time is part of the user's; waiting for a disk leaves the core free.
         busy = sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
         return time.perf_counter(), busy, time.process_time()
 
 
 def usable_threads() -> int:
-    """Return the cores that this process may use: two threads of one core share its arithmetic, and count once."""
+    """Return the cores that this process may use; two threads of one core count once, because they share its arithmetic."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
 
 
 def processor_name() -> str:
-    """Return the board's or the processor's name, as the system has it."""
+    """Return the board's or the processor's name, as the system reports it."""
     name = ""
     if _MODEL.is_file():
         name = _MODEL.read_text(encoding="utf-8", errors="replace").rstrip("\0")
@@ -84,7 +84,7 @@ def processor_name() -> str:
 
 
 def _container_limit(total_bytes: int) -> int:
-    """Return the memory that a container may hold, or all of it."""
+    """Return the memory limit of the container, or all memory."""
     try:
         return int(_LIMIT.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # no such file, or the word "max"
@@ -95,5 +95,5 @@ def _has_battery() -> bool:
     sensors = getattr(psutil, "sensors_battery", None)
     try:
         return sensors is not None and sensors() is not None
-    except (OSError, RuntimeError):  # what some boards answer
+    except (OSError, RuntimeError):  # some boards raise this
         return False

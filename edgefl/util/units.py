@@ -1,4 +1,4 @@
-"""Numbers as people read them: decimal prefixes, three significant figures, the unit always written.
+"""Numbers for people: decimal prefixes, three significant figures, always with the unit.
 
 Bytes are decimal (1 kB = 1,000 B) everywhere, memory included, so that the figures of one report can be compared.
 """
@@ -70,7 +70,7 @@ def human_bytes(value: float | None) -> str:
 
 
 def human_seconds(value: float | None) -> str:
-    """Return a duration in seconds in the units that a clock would use; ``None`` becomes a dash.
+    """Return a duration in seconds in the units of a clock; ``None`` becomes a dash.
 
     Raises:
         InputError: the value is negative or not finite.
@@ -123,7 +123,7 @@ def human_percent(share: float | None) -> str:
 
 
 def human_difference(predicted: float, measured: float | None) -> str:
-    """Return by how much a prediction is over (+) or under (−) what was measured; a dash when nothing was.
+    """Return by how much a prediction is above (+) or below (−) a measurement; a dash without a measurement.
 
     >>> human_difference(103, 100), human_difference(99, 100), human_difference(5, 5), human_difference(5, None)
     ('+3.0 %', '−1.0 %', '0 %', '–')

@@ -121,10 +121,10 @@ def test_only_the_chosen_layers_are_multiplied_out_and_hooks_stay():
 
 
 def test_a_kind_is_registered_once_and_an_unknown_one_is_refused():
-    with pytest.raises(ConfigError, match="LowRankLinear: how it is multiplied out is registered already"):
+    with pytest.raises(ConfigError, match="LowRankLinear: a function that composes it is registered already"):
         composes(LowRankLinear)(lambda layer: nn.Identity())
     with pytest.raises(
-        ConfigError, match="Linear is no factorized layer that can be multiplied out; known: Composed, ComposedConv2d"
+        ConfigError, match="Linear is not a factorized layer that can be composed; known: Composed, ComposedConv2d"
     ):
         plain_layer(nn.Linear(2, 2))
 

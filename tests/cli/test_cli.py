@@ -49,6 +49,12 @@ def test_help_shows_each_example_on_a_line_of_its_own(name):
     assert not any(line.count("edgefl ") > 1 and line.strip().startswith("edgefl ") for line in text.splitlines())
 
 
+@pytest.mark.parametrize("arguments", [[], *([name] for name in group.list_commands(None))], ids=str)
+def test_help_fits_a_terminal_of_80_columns(arguments):
+    text = CliRunner().invoke(group, [*arguments, "--help"], terminal_width=80, max_content_width=80).output
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_a_reader_that_leaves_is_no_failure(monkeypatch):
     def leave(*_, **__):
         raise SystemExit(1)  # what rich does when the pipe is broken
@@ -130,7 +136,7 @@ def test_help_shows_the_default_of_every_key(key: str) -> None:
     shown = str(option.help).rpartition("[")[2]  # type: ignore[attr-defined]
     if default is not None and key != "method_options":
         listed = ",".join(default) if isinstance(default, tuple) else default
-        plain = {"permute_labels": "no", "dynamic_devices": "static", "eligible_when": "all three"}.get(key, listed)
+        plain = {"permute_labels": "no", "dynamic_devices": "static"}.get(key, listed)
         assert shown == f"{plain:g}]" if isinstance(default, float) else shown == f"{plain}]"
 
 
@@ -138,8 +144,8 @@ def test_help_groups_the_flags_in_the_order_of_a_run() -> None:
     text = invoked("simulate", "--help").output
     headings = [line.rstrip(":") for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
-        "What is trained, and for whom", "Who holds which data", "Rounds and chance", "Tiers", "Training on a client",
-        "The server, and what travels", "The fleet", "This computer", "This command",
+        "Method, model and data set", "Clients and their data", "Rounds and evaluation", "Tiers", "Training on a client",
+        "Server and codec", "Fleet and conditions", "This computer", "This command",
     ]  # fmt: skip
     assert "a+b" in text
 

@@ -23,7 +23,8 @@ from edgefl.client.loop import optimizer_of, train
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.training import Training
 from edgefl.errors import AggregationError
-from edgefl.methods.base import GlobalState, Method, create
+from edgefl.methods.base import Method, create
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.planning.tier_costs import tier_cost

@@ -71,11 +71,11 @@ def test_a_step_on_halves_of_its_batch_counts_in_full(batch_size):
     """Per-FedAvg takes a gradient of one half and then one of the other: an odd batch has one sample in both."""
     (one,), (both,) = (profile(ARCHITECTURE.model, (1, 8, 8), method=m, batch_size=batch_size) for m in ("fedavg", "per-fedavg"))
     twice = batch_size % 2
-    assert both["macs_train_step"] * batch_size == one["macs_train_step"] * (batch_size + twice)
-    assert both["uncounted_ops"] == []
+    assert both.macs_train_step * batch_size == one.macs_train_step * (batch_size + twice)
+    assert both.uncounted_ops == ()
     # The inner gradient is part of the loss, and still a backward pass.
     for key in ("macs_forward", "macs_backward_input", "macs_backward_weight", "macs_inference"):
-        assert both[key] == one[key], key
+        assert getattr(both, key) == getattr(one, key), key
 
 
 def test_distillation_trains_two_networks_and_deploys_one():
@@ -90,10 +90,10 @@ def test_distillation_trains_two_networks_and_deploys_one():
 
 def test_a_profile_gives_a_method_its_tiers_and_lists_what_goes_up():
     rows = profile("cnn-digits", (1, 8, 8), method="splitmix", tiers=(1.0, 0.125))
-    assert rows[0]["params"] == 8 * rows[1]["params"]
+    assert rows[0].params == 8 * rows[1].params
     (row,) = profile("cnn-digits", (1, 8, 8), method="factorized-fl")
-    up = {tensor["name"] for tensor in row["tensors"] if tensor["upload_bytes"]}
-    down = {tensor["name"] for tensor in row["tensors"] if tensor["download_bytes"]}
+    up = {tensor.name for tensor in row.tensors if tensor.upload_bytes}
+    down = {tensor.name for tensor in row.tensors if tensor.download_bytes}
     assert up - down == {"conv3.v"}
     for way, header in (("download_bytes", "header_bytes"), ("upload_bytes", "upload_header_bytes")):
-        assert sum(tensor[way] for tensor in row["tensors"]) + row[header] == row[way]
+        assert sum(getattr(tensor, way) for tensor in row.tensors) + getattr(row, header) == getattr(row, way)

@@ -116,7 +116,7 @@ def test_parse_suggests_the_nearest_kind(spec, kind):
     [
         (31, Iid(), "31 clients cannot share 30 samples"),
         (2, Classes(4), "the data have only 3 classes"),
-        (1, Classes(2), "1 clients × 2 classes leave some of the 3 classes to nobody"),
+        (1, Classes(2), "1 clients × 2 classes leave some of the 3 classes without a client"),
         (30, Classes(3), "has 10 samples for 30 clients"),
     ],
 )
@@ -164,7 +164,7 @@ def test_more_clients_than_owners():
 
 def test_nobody_owns_anything():
     with pytest.raises(
-        ConfigError, match="partition: natural needs samples that belong to somebody; data sets that have them: shakespeare"
+        ConfigError, match="partition: natural needs samples with owners; data sets that have owners: shakespeare"
     ):
         split(np.zeros(30, np.int64), 4, Natural(), np.random.default_rng(0))
 

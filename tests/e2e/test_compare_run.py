@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import shutil
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+from command import edgefl
 
-import edgefl
-from edgefl import RunConfig
+from edgefl import RunConfig, compare
 from edgefl.errors import CheckpointError
 
 SMALL = RunConfig(rounds=2, clients=4, per_round=3, local_epochs=1, model="mlp", data_share=0.3, tiers=(1.0, 0.5))
@@ -24,13 +24,11 @@ class StopError(Exception):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    return edgefl.compare(METHODS, SMALL, tmp_path_factory.mktemp("finished") / "c", seeds=SEEDS)
+    return compare(METHODS, SMALL, tmp_path_factory.mktemp("finished") / "c", seeds=SEEDS)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "edgefl.cli.main", "compare", *arguments], capture_output=True, text=True, check=False
-    )
+def run(*arguments: str) -> CompletedProcess[str]:
+    return edgefl("compare", *arguments)
 
 
 def lines_of(folder: Path) -> list[dict[str, object]]:
@@ -57,19 +55,19 @@ def test_the_runs_are_of_the_same_clients(finished):
 
 
 def test_its_figures_are_those_of_the_runs(finished):
-    assert json.loads((finished.folder / "compare.json").read_text()) == finished.summary
+    assert json.loads((finished.folder / "compare.json").read_text()) == finished.to_dict()
     for row in finished.methods:
-        homes = [finished.folder / row["label"] / f"seed-{seed}" for seed in SEEDS]
+        homes = [finished.folder / row.label / f"seed-{seed}" for seed in SEEDS]
         summaries = [json.loads((home / "summary.json").read_text()) for home in homes]
-        assert row["seeds"] == list(SEEDS)
-        assert row["accuracy"]["values"] == [summary["global_accuracy"] for summary in summaries]
+        assert row.seeds == SEEDS
+        assert row.accuracy.values == tuple(summary["global_accuracy"] for summary in summaries)
         sent = [summary["download_bytes"] + summary["upload_bytes"] for summary in summaries]
-        assert row["bytes"]["values"] == sent
-        assert row["curve"][-1]["bytes"] == row["bytes"]["mean"] == sum(sent) / 2
+        assert row.bytes.values == tuple(sent)
+        assert row.curve[-1].bytes == row.bytes.mean == sum(sent) / 2
         for key in ("macs", "simulated_s", "energy_j"):
-            assert row[key]["values"] == pytest.approx([summary[key] for summary in summaries])
-        assert row["to_target"]["round"] in (1, 2)
-    assert [row["tiers"] for row in finished.methods] == [[1], [0.5]]
+            assert getattr(row, key).values == pytest.approx(tuple(summary[key] for summary in summaries))
+        assert row.to_target.round in (1, 2)
+    assert [row.tiers for row in finished.methods] == [(1,), (0.5,)]
 
 
 def test_a_stopped_comparison_goes_on_to_the_same_bits_and_complete_runs_are_left_alone(finished, tmp_path):
@@ -81,7 +79,7 @@ def test_a_stopped_comparison_goes_on_to_the_same_bits_and_complete_runs_are_lef
             raise StopError
 
     with pytest.raises(StopError):
-        edgefl.compare(METHODS, SMALL, tmp_path / "c", seeds=SEEDS, on_round=stop)
+        compare(METHODS, SMALL, tmp_path / "c", seeds=SEEDS, on_round=stop)
     first = tmp_path / "c" / METHODS[0] / "seed-0" / "summary.json"
     before = first.stat().st_mtime_ns
     result = run("--out", str(tmp_path / "c"), "--resume", "--json")
@@ -90,26 +88,24 @@ def test_a_stopped_comparison_goes_on_to_the_same_bits_and_complete_runs_are_lef
     assert "heterofl@1, seed 0: " in result.stderr
     resumed = json.loads(result.stdout)
     for row, twin in zip(resumed["methods"], finished.methods, strict=True):
-        assert {**row, "host_s": None} == {**twin, "host_s": None}
+        assert {**row, "host_s": None} == {**twin.to_dict(), "host_s": None}
 
 
 def test_a_method_may_be_added_to_a_finished_comparison(finished, tmp_path):
-    import shutil
-
     shutil.copytree(finished.folder, tmp_path / "c")
-    more = edgefl.compare((*METHODS, "fedavg@1"), SMALL, tmp_path / "c", seeds=(0, 1), resume=True)
-    assert [row["label"] for row in more.methods] == [*METHODS, "fedavg@1"]
-    assert more.methods[0]["curve"] == finished.methods[0]["curve"]
+    more = compare((*METHODS, "fedavg@1"), SMALL, tmp_path / "c", seeds=(0, 1), resume=True)
+    assert [row.label for row in more.methods] == [*METHODS, "fedavg@1"]
+    assert more.methods[0].curve == finished.methods[0].curve
 
 
 def test_another_configuration_or_a_folder_in_use_is_refused_before_any_run(finished):
     with pytest.raises(CheckpointError, match="exists and is not an empty folder; give another --out, or --resume"):
-        edgefl.compare(METHODS, SMALL, finished.folder, seeds=SEEDS)
+        compare(METHODS, SMALL, finished.folder, seeds=SEEDS)
     changed = SMALL.model_copy(update={"lr": 0.1})
     with pytest.raises(
         CheckpointError, match=r"heterofl@1/seed-0: cannot resume with another configuration: lr was 0\.05, now 0\.1"
     ):
-        edgefl.compare(METHODS, changed, finished.folder, seeds=SEEDS, resume=True)
+        compare(METHODS, changed, finished.folder, seeds=SEEDS, resume=True)
     assert run("--methods=fedavg", "--out", str(finished.folder)).returncode == 2
 
 

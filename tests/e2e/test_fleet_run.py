@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import edgefl
 from pages import Page
 
 from edgefl import RunConfig, export, simulate
@@ -75,11 +76,6 @@ def sessions_of(folder: Path) -> list[dict[str, Any]]:
 
 def model_of(folder: Path) -> str:
     return sha256((folder / "model.safetensors").read_bytes())
-
-
-def edgefl(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edgefl.cli.main", *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def flags_of(values: dict[str, Any]) -> list[str]:
@@ -226,7 +222,10 @@ def test_nor_do_those_of_asynchronous_rounds(tmp_path: Path) -> None:
     plain = stopped_after(RunConfig.of(values), tmp_path / "inline", last)
     assert len({session["status"] for session in sessions_of(plain)}) > 2
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
-    done = edgefl("simulate", *flags_of({**values, "workers": 2}), "--out", str(tmp_path / "pool"), env=environment)
+    command = [sys.executable, "-m", "edgefl.cli.main", "simulate", *flags_of({**values, "workers": 2})]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "pool")], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert lines_of(tmp_path / "pool") == lines_of(plain)
     assert checkpoint_of(tmp_path / "pool", last).name == checkpoint_of(plain, last).name

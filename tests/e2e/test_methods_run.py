@@ -61,15 +61,18 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_comes_to_its_end(name: str, 
     (last,) = (whole / "checkpoints").glob("round-000002-*")
     kept, model = of_file(last), of_file(result.folder / "model.safetensors")
     assert (kept.round, kept.clock_s, kept.options, kept.clients) == (model.round, model.clock_s, model.options, model.clients)
-    assert kept.model.tensors.keys() == model.model.tensors.keys()
-    assert all(torch.equal(tensor, model.model.tensors[key]) for key, tensor in kept.model.tensors.items())
+    parts, others = kept.model.parts(), model.model.parts()
+    assert parts.keys() == others.keys()
+    for part, tensors in parts.items():
+        assert tensors.keys() == others[part].keys()
+        assert all(torch.equal(tensor, others[part][key]) for key, tensor in tensors.items())
 
     outcomes = [client["status"] for line in lines for client in line["clients"]]
     assert "trained" in outcomes
     assert "diverged" not in outcomes
     assert 0 <= result.global_accuracy <= 1
     assert result.summary["accuracy_of"] == ("clients" if create(name).personalised else "global")
-    verified, labels = verify(result.folder / "bundle"), [f"{row['tier']:g}" for row in result.tiers]
+    verified, labels = verify(result.folder / "bundle"), [f"{row.tier:g}" for row in result.tiers]
     assert list(verified.max_abs_errors) == list(verified.max_loss_errors) == labels
     assert name in Page((result.folder / "report.html").read_text(encoding="utf-8")).headings[0][1]
 

@@ -51,7 +51,7 @@ def test_the_report_has_onnxruntimes_memory_beside_the_predicted(both: dict[str,
         page = Page((result.folder / "report.html").read_text(encoding="utf-8"))
         assert "activations of a training step, in onnxruntime" in page.text
         for row in result.tiers:
-            assert row["measured_peak_activation_bytes_onnx"] > 0.5 * row["peak_activation_bytes_training"]
+            assert row.measured_peak_activation_bytes_onnx > 0.5 * row.peak_activation_bytes_training
 
 
 def test_the_same_seed_gives_the_same_bits_by_one_worker_or_two(tmp_path: Path) -> None:

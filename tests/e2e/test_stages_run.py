@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from command import edgefl
 
 from edgefl import RunConfig, simulate
 from edgefl.errors import StorageError
 from edgefl.report import html
-from edgefl.report.schema import read_rounds, read_summary
+from edgefl.report.run_rows import read_rounds, read_summary
 from edgefl.rng import generator
 from edgefl.server import checkpoint
 
@@ -169,8 +170,7 @@ def test_a_trace_that_cannot_be_written_ends_the_run_which_can_be_resumed(tmp_pa
     ],
 )
 def test_a_wrong_place_for_a_trace_is_refused_before_anything_is_written(flags, message, tmp_path):
-    command = [sys.executable, "-m", "edgefl.cli.main", "simulate", "--out", "run", *flags]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    found = edgefl("simulate", "--out", "run", *flags, cwd=tmp_path)
     assert found.returncode == 2
     assert message in found.stderr
     assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,8 @@ from edgefl import RunConfig, simulate
 from edgefl.factor import subspace
 from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors, counted, factorize, singular_values, truncated
-from edgefl.methods.base import GlobalState, create
+from edgefl.methods.base import create
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import RoundRecord, Tier, Update
 from edgefl.rng import generator

@@ -36,7 +36,7 @@ def row_of(network, inputs, **options):
     """Return the one row of a network, whose layers must sum to its totals and whose split to its peak."""
     (row,) = profile(network, inputs, **options)
     for column, total in SUMMED.items():
-        assert sum(layer[column] for layer in row["layers"]) == row[total], column
+        assert sum(getattr(layer, column) for layer in row.layers) == getattr(row, total), column
     held = (
         "parameter_bytes",
         "buffer_bytes",
@@ -45,12 +45,12 @@ def row_of(network, inputs, **options):
         "peak_saved_bytes",
         "peak_temporary_bytes",
     )
-    assert sum(row[part] for part in held) == row["training_memory_bytes"]
+    assert sum(getattr(row, part) for part in held) == row.training_memory_bytes
     return row
 
 
 def macs(row):
-    return row["macs_forward"], row["macs_backward_input"], row["macs_backward_weight"]
+    return row.macs_forward, row.macs_backward_input, row.macs_backward_weight
 
 
 # Kind, its class by dimensions, a sample's shape behind the stem, options, positions of one side, and weights that meet each of them.
@@ -77,9 +77,9 @@ def test_a_convolution_in_any_dimension(kind, batch_size):
     row = row_of(network, (2, *sides), batch_size=batch_size)
     front = math.prod(sides) * 2 * 4
     assert macs(row) == (front + positions * weights, positions * weights, front + positions * weights)
-    assert row["params"] == 2 * 4 + weights + 6
-    assert row["macs_compose"] == 0
-    assert row["uncounted_ops"] == []
+    assert row.params == 2 * 4 + weights + 6
+    assert row.macs_compose == 0
+    assert row.uncounted_ops == ()
 
 
 class Recurrent(nn.Module):
@@ -103,12 +103,12 @@ def test_a_recurrent_layer(kind, gates):
     for batch_size in (1, 3):
         row = row_of(lambda: Recurrent(kind), IDS, batch_size=batch_size)
         assert macs(row) == (steps + head, steps + head - unneeded, steps + head)
-    assert row["params"] == WORDS * 8 + gates * 16 * (8 + 16 + 2) + head + CLASSES
+    assert row.params == WORDS * 8 + gates * 16 * (8 + 16 + 2) + head + CLASSES
 
 
 def test_a_second_recurrent_layer_reads_both_directions_of_the_first():
     row = row_of(lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), IDS)
-    assert row["macs_forward"] == TOKENS * 2 * 4 * 16 * ((8 + 16) + (32 + 16)) + 32 * CLASSES
+    assert row.macs_forward == TOKENS * 2 * 4 * 16 * ((8 + 16) + (32 + 16)) + 32 * CLASSES
 
 
 class Attention(nn.Module):
@@ -161,9 +161,9 @@ def test_a_tied_embedding_is_one_parameter_and_two_layers():
             return self.head(self.mid(self.embedding(ids)))
 
     row = row_of(Tied, IDS)
-    assert row["params"] == WORDS * 8 + 8 * 8 + 8
-    assert row["macs_forward"] == TOKENS * (8 * 8 + 8 * WORDS)
-    assert row["gradient_bytes"] == 4 * row["params"]
+    assert row.params == WORDS * 8 + 8 * 8 + 8
+    assert row.macs_forward == TOKENS * (8 * 8 + 8 * WORDS)
+    assert row.gradient_bytes == 4 * row.params
 
 
 def test_branches_and_frozen_layers_cost_only_the_gradients_that_are_needed():
@@ -179,8 +179,8 @@ def test_branches_and_frozen_layers_cost_only_the_gradients_that_are_needed():
 
     row = row_of(Branches, (6,))
     assert macs(row) == (48 + 24 + 24, 24 + 24, 48 + 24)
-    assert row["gradient_bytes"] == 4 * (48 + 8 + 24 + 3)
-    assert row["params"] == 48 + 8 + 2 * (24 + 3)
+    assert row.gradient_bytes == 4 * (48 + 8 + 24 + 3)
+    assert row.params == 48 + 8 + 2 * (24 + 3)
 
 
 def test_einsum_counts_the_products_that_it_becomes():
@@ -206,11 +206,11 @@ def test_a_parametrized_weight_is_work_per_step_and_no_macs():
         return network
 
     bare, row = row_of(plain, (2, 8, 8)), row_of(normed, (2, 8, 8))
-    assert row["uncounted_ops"] == []
+    assert row.uncounted_ops == ()
     assert macs(row) == macs(bare)
-    assert row["params"] == bare["params"] + 6  # one length per filter
+    assert row.params == bare.params + 6  # one length per filter
     # The weight is made once and its gradient taken apart once; the update goes through six lengths more.
-    assert row["elementwise_ops_step"] - bare["elementwise_ops_step"] >= 2 * 6 * 4 * 9
+    assert row.elementwise_ops_step - bare.elementwise_ops_step >= 2 * 6 * 4 * 9
 
 
 def test_checkpointing_computes_again_and_keeps_less():
@@ -228,20 +228,20 @@ def test_checkpointing_computes_again_and_keeps_less():
 
     kept, again = (row_of(lambda a=a: Network(a), (8,), batch_size=512) for a in (False, True))
     product = 64 * 256
-    assert again["macs_forward"] == kept["macs_forward"] == 8 * 64 + 2 * 2 * product + 64 * 3
+    assert again.macs_forward == kept.macs_forward == 8 * 64 + 2 * 2 * product + 64 * 3
     # Only what the backward pass reads is made again: of each block the first product's result, not the second's.
     assert sum(macs(again)[1:]) == sum(macs(kept)[1:]) + 2 * product
     # At the peak one block's 256 values a sample are alive, and not both blocks'.
-    assert again["peak_saved_bytes"] <= kept["peak_saved_bytes"] - 512 * 2 * 256 * 4
-    assert again["training_memory_bytes"] < kept["training_memory_bytes"]
+    assert again.peak_saved_bytes <= kept.peak_saved_bytes - 512 * 2 * 256 * 4
+    assert again.training_memory_bytes < kept.training_memory_bytes
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_batch_norm_with_running_statistics_at_any_batch(batch_size):
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
     row = row_of(network, (3, 8, 8), batch_size=batch_size)
-    assert row["macs_forward"] == 36 * 8 * 27 + 32
-    assert row["buffer_bytes"] == 4 * (8 + 8) + 8  # mean, variance, and a counter of int64
+    assert row.macs_forward == 36 * 8 * 27 + 32
+    assert row.buffer_bytes == 4 * (8 + 8) + 8  # mean, variance, and a counter of int64
 
 
 # What works value by value or moves values, by layers of torch.nn.functional whose operations have names of their own.
@@ -272,9 +272,9 @@ def test_a_layer_without_products_counts_no_macs_and_is_in_a_table(kind):
             return apply(x * self.scale)
 
     row = row_of(Network, shape, batch_size=4)
-    assert row["uncounted_ops"] == []
-    assert row["macs_train_step"] == 0
-    assert row["elementwise_ops"] >= math.prod(shape)
+    assert row.uncounted_ops == ()
+    assert row.macs_train_step == 0
+    assert row.elementwise_ops >= math.prod(shape)
 
 
 def test_an_embedding_bag_looks_up():
@@ -287,7 +287,7 @@ def test_an_embedding_bag_looks_up():
             return self.head(self.bag(ids))
 
     row = row_of(Bag, IDS)
-    assert row["uncounted_ops"] == []
+    assert row.uncounted_ops == ()
     assert macs(row) == (24, 24, 24)
 
 

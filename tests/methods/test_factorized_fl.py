@@ -75,7 +75,7 @@ def test_first_factors_keep_the_size_of_the_dense_weight_and_are_balanced(shape,
 
 def test_a_weight_of_zeros_has_factors_of_zeros_and_a_padded_convolution_stays_dense():
     assert all(not part.any() for part in first_factors(torch.zeros(3, 2, 3, 3)))
-    with pytest.raises(ConfigError, match="pads with anything but zeros stays dense"):
+    with pytest.raises(ConfigError, match="only convolutions that pad with zeros can have rank-1 weights"):
         rank_one(nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"))
 
 
@@ -215,14 +215,16 @@ def test_similar_clients_are_averaged_and_others_left_out():
 def test_a_stored_state_fits_or_says_why_not(name):
     method = create(name)
     first, state, _ = answered(method, clients=(3, 12))
-    assert method.fits(first, first.tensors) == ""
-    assert method.fits(first, state.tensors) == ""
-    short = {n: t for n, t in state.tensors.items() if n != "client/12/conv1.u"}
+    assert method.fits(first, first) == ""
+    assert method.fits(first, state) == ""
+    twelfth = {n: t for n, t in state.clients[12].items() if n != "conv1.u"}
+    short = state.replace(state.tensors, clients={**state.clients, 12: twelfth})
     assert "client 12 is of another model (conv1.u is missing" in method.fits(first, short)
-    wrong = {**state.tensors, "client/3/conv1.u": torch.zeros(4)}
+    wrong = state.replace(state.tensors, clients={**state.clients, 3: {**state.clients[3], "conv1.u": torch.zeros(4)}})
     assert "client 3 is of another model (conv1.u has shape (4,), expected (9,))" in method.fits(first, wrong)
-    assert method.fits(first, {**state.tensors, "client/x/conv1.u": torch.zeros(9)}) == "client/x/conv1.u names no client"
-    assert "another model" in method.fits(first, answered(method, MLP)[1].tensors)
+    with pytest.raises(ValueError, match="^'client x' is no part of a server's state$"):
+        first.of_parts({**state.parts(), "client x": {"conv1.u": torch.zeros(9)}})
+    assert "another model" in method.fits(first, answered(method, MLP)[1])
 
 
 def test_a_deployed_client_has_its_own_tensors_and_mu_without_small_entries():

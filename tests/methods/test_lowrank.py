@@ -151,8 +151,8 @@ def test_pufferfish_switches_once_and_says_so_in_its_options():
     # A run that is resumed makes the method again from its options, and finds its own first state to fit.
     again = create("pufferfish", switched.config.model_dump())
     first = again.init(DIGITS, (tier,), generator(0, "init"))
-    assert again.fits(first, factors.tensors) == ""
-    assert again.fits(first, state.tensors)
+    assert again.fits(first, factors) == ""
+    assert again.fits(first, state)
 
 
 def test_pufferfish_keeps_what_the_rank_can_hold():

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from edgefl.errors import ConfigError, UnknownNameError
-from edgefl.methods.base import create, masked_cross_entropy
+from edgefl.methods.base import create
+from edgefl.methods.losses import masked_cross_entropy
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update

@@ -55,14 +55,21 @@ def fomo(clients=(0, 1, 2, 3, 4), **options):
 
 
 def senders(submodel, models):
-    return [submodel.places[f"model{slot}.fc.bias"].target for slot in range(models)]
+    places = [submodel.places[f"model{slot}.fc.bias"] for slot in range(models)]
+    assert {place.target for place in places} == {"fc.bias"}
+    return [place.client for place in places]
+
+
+def remembering(state, client, **tensors):
+    """The state in which ``tensors`` are what the server remembers of ``client`` besides or instead."""
+    return state.replace(state.tensors, clients={**state.clients, client: {**state.clients.get(client, {}), **tensors}})
 
 
 def test_fedfomo_fills_slots_without_another_client_with_the_mean_model():
     method, first, state = fomo((0, 1), models=3)
-    assert senders(method.submodel(first, TIER, generator(0), 0), 3) == ["fc.bias"] * 3
+    assert senders(method.submodel(first, TIER, generator(0), 0), 3) == [None] * 3
     submodel = method.submodel(state, TIER, generator(0), 0)
-    assert senders(submodel, 3) == ["client/1/fc.bias", "fc.bias", "fc.bias"]
+    assert senders(submodel, 3) == [1, None, None]
     assert submodel.tensors["model0.fc.bias"].tolist() == [1.0] * 4
     assert submodel.tensors["model2.fc.bias"].tolist() == [0.5] * 4
     assert payload_bytes(method.shapes(CNN, TIER)) > 2.9 * payload_bytes(create("fedavg").shapes(CNN, TIER))
@@ -71,9 +78,9 @@ def test_fedfomo_fills_slots_without_another_client_with_the_mean_model():
 def test_fedfomo_sends_the_models_of_the_largest_affinity():
     method, _, state = fomo(models=2, epsilon=0.0)
     affinity = torch.tensor([9.0, 0.0, -1.0, 0.4, 0.2])
-    state = state.replace({**state.tensors, "client/0/affinity": affinity})
+    state = remembering(state, 0, affinity=affinity)
     for seed in range(5):
-        assert senders(method.submodel(state, TIER, generator(seed), 0), 2) == ["client/3/fc.bias", "client/4/fc.bias"]
+        assert senders(method.submodel(state, TIER, generator(seed), 0), 2) == [3, 4]
 
 
 def test_fedfomo_ties_are_broken_at_random_and_exploring_ends_with_epsilon():
@@ -81,11 +88,11 @@ def test_fedfomo_ties_are_broken_at_random_and_exploring_ends_with_epsilon():
     affinity = torch.tensor([0.0, 5.0])
     drawn = {}
     for rounds in (0.0, 2.0):
-        told = state.replace({**state.tensors, "client/0/affinity": affinity, "client/0/rounds": torch.tensor(rounds)})
+        told = remembering(state, 0, affinity=affinity, rounds=torch.tensor(rounds))
         drawn[rounds] = {senders(method.submodel(told, TIER, generator(seed), 0), 1)[0] for seed in range(40)}
-    assert drawn[0.0] == {f"client/{n}/fc.bias" for n in (1, 2, 3, 4)}
-    assert drawn[2.0] == {"client/1/fc.bias"}
-    same = state.replace({**state.tensors, "client/0/affinity": torch.zeros(0), "client/0/rounds": torch.tensor(2.0)})
+    assert drawn[0.0] == {1, 2, 3, 4}
+    assert drawn[2.0] == {1}
+    same = remembering(state, 0, affinity=torch.zeros(0), rounds=torch.tensor(2.0))
     assert len({senders(method.submodel(same, TIER, generator(seed), 0), 1)[0] for seed in range(40)}) == 4
 
 
@@ -124,19 +131,19 @@ def test_fedfomo_keeps_and_deploys_the_clients_own_model():
 
 
 @pytest.mark.parametrize(
-    ("extra", "message"),
+    ("change", "message"),
     [
-        ({"client/2/affinity": torch.zeros(3, 3)}, "client 2 is of another model .affinity has shape"),
-        ({"client/9/rounds": torch.tensor(1.0)}, "client 9 is of another model .affinity is missing"),
-        ({"fc.bias": torch.zeros(9)}, "another model"),
+        (lambda state: remembering(state, 2, affinity=torch.zeros(3, 3)), "client 2 is of another model .affinity has shape"),
+        (lambda state: remembering(state, 9, rounds=torch.tensor(1.0)), "client 9 is of another model .affinity is missing"),
+        (lambda state: state.replace({**state.tensors, "fc.bias": torch.zeros(9)}), "another model"),
     ],
 )
-def test_fedfomo_states_that_do_not_fit_say_why(extra, message):
+def test_fedfomo_states_that_do_not_fit_say_why(change, message):
     import re
 
     method, first, state = fomo()
-    assert method.fits(first, state.tensors) == ""
-    assert re.search(message, method.fits(first, {**state.tensors, **extra}))
+    assert method.fits(first, state) == ""
+    assert re.search(message, method.fits(first, change(state)))
 
 
 def test_fedfomo_alone_is_refused():
@@ -184,9 +191,9 @@ def test_clusters_split_again_and_get_numbers_of_their_own():
     state = method.aggregate(state, answers(method, state, {0: 1.0, 1: -1.0, 2: 1.0, 3: -1.0}))
     assert method.observe(state, []) == {"clusters": [2, 1, 1, 1]}
     # Client 4 was not seen: it stays with the cluster's number. Equal groups: the smallest client's keeps it.
-    where = {client: int(state.tensors[f"client/{client}/cluster"]) for client in range(5)}
+    where = {client: int(state.clients[client]["cluster"]) for client in range(5)}
     assert where == {0: 0, 1: 2, 2: 1, 3: 3, 4: 0}
-    assert method.fits(first, state.tensors) == ""
+    assert method.fits(first, state) == ""
 
 
 def test_client_updates_of_zero_do_not_split_a_cluster_by_accident():
@@ -200,12 +207,15 @@ def test_client_updates_of_zero_do_not_split_a_cluster_by_accident():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: {**t, "client/0/cluster": torch.tensor(5.0)}, "clients in cluster 5, which is none of its 2"),
-        (lambda t: {n.replace("cluster1.", "cluster3."): v for n, v in t.items()}, "another model"),
-        (lambda t: {n: v for n, v in t.items() if n != "cluster1.fc.bias"}, "another model"),
+        (lambda state: remembering(state, 0, cluster=torch.tensor(5.0)), "clients in cluster 5, which is none of its 2"),
+        (lambda state: state.replace(state.tensors, clusters={3: state.clusters[1]}), "clusters are numbered 3, expected 1 to 1"),
+        (
+            lambda s: s.replace(s.tensors, clusters={1: {n: t for n, t in s.clusters[1].items() if n != "fc.bias"}}),
+            "another model",
+        ),
     ],
 )
 def test_clustered_states_that_do_not_fit_say_why(change, message):
     method, first, state = clusters({0: 1.0, 1: 1.0, 2: -1.0})
-    assert method.fits(first, first.tensors) == ""
-    assert message in method.fits(first, change(dict(state.tensors)))
+    assert method.fits(first, first) == ""
+    assert message in method.fits(first, change(state))

@@ -152,14 +152,14 @@ def test_attention_and_lstm_cost_the_same_in_the_exported_graph(kind, batch_size
     program = torch.onnx.export(build().eval(), (torch.zeros(batch_size, 16, 32),), dynamo=True, verbose=False)
     counted = count_macs(program.model_proto, batch_size)
     assert counted.uncounted_ops == ()
-    assert counted.total == batch_size * row["macs_forward"] == batch_size * macs
+    assert counted.total == batch_size * row.macs_forward == batch_size * macs
 
 
 def predicted_and_measured(kind: str, batch_size: int) -> tuple[int, int]:
     x = samples((16, 32), batch_size)
     (row,) = edgefl.profile(OWN[kind][0](), (16, 32), batch_size=batch_size)
     measured = predict_capped(own_graph(kind), x, batch_size=batch_size, memory_bytes=10**11).peak_activation_bytes
-    return row["peak_activation_bytes_inference"] - x.nbytes, measured
+    return row.peak_activation_bytes_inference - x.nbytes, measured
 
 
 @pytest.mark.parametrize("batch_size", BATCHES)

@@ -205,9 +205,9 @@ def test_the_smallest_plan_is_rank_1_everywhere_and_one_mac_less_fits_nothing():
 def test_the_same_plan_every_time_and_from_a_factory_as_from_a_module():
     network, shape = convolutional(6, 8)
     options = {"budget": Budget(macs_forward=9_000), "allocate": "spectral", "weights": network.state_dict()}
-    first = [planned.to_json() for planned in plan(network, shape, **options)]
-    assert [planned.to_json() for planned in plan(network, shape, **options)] == first
-    assert [planned.to_json() for planned in plan(lambda: convolutional(6, 8)[0], shape, **options)] == first
+    first = [planned.to_dict() for planned in plan(network, shape, **options)]
+    assert [planned.to_dict() for planned in plan(network, shape, **options)] == first
+    assert [planned.to_dict() for planned in plan(lambda: convolutional(6, 8)[0], shape, **options)] == first
 
 
 def test_heterofl_is_planned_by_its_widths():
@@ -346,8 +346,8 @@ def test_nothing_that_fits_is_status_3_with_the_smallest_need(edgefl):
     status, out, err = edgefl("--macs", "1k", "--upload", "1MB")
     assert (status, out) == (3, "")
     assert "no size of cnn-digits with fedhm fits; the smallest, ratio 0.001, needs" in err
-    assert f"macs_forward: needs {row['macs_forward']:,}, has 1,000 (too little)" in err
-    assert f"upload_bytes: needs {row['upload_bytes']:,}, has 1e+06\n" in err
+    assert f"macs_forward: needs {row.macs_forward:,}, has 1,000 (too little)" in err
+    assert f"upload_bytes: needs {row.upload_bytes:,}, has 1e+06\n" in err
     assert "give larger budgets, a smaller batch or micro-batch, or a smaller network" in err
 
 
@@ -432,7 +432,7 @@ def test_a_run_records_the_tiers_that_it_chose_and_resumes(tmp_path):
     config = RunConfig.of({**SMALL, "profile": "mixed"})
     result = simulate(config, folder)
     written = tomlkit.parse((folder / "config.toml").read_text())["tiers"]
-    assert written == [row["tier"] for row in result.tiers]
+    assert written == [row.tier for row in result.tiers]
     assert written
     assert all(isinstance(tier, float) and 0 < tier <= 1 for tier in written)
     model = (folder / "model.safetensors").read_bytes()
@@ -444,7 +444,7 @@ def test_a_run_records_the_tiers_that_it_chose_and_resumes(tmp_path):
 
 def test_a_method_of_one_size_takes_the_largest_that_every_class_can(tmp_path):
     config = RunConfig.of({**SMALL, "method": "fedavg", "profile": "mixed"})
-    assert [row["tier"] for row in simulate(config, tmp_path / "run").tiers] == [1]
+    assert [row.tier for row in simulate(config, tmp_path / "run").tiers] == [1]
 
 
 def test_relative_errors_spare_layers_with_small_weights():

@@ -126,7 +126,7 @@ def cli(monkeypatch, capsys):
 
 
 def test_a_network_is_found_by_its_import_path(here):
-    found = {name: profile(f"own_networks:{name}", (4,))[0]["params"] for name in ("factory", "Net", "instance", "rates")}
+    found = {name: profile(f"own_networks:{name}", (4,))[0].params for name in ("factory", "Net", "instance", "rates")}
     assert found == {"factory": 15, "Net": 15, "instance": 35, "rates": 20 + 15}
 
 
@@ -144,7 +144,7 @@ class Words(nn.Module):
 def test_several_inputs_are_shapes_texts_or_examples():
     ids, x = torch.ones(3, 9, dtype=torch.int64), torch.zeros(3, 6)
     shapes = profile(Words, {"ids": "int64:9", "x": (6,)}, batch_size=3)
-    assert shapes[0]["macs_forward"] == 30
+    assert shapes[0].macs_forward == 30
     for inputs in (["ids=int64:9", "x=6"], {"ids": ids, "x": x}):
         assert profile(Words, inputs, batch_size=3) == shapes
     # The batch of examples is the default one, and their order that of the arguments.
@@ -178,9 +178,9 @@ class Outputs(nn.Module):
 @pytest.mark.parametrize("form", OUTPUTS)
 def test_outputs_of_any_form_are_trained_and_held(form):
     (row,) = profile(Outputs(OUTPUTS[form]), (4,), batch_size=8)
-    assert row["macs_forward"] == row["macs_backward_weight"] == 4 * 5 + 4 * 6
+    assert row.macs_forward == row.macs_backward_weight == 4 * 5 + 4 * 6
     # Nothing of an inference goes before its end: the sample and both outputs.
-    assert row["peak_activation_bytes_inference"] == 8 * 4 * (4 + 5 + 6)
+    assert row.peak_activation_bytes_inference == 8 * 4 * (4 + 5 + 6)
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 2, 3)])
@@ -193,7 +193,7 @@ def test_outputs_of_more_dimensions_are_one_row_a_sample(shape):
         def forward(self, x):
             return self.layer(x).reshape(-1, *shape)
 
-    assert profile(Wide, (4,))[0]["macs_backward"] == 4 * int(np.prod(shape))
+    assert profile(Wide, (4,))[0].macs_backward == 4 * int(np.prod(shape))
 
 
 class Inverted(nn.Module):
@@ -247,9 +247,9 @@ COUNTS = ("macs_forward", "macs_backward_input", "macs_backward_weight", "macs_c
 @pytest.mark.parametrize("name", NETWORKS)
 def test_counts_per_sample_do_not_depend_on_the_batch(name):
     rows = [profile(*NETWORKS[name], batch_size=size)[0] for size in (1, 2, 7)]
-    assert len({tuple(row[key] for key in COUNTS) for row in rows}) == 1
+    assert len({tuple(getattr(row, key) for key in COUNTS) for row in rows}) == 1
     for row in rows:
-        assert row["macs_train_step"] == row["batch_size"] * (row["macs_forward"] + row["macs_backward"])
+        assert row.macs_train_step == row.batch_size * (row.macs_forward + row.macs_backward)
 
 
 def test_micro_batches_take_less_memory_and_compose_once_a_pass():
@@ -258,17 +258,17 @@ def test_micro_batches_take_less_memory_and_compose_once_a_pass():
         profile(conv, "3x16x16", **options, **sizes)[0]
         for sizes in ({"batch_size": 18}, {"batch_size": 18, "micro_batch": 4}, {"batch_size": 4})
     )
-    assert part["training_memory_bytes"] < parts["training_memory_bytes"] < full["training_memory_bytes"]
-    per_sample = full["macs_forward"] + full["macs_backward"]
-    assert full["macs_compose"] > 0
-    assert full["macs_train_step"] == 18 * per_sample + full["macs_compose"]
-    assert parts["macs_train_step"] == 18 * per_sample + 5 * full["macs_compose"]
+    assert part.training_memory_bytes < parts.training_memory_bytes < full.training_memory_bytes
+    per_sample = full.macs_forward + full.macs_backward
+    assert full.macs_compose > 0
+    assert full.macs_train_step == 18 * per_sample + full.macs_compose
+    assert parts.macs_train_step == 18 * per_sample + 5 * full.macs_compose
 
 
 @pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
 def test_an_optimizer_holds_whole_copies_of_the_parameters(optimizer, copies):
     (row,) = profile(mobile, "3x32x32", batch_size=2, optimizer=optimizer)
-    assert row["optimizer_bytes"] == copies * row["parameter_bytes"]
+    assert row.optimizer_bytes == copies * row.parameter_bytes
 
 
 # Memory of a real step.
@@ -313,7 +313,7 @@ def test_predicted_memory_is_what_another_tracker_sees():
             optimizer.zero_grad()
     seen = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     (row,) = profile(mobile, "3x32x32", batch_size=8)
-    assert row["training_memory_bytes"] == pytest.approx(seen, rel=0.02)
+    assert row.training_memory_bytes == pytest.approx(seen, rel=0.02)
 
 
 # ONNX files.
@@ -346,9 +346,9 @@ def test_an_exported_network_costs_what_the_module_costs(kind, free, tmp_path):
     path = exported(build, examples, tmp_path / "network.onnx", free)
     (own,) = profile(build, inputs, batch_size=8)
     (row,) = profile(path, batch_size=8)
-    assert {key: row[key] for key in COUNTS} == {key: own[key] for key in COUNTS}
-    assert row["training_memory_bytes"] == pytest.approx(own["training_memory_bytes"], rel=0.1)
-    assert row["uncounted_ops"] == []
+    assert {key: getattr(row, key) for key in COUNTS} == {key: getattr(own, key) for key in COUNTS}
+    assert row.training_memory_bytes == pytest.approx(own.training_memory_bytes, rel=0.1)
+    assert row.uncounted_ops == ()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -363,7 +363,7 @@ def test_a_network_exported_for_one_batch_is_the_same_at_another(name, batch, tm
     with torch.no_grad():
         assert torch.allclose(module(ids), network(ids), atol=1e-5)
     rows = [profile(path, batch_size=size)[0] for size in (2, 8)]
-    assert [row["macs_forward"] for row in rows] == [profile(build, inputs)[0]["macs_forward"]] * 2
+    assert [row.macs_forward for row in rows] == [profile(build, inputs)[0].macs_forward] * 2
 
 
 def onnx_model(shape, operator="Relu", opset=20, **attributes):
@@ -445,7 +445,7 @@ BAD = [
     ("Flow --input 4", f"(at own_networks.py:{FLOWS}: return self.layer(x if x.sum() > 0 else -x))"),
     ("NoParameters --input 4", "NoParameters has no parameter to train"),
     ("Frozen --input 4", "Frozen has no parameter to train: its network has none, or all are frozen"),
-    ("Detached --input 4", "Detached returns what depends on no parameter: there is nothing to train"),
+    ("Detached --input 4", "Detached returns values that depend on no parameter: there is nothing to train"),
     ("Labels --input 4", "Labels returns no tensor of floating-point numbers with a row per sample"),
     ("Net --input 0x3", "'0x3' has a size below 1"),
     ("Net --input axb", "'axb' is not of the form [NAME=][DTYPE:]SHAPE, such as 3x32x32 or ids=int64:80"),
@@ -491,12 +491,19 @@ def test_a_path_that_leads_nowhere_is_one_line(path, message, here, cli):
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"), [("--batch-size", 0), ("--batch-size", -3), ("--micro-batch", 0), ("--samples", 0), ("--local-epochs", -1)]
+    ("flag", "value", "message"),
+    [
+        ("--batch-size", 0, "batch_size must be at least 1, got 0"),
+        ("--batch-size", -3, "batch_size must be at least 1, got -3"),
+        ("--micro-batch", 0, "micro_batch must be at least 1, got 0"),
+        ("--samples", 0, "Invalid value for '--samples': 0 is not in the range x>=1."),
+        ("--local-epochs", -1, "Invalid value for '--local-epochs': -1 is not in the range x>=1."),
+    ],
 )
-def test_a_size_below_one_is_wrong_usage(flag, value, here, cli):
+def test_a_size_below_one_is_wrong_usage(flag, value, message, here, cli):
     status, out, error = cli("own_networks:Net", "--input", "4", flag, value)
     assert (status, out) == (2, "")
-    assert error.strip().endswith(f"Invalid value for '{flag}': {value} is not in the range x>=1.")
+    assert error.strip().endswith(message)
 
 
 @pytest.mark.parametrize(
@@ -546,7 +553,7 @@ def test_an_operation_in_no_table_is_named_and_fits_nowhere(format_, here, cli):
 
 
 def test_a_network_that_is_counted_fits_a_laptop(here):
-    assert profile("own_networks:Net", (4,), device="laptop")[0]["fits"] is True
+    assert profile("own_networks:Net", (4,), device="laptop")[0].fits is True
 
 
 def test_formats_hold_the_same_numbers_and_layers_have_rows(here, cli):
@@ -581,17 +588,17 @@ def test_out_writes_the_file(format_, start, here, cli):
 
 def test_fedhm_factorizes_a_small_convolutional_network():
     full, half = profile(conv, "3x16x16", method="fedhm", tiers=(1, 0.5))
-    assert full["params"] == 3 * 8 * 9 + 8 + 8 * 16 * 9 + 16 + 16 * 16 * 9 + 16 + 16 * 5 + 5
+    assert full.params == 3 * 8 * 9 + 8 + 8 * 16 * 9 + 16 + 16 * 16 * 9 + 16 + 16 * 5 + 5
     # The stem and the head stay. Rank 8: 3x1 weights from the inputs to 8 channels, 1x3 weights from those to 16.
-    assert full["params"] - half["params"] == (8 * 16 * 9 - 8 * 3 * (8 + 16)) + (16 * 16 * 9 - 8 * 3 * (16 + 16))
-    assert half["macs_train_step"] < full["macs_train_step"]
+    assert full.params - half.params == (8 * 16 * 9 - 8 * 3 * (8 + 16)) + (16 * 16 * 9 - 8 * 3 * (16 + 16))
+    assert half.macs_train_step < full.macs_train_step
 
 
 def test_fedhm_leaves_attention_as_it_is():
     full, quarter = profile(Transformer, IDS, method="fedhm", tiers=(1, 0.25))
     # Rank 8 of 32 units is more than half of 16; the rank is taken of the rows: 4 of 16 both ways. Head and attention stay.
-    assert full["params"] - quarter["params"] == 2 * (16 * 32 - 4 * (16 + 32))
-    attention = {layer["layer"]: layer["macs_forward"] for layer in quarter["layers"]}
-    dense = {layer["layer"]: layer["macs_forward"] for layer in full["layers"]}
+    assert full.params - quarter.params == 2 * (16 * 32 - 4 * (16 + 32))
+    attention = {layer.layer: layer.macs_forward for layer in quarter.layers}
+    dense = {layer.layer: layer.macs_forward for layer in full.layers}
     assert attention["attention"] == dense["attention"] > 0
-    assert all(a["download_bytes"] > 0 for a in itertools.chain(full["tensors"], quarter["tensors"]))
+    assert all(a.download_bytes > 0 for a in itertools.chain(full.tensors, quarter.tensors))

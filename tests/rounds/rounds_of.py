@@ -9,7 +9,8 @@ import torch
 from conv_net_by_hand import CLIENTS, RATE, samples
 from torch import nn
 
-from edgefl.methods.base import GlobalState, Method
+from edgefl.methods.base import Method
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update
 

@@ -45,11 +45,9 @@ def test_a_client_of_per_fedavg_adapts_what_it_is_given_before_it_uses_it(steps)
 def fomo_state(method):
     """A server that remembers client A as number 1, and the models of clients 5, 6 and 7."""
     state = state_of(method, (TIER,), hand.start())
-    tensors = dict(state.tensors)
-    for client, model in {1: hand.start(), **hand.others()}.items():
-        tensors |= {f"client/{client}/{name}": tensor for name, tensor in torched(model).items()}
-        tensors |= {f"client/{client}/affinity": torch.zeros(0), f"client/{client}/rounds": torch.tensor(1.0)}
-    return state.replace(tensors)
+    models = {1: hand.start(), **hand.others()}
+    own = {"affinity": torch.zeros(0), "rounds": torch.tensor(1.0)}
+    return state.replace(state.tensors, clients={client: {**torched(model), **own} for client, model in models.items()})
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -59,9 +57,9 @@ def test_a_client_of_fedfomo_moves_towards_models_that_do_better_on_its_samples(
     raw, moved, after = hand.fomo()
     assert min(raw[5], raw[6]) > 0 > raw[7], "the derivation must have two weights and one that is clipped"
     state = fomo_state(method)
-    assert method.fits(state_of(method, (TIER,), hand.start()), state.tensors) == ""
+    assert method.fits(state_of(method, (TIER,), hand.start()), state) == ""
     sub = method.submodel(state, TIER, np.random.default_rng(seed), 1)
-    senders = [int(sub.places[f"model{slot}.fc.bias"].target.split("/")[1]) for slot in range(3)]
+    senders = [sub.places[f"model{slot}.fc.bias"].client for slot in range(3)]
     assert sorted(senders) == [5, 6, 7]
     module = sub.build().train()
     x, y = (torch.from_numpy(part) for part in data(*hand.CLIENTS["A"]))
@@ -82,19 +80,20 @@ def test_a_client_of_fedfomo_moves_towards_models_that_do_better_on_its_samples(
         Update(1, TIER, sent, sub.places, 3),
         Update(5, TIER, {**strange, "affinity": torch.tensor([0.5, -0.25, 2.0])}, other.places, 6),
     ]
-    tensors = method.aggregate(state, reports).tensors
+    after_round = method.aggregate(state, reports)
+    tensors, clients = after_round.tensors, after_round.clients
     expected = hand.mean([after, {name: tensor - 0.2 for name, tensor in hand.start().items()}], [3, 6])
     assert_tensors({name: tensors[name] for name in expected}, expected)
-    assert_tensors({name: tensors[f"client/1/{name}"] for name in after}, after)
-    assert_tensors({name: tensors[f"client/7/{name}"] for name in after}, hand.others()[7])
+    assert_tensors({name: clients[1][name] for name in after}, after)
+    assert_tensors({name: clients[7][name] for name in after}, hand.others()[7])
     affinity = np.zeros(8)
     affinity[[5, 6, 7]] = raw[5], raw[6], raw[7]
-    np.testing.assert_allclose(tensors["client/1/affinity"].numpy(), affinity, rtol=2e-5, atol=2e-6)
-    order = [int(other.places[f"model{slot}.fc.bias"].target.split("/")[1]) for slot in range(3)]
+    np.testing.assert_allclose(clients[1]["affinity"].numpy(), affinity, rtol=2e-5, atol=2e-6)
+    order = [other.places[f"model{slot}.fc.bias"].client for slot in range(3)]
     reported = dict(zip(order, (0.5, -0.25, 2.0), strict=True))
-    assert reported == {number: float(tensors["client/5/affinity"][number]) for number in (1, 6, 7)}
-    assert float(tensors["client/1/rounds"]) == 2
-    assert float(tensors["client/7/rounds"]) == 1
+    assert reported == {number: float(clients[5]["affinity"][number]) for number in (1, 6, 7)}
+    assert float(clients[1]["rounds"]) == 2
+    assert float(clients[7]["rounds"]) == 1
 
 
 def clustered(**options):
@@ -116,13 +115,20 @@ def test_a_cluster_splits_by_the_best_of_all_partitions_and_each_part_averages_i
     assert sorted(map(sorted, groups(bipartition_of_hand()))) == [[0, 4], [2, 9]]
     after = method.aggregate(state, reports[::order])
     first, second = hand.shifted(hand.weighted([0, 4])), hand.shifted(hand.weighted([2, 9]))
-    expected = {**first, **{f"cluster1.{name}": tensor for name, tensor in second.items()}}
-    assigned = {f"client/{c}/cluster": np.float64(c in (2, 9)) for c in hand.DIRECTIONS}
-    assert_tensors(after.tensors, expected | assigned)
-    assert method.fits(state, after.tensors) == ""
+    assert_tensors(after.tensors, first)
+    assert after.clusters.keys() == {1}
+    assert_tensors(after.clusters[1], second)
+    assert assigned_in(after) == {c: float(c in (2, 9)) for c in hand.DIRECTIONS}
+    assert method.fits(state, after) == ""
     for client, model in {0: first, 2: second, 4: first, 9: second, 77: first}.items():
         assert_tensors(method.submodel(after, TIER, np.random.default_rng(0), client).tensors, model)
         assert_tensors(method.deploy(after, TIER, None, client).state_dict(), model)
+
+
+def assigned_in(state):
+    """Client → cluster."""
+    assert all(tensors.keys() == {"cluster"} for tensors in state.clients.values())
+    return {client: float(tensors["cluster"]) for client, tensors in state.clients.items()}
 
 
 def bipartition_of_hand():
@@ -143,8 +149,9 @@ def groups(parts):
 def test_a_cluster_that_is_not_stationary_or_whose_clients_are_all_near_theirs_or_too_few_does_not_split(options):
     method, state, reports = clustered(**options)
     after = method.aggregate(state, reports)
-    assigned = {f"client/{c}/cluster": np.float64(0) for c in hand.DIRECTIONS}
-    assert_tensors(after.tensors, hand.shifted(hand.weighted(list(hand.DIRECTIONS))) | assigned)
+    assert_tensors(after.tensors, hand.shifted(hand.weighted(list(hand.DIRECTIONS))))
+    assert not after.clusters
+    assert assigned_in(after) == dict.fromkeys(hand.DIRECTIONS, 0.0)
     assert 1e-3 < hand.norm(hand.weighted(list(hand.DIRECTIONS))) < 10
     assert 0.1 < max(map(hand.norm, hand.updates().values())) < 100
 
@@ -155,6 +162,6 @@ def test_the_next_round_moves_only_the_clusters_whose_clients_took_part():
     places = method.submodel(split, TIER, np.random.default_rng(0), 9).places
     after = method.aggregate(split, [Update(9, TIER, torched(hand.start()), places, 4)])
     for name, tensor in hand.start().items():
-        np.testing.assert_allclose(after.tensors[f"cluster1.{name}"].numpy(), tensor, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(after.clusters[1][name].numpy(), tensor, rtol=2e-5, atol=2e-6)
         assert torch.equal(after.tensors[name], split.tensors[name])
     assert ARCHITECTURE.classes == 3

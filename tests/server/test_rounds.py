@@ -316,16 +316,16 @@ def test_a_policy_s_figures_are_those_worked_out_from_the_records(tmp_path):
 
     seconds = sum(o.expected.total_s for o in everyone)
     used_s = sum(o.expected.total_s for o in used)
-    assert (row["label"], row["tiers"], row["deadline_s"], row["over_selection"]) == ("mine", [1], None, 1.3)
-    assert row["round_s"] == sorted(record.round_s for record in records)[2]
-    assert row["inclusion"] == len(used) / len(everyone)
-    assert row["inclusion_by_class"] == {"quick": share("quick"), "slow": share("slow")}
-    assert (row["weakest"], row["weakest_inclusion"]) == ("slow", share("slow"))
-    assert row["useful_share"] == pytest.approx(used_s / seconds)
-    assert row["wasted_share"] == pytest.approx(1 - used_s / seconds)
-    assert 0.02 < row["wasted_share"] < 0.9
-    assert row["energy_j"] == pytest.approx(sum(o.expected.timing.total_j for o in everyone) / len(used))
-    assert row["rounds_per_hour"] == pytest.approx(3600 * 5 / records[-1].clock_s)
+    assert (row.label, row.tiers, row.deadline_s, row.over_selection) == ("mine", (1,), None, 1.3)
+    assert row.round_s == sorted(record.round_s for record in records)[2]
+    assert row.inclusion == len(used) / len(everyone)
+    assert row.inclusion_by_class == {"quick": share("quick"), "slow": share("slow")}
+    assert (row.weakest, row.weakest_inclusion) == ("slow", share("slow"))
+    assert row.useful_share == pytest.approx(used_s / seconds)
+    assert row.wasted_share == pytest.approx(1 - used_s / seconds)
+    assert 0.02 < row.wasted_share < 0.9
+    assert row.energy_j == pytest.approx(sum(o.expected.timing.total_j for o in everyone) / len(used))
+    assert row.rounds_per_hour == pytest.approx(3600 * 5 / records[-1].clock_s)
 
 
 def test_what_if_tries_every_combination(fleet):
@@ -334,19 +334,19 @@ def test_what_if_tries_every_combination(fleet):
     })  # fmt: skip
     labels = []
     found = whatif(config, (2.0, 90.0), ((1.0, 0.5), (0.25,)), (1.0, 2.0), on_policy=labels.append)
-    assert [row["label"] for row in found["rows"]] == labels
+    assert [row.label for row in found.rows] == labels
     assert len(set(labels)) == 8
     assert labels[0] == "2 s · tiers 1, 0.5 · 1 × asked"
-    assert [(r["deadline_s"], r["tiers"], r["over_selection"]) for r in found["rows"]][:3] == [
-        (2.0, [1, 0.5], 1.0), (2.0, [1, 0.5], 2.0), (2.0, [0.25], 1.0),
+    assert [(r.deadline_s, r.tiers, r.over_selection) for r in found.rows][:3] == [
+        (2.0, (1, 0.5), 1.0), (2.0, (1, 0.5), 2.0), (2.0, (0.25,), 1.0),
     ]  # fmt: skip
     # A variation is the run that it would be if it had been configured.
-    for label, row in zip(labels, found["rows"], strict=True):
-        changes = {"deadline_s": row["deadline_s"], "tiers": tuple(row["tiers"]), "over_selection": row["over_selection"]}
+    for label, row in zip(labels, found.rows, strict=True):
+        changes = {"deadline_s": row.deadline_s, "tiers": row.tiers, "over_selection": row.over_selection}
         assert row == outcome_of(label, prepare(RunConfig.of({**config.model_dump(), **changes})), 2)
-    assert (found["profile"], found["rounds"], found["titles"]) == (fleet, 2, {"quick": "quick", "slow": "slow"})
-    (plain,) = whatif(config)["rows"]
-    assert plain["label"] == "as configured"
+    assert (found.profile, found.rounds, found.titles) == (fleet, 2, {"quick": "quick", "slow": "slow"})
+    (plain,) = whatif(config).rows
+    assert plain.label == "as configured"
 
 
 def test_a_million_clients_are_rehearsed_without_being_listed():

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from edgefl.methods.base import MethodConfig
+from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.state import GlobalState
+from edgefl.models.base import Architecture
+from edgefl.records import Tier, Update
+from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.optimizer import optimizer_named
+from edgefl.server.state import ServerState
 
 ROUNDS = [np.array([0.5, -1.0, 0.0]), np.array([-2.0, 0.25, 1.0]), np.array([0.1, 0.1, -0.3])]
 
@@ -44,9 +51,17 @@ def test_plain_averaging_gives_the_aggregate_itself_to_the_bit():
 
 
 def test_the_memory_of_single_clients_is_no_weight():
-    old = {"w": torch.zeros(2), "client/3/u": torch.zeros(2)}
-    new = {"w": torch.ones(2), "client/3/u": torch.ones(2), "client/4/u": torch.ones(2)}
-    tensors, _ = optimizer_named("adam").step(old, new, {})
-    assert torch.equal(tensors["client/3/u"], torch.ones(2))
-    assert torch.equal(tensors["client/4/u"], torch.ones(2))
-    assert not torch.equal(tensors["w"], torch.ones(2))
+    tier = Tier(1.0)
+    before = GlobalState(Architecture("mlp", (4,), 2), (tier,), {"w": torch.zeros(2)}, clients={3: {"u": torch.zeros(2)}})
+    remembered = {client: {"u": torch.ones(2)} for client in (3, 4)}
+
+    class Remembering(FedAvg):
+        def aggregate(self, state, updates):
+            return state.replace({"w": torch.ones(2)}, clients=remembered)
+
+    rules = ExchangeRules(0, optimizer=optimizer_named("adam"))
+    exchange = Exchange(Remembering(MethodConfig()), ServerState(before), rules, 5)
+    after = exchange.aggregated(iter([Update(3, tier, {}, {}, 1)]))
+    assert after.model.clients is remembered
+    assert after.memory.keys() == {"optimizer:m/w", "optimizer:v/w"}
+    assert not torch.equal(after.model.tensors["w"], torch.ones(2))

@@ -1,0 +1,124 @@
+"""The flags of a run, made from the annotations of :class:`edgefl.config.RunConfig`, and those of the commands about one network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import click
+
+from edgefl.cli.options import option
+from edgefl.cli.types import Listed
+from edgefl.config import FLAGS, RunConfig
+from edgefl.registry import models
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+NETWORK = "Network"
+_TRAINING = ("batch_size", "micro_batch", "optimizer", "codec")
+_MOST_LISTED = 6
+
+
+def run_flags(*keys: str, leave_out: Sequence[str] = (), section: str = "") -> Callable[[F], F]:
+    """Return the decorator that adds the flags of a run's ``keys`` (all by default), under ``section`` or their own headings.
+
+    Their values are checked with the rest of the configuration, by :class:`edgefl.config.RunConfig`; None stands for "not given".
+    """
+    flags = [_flag(key, section) for key in keys or FLAGS if key not in leave_out and FLAGS[key].section]
+    return lambda command: _stack(command, flags)
+
+
+def given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags that were given."""
+    return {key: value for key, value in flags.items() if value is not None}
+
+
+def network_options(command: F) -> F:
+    """Add NETWORK and its description: ``network``, ``model``, ``inputs``, ``classes``, ``norm``; see :func:`network_and_options`."""
+    own = "[a reference network's own]"
+    flags = (
+        click.argument("network", required=False),
+        option(
+            "--model",
+            section=NETWORK,
+            metavar="NAME",
+            help=f"Reference network, instead of NETWORK. Known: {', '.join(models.names())}.",
+        ),
+        option(
+            "--input",
+            "inputs",
+            multiple=True,
+            section=NETWORK,
+            metavar="[NAME=][TYPE:]SHAPE",
+            help=f"Shape of one sample, such as 3x32x32 or ids=int64:80; repeat it for several inputs. {own}",
+        ),
+        option("--classes", type=click.IntRange(1), section=NETWORK, metavar="N", help=f"Number of labels. {own}"),
+        run_flags("norm", section=NETWORK),
+    )
+    return _stack(command, flags)
+
+
+def network_and_options(network: str | None, model: str | None, flags: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the one network that was given, and the flags that were given, checked as keys of a run where they are such.
+
+    Raises:
+        UsageError: no network, or two.
+        ConfigError: a key of a run has a wrong value.
+    """
+    if (network is None) == (model is None):
+        raise click.UsageError("give one network: NETWORK, or --model NAME")
+    options = given(flags)
+    RunConfig.of({key: options[key] for key in _TRAINING if key in options})
+    return network or str(model), options
+
+
+def training_options(command: F) -> F:
+    """Add how a client trains and sends: ``batch_size``, ``micro_batch``, ``optimizer``, ``codec``, ``samples``, ``local_epochs``."""
+    section = "Training on a client"
+    count: dict[str, Any] = {"type": click.IntRange(1), "show_default": True, "metavar": "N", "section": section}
+    flags = (
+        run_flags(*_TRAINING, section=section),
+        option("--samples", default=500, help="Training samples of a client.", **count),
+        option("--local-epochs", default=1, help="Epochs that a client trains each round.", **count),
+    )
+    return _stack(command, flags)
+
+
+def _stack(command: F, decorators: Sequence[Callable[[F], F]]) -> F:
+    """Return ``command`` under ``decorators``, of which the first is the outermost: help lists them in their order."""
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def _flag(key: str, section: str) -> Callable[[F], F]:
+    flag, field, name = FLAGS[key], RunConfig.model_fields[key], f"--{key.replace('_', '-')}"
+    settings: dict[str, Any] = {"section": section or flag.section, "default": None}
+    text, bracket, default = flag.text.partition(" [")
+    if field.annotation is bool:
+        name += f"/{flag.switch or name.replace('--', '--no-')}"
+    else:
+        settings["type"], settings["metavar"] = _type(field.annotation, flag.metavar)
+    if flag.names:
+        names = flag.names.names()
+        if not flag.metavar:
+            settings["metavar"] = "|".join(names) if len(names) <= _MOST_LISTED else "NAME"
+        text += "" if settings["metavar"].count("|") else f" Known: {', '.join(names)}."
+    if not bracket:
+        shown = field.default if isinstance(field.default, tuple) else (field.default,)
+        default = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in shown) + "]"
+    return option(name, help=f"{text} [{default}", **settings)
+
+
+def _type(annotation: Any, metavar: str) -> tuple[Any, str]:
+    """Return the type of a flag and its placeholder: ``metavar``, unless that is empty or an example of a list."""
+    united = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kind, *others = [part for part in united if part is not NoneType]
+    if get_origin(kind) is Literal:
+        return str, metavar or "|".join(get_args(kind))
+    if get_origin(kind) is tuple:
+        of = get_args(kind)[0]
+        example, _, word = metavar.partition("|")
+        return Listed(float if of is float else str, example, word if others else None), metavar
+    return kind, metavar or {int: "N", float: "X"}.get(kind, "NAME")

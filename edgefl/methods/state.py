@@ -1,0 +1,119 @@
+"""What the server holds between rounds: the global model, and what a method remembers of single clients and clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from edgefl.factor.width import nested, stacked_in
+from edgefl.models.base import Architecture
+from edgefl.records import Place, Tier
+
+T = TypeVar("T")
+Shape = tuple[int, ...]
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalState:
+    """What the server holds between rounds.
+
+    A state never changes: ``aggregate`` returns a new one. :meth:`once` caches what was derived from it, so that one decomposition serves
+    every tier and client of a round.
+
+    Attributes:
+        architecture: the network that the tensors belong to.
+        tiers: the run's tiers.
+        tensors: name → tensor of the global model.
+        warm: results for the state before this one that speed up the same for this one, such as its singular vectors. They are stored
+            with the state, since results depend on them in their last bits, but neither sent nor averaged.
+        clients: client → name → tensor, of the clients that the method remembers. It grows with the number of clients that took part.
+        clusters: number → name → tensor: the models of further clusters. Cluster 0 has the global model.
+    """
+
+    architecture: Architecture
+    tiers: tuple[Tier, ...]
+    tensors: Tensors
+    warm: Tensors = field(default_factory=dict)
+    clients: Mapping[int, Tensors] = field(default_factory=dict)
+    clusters: Mapping[int, Tensors] = field(default_factory=dict)
+    _derived: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def once(self, key: str, derive: Callable[[], T]) -> T:
+        """Return ``derive()``, computed at the first call with ``key`` and cached as long as this state exists."""
+        if key not in self._derived:
+            self._derived[key] = derive()
+        value: T = self._derived[key]
+        return value
+
+    def slices(self, tier: Tier, shapes: Callable[[Architecture, Tier], Mapping[str, Shape]]) -> dict[str, Place]:
+        """Return where the tensors of a narrow network lie in this state, cached; ``shapes`` gives the shapes of a tier's network."""
+        return self.once(
+            f"places {tier.label}",
+            lambda: nested(shapes(self.architecture, tier), shapes_of(self.tensors), stacked_in(self.architecture.skeleton())),
+        )
+
+    def replace(
+        self,
+        tensors: Tensors,
+        warm: Tensors | None = None,
+        clients: Mapping[int, Tensors] | None = None,
+        clusters: Mapping[int, Tensors] | None = None,
+    ) -> GlobalState:
+        """Return a state with other tensors; None stands for what this state has."""
+        return GlobalState(
+            self.architecture,
+            self.tiers,
+            tensors,
+            self.warm if warm is None else warm,
+            self.clients if clients is None else clients,
+            self.clusters if clusters is None else clusters,
+        )
+
+    def parts(self) -> dict[str, Tensors]:
+        """Return all tensors as a file stores them, part by part: ``model``, ``warm``, ``client <number>``, ``cluster <number>``."""
+        clients = {f"client {number}": tensors for number, tensors in self.clients.items()}
+        clusters = {f"cluster {number}": tensors for number, tensors in self.clusters.items()}
+        return {"model": self.tensors, "warm": self.warm, **clients, **clusters}
+
+    def of_parts(self, parts: Mapping[str, Tensors]) -> GlobalState:
+        """Return the state of this architecture and these tiers whose :meth:`parts` these are.
+
+        Raises:
+            ValueError: there is no such part.
+        """
+        numbered: dict[str, dict[int, Tensors]] = {"client": {}, "cluster": {}}
+        for part, tensors in parts.items():
+            kind, _, number = part.partition(" ")
+            if kind in numbered and number.isdecimal():
+                numbered[kind][int(number)] = tensors
+            elif part not in ("model", "warm"):
+                raise ValueError(f"{part!r} is no part of a server's state")
+        return self.replace(parts.get("model", {}), parts.get("warm", {}), numbered["client"], numbered["cluster"])
+
+
+def shapes_of(tensors: Tensors) -> dict[str, Shape]:
+    """Return name → shape."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def misfit(first: GlobalState, stored: GlobalState, of_client: Mapping[str, Shape | None]) -> str:
+    """Return why ``stored`` cannot be a state that began as ``first``, or nothing.
+
+    ``of_client`` is name → shape of what the method remembers of a client; None stands for a vector of any length.
+    """
+    model = shapes_of(first.tensors)
+    if any(shapes_of(tensors) != model for tensors in (stored.tensors, *stored.clusters.values())):
+        return "its tensors are of another model"
+    for client, tensors in stored.clients.items():
+        shapes = shapes_of(tensors)
+        for name in sorted(shapes.keys() | of_client.keys()):
+            if name not in shapes or name not in of_client:
+                return f"what it remembers of client {client} is of another model ({name} is missing or not expected)"
+            shape, expected = shapes[name], of_client[name]
+            if shape != expected and not (expected is None and len(shape) == 1):
+                return f"what it remembers of client {client} is of another model ({name} has shape {shape}, expected {expected})"
+    return ""

@@ -1,0 +1,150 @@
+"""Rows of costs: of a tier, of a tier on a device, and of a tier's layers. Their fields are the columns of every table and file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from edgefl.records import Cost, LayerCost
+from edgefl.report.results import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostRow(Result):
+    """The costs of one tier: the scalars of :class:`edgefl.records.Cost`, which explains each."""
+
+    params: int
+    params_inference: int
+    macs_forward: int
+    macs_backward_input: int
+    macs_backward_weight: int
+    macs_backward: int
+    macs_compose: int
+    macs_drawn: int | None
+    macs_train_step: int
+    macs_inference: int
+    elementwise_ops: int
+    elementwise_ops_backward: int
+    elementwise_ops_step: int
+    peak_activation_bytes_inference: int
+    peak_activation_bytes_training: int
+    parameter_bytes: int
+    buffer_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    training_memory_bytes: int
+    weights_bytes_inference: int
+    inference_memory_bytes: int
+    peak_gradient_bytes: int
+    peak_saved_bytes: int
+    peak_temporary_bytes: int
+    peak_layer_training: str
+    peak_layer_inference: str
+    download_bytes: int
+    upload_bytes: int
+    uncounted_ops: tuple[str, ...]
+
+    @classmethod
+    def of(cls, cost: Cost, **others: Any) -> Self:
+        """Return the row of ``cost``; ``others`` are the fields that a subclass adds."""
+        return cls(**{field.name: getattr(cost, field.name) for field in fields(CostRow)}, **others)
+
+
+@dataclass(frozen=True)
+class TensorBytes:
+    """The bytes of one tensor that travels.
+
+    Attributes:
+        name: its name in payloads.
+        shape: its shape.
+        download_bytes: its bytes on the way to the client, 0 if only the client sends it.
+        upload_bytes: its bytes on the way to the server, as the codec packs it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    download_bytes: int
+    upload_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting(Result):
+    """What a row of costs is about.
+
+    Attributes:
+        tier: the ratio.
+        method: what makes the sub-model; None for the network as it is.
+        model: the network's name.
+        batch_size: samples of a training step.
+        micro_batch: samples of one forward and backward pass.
+        optimizer: the client's optimizer.
+        codec: how updates travel.
+    """
+
+    tier: float
+    method: str | None
+    model: str
+    batch_size: int
+    micro_batch: int
+    optimizer: str
+    codec: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileRow(CostRow, Setting):
+    """One row of :func:`edgefl.profile`: a tier, or a tier on a device. Seconds and joules are simulated.
+
+    Attributes:
+        header_bytes: bytes of the payload's header on the way down.
+        upload_header_bytes: the same on the way up.
+        formula_bytes: four bytes per parameter, the usual estimate of what travels down.
+        layers: the costs of every layer.
+        tensors: every tensor that travels.
+        device: the device's name. This field and all below are None in a row without a device.
+        device_title: its name for people.
+        inference_seconds: one sample through the deployed network.
+        train_step_seconds: one training step.
+        epoch_seconds: one pass over a client's samples.
+        round_seconds: download, training and upload.
+        samples: local samples of a client.
+        fits: whether the tier meets every budget.
+        limiting_budget: the budget of which the largest share is used.
+        budget_share: that share; None if some operation is not counted.
+        takes: whether the tier is the largest that fits.
+    """
+
+    header_bytes: int
+    upload_header_bytes: int
+    formula_bytes: int
+    layers: tuple[LayerCost, ...]
+    tensors: tuple[TensorBytes, ...]
+    device: str | None = None
+    device_title: str | None = None
+    inference_seconds: float | None = None
+    inference_joules: float | None = None
+    train_step_seconds: float | None = None
+    train_step_joules: float | None = None
+    epoch_seconds: float | None = None
+    epoch_joules: float | None = None
+    round_seconds: float | None = None
+    round_joules: float | None = None
+    samples: int | None = None
+    fits: bool | None = None
+    limiting_budget: str | None = None
+    budget_share: float | None = None
+    takes: bool | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; a row without a device has no keys of a device."""
+        row = super().to_dict()
+        return row if self.device is not None else {key: value for key, value in row.items() if key not in DEVICE_COLUMNS}
+
+
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+_NESTED = ("layers", "tensors")
+DEVICE_COLUMNS = _names(ProfileRow)[_names(ProfileRow).index("device") :]
+COST_COLUMNS = tuple(name for name in _names(ProfileRow) if name not in (*_NESTED, *DEVICE_COLUMNS))
+LAYER_COLUMNS = (*_names(LayerCost), "macs_train_step", "macs_share", "download_bytes", "upload_bytes")

@@ -1,0 +1,30 @@
+"""The command line called in this process: another start of Python and torch would take seconds each time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+from unittest.mock import patch
+
+import pytest
+
+from edgefl.cli.main import main
+
+
+def edgefl(*arguments: str, cwd: Path | None = None) -> CompletedProcess[str]:
+    """Return exit status, standard output and standard error of ``edgefl`` with ``arguments``, called in the folder ``cwd``."""
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+        patch.object(sys, "argv", ["edgefl", *arguments]),
+        # The memory that a process keeps is measured by other tests.
+        patch("edgefl.client.host.keep_freed_memory"),
+        pytest.raises(SystemExit) as left,
+    ):
+        main()
+    return CompletedProcess(arguments, int(left.value.code or 0), output.getvalue(), errors.getvalue())
