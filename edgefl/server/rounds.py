@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from edgefl.client.job import Job
-from edgefl.engine import Engine
+from edgefl.engine import Engine, in_order
 from edgefl.methods.base import Method
 from edgefl.records import ClientRecord, Outcome, RoundRecord, Submodel, Update
 from edgefl.server.client_store import ClientStore
@@ -112,7 +112,7 @@ def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Excha
     missing = server.wanted
     while missing and (arrived := schedule.arrive(missing)):
         sent: dict[int, _Sent] = {}
-        for outcome in _awaited(engine.map(_jobs(server, exchange, arrived, sent))):
+        for outcome in _awaited(in_order(engine, _jobs(server, exchange, arrived, sent))):
             session, submodel, payload = sent.pop(outcome.client)
             schedule.end(session, ended(session, outcome, server.forecast))
             if outcome.status != "trained":
