@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ModelWrapVali
 from pydantic_core import ErrorDetails
 
 from edgefl.errors import ConfigError, UnknownNameError, nearest
-from edgefl.registry import Registry, codecs, datasets, methods, models, objectives, server_optimizers
+from edgefl.registry import Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
 from edgefl.util.files import read_toml
 from edgefl.util.validation import explain
 
@@ -54,8 +54,10 @@ def check_ratios(ratios: tuple[float, ...]) -> None:
         raise ValueError(f"tiers are listed once each, largest first: {','.join(f'{r:g}' for r in ordered)}")
 
 
-def _known(names: Registry) -> AfterValidator:
+def _known(names: Registry, *others: str | None) -> AfterValidator:
     def check(name: str) -> str:
+        if name in others:
+            return name
         try:
             names.check(name)
         except UnknownNameError as error:
@@ -278,7 +280,8 @@ class RunConfig(BaseModel):
         600.0
     )
     engine: Annotated[
-        Literal["auto", "inline", "pool", "group"] | None,
+        str | None,
+        _known(engines, "auto", None),
         Flag(
             HOST,
             "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a "
@@ -342,15 +345,19 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
     ['engine']
     """
     keys = [key for key in RunConfig.model_fields if key not in HOST_KEYS and getattr(before, key) != getattr(after, key)]
-    return keys + ["engine"] * ((before.engine == "group") != (after.engine == "group"))
+    return keys + ["engine"] * (_groups_clients(before) != _groups_clients(after))
+
+
+def _groups_clients(config: RunConfig) -> bool:
+    return config.engine in engines.files and bool(engines.facts(config.engine).get("groups_clients"))
 
 
 def _engine_fits_the_workers(config: RunConfig) -> Iterator[str]:
     if config.engine == "inline" and config.workers > 1:
         yield f"engine: inline has one worker, got workers = {config.workers}; use pool"
-    if config.engine == "group" and (config.enforce == "hard" or config.runtime == "onnx"):
+    if _groups_clients(config) and (config.enforce == "hard" or config.runtime == "onnx"):
         alone = "enforce hard" if config.enforce == "hard" else "runtime onnx"
-        yield f"engine: group trains clients together, and {alone} trains them one by one; use pool"
+        yield f"engine: {config.engine} trains clients together, and {alone} trains them one by one; use pool"
 
 
 def _objective_fits_the_training(config: RunConfig) -> Iterator[str]:

@@ -22,6 +22,7 @@ from edgefl.server.control_variates import Control
 from edgefl.server.optimizer import ServerOptimizer
 from edgefl.server.optimizers.avg import AVERAGE
 from edgefl.timing.spans import span
+from edgefl.wire.message import Blob
 from edgefl.wire.payload import decode, encode
 
 if TYPE_CHECKING:
@@ -126,4 +127,5 @@ class Outbox:
             submodel = self.method.submodel(self.state, tier, generator(self.rules.seed, *key), client)
             control = self.control.variates(submodel, self.parameters.get(tier, {}))
         with span("encode", tier=tier.label):
-            return submodel, encode({**submodel.tensors, **control})
+            payload = encode({**submodel.tensors, **control})
+            return submodel, payload if self.method.per_client else Blob(payload)

@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from edgefl.client.job import Job
-from edgefl.engine import Engine
+from edgefl.engine import Engine, in_order
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.methods.base import Method
 from edgefl.records import ClientRecord, Expected, RoundRecord, Submodel, Update
@@ -209,7 +209,7 @@ def _updates(air: Air, outbox: Outbox, engine: Engine, store: ClientStore, sent:
                 asked[flight.client] = flight, replace(flight.expected, download_bytes=len(payload))
                 yield outbox.job(flight.expected, payload, kept, flight.step + 1)
 
-        for outcome in awaited(engine.map(jobs())):
+        for outcome in awaited(in_order(engine, jobs())):
             flight, expected = asked.pop(outcome.client)
             air.end(ended(expected, outcome, air.forecast, flight.turn), flight)
             if outcome.status != "trained" or expected.tier is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgefl.client.job import Job
-from edgefl.engine import Engine
+from edgefl.engine import Engine, in_order
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.methods.base import Method
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Submodel, Update
@@ -155,7 +155,7 @@ def _updates(
                 sent.append(replace(submodel, tensors={}))
                 yield outbox.job(expected, payload, kept_by(expected.client, store))
 
-        for outcome in awaited(engine.map(jobs())):
+        for outcome in awaited(in_order(engine, jobs())):
             expected, submodel = asked.pop(outcome.client)
             done.append(ended(expected, outcome, forecast, round_.number))
             if outcome.status == "trained":

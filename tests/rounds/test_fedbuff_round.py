@@ -39,11 +39,11 @@ class ByHand:
     """Trains as the script does."""
 
     def map(self, jobs):
-        for job in jobs:
+        for number, job in enumerate(jobs):
             sent = decode(job.payload, hand.SHAPES, "the server")
             goal = tensors(hand.target(job.client))
             answer = {name: tensor - hand.RATE * (tensor - goal[name]) for name, tensor in sent.items()}
-            yield Outcome(job.client, "trained", steps=1, payload=encode(answer))
+            yield number, Outcome(job.client, "trained", steps=1, payload=encode(answer))
 
 
 def play(power, path, steps=4):

@@ -187,13 +187,13 @@ class Spoiling:
     spoilt: frozenset
 
     def map(self, jobs):
-        for job in jobs:
+        for number, job in enumerate(jobs):
             training = self.clients.task.training
             if job.client in self.spoilt:
                 self.clients.task = replace(self.clients.task, training=replace(training, lr=1e30))
             found = self.clients.run(job)
             self.clients.task = replace(self.clients.task, training=training)
-            yield found
+            yield number, found
 
 
 def test_a_client_that_diverges_makes_room_and_sends_nothing(fleet):
