@@ -101,19 +101,19 @@ class RunConfig(BaseModel):
     edgefl.errors.ConfigError: round: unknown key; did you mean 'rounds'?
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_min_length=1)
 
     profile: Annotated[str, Flag(TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE")] = "phone"
     method: Annotated[str, Flag(TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)] = "fedhm"
     method_options: Annotated[dict[str, Any], Flag("", "Options of the method; 'edgefl methods NAME' lists them.")] = {}
     model: Annotated[str | None, Flag(TASK, "Network to train. [the data set's own]", names=models)] = None
-    norm: Annotated[str | None, Flag(TASK, "Normalisation layers: group, static, batch or none. [the model's own]", "POLICY")] = (
-        None
-    )
+    norm: Annotated[
+        str | None, Flag(TASK, "Normalisation layers: group, static, batch, layer or none. [the model's own]", "POLICY")
+    ] = None
     dataset: Annotated[str, Flag(TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)] = "digits"
     data_dir: Annotated[str | None, Flag(TASK, "Folder with the data set's files. [where its package puts them]", "DIR")] = None
 
-    clients: Annotated[int, Field(ge=1), Flag(DATA, "Number of clients in the population.")] = 20
+    clients: Annotated[int, Field(ge=1, le=10**9), Flag(DATA, "Number of clients in the population.")] = 20
     partition: Annotated[
         str,
         Flag(
