@@ -63,7 +63,7 @@ def refusals_of(summary: Row, rounds: Sequence[Row]) -> PlainTable:
     turns.update(json.dumps(refusal, sort_keys=True) for client in clients for refusal in client["refusal"])
     titles = {item["device"]: item["title"] for item in summary["classes"]}
     columns = (
-        Column("device class", "", lambda row: titles.get(row["device"], row["device"]), numeric=False),
+        Column("device class", "", lambda row: str(titles.get(row["device"], row["device"])), numeric=False),
         Column("tier", "", taken_as),
         Column("budget", "", lambda row: budget_name(row["budget"]), numeric=False),
         Column("reason", "", need_have, numeric=False),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, colour, layer, layered, legend, lines, number, share
-from edgefl.report.compare_table import compare_table, mixed_accuracies
+from edgefl.report.compare_table import compare_table, mixed_accuracies, setting_table
 from edgefl.report.page import render_page
 from edgefl.report.words import names
 from edgefl.util.units import human_bytes, human_count, human_percent, human_seconds
