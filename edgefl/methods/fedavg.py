@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar
 
@@ -10,11 +9,10 @@ import numpy as np
 from torch import nn
 
 from edgefl.factor.width import cut, leading
-from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
-from edgefl.records import Submodel, Tier, Update
+from edgefl.records import Submodel, Tier
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -47,16 +45,6 @@ class FedAvg(Method):
         """Return a copy of every tensor that travels."""
         places = state.once("places", lambda: {n: leading(n, s) for n, s in self.shapes(state.architecture, tier).items()})
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
-
-    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average what travels by sample counts."""
-        shapes = self.shapes(state.architecture, state.tiers[0])
-        shared = {name: state.tensors[name] for name in shapes}
-        total = WeightedSum(shared)
-        for update in checked(updates, lambda _: shapes):
-            for name, tensor in update.tensors.items():
-                total.add(name, tensor, float(update.samples))
-        return state.replace({**state.tensors, **total.mean(shared)})
 
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the run's only width."""
