@@ -155,19 +155,13 @@ class Method(abc.ABC):
         """Return why ``stored`` cannot be a state that began as ``first``, or nothing."""
         return misfit(first, stored, self.client_shapes(first))
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the tier's network as a device runs it, in evaluation mode.
-
-        ``personal`` is what ``client`` keeps. Without them it is the network of nobody in particular.
-        """
-        return self.trained(state, tier, personal, client)
-
     def trained(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
-        """Return the tier's network as clients train it, factors inside, with what the server sends; in evaluation mode."""
+        """Return the tier's network as clients train it, factors inside, with what the server sends; in evaluation mode.
+
+        ``personal`` is what ``client`` stores. Without them it is the network of no client in particular.
+        """
         submodel = self.submodel(state, tier, np.random.default_rng(0), client)
         module = submodel.build()
         module.load_state_dict({**submodel.tensors, **(personal or {})})
@@ -176,8 +170,18 @@ class Method(abc.ABC):
     def factored(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
-        """Return what :meth:`deploy` returns, its factors kept where that multiplies them out; else the same network."""
-        return self.deploy(state, tier, personal, client)
+        """Return the network that a device runs, but with factors where :meth:`composed` multiplies them out."""
+        return self.trained(state, tier, personal, client)
+
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
+        """Return the network that a device runs, made of the one that :meth:`factored` returned."""
+        return network
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the tier's network as a device runs it, in evaluation mode."""
+        return self.composed(state.architecture, tier, self.factored(state, tier, personal, client))
 
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the size of what the server holds as one network, whether or not a client trains it."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from edgefl.factor.width import cut, leading
 from edgefl.methods.base import Method
@@ -45,6 +46,17 @@ class FedAvg(Method):
         """Return a copy of every tensor that travels."""
         places = state.once("places", lambda: {n: leading(n, s) for n, s in self.shapes(state.architecture, tier).items()})
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
+
+    def trained(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the network with what the server sends, and with first values of what else it has, such as personal tensors."""
+        network, sent = (
+            self.network(state.architecture, tier),
+            self.submodel(state, tier, np.random.default_rng(0), client).tensors,
+        )
+        network.load_state_dict({**state.tensors, **sent, **(personal or {})})
+        return network.eval()
 
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the run's only width."""

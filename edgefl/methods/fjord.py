@@ -129,7 +129,7 @@ class FjORD(Method):
         student = F.log_softmax(nested.forward(module, width, batch.x), 1)
         return loss + F.kl_div(student, F.log_softmax(held(teacher), 1), reduction="batchmean", log_target=True)
 
-    def deploy(
+    def factored(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
         """Return the plain network of width p."""

@@ -155,22 +155,11 @@ class FLANC(Method):
                 loss = loss + self.config.orthogonality * layer.penalty()
         return loss
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
         """Return the plain network of width p with its weights composed once."""
-        submodel = self.submodel(state, tier, np.random.default_rng(0), client)
-        composed = submodel.build()
-        composed.load_state_dict(submodel.tensors)
-        network = state.architecture.build(tier.ratio)
-        network.load_state_dict(dense_state(composed))
-        return network.eval()
-
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the network of width p as trained."""
-        return super().deploy(state, tier, personal, client)
+        plain = architecture.build(tier.ratio)
+        plain.load_state_dict(dense_state(network))
+        return plain.eval()
 
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the widest tier: the server holds no other network."""

@@ -69,7 +69,7 @@ class HeteroFL(Method):
         """Return cross-entropy, over the labels that the client has unless ``mask_labels`` is off."""
         return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(module(batch.x), batch)
 
-    def deploy(
+    def factored(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
         """Return the plain network of width p with the scalers folded into its weights."""
