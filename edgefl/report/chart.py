@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edgefl.report.statuses import STATUSES, look
-from edgefl.report.tables import tier_label
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_percent
 
 Json = Mapping[str, Any]

@@ -20,7 +20,7 @@ from edgefl.report.chart import (
     slots,
     stacked,
 )
-from edgefl.report.tables import budget_name, tier_label
+from edgefl.report.words import budget_name, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_count, human_percent, human_seconds
 
 _PARTS = {
