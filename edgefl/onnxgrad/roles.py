@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 OUT = ".out"
 """What the output of a changed tensor is called after its input."""
@@ -77,6 +78,12 @@ class Roles:
             {name: statistic_input(name) for name in statistics},
             {name: frozen_input(name) for name in frozen},
         )
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> Roles:
+        """Return the roles whose fields were written as JSON."""
+        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
+        return cls(**fields)
 
     @property
     def tensors(self) -> dict[str, str]:

@@ -200,7 +200,7 @@ def test_a_form_has_a_name_and_says_which_layers_it_multiplies_out():
 
 
 def test_a_network_in_training_mode_is_refused():
-    with pytest.raises(EdgeflError, match="CNN is in training mode; a network is exported for evaluation"):
+    with pytest.raises(EdgeflError, match="ConvNet is in training mode; a network is exported for evaluation"):
         form_graph(create("fedpara").network(CNN, Tier(0.4)).train(), CNN.input_shape)
 
 

@@ -103,6 +103,7 @@ def window_of(tape: Tape, op: Op, x: str, y: str, kernel: Sequence[int], *, tran
 
 def spread(tape: Tape, window: Window, places: str, weights: str, groups: int | None = None) -> str:
     """Return the map to which every place adds ``weights`` times its value, by a transposed convolution."""
+    sizes: dict[str, Any] = {name: list(getattr(window, name)) for name in ("strides", "dilations", "pads")}
     left_out = [max(-end, 0) for end in window.ends]
-    options: dict[str, Any] = {"strides": list(window.strides), "dilations": list(window.dilations), "pads": list(window.pads), "group": groups}
-    return str(tape.op("ConvTranspose", places, weights, **options, output_padding=left_out if any(left_out) else None))
+    behind = left_out if any(left_out) else None
+    return str(tape.op("ConvTranspose", places, weights, **sizes, group=groups, output_padding=behind))
