@@ -6,13 +6,11 @@ variable, ``var(--tier-0)``, which follows the reader's colour scheme. A pattern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from edgefl.report.statuses import STATUSES, look
-from edgefl.report.tables import tier_label
-from edgefl.util.units import human_percent
 
 Json = Mapping[str, Any]
 Spec = dict[str, Any]
@@ -183,19 +181,6 @@ def slots(groups: Sequence[tuple[str | None, Sequence[str]]]) -> Slots:
 def colour(number: int) -> str:
     """Return the CSS variable of colour ``number``; colours repeat after six."""
     return f"var(--tier-{number % COLOURS})"
-
-
-def compared(tiers: Sequence[Json], values: Sequence[int], verb: str, what: str, human: Callable[[int], str]) -> str:
-    """Return a sentence on the smallest tier beside the largest; ``tiers`` are sorted upwards.
-
-    >>> compared([{"tier": 0.5}, {"tier": 1}], [20, 80], "moves", "per round", str)
-    'Tier 0.5 moves 20 per round: 25.0 % of the 80 of tier 1.'
-    """
-    smallest, largest = (tier_label(tiers[i]["tier"]) for i in (0, -1))
-    sentence = f"Tier {smallest} {verb} {human(values[0])} {what}"
-    if len(tiers) == 1 or not values[-1]:
-        return f"{sentence}."
-    return f"{sentence}: {human_percent(values[0] / values[-1])} of the {human(values[-1])} of tier {largest}."
 
 
 def clock_unit(longest_s: float) -> tuple[str, float]:
