@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -95,3 +95,8 @@ def render_page(template: str, drawn: Iterable[Chart], **values: Any) -> str:
         vega_versions=vega().partition("\n")[0].strip("/* "),
         **values,
     )
+
+
+def facts(record: Mapping[str, Any], keys: Iterable[str]) -> list[tuple[str, str]]:
+    """Return what a page says at its top: names and values of the keys that have one."""
+    return [(key.replace("_", " "), str(record[key])) for key in keys if record[key] is not None]

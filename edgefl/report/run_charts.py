@@ -20,7 +20,7 @@ def tier_colour(summary: Json, tier: float | None) -> str:
 
 def of_clients(summary: Json) -> bool:
     """Whether accuracies are means over clients, each with a model or labels of its own."""
-    return summary.get("accuracy_of") == "clients"
+    return bool(summary["accuracy_of"] == "clients")
 
 
 def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:

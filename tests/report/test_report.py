@@ -560,7 +560,7 @@ def test_the_page_says_how_clients_and_server_optimize_and_what_travels() -> Non
 def test_accuracies_of_clients_are_never_called_the_global_model_s() -> None:
     rendered = html.render(make_summary() | ADDED, make_rounds())
     text = Page(rendered).text
-    assert "in the mean, each on its own held-out samples" in text
+    assert "on average, each on its own held-out samples" in text
     assert "clients are right on" in text
     assert "The clients' mean came within one point of its best" in text
     assert "global model is right" not in text
