@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.report.run_charts import budget_entries
-from edgefl.report.tables import budget_name, largest_first, need_have, taken_as, tier_label
+from edgefl.report.tier_table import largest_first
+from edgefl.report.words import budget_name, need_have, taken_as, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_difference, human_percent
 
 Json = Mapping[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, colour, layer, layered, legend, lines, number, share
 from edgefl.report.compare_table import compare_table, mixed_accuracies, tiers_text
 from edgefl.report.page import facts, render_page
-from edgefl.report.tables import names
+from edgefl.report.words import names
 from edgefl.util.units import human_bytes, human_count, human_percent, human_seconds
 
 

@@ -9,7 +9,8 @@ from itertools import accumulate
 from edgefl.report.chart import Chart, Spec, layer, layered, number, slots, stacked
 from edgefl.report.cost_columns import draws, weights_bytes
 from edgefl.report.cost_layers import OTHER, costliest, layer_rows, macs_of_step
-from edgefl.report.tables import Row, tier_label
+from edgefl.report.tables import Row
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_count, human_percent
 
 MOST_LAYERS = 40

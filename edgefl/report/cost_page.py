@@ -13,7 +13,8 @@ from edgefl.report.cost_columns import COMPUTE, LAYERS, MEMORY, ON_DEVICE, SENT,
 from edgefl.report.cost_layers import layer_rows
 from edgefl.report.cost_tables import about, per_device, per_tier
 from edgefl.report.page import render_page
-from edgefl.report.tables import PlainTable, Row, tier_label
+from edgefl.report.tables import PlainTable, Row
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_percent
 
 

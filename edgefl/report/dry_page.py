@@ -11,7 +11,9 @@ from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import tier_colour
 from edgefl.report.share_table import Cell, ShareRow, ShareTable, devices_of, least_included
-from edgefl.report.tables import TIER_COLUMNS, PlainTable, largest_first, tier_label
+from edgefl.report.tables import PlainTable
+from edgefl.report.tier_table import TIER_COLUMNS, largest_first
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
 
 _ABOUT = (

@@ -15,7 +15,7 @@ from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import accuracy_charts, budget_chart, cost_charts, of_clients, tier_colour
 from edgefl.report.run_rows import read_rounds, read_summary
 from edgefl.report.stage_table import stage_table
-from edgefl.report.tables import largest_first, tier_table
+from edgefl.report.tier_table import largest_first, tier_table
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 

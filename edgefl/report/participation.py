@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.report.statuses import USEFUL, lost_text
-from edgefl.report.tables import Column, PlainTable, tier_label
+from edgefl.report.tables import Column, PlainTable
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_count, human_joules, human_percent
 
 Json = Mapping[str, Any]

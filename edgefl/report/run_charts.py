@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, colour, layer, layered, lines, number, share, slots
 from edgefl.report.cost_charts import TRAFFIC, Measure, Part, part_of, tier_charts
-from edgefl.report.tables import budget_name, largest_first, tier_label
+from edgefl.report.tier_table import largest_first
+from edgefl.report.words import budget_name, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_percent, human_seconds
 
 _WIDEST_SHARE = 1.5

@@ -24,8 +24,9 @@ from edgefl.report.results import Result
 from edgefl.report.run_rows import TierResult, read_rounds
 from edgefl.report.statuses import STATUSES, groups_of
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.report.tables import taken_as, tier_table, to_plain, to_rich
+from edgefl.report.tier_table import compact_tiers, tier_table
 from edgefl.report.timeline import Line, pick, timeline, timelines
+from edgefl.report.words import taken_as
 from edgefl.server.assignment import Considered, Fit
 
 EVIL = "<script>alert(1)</script><b>&\"'"
@@ -343,8 +344,8 @@ def test_tiers_are_shown_as_they_are_taken() -> None:
     assert taken_as(half.to_dict()) == "0.5, 8 at once"
     summary = summary_of([line])
     assert [row[0] for row in tier_table(summary).rows] == ["1", "0.5, 8 at once"]
-    assert to_plain(summary).splitlines()[1].startswith("tier 0.5, 8 at once; device Slow phone")
-    assert "0.5, 8 at once" in printed(to_rich(summary), 80)
+    assert compact_tiers(summary).to_plain().splitlines()[1].startswith("tier 0.5, 8 at once; device Slow phone")
+    assert "0.5, 8 at once" in printed(compact_tiers(summary), 80)
 
 
 def test_the_steps_of_planning_are_listed_in_their_order() -> None:
@@ -510,14 +511,14 @@ def test_the_page_of_a_what_if_joins_the_policies_that_no_other_beats() -> None:
 
 def test_the_table_of_a_what_if_fits_a_terminal() -> None:
     for width in (80, 120):
-        text = printed(whatif_table.to_rich(whatif(), width), width)
+        text = printed(whatif_table.compact_whatif(whatif()), width)
         assert max(map(len, text.splitlines())) <= width
         assert re.search(r"\* +strict +10\.0 s +50\.0 % +10\.0 % +50\.0 % +7\.50 J", text)
         assert not re.search(r"\* +poor", text)
         assert "Slow phone" in text
-    first = whatif_table.to_plain(whatif()).splitlines()[0]
+    first = whatif_table.whatif_table(whatif()).to_plain().splitlines()[0]
     assert first.startswith("policy patient, tiers 1, 0.5; rounds deadline –, median 40.0 s, an hour 90; asked per wanted 1.3;")
-    assert "Nobody trained" in whatif_table.to_plain({"profile": "phone", "rows": []})
+    assert "Nobody trained" in whatif_table.whatif_table({"profile": "phone", "rows": []}).to_plain()
 
 
 def test_a_what_if_in_which_nobody_trained_has_a_page() -> None:
@@ -526,7 +527,7 @@ def test_a_what_if_in_which_nobody_trained_has_a_page() -> None:
     result["rows"] = [result["rows"][0] | gone | {"inclusion_by_class": {}}]
     text = Page(whatif_page.render(result)).text
     assert "there is nothing to draw" in text
-    assert printed(whatif_table.to_rich(result), 80)
+    assert printed(whatif_table.compact_whatif(result), 80)
 
 
 def test_a_policy_under_which_nobody_trains_is_not_the_fastest() -> None:

@@ -23,7 +23,7 @@ from edgefl.report.page import vega
 from edgefl.report.run_charts import accuracy_charts, budget_chart
 from edgefl.report.run_rows import read_summary
 from edgefl.report.stage_table import stage_table
-from edgefl.report.tables import tier_table, to_plain, to_rich
+from edgefl.report.tier_table import compact_tiers, tier_table
 
 CLASSES = (
     ("flagship-phone", "Flagship phone", 0.15, 3, 1.0),
@@ -482,7 +482,7 @@ def test_the_tier_table_has_a_text_for_every_column_largest_tier_first() -> None
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_table_fits_and_cuts_nothing(width: int) -> None:
-    text = printed(to_rich(make_summary(), width), width)
+    text = printed(compact_tiers(make_summary()), width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     for figure in (
@@ -504,24 +504,24 @@ def test_the_terminal_table_fits_and_cuts_nothing(width: int) -> None:
 def test_a_device_title_is_no_markup_in_the_terminal() -> None:
     summary = make_summary()
     summary["tiers"][0]["device_title"] = "[red]"
-    assert "[red]" in printed(to_rich(summary), 80)
+    assert "[red]" in printed(compact_tiers(summary), 80)
 
 
 def test_plain_lines_hold_the_same_figures() -> None:
     summary = make_summary()
-    first, *rest = to_plain(summary).splitlines()
+    first, *rest = compact_tiers(summary).to_plain().splitlines()
     assert len(rest) == 2
     assert first.startswith("tier 1; device Flagship phone; accuracy 96.8 %; params 38.4 k; MACs forward 1.20 M, step 112 M")
     assert first.endswith("a round time 1 min 11 s, energy 8.51 J; budget used 92.0 %, deadline")
     summary["tiers"][2]["uncounted_ops"] = ["Erf"]
-    assert to_plain(summary).endswith("Not counted, so no budget can be claimed met: tier 0.25: Erf")
+    assert compact_tiers(summary).to_plain().endswith("Not counted, so no budget can be claimed met: tier 0.25: Erf")
 
 
 def test_a_tier_that_no_class_takes_has_dashes() -> None:
     summary = make_summary()
     keys = ("device", "device_title", "round_seconds", "round_joules", "budget_share", "limiting_budget")
     summary["tiers"][1] |= dict.fromkeys(keys)
-    line = to_plain(summary).splitlines()[1]
+    line = compact_tiers(summary).to_plain().splitlines()[1]
     assert "device –;" in line
     assert "a round time –, energy –; budget used –" in line
     assert html.render(summary, make_rounds())

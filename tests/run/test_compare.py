@@ -14,7 +14,7 @@ from edgefl.cli.compare import command
 from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.report.compare_page import compare_page
-from edgefl.report.compare_table import compare_table, to_plain, to_rich
+from edgefl.report.compare_table import compact_comparison, compare_table
 from edgefl.report.comparison import Contender, Played, comparison_of, curve_of
 from edgefl.report.page import vega
 from edgefl.run.compare import compare
@@ -83,7 +83,7 @@ def test_a_method_without_a_run_is_a_row_of_dashes_with_its_reason() -> None:
     rows = compare_table(summary).rows
     assert rows[1][0] == "none"
     assert set(rows[1][1:]) == {"–", "none (failed: 0)"}
-    assert "none, seed 0: failed: too large" in to_plain(summary)
+    assert "none, seed 0: failed: too large" in compact_comparison(summary).to_plain()
     assert "too large" in Page(compare_page(summary)).text
 
 
@@ -98,10 +98,10 @@ def test_the_tables_hold_the_figures() -> None:
         "1.00 k",
         "0, 1",
     )
-    text = printed(to_rich(summary, 80), 80)
+    text = printed(compact_comparison(summary), 80)
     assert max(map(len, text.splitlines())) <= 80
     assert "85.0 ± 7.1 %" in text
-    plain = to_plain(summary).splitlines()
+    plain = compact_comparison(summary).to_plain().splitlines()
     assert plain[0].startswith("method quick, tiers 1, 0.5; accuracy 85.0 ± 7.1 %, of global; until 60.0 % round 2, bytes 400 B")
     assert plain[-1] == "cheap, seed 1: failed: no device fits"
 
@@ -116,7 +116,7 @@ def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
     assert "Not one kind of accuracy: of own it is the mean over clients" in text
     assert "of lazy it is the global model's" in text
     assert summary["methods"][1]["untrained_tiers"] == ["0.5"]
-    assert "lazy: nobody trained tier 0.5" in to_plain(summary)
+    assert "lazy: nobody trained tier 0.5" in compact_comparison(summary).to_plain()
     spec = charts_of(compare_page(summary))["compare-tiers"]
     bars, hatched = layers(spec, "bar")
     assert [(row["series"], row["tier"], row["untrained"]) for row in bars["data"]["values"]] == [
