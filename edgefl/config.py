@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ModelWrapVali
 from pydantic_core import ErrorDetails
 
 from edgefl.errors import ConfigError, UnknownNameError, nearest
-from edgefl.registry import Registry, codecs, datasets, methods, models, objectives, server_optimizers
+from edgefl.registry import Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
 from edgefl.util.files import read_toml
 from edgefl.util.validation import explain
 
@@ -54,8 +54,10 @@ def check_ratios(ratios: tuple[float, ...]) -> None:
         raise ValueError(f"tiers are listed once each, largest first: {','.join(f'{r:g}' for r in ordered)}")
 
 
-def _known(names: Registry) -> AfterValidator:
+def _known(names: Registry, *others: str | None) -> AfterValidator:
     def check(name: str) -> str:
+        if name in others:
+            return name
         try:
             names.check(name)
         except UnknownNameError as error:
@@ -99,19 +101,19 @@ class RunConfig(BaseModel):
     edgefl.errors.ConfigError: round: unknown key; did you mean 'rounds'?
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_min_length=1)
 
     profile: Annotated[str, Flag(TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE")] = "phone"
     method: Annotated[str, Flag(TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)] = "fedhm"
     method_options: Annotated[dict[str, Any], Flag("", "Options of the method; 'edgefl methods NAME' lists them.")] = {}
     model: Annotated[str | None, Flag(TASK, "Network to train. [the data set's own]", names=models)] = None
-    norm: Annotated[str | None, Flag(TASK, "Normalisation layers: group, static, batch or none. [the model's own]", "POLICY")] = (
-        None
-    )
+    norm: Annotated[
+        str | None, Flag(TASK, "Normalisation layers: group, static, batch, layer or none. [the model's own]", "POLICY")
+    ] = None
     dataset: Annotated[str, Flag(TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)] = "digits"
     data_dir: Annotated[str | None, Flag(TASK, "Folder with the data set's files. [where its package puts them]", "DIR")] = None
 
-    clients: Annotated[int, Field(ge=1), Flag(DATA, "Number of clients in the population.")] = 20
+    clients: Annotated[int, Field(ge=1, le=10**9), Flag(DATA, "Number of clients in the population.")] = 20
     partition: Annotated[
         str,
         Flag(
@@ -278,7 +280,8 @@ class RunConfig(BaseModel):
         600.0
     )
     engine: Annotated[
-        Literal["auto", "inline", "pool", "group"] | None,
+        str | None,
+        _known(engines, "auto", None),
         Flag(
             HOST,
             "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a "
@@ -342,15 +345,19 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
     ['engine']
     """
     keys = [key for key in RunConfig.model_fields if key not in HOST_KEYS and getattr(before, key) != getattr(after, key)]
-    return keys + ["engine"] * ((before.engine == "group") != (after.engine == "group"))
+    return keys + ["engine"] * (_groups_clients(before) != _groups_clients(after))
+
+
+def _groups_clients(config: RunConfig) -> bool:
+    return config.engine in engines.files and bool(engines.facts(config.engine).get("groups_clients"))
 
 
 def _engine_fits_the_workers(config: RunConfig) -> Iterator[str]:
     if config.engine == "inline" and config.workers > 1:
         yield f"engine: inline has one worker, got workers = {config.workers}; use pool"
-    if config.engine == "group" and (config.enforce == "hard" or config.runtime == "onnx"):
+    if _groups_clients(config) and (config.enforce == "hard" or config.runtime == "onnx"):
         alone = "enforce hard" if config.enforce == "hard" else "runtime onnx"
-        yield f"engine: group trains clients together, and {alone} trains them one by one; use pool"
+        yield f"engine: {config.engine} trains clients together, and {alone} trains them one by one; use pool"
 
 
 def _objective_fits_the_training(config: RunConfig) -> Iterator[str]:

@@ -49,7 +49,8 @@ class UnknownNameError(InputError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        super().__init__(f"unknown {kind} {name!r};{nearest(name, known)} Known: {', '.join(known)}")
+        hint = nearest(name, known)
+        super().__init__(f"unknown {kind} {name!r};{hint} {'Known' if hint else 'known'}: {', '.join(known)}")
 
 
 class ProfileError(InputError):

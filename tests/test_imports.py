@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "onnxgrad": {"errors", "records", "util", "models"},
     "client": {"errors", "records", "rng", "registry", "util", "timing", "wire", "data", "models", "cost", "methods", "onnxgrad"},
     "bundle": {"errors", "records", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
-    "engine": {"errors", "records", "registry", "util", "timing", "client"},
+    "engine": {"errors", "records", "registry", "util", "timing", "wire", "data", "client"},
     "server": {
         "errors",
         "records",
@@ -117,15 +117,19 @@ def imported(path: Path) -> set[tuple[str, ...]]:
         if isinstance(test, ast.If) and isinstance(test.test, ast.Name) and test.test.id == "TYPE_CHECKING"
         for node in ast.walk(test)
     }
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
+    names = sources_of(tree, typing_only)
     return {tuple(name.split(".")[1:]) for name in names if name.split(".")[0] == "edgefl"}
+
+
+def sources_of(tree: ast.AST, without: set[int] = frozenset()) -> set[str]:
+    """The full names of what a module imports, apart from the nodes ``without``."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in without:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import) and id(node) not in without:
+            names |= {alias.name for alias in node.names}
+    return names
 
 
 def rooms_of(modules: set[tuple[str, ...]]) -> set[str]:
@@ -174,6 +178,53 @@ def test_a_method_knows_nothing_of_costs_fleets_engines_or_the_command_line():
 def test_importing_does_not_import_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+PICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "multiprocessing.reduction"}
+CHANNELS = {"Process", "Pool", "Queue", "SimpleQueue", "Manager"}
+
+
+def pickling(tree: ast.AST, sources: set[str]) -> list[str]:
+    """What a module uses that pickles: modules, multiprocessing's channels of objects, and ``send(object)`` or ``recv()`` of a connection.
+
+    A socket's ``recv`` takes the number of bytes. Its ``send`` looks the same, but may send a part: ``sendall`` is used.
+    """
+    found = sorted(f"import {source}" for source in sources if any(f"{source}.".startswith(f"{name}.") for name in PICKLING))
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Name | ast.Attribute)
+            and (name := node.id if isinstance(node, ast.Name) else node.attr) == "ForkingPickler"
+        ):
+            found.append(name)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner, name = ast.unparse(node.func.value), node.func.attr
+            if (name in CHANNELS and "multiprocessing" in owner) or (name, len(node.args)) in (("send", 1), ("recv", 0)):
+                found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_nothing_is_pickled(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert pickling(tree, sources_of(tree)) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle", "from multiprocessing.reduction import ForkingPickler", "from multiprocessing import reduction",
+        "connection.send(answer)", "answer = connection.recv()", "multiprocessing.Process(target=work)",
+        "multiprocessing.get_context('spawn').Process(target=work)", "reduction.ForkingPickler.dumps(answer)",
+    ],
+)  # fmt: skip
+def test_what_pickles_is_found(code):
+    tree = ast.parse(code)
+    assert pickling(tree, sources_of(tree)) != []
+
+
+def test_what_sends_bytes_is_no_pickling():
+    tree = ast.parse("socket.recv(4)\nconnection.send_bytes(b'')\nconnection.recv_bytes()\norders.sendall(b'.')")
+    assert pickling(tree, sources_of(tree)) == []
 
 
 def test_no_line_of_what_leaves_for_the_device_imports_torch_or_edgefl():

@@ -77,7 +77,7 @@ class Variant(Record):
 class Objective(Record):
     """What local training adds to the method's loss; its tensors are the ``f.start.`` and ``f.shift.`` inputs of a training graph."""
 
-    name: Literal["none", "prox", "dyn", "scaffold"] = "none"
+    name: str = Field(default="none", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
     strength: float = Field(default=0.0, ge=0)
 
 

@@ -11,6 +11,7 @@ import click
 
 from edgefl.cli.console import note, show
 from edgefl.cli.options import OUT_FILE, Command, json_option, option
+from edgefl.report.tables import PlainTable
 
 _BUSY = 0.1
 
@@ -82,15 +83,11 @@ def command(out: Path, name: str | None, link: str | None, like: str, seconds: f
 
 
 def _print(values: dict[str, Any]) -> None:
-    from rich.table import Table
-
     show(f"{values['name']}: {values['title']}\n")
-    table = Table("figure", "value", "mark", "note", box=None, header_style="bold")
-    for key, figure in _figures(values):
-        table.add_row(
-            key, f"{figure['value']:,.10g}", figure["mark"], figure["source"] if figure["mark"] == "assumed" else figure["note"]
-        )
-    show(table)
+    rows = (
+        (key, f"{f['value']:,.10g}", f["mark"], f["source" if f["mark"] == "assumed" else "note"]) for key, f in _figures(values)
+    )
+    show(PlainTable.of_texts(("figure", "value", "mark", "note"), rows))
 
 
 def _figures(values: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[str, Any]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,14 +124,8 @@ def _continued(
 
 
 def _print_result(found: Comparison) -> None:
-    from rich.console import Console
+    from edgefl.cli.console import show_result
+    from edgefl.report.compare_table import compact_comparison
 
-    from edgefl.report.compare_table import to_plain, to_rich
-
-    summary = found.to_dict()
-    if sys.stdout.isatty():
-        console = Console()
-        console.print(to_rich(summary, width=console.width))
-    else:
-        click.echo(to_plain(summary))
+    show_result(compact_comparison(found.to_dict()))
     click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")

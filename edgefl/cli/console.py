@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from edgefl.report.tables import PlainTable
 
 
@@ -33,17 +32,12 @@ def show(what: Any) -> None:
         raise BrokenPipeError from None
 
 
-def as_rich(plain: PlainTable) -> Table:
-    """Return a table of texts as rich prints it: headings of a group above those of its columns."""
-    from rich.table import Table
-
-    heads = ["\n".join(part for part in (column.group, column.head) if part) for column in plain.columns]
-    table = Table(box=None, header_style="bold")
-    for head, column in zip(heads, plain.columns, strict=True):
-        table.add_column(head, justify="right" if column.numeric else "left", vertical="bottom")
-    for row in plain.rows:
-        table.add_row(*row)
-    return table
+def show_result(table: PlainTable, piped: PlainTable | None = None) -> None:
+    """Print a table; where there is no terminal, print a line of text for each row of ``piped``, or of the table itself."""
+    if sys.stdout.isatty():
+        show(table)
+    else:
+        click.echo((piped or table).to_plain())
 
 
 def as_text(what: Any) -> str:

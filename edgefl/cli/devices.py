@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgefl.cli.console import note, show
 from edgefl.cli.options import Command, json_option, option
+from edgefl.report.tables import Column, PlainTable, under
+from edgefl.util.units import human_bytes, human_count, human_difference, human_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from rich.table import Table
 
     from edgefl.calibrate.validate import Validation
     from edgefl.fleet.figures import Figure
@@ -102,22 +103,15 @@ def _fleet_row(fleet: Fleet) -> dict[str, Any]:
 
 
 def _print_list(devices: list[DeviceProfile], fleets: list[Fleet]) -> None:
-    from rich.table import Table
-
-    from edgefl.util.units import human_bytes
-
-    table = Table("device", "what", "memory to train in", "training", "link", "assumed figures", box=None, header_style="bold")
+    rows = []
     for device in devices:
         rate = f"{device.compute.training_gmacs_per_s.value:g} GMAC/s"
         assumed = f"{len(device.assumed)} of {len(device.figures())}"
-        table.add_row(device.name, device.title, human_bytes(device.training_bytes), rate, device.link.name, assumed)
-    show(table)
-    table = Table("fleet", "what", "classes", box=None, header_style="bold")
-    for fleet in fleets:
-        table.add_row(fleet.name, fleet.title, ", ".join(f"{100 * c.share:g} % {c.device.name}" for c in fleet.classes))
-    show("")
-    show(table)
-    show("\nShow one with its sources: edgefl devices raspberry-pi-4")
+        rows.append((device.name, device.title, human_bytes(device.training_bytes), rate, device.link.name, assumed))
+    show(PlainTable.of_texts(("device", "what", "memory to train in", "training", "link", "assumed figures"), rows))
+    classes = ((f.name, f.title, ", ".join(f"{100 * c.share:g} % {c.device.name}" for c in f.classes)) for f in fleets)
+    show(PlainTable.of_texts(("fleet", "what", "classes"), classes))
+    show("Show one with its sources: edgefl devices raspberry-pi-4")
 
 
 def _print_device(device: DeviceProfile) -> None:
@@ -125,40 +119,29 @@ def _print_device(device: DeviceProfile) -> None:
     show(_figures(device.figures()))
 
 
-def _figures(figures: Mapping[str, Figure]) -> Table:
-    from rich.table import Table
-
-    table = Table("figure", "value", "mark", "source", box=None, header_style="bold")
-    for key, figure in figures.items():
-        source = f"{figure.source}. {figure.note}" if figure.note else figure.source
-        table.add_row(key, f"{figure.value:,.10g}", figure.mark, source)
-    return table
+def _figures(figures: Mapping[str, Figure]) -> PlainTable:
+    rows = ((key, f"{f.value:,.10g}", f.mark, f"{f.source}. {f.note}" if f.note else f.source) for key, f in figures.items())
+    return PlainTable.of_texts(("figure", "value", "mark", "source"), rows)
 
 
 def _print_fleet(fleet: Fleet) -> None:
-    from rich.table import Table
-
     from edgefl.fleet.figures import figures_of
 
     show(f"{fleet.name}: {fleet.title}\nmix {fleet.mix.mark}: {fleet.mix.source}. {fleet.mix.note}\n")
-    table = Table("device", "share", "what", box=None, header_style="bold")
-    for c in fleet.classes:
-        table.add_row(c.device.name, f"{100 * c.share:g} %", c.device.title)
-    show(table)
+    classes = ((c.device.name, f"{100 * c.share:g} %", c.device.title) for c in fleet.classes)
+    show(PlainTable.of_texts(("device", "share", "what"), classes))
     for key, value in fleet.budget.model_dump(exclude_none=True).items():
         show(f"{key} = {value:g}")
     if fleet.behaviour is not None:
         show("\nhow its devices behave")
         show(_figures(figures_of(fleet.behaviour, "")))
-    if fleet.states:
-        table = Table(
-            "with --dynamic-devices", "chance", "memory left", "speed left", "mark", "source", box=None, header_style="bold"
-        )
-        for state in fleet.states:
-            shares = (f"{100 * share:g} %" for share in (state.chance, state.memory_share, state.speed_share))
-            table.add_row(state.name, *shares, state.mark, f"{state.source}. {state.note}".rstrip(" ."))
-        show("")
-        show(table)
+    rows = []
+    for state in fleet.states:
+        shares = (f"{100 * share:g} %" for share in (state.chance, state.memory_share, state.speed_share))
+        rows.append((state.name, *shares, state.mark, f"{state.source}. {state.note}".rstrip(" .")))
+    if rows:
+        heads = ("with --dynamic-devices", "chance", "memory left", "speed left", "mark", "source")
+        show(PlainTable.of_texts(heads, rows))
 
 
 def _validate(profile: str, threads: int | None, as_json: bool) -> None:
@@ -178,39 +161,21 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
 
 
 def _print_validation(profile: str, result: Validation) -> None:
-    from rich.table import Table
-
     from edgefl.calibrate.validate import BAR
-    from edgefl.util.units import human_count, human_difference, human_seconds
 
     show(f"A training step on this machine: predicted from {profile}, and measured\n")
-    table = Table(
-        "model",
-        "batch",
-        "MACs",
-        "predicted",
-        "measured",
-        "range",
-        "repeats",
-        "error",
-        "by one rate",
-        box=None,
-        header_style="bold",
+    columns = (
+        Column("model", "", lambda row: row["model"] + " (calibrated on)" * row["calibrated_on"], numeric=False),
+        *under("batch", str, batch_size=""),
+        *under("MACs", human_count, macs=""),
+        *under("predicted", human_seconds, predicted_s=""),
+        *under("measured", human_seconds, measured_s=""),
+        Column("range", "", lambda row: f"{human_seconds(row['low_s'])} to {human_seconds(row['high_s'])}"),
+        *under("repeats", str, repeats=""),
+        Column("error", "", lambda row: human_difference(row["predicted_s"], row["measured_s"])),
+        Column("by one rate", "", lambda row: human_difference(row["predicted_by_rate_s"], row["measured_s"])),
     )
-    for row in result.rows:
-        own = " (calibrated on)" if row.calibrated_on else ""
-        table.add_row(
-            row.model + own,
-            str(row.batch_size),
-            human_count(row.macs),
-            human_seconds(row.predicted_s),
-            human_seconds(row.measured_s),
-            f"{human_seconds(row.low_s)} to {human_seconds(row.high_s)}",
-            str(row.repeats),
-            human_difference(row.predicted_s, row.measured_s),
-            human_difference(row.predicted_by_rate_s, row.measured_s),
-        )
-    show(table)
+    show(PlainTable.of(columns, map(asdict, result.rows)))
     verdict = "met" if result.median_error <= BAR else "not met"
     show(f"\nmedian error {result.median_error:.1%}, at most {BAR:.0%} wanted: {verdict}")
     show(

@@ -36,8 +36,9 @@ def command(bundle: Path, updates: Path, run: Path | None, out: Path | None, ski
 
 
 def _print(result: FedRound) -> None:
-    from edgefl.cli.console import as_rich, show
-    from edgefl.report.tables import Column, PlainTable, tier_label
+    from edgefl.cli.console import show
+    from edgefl.report.tables import Column, PlainTable
+    from edgefl.report.words import tier_label
     from edgefl.util.units import human_percent
 
     columns = (
@@ -47,7 +48,7 @@ def _print(result: FedRound) -> None:
         Column("accuracy", "before", lambda row: human_percent(row["before"])),
         Column("accuracy", "after", lambda row: human_percent(row["after"])),
     )
-    show(as_rich(PlainTable.of(columns, result.tiers)))
+    show(PlainTable.of(columns, result.tiers))
     before, after = map(human_percent, result.accuracy)
     count = sum(row["updates"] for row in result.tiers)
     left_out = f", {len(result.refused)} left out" if result.refused else ""

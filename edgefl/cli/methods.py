@@ -16,10 +16,9 @@ from edgefl.cli.console import show
 from edgefl.cli.options import Command, json_option
 from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
+from edgefl.report.tables import Column, PlainTable, text
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from edgefl.methods.base import Method, MethodConfig
 
 AXES = {"objective": "objectives", "server_optimizer": "server optimizers", "codec": "codecs", "tier_assignment": "tiers"}
@@ -147,23 +146,23 @@ def _jsonable(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _readable(text: str) -> str:
+def _readable(docstring: str) -> str:
     """Return a docstring for the terminal: no markup, a paragraph per line, which the terminal breaks.
 
     >>> _readable("The option ``a`` of :func:`b`.")
     'The option a of b.'
     """
-    plain = re.sub(r":\w+:`~?([^`]*)`|``([^`]*)``", r"\1\2", text)
+    plain = re.sub(r":\w+:`~?([^`]*)`|``([^`]*)``", r"\1\2", docstring)
     paragraphs = plain.split("\n\n")
     return "\n\n".join(p if re.search(r"^( |=|-)", p, re.MULTILINE) else p.replace("\n", " ") for p in paragraphs)
 
 
-def _tier(row: dict[str, Any]) -> str:
+def _tier(row: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{ratio:g}" for ratio in row["default_tiers"])
     return f"{row['tier_meaning']} [{sizes}]"
 
 
-def _not_with(row: dict[str, Any]) -> str:
+def _not_with(row: Mapping[str, Any]) -> str:
     return ", ".join(row["refuses"]) or "–"
 
 
@@ -174,47 +173,31 @@ def _line(row: dict[str, Any]) -> str:
     return f"{start}; tier: {_tier(row)}; not with: {_not_with(row)}"
 
 
-def methods_table(rows: list[dict[str, Any]], width: int) -> Table:
+def methods_table(rows: list[dict[str, Any]], width: int) -> PlainTable:
     """Return the list of methods for a terminal of ``width`` columns; a narrow one leaves the papers out."""
-    from rich.text import Text
-
-    from edgefl.report.tables import bare_table
-
-    narrow = width < _NARROW
-    table = bare_table(gap=1 if narrow else 2, leading=1)
     axes = "; ".join(f"{AXES[key]}: {', '.join(values)}" for key, values in _axis_values().items())
-    table.caption = Text(f"All others combine ({axes}).")
-    heads = ["method", "travels; stays", "a tier is", "not with", *([] if narrow else ["paper"])]
-    for head in heads:
-        table.add_column(head, overflow="fold", no_wrap=head == "method")
-    for row in rows:
-        stays = f"\nstays: {row['stays']}" if row["stays"] else ""
-        cells = (f"{row['travels']}{stays}", _tier(row), _not_with(row), row["paper"])
-        table.add_row(Text(row["name"], style="bold"), *map(Text, cells[: len(heads) - 1]))
-    return table
+    columns = [
+        text("method", "", "name", widest=20),
+        text("travels; stays", "", "travels"),
+        Column("travels; stays", "", lambda row: f"stays: {row['stays']}" if row["stays"] else "", numeric=False),
+        Column("a tier is", "", _tier, numeric=False),
+        Column("not with", "", _not_with, numeric=False),
+        *([] if width < _NARROW else [text("paper", "", "paper")]),
+    ]
+    return PlainTable.of(columns, rows, note=f"All others combine ({axes}).", stacked=True)
 
 
 def _print_one(row: dict[str, Any]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     show(f"{row['name']}: {row['title']}\n{row['paper']}\n\n{_readable(row['about'])}\n")
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
     whose = "every client has its own" if row["personalised"] else "one for all"
     facts = {"travels": row["travels"], "stays": row["stays"] or "nothing", "a tier is": _tier(row), "models": whose}
     for key, values in row["combines"].items():
         facts[AXES[key]] = ", ".join(values) or "none"
     facts |= {f"not with {value}": reason for value, reason in row["refuses"].items()}
-    for head, text in facts.items():
-        table.add_row(Text(head, style="bold"), Text(text))
-    show(table)
+    show(PlainTable.of_texts(("fact", "about it"), facts.items()))
     if not row["options"]:
-        show("\nIt has no options of its own.")
+        show("It has no options of its own.")
         return
-    table = Table("option", "type", "default", "what", box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for option in row["options"]:
-        table.add_row(*map(Text, (option["name"], option["type"], json.dumps(option["default"]), option["about"])))
-    show("\nOptions, given as --method-option KEY=VALUE:\n")
-    show(table)
+    options = ((option["name"], option["type"], json.dumps(option["default"]), option["about"]) for option in row["options"])
+    show("Options, given as --method-option KEY=VALUE:\n")
+    show(PlainTable.of_texts(("option", "type", "default", "what"), options))

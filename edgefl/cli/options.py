@@ -26,6 +26,12 @@ class Option(click.Option):
         super().__init__(*args, **settings)
         self.section = section
 
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the converted value; an empty text, such as that of an unset variable, is an error."""
+        if isinstance(self.type, (click.Path, type(click.STRING))) and "" in (value if self.multiple and value else (value,)):
+            raise click.BadParameter("expected a value, got ''", ctx, self)
+        return super().type_cast_value(ctx, value)
+
     def get_help_extra(self, ctx: click.Context) -> Any:
         """Return what click adds to the text: only that a flag is required."""
         return {key: value for key, value in super().get_help_extra(ctx).items() if key == "required"}

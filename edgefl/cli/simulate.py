@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,12 +120,12 @@ def _asked(config_file: Path | None, keys: dict[str, Any], method_options: dict[
 
 
 def _print_dry(result: RunResult) -> None:
-    from edgefl.cli.console import as_rich, show
+    from edgefl.cli.console import show
     from edgefl.report.participation import participation_table
     from edgefl.util.units import human_count, human_percent, human_seconds
 
     summary = dict(result.summary)
-    show(as_rich(participation_table(summary["participation"])))
+    show(participation_table(summary["participation"]))
     useful, wasted = summary["useful"], summary["wasted"]
     share = useful["device_s"] / max(useful["device_s"] + wasted["device_s"], 1e-12)
     distinct = sum(row["distinct"] for row in summary["participation"])
@@ -137,19 +136,14 @@ def _print_dry(result: RunResult) -> None:
 
 
 def _print_result(result: RunResult) -> None:
-    from rich.console import Console
-
-    from edgefl.report.tables import to_plain, to_rich
+    from edgefl.cli.console import show_result
+    from edgefl.report.tier_table import compact_tiers
     from edgefl.util.units import human_percent, human_seconds
 
     summary = dict(result.summary)
-    if sys.stdout.isatty():
-        console = Console()
-        console.print(to_rich(summary, width=console.width))
-    else:
-        click.echo(to_plain(summary))
+    show_result(compact_tiers(summary))
     accuracy, simulated_s = human_percent(summary["global_accuracy"]), human_seconds(summary["simulated_s"])
     host_s = human_seconds(summary["host_s"])
-    whose = "mean over clients" if summary.get("accuracy_of") == "clients" else "global model"
+    whose = "mean over clients" if summary["accuracy_of"] == "clients" else "global model"
     click.echo(f"{whose}: {accuracy} after {summary['rounds']} rounds; {simulated_s} simulated, {host_s} on this computer")
     click.echo(f"run folder: {result.folder}  (report.html, bundle/, summary.json)")

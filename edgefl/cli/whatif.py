@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from edgefl.cli.console import show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.options import OUT_FILE, Command, config_option, json_option, option
 from edgefl.cli.types import Listed
@@ -78,11 +78,5 @@ def command(
     if as_json:
         click.echo(json.dumps(result, indent=2))
         return
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        console = Console()
-        console.print(whatif_table.to_rich(result, width=console.width))
-    else:
-        click.echo(whatif_table.to_plain(result))
+    show_result(whatif_table.compact_whatif(result), piped=whatif_table.whatif_table(result))
     click.echo(f"written: {page}")

@@ -1,13 +1,13 @@
 """Where worker processes come from: on Linux a process that has imported what they need and forks one in milliseconds.
 
-The nursery imports torch and :mod:`edgefl.client.client` once, and then only forks. That is safe there: it has one Python thread, torch is
-told to use one thread before anything computes, no backward pass has run, so that no autograd thread exists, CUDA is not touched, and
-OpenBLAS stops its own threads before a fork. Workers share its pages until they write to them. It stays for later engines, and leaves
-when this process does, however that ends: it then reads the end of its socket. On other systems every worker is a process of its own,
-started in the same way.
+The fork server imports torch and :mod:`edgefl.client.client` once, and then only forks. That is safe: it has one Python thread, torch is
+told to use one thread before anything computes, no backward pass has run (so there is no autograd thread), CUDA is not touched, and
+OpenBLAS stops its own threads before a fork. Workers share its pages until they write to them. The fork server serves later engines too. It
+exits when this process does, however that ends: then it reads the end of its socket. On other systems every worker is a process of its
+own, started in the same way.
 
-This is not :mod:`multiprocessing`'s fork server, whose imports would be those of anybody who uses that in this process, and which runs the
-main script again in every process; here a script needs no ``if __name__ == "__main__"``.
+This is not :mod:`multiprocessing`'s fork server. That one would share its imports with every other user of it in this process, and it runs
+the main script again in every process; here a script needs no ``if __name__ == "__main__"``.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from typing import NoReturn
 from edgefl.errors import ConfigError
 
 FORKS = sys.platform == "linux"
-"""Whether a nursery forks workers. macOS's own libraries do not bear a fork; there each worker is a nursery that becomes it."""
+"""Whether workers are forked. The libraries of macOS do not allow a fork; there each worker is a fork server that becomes the worker."""
 
 _ORDER = struct.Struct("<cq")  # what to do, and the worker's number
-_FORK, _BECOME, _END, _DISMISS = b"f", b"b", b"e", b"d"
+_FORK, _BECOME, _STOP, _ABANDON = b"f", b"b", b"s", b"a"
 _FILES = 4
 _PATIENCE_S = 10.0
 _POLL_S = 0.001
@@ -46,18 +46,18 @@ _CODE = (
 
 
 def warm(workers: int = 1) -> None:
-    """Start what workers come from, without waiting for it: called early, it imports torch while this process prepares a run."""
-    nursery().warm(workers)
+    """Start the fork server without waiting for it: called early, it imports torch while this process prepares a run."""
+    fork_server().warm(workers)
 
 
 @functools.cache
-def nursery() -> Nursery:
-    """Return this process's nursery."""
-    return Nursery()
+def fork_server() -> ForkServer:
+    """Return this process's fork server."""
+    return ForkServer()
 
 
-class Nursery:
-    """Hires worker processes and sees them off. Any thread may."""
+class ForkServer:
+    """Starts and stops worker processes. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,17 +69,17 @@ class Nursery:
         atexit.register(self.close)
 
     def warm(self, workers: int) -> None:
-        """Start the nursery, or as many processes as there will be workers."""
+        """Start the process that forks, or as many processes as there will be workers."""
         with self._lock:
             if FORKS:
                 self._ready()
             while not FORKS and len(self._waiting) < workers:
                 self._waiting.append(_Process())
 
-    def hire(self, files: Sequence[int]) -> int:
-        """Start a worker with descriptors of its own of ``files``, see :func:`edgefl.engine.workers.play`; return its number.
+    def start(self, files: Sequence[int]) -> int:
+        """Start a worker with its own descriptors of ``files``, see :func:`edgefl.engine.workers.work`; return its number.
 
-        It does not wait: the worker says on the first of its files when it runs; where it cannot be started that file ends.
+        It does not wait. A worker that runs writes to the first of its files; if it cannot be started, that file ends.
         """
         with self._lock:
             self._count += 1
@@ -88,7 +88,7 @@ class Nursery:
                 with contextlib.suppress(OSError):
                     self._own[self._count].order(_BECOME, self._count, files)
                 return self._count
-            for _ in range(2):  # a nursery that was killed is replaced
+            for _ in range(2):  # a fork server that was killed is replaced
                 try:
                     self._ready().order(_FORK, self._count, files)
                     break
@@ -96,25 +96,25 @@ class Nursery:
                     self._end_common()
             return self._count
 
-    def end(self, worker: int, wait: bool = True) -> None:
-        """Ask worker ``worker`` to leave, and kill it if it does not; ``wait`` until it is gone."""
+    def stop(self, worker: int, wait: bool = True) -> None:
+        """Terminate worker ``worker``, or kill it if it does not exit; ``wait`` until it is gone."""
         with self._lock:
             if not FORKS:
-                self._own.pop(worker).end()
+                self._own.pop(worker).stop()
             elif self._common is not None:
                 try:
-                    self._common.order(_END if wait else _DISMISS, worker)
+                    self._common.order(_STOP if wait else _ABANDON, worker)
                     if wait:
                         self._common.answer()
-                except OSError:  # it was killed: what it forked leaves by itself
+                except OSError:  # it was killed: its workers exit by themselves
                     self._end_common()
 
     def close(self) -> None:
-        """End what waits for workers to be; those that there are leave by themselves."""
+        """Stop the processes that workers would come from; workers exit by themselves."""
         with self._lock:
             self._end_common()
             for process in (*self._waiting, *self._own.values()):
-                process.end()
+                process.stop()
             self._waiting.clear()
             self._own.clear()
 
@@ -130,11 +130,11 @@ class Nursery:
 
     def _end_common(self) -> None:
         if self._common is not None:
-            self._common.end()
+            self._common.stop()
             self._common = None
 
     def _forget(self) -> None:
-        """In a process forked from this one: these processes are its parent's."""
+        """Drop these processes, in a fork of this one: they are its parent's."""
         for process in (self._common, *self._waiting, *self._own.values()):
             if process is not None:
                 process.forget()
@@ -159,9 +159,9 @@ class _Process:
 
     def answer(self) -> None:
         if not self._socket.recv(1):
-            raise ConnectionResetError("the nursery is gone")
+            raise ConnectionResetError("the fork server is gone")
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self._socket.close()
         self._process.terminate()
         try:
@@ -172,36 +172,36 @@ class _Process:
 
     def forget(self) -> None:
         self._socket.close()
-        self._process.returncode = 0  # or it would be looked for when this object goes
+        self._process.returncode = 0  # otherwise Popen would wait for it when it is collected
 
 
 def main(fd: int) -> NoReturn:
-    """Serve the orders that come by the socket ``fd``, until its other end is closed."""
+    """Carry out the orders that arrive on the socket ``fd``, until its other end is closed."""
     orders = socket.socket(fileno=fd)
-    alive: dict[int, int] = {}  # worker → process; nobody else waits for it, so that the number stays its own
+    alive: dict[int, int] = {}  # worker → process; only this process waits for it, so that its number stays its own
     _prepare()
     while True:
         order, files, _, _ = socket.recv_fds(orders, _ORDER.size, _FILES)
         if len(order) < _ORDER.size:
             os._exit(0)
         what, worker = _ORDER.unpack(order)
-        if what in (_END, _DISMISS):
+        if what in (_STOP, _ABANDON):
             if worker in alive:
-                _end(alive.pop(worker))
-            if what == _END:
-                orders.send(b".")
+                _stop(alive.pop(worker))
+            if what == _STOP:
+                orders.sendall(b".")
             continue
         pid = _forked() if what == _FORK else 0
         if pid == 0:
             orders.close()
-            _play(files)
+            _work(files)
         alive[worker] = pid
         for file in files:
             os.close(file)
 
 
 def _prepare() -> None:
-    """Import what every worker will need, and keep garbage collections in workers from writing to the pages that they share."""
+    """Import what every worker needs, and exclude it from garbage collections, which would write to the pages that workers share."""
     import gc
     import importlib
 
@@ -219,14 +219,14 @@ def _forked() -> int:
         return os.fork()
 
 
-def _play(files: Sequence[int]) -> NoReturn:
-    """Be a worker, and leave without what the nursery would do at its end."""
-    from edgefl.engine.workers import play
+def _work(files: Sequence[int]) -> NoReturn:
+    """Be a worker, and exit without the exit functions of the fork server."""
+    from edgefl.engine.workers import work
 
     try:
-        play(*files)
+        work(*files)
     except SystemExit:
-        pass  # it was told to leave
+        pass  # it was told to exit
     except BaseException:
         traceback.print_exc()
     finally:
@@ -236,7 +236,7 @@ def _play(files: Sequence[int]) -> NoReturn:
         os._exit(0)
 
 
-def _end(pid: int) -> None:
+def _stop(pid: int) -> None:
     for how in (signal.SIGTERM, signal.SIGKILL):
         os.kill(pid, how)
         give_up_s = time.monotonic() + _PATIENCE_S

@@ -1,4 +1,4 @@
-"""The engine without workers: clients are played in this process."""
+"""The engine without workers: clients train in this process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Self
 
 from edgefl.client.client import Clients
 from edgefl.client.job import Job
-from edgefl.engine.batching import cut, kind, ordered
+from edgefl.engine.batching import batches_of
 from edgefl.records import Outcome
+from edgefl.registry import engine
 
 
 class InlineEngine:
@@ -23,10 +24,13 @@ class InlineEngine:
     def __exit__(self, *error: object) -> None:
         return None
 
-    def map(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """Yield one outcome per job, in order."""
-        return ordered(self._played(jobs))
+    def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
+        """Yield the number and the outcome of every job."""
+        for batch in batches_of(jobs, self._together):
+            yield from zip([number for number, _ in batch], self._clients.run_all([job for _, job in batch]), strict=True)
 
-    def _played(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
-        for bundle in cut(jobs, self._together, kind):
-            yield from zip([number for number, _ in bundle], self._clients.run_all([job for _, job in bundle]), strict=True)
+
+@engine("inline")
+def inline(clients: Clients, workers: int) -> InlineEngine:
+    """Return the engine of this process."""
+    return InlineEngine(clients)

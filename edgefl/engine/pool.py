@@ -1,9 +1,9 @@
-"""Clients played by several processes, each with one thread.
+"""The engine that trains clients in several processes, each with one thread.
 
-This process has one thread: it makes jobs when there is room for them, writes them to shared memory, and reads outcomes where workers
-have written them. A worker always has a bundle of jobs waiting beside the one that it plays, so that it goes on while this process
-aggregates. Where bundles are short more of them wait, and this process lets answers gather: woken for each, it would take a core from a
-worker and find its caches empty every time. A worker that is killed is replaced, and what it had is played again, to the same bits.
+This process has one thread: it makes jobs when there is room for them, writes them to shared memory, and reads outcomes where workers have
+written them. A worker always has a batch of jobs waiting besides the one that it runs, so that it is busy while this process aggregates.
+If batches are short, more of them wait, and this process lets answers gather: woken for each answer, it would take a core from a worker
+and find its caches empty every time. A worker that is killed is replaced, and its jobs run again, to the same bits.
 """
 
 from __future__ import annotations
@@ -15,39 +15,50 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from edgefl.client.client import Clients
 from edgefl.client.isolation.isolate import check_platform
 from edgefl.client.isolation.limits import Guard, cgroup_folder, sweep
 from edgefl.client.job import Job, Task
-from edgefl.engine.batching import cut, kind, ordered
-from edgefl.engine.fork_server import nursery, warm
-from edgefl.engine.messages import Answer, Packer, Parcel, Reader, dumps
-from edgefl.engine.shared_memory import Layout, Region, share
-from edgefl.engine.workers import FRAME, Duty, Surroundings, check_not_worker
-from edgefl.errors import EdgeflError
+from edgefl.client.messages import error_of
+from edgefl.engine.batching import batches_of
+from edgefl.engine.fork_server import fork_server, warm
+from edgefl.engine.mailbox import Answer, Reader, Request, ServerMailbox
+from edgefl.engine.shared_memory import Region, share
+from edgefl.engine.workers import FRAME, Assignment, Environment, check_not_worker
+from edgefl.errors import EdgeflError, WireError
 from edgefl.records import Outcome
+from edgefl.registry import engine
 from edgefl.timing.spans import absorb
+from edgefl.wire.message import read_header
 
 if TYPE_CHECKING:
     from edgefl.data.sources import Dataset
 
 _TRIES = 4  # deaths without an outcome, for each worker
-_LEAST, _MOST = 2, 8  # bundles that a worker has: the one that it plays, and those that wait
-_AHEAD_S = 0.03  # what it has takes so long, if that can be
+_LEAST, _MOST = 2, 8  # batches that a worker has: the one that it runs, and those that wait
+_AHEAD_S = 0.03  # a worker has batches for so long, if the numbers above allow it
 
 
 @dataclass(eq=False)
-class _Bundle:
-    """Jobs that one worker plays together, with their numbers, and what became of them."""
+class _Batch:
+    """Jobs that one worker runs together.
+
+    Attributes:
+        numbers, jobs: the jobs with their numbers.
+        request: where they lie, once a worker has them.
+        result: their outcomes, or what the worker raised.
+        wanted: whether the map that they belong to still waits for them.
+    """
 
     numbers: list[int]
     jobs: list[Job]
-    parcel: Parcel | None = None
-    result: list[Outcome] | BaseException | None = None
+    request: Request | None = None
+    result: list[Outcome] | EdgeflError | None = None
     wanted: bool = True
 
 
@@ -57,12 +68,12 @@ class PoolEngine:
     Args:
         task: of the run. With ``task.enforce`` "hard" a worker forks a process for every client.
         workers: how many processes.
-        guard: how clients are held to their memory where that is "hard"; None: by what this system has.
+        guard: how clients' memory is limited if that is "hard"; None: by what this system has.
         data: the run's data set; its arrays are copied once, to memory that all workers share. None: each worker loads it.
-        together: at most so many jobs of one kind are played together, see :mod:`edgefl.engine.batching`.
+        together: at most so many jobs of one kind are run together, see :mod:`edgefl.engine.batching`.
 
     Raises:
-        ConfigError: this system cannot limit processes, as "hard" asks for.
+        ConfigError: this system cannot limit processes, which "hard" requires.
     """
 
     def __init__(
@@ -74,24 +85,24 @@ class PoolEngine:
             together = 1  # each has a process of its own
         self._task, self._guard, self._workers, self._together = task, guard, workers, together
         self._data, self._data_fd = data, -1
-        self._layout: Layout | None = None
-        self._staff: dict[int, _Worker] = {}  # by number, from 1
-        self._again: deque[_Bundle] = deque()  # whose worker died
+        self._layout: Mapping[str, Any] | None = None
+        self._live: dict[int, _Worker] = {}  # by number, from 1
+        self._again: deque[_Batch] = deque()  # their workers died
         self._deaths, self._closed = 0, True
-        self._bundle_s = float("inf")  # what a bundle takes now
+        self._batch_s = float("inf")  # how long a batch takes now
 
     def __enter__(self) -> Self:
         self._closed = False
         self._sweep()
-        self._packer = Packer()
+        self._mailbox = ServerMailbox()
         self._selector = selectors.DefaultSelector()
         try:
-            warm(self._workers)  # it can begin while data are copied
+            warm(self._workers)  # it starts while data are copied
             if self._data is not None:
                 self._data_fd, self._layout = share(self._data)
                 self._data = None
             for number in range(1, self._workers + 1):
-                self._hire(number)
+                self._start(number)
         except BaseException:
             self.__exit__()
             raise
@@ -99,40 +110,36 @@ class PoolEngine:
 
     def __exit__(self, *error: object) -> None:
         self._closed = True
-        for worker in self._staff.values():
-            worker.dismiss()
-        for worker in self._staff.values():
-            worker.bury()
-        self._staff.clear()
+        for worker in self._live.values():
+            worker.cut()
+        for worker in self._live.values():
+            worker.stop()
+        self._live.clear()
         self._again.clear()
         self._selector.close()
-        self._packer.arena.close()
+        self._mailbox.arena.close()
         if self._data_fd >= 0:
             os.close(self._data_fd)
             self._data_fd = -1
         self._sweep()
 
-    def map(self, jobs: Iterable[Job]) -> Iterator[Outcome]:
-        """Yield one outcome per job, in order; a job is made when a worker has room for it.
+    def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
+        """Yield the number and the outcome of every job, batch by batch; a job is pulled when a worker has room for it.
 
         Raises:
             EdgeflError: workers died one after the other without an outcome, killed from outside or out of the host's memory.
         """
-        return ordered(self._played(jobs))
-
-    def _played(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
-        """Yield the outcome of every job with its number, bundle by bundle."""
-        bundles = cut(jobs, self._together, kind)
-        alive: deque[_Bundle] = deque()
+        batches = batches_of(jobs, self._together)
+        alive: deque[_Batch] = deque()
         more = True
         try:
             while more or alive:
                 self._serve(0)
                 while more and len(alive) < (self._depth + 1) * self._workers and (worker := self._free()) is not None:
-                    if (numbered := next(bundles, None)) is None:
+                    if (numbered := next(batches, None)) is None:
                         more = False
                     else:
-                        alive.append(_Bundle([number for number, _ in numbered], [job for _, job in numbered]))
+                        alive.append(_Batch([number for number, _ in numbered], [job for _, job in numbered]))
                         self._give(worker, alive[-1])
                 if not alive:
                     continue
@@ -141,97 +148,98 @@ class PoolEngine:
                         time.sleep(self._nap_s)
                     self._serve(None)
                     continue
-                bundle = alive.popleft()
-                if isinstance(bundle.result, BaseException):
-                    raise bundle.result
-                for number, outcome in zip(bundle.numbers, bundle.result or (), strict=True):
+                batch = alive.popleft()
+                if isinstance(batch.result, EdgeflError):
+                    raise batch.result
+                for number, outcome in zip(batch.numbers, batch.result or (), strict=True):
                     yield number, outcome
-                    if number != bundle.numbers[-1]:
+                    if number != batch.numbers[-1]:
                         self._serve(0)
         finally:
-            for bundle in alive:
-                bundle.wanted = False
+            for batch in alive:
+                batch.wanted = False
             if not self._closed:
-                self._packer.forget_payloads()
+                self._mailbox.forget_payloads()
 
     def _free(self) -> _Worker | None:
-        """Return the worker that has least to do, if it has room for a bundle."""
-        worker = min(self._staff.values(), key=lambda w: len(w.bundles), default=None)
-        return None if worker is None or len(worker.bundles) >= self._depth else worker
+        """Return the worker with the fewest batches, if it has room for one more."""
+        worker = min(self._live.values(), key=lambda w: len(w.batches), default=None)
+        return None if worker is None or len(worker.batches) >= self._depth else worker
 
     @property
     def _depth(self) -> int:
-        """How many bundles a worker has at most."""
-        return max(_LEAST, min(_MOST, math.ceil(_AHEAD_S / self._bundle_s)))
+        """How many batches a worker has at most."""
+        return max(_LEAST, min(_MOST, math.ceil(_AHEAD_S / self._batch_s)))
 
     @property
     def _nap_s(self) -> float:
-        """How long answers can gather while no worker runs out of bundles."""
-        return (self._depth - _LEAST) / 2 * min(self._bundle_s, _AHEAD_S)
+        """How long answers can gather while no worker runs out of batches."""
+        return (self._depth - _LEAST) / 2 * min(self._batch_s, _AHEAD_S)
 
-    def _give(self, worker: _Worker, bundle: _Bundle) -> None:
-        bundle.parcel = self._packer.pack(bundle.jobs, worker.reader)
-        worker.bundles.append(bundle)
+    def _give(self, worker: _Worker, batch: _Batch) -> None:
+        batch.request = self._mailbox.write_request(batch.jobs, worker.reader)
+        worker.batches.append(batch)
         try:
-            worker.connection.send_bytes(FRAME.pack(*bundle.parcel.frame))
+            worker.connection.send_bytes(FRAME.pack(*batch.request.frame))
         except OSError:
             self._lost(worker)
 
     def _serve(self, timeout_s: float | None) -> None:
-        """Take what workers have sent, waiting for it up to ``timeout_s`` (None: as long as it takes), and play lost bundles again."""
-        if self._closed or not self._staff:
+        """Read what workers have sent, waiting up to ``timeout_s`` (None: no limit), and run the batches of dead workers again."""
+        if self._closed or not self._live:
             raise EdgeflError("the engine is closed")
         for key, _ in self._selector.select(timeout_s):
             worker: _Worker = key.data
             try:
-                self._take(worker, worker.connection.recv())
+                self._read(worker, worker.connection.recv_bytes())
             except (EOFError, OSError):
                 self._lost(worker)
         while self._again and (free := self._free()) is not None:
-            if (bundle := self._again.popleft()).wanted:
-                self._give(free, bundle)
+            if (batch := self._again.popleft()).wanted:
+                self._give(free, batch)
 
-    def _take(self, worker: _Worker, message: int | Answer | BaseException) -> None:
-        """Take a worker's number, or an answer: the outcomes of the bundle that it has had longest, or what it raised."""
-        if isinstance(message, int):
-            worker.pid = message
+    def _read(self, worker: _Worker, message: bytes) -> None:
+        """Read a worker's process number, or its answer to the oldest of its batches: outcomes, or what it raised."""
+        fields, _ = read_header(message, "worker", "outcomes", "error")
+        if fields["kind"] == "worker":
+            worker.pid = fields["pid"]
             return
-        bundle = worker.bundles[0]
-        assert bundle.parcel is not None  # it was given
-        if isinstance(message, BaseException):
-            bundle.result = message
+        batch = worker.batches[0]
+        assert batch.request is not None  # the worker has it
+        if fields["kind"] == "error":
+            batch.result = error_of(fields)
         else:
-            bundle.result = self._packer.unpack(bundle.jobs, bundle.parcel, message, worker.connection.recv_bytes)
-            absorb(message.spans, worker.number)
-            self._bundle_s = message.seconds if math.isinf(self._bundle_s) else 0.9 * self._bundle_s + 0.1 * message.seconds
-        worker.bundles.popleft()
-        self._packer.release(bundle.parcel)
+            answer = Answer.of(fields)
+            batch.result = self._mailbox.read_answer(batch.request, answer, worker.connection.recv_bytes)
+            absorb(answer.spans, worker.number)
+            self._batch_s = answer.seconds if math.isinf(self._batch_s) else 0.9 * self._batch_s + 0.1 * answer.seconds
+        worker.batches.popleft()
+        self._mailbox.release(batch.request)
         self._deaths = 0
 
-    def _hire(self, number: int) -> None:
-        worker = _Worker(number, [self._packer.arena.fd, *([] if self._data_fd < 0 else [self._data_fd])])
-        self._staff[number] = worker
-        self._packer.readers.append(worker.reader)
+    def _start(self, number: int) -> None:
+        worker = _Worker(number, [self._mailbox.arena.fd, *([] if self._data_fd < 0 else [self._data_fd])])
+        self._live[number] = worker
+        self._mailbox.readers.append(worker.reader)
         self._selector.register(worker.connection, selectors.EVENT_READ, worker)
-        duty = Duty(self._task, self._guard, number, self._workers, self._layout)
-        orders = dumps((Surroundings.own(), dumps(duty)))
-        worker.orders = self._packer.write(orders)
-        with contextlib.suppress(OSError):  # it is gone: what it is sent next will tell
-            worker.connection.send_bytes(FRAME.pack(worker.orders.start, worker.orders.size, 0, len(orders)))
+        content = Assignment(self._task, self._guard, number, self._workers, self._layout).to_bytes(Environment.own())
+        worker.assignment = self._mailbox.write(content)
+        with contextlib.suppress(OSError):  # it is gone: the next message to it will fail
+            worker.connection.send_bytes(FRAME.pack(worker.assignment.start, worker.assignment.size, 0, len(content)))
 
     def _lost(self, worker: _Worker) -> None:
-        """Hire another worker in the place of a dead one, unless that has been tried too often."""
+        """Start another worker in the place of a dead one, unless that has been tried too often."""
         self._selector.unregister(worker.connection)
-        self._packer.readers.remove(worker.reader)
-        del self._staff[worker.number]
-        worker.dismiss()
-        worker.bury()
-        if worker.orders is not None:
-            self._packer.arena.free(worker.orders)
-        for bundle in worker.bundles:
-            if bundle.parcel is not None:
-                self._packer.release(bundle.parcel)
-        self._again.extend(worker.bundles)
+        self._mailbox.readers.remove(worker.reader)
+        del self._live[worker.number]
+        worker.cut()
+        worker.stop()
+        if worker.assignment is not None:
+            self._mailbox.arena.free(worker.assignment)
+        for batch in worker.batches:
+            if batch.request is not None:
+                self._mailbox.release(batch.request)
+        self._again.extend(worker.batches)
         self._sweep()
         self._deaths += 1
         if self._deaths > _TRIES * self._workers:
@@ -239,7 +247,7 @@ class PoolEngine:
                 "a worker process died (killed from outside, or the host ran out of memory); "
                 "continue with --resume, if need be with fewer --workers"
             )
-        self._hire(worker.number)
+        self._start(worker.number)
 
     def _sweep(self) -> None:
         folder = self._guard.cgroups if self._guard is not None else cgroup_folder()
@@ -248,36 +256,43 @@ class PoolEngine:
 
 
 class _Worker:
-    """A worker as this process has it: connections to it, and the bundles that it has.
+    """A worker as the server's process sees it.
 
     Attributes:
         number: which of the engine's workers it is, from 1.
         pid: the number of its process; None until it runs.
+        batches: those that it has, the one that it runs first.
+        reader: what it has read of the arena.
+        assignment: where its assignment lies.
         connection: frames of requests go out, answers come in.
-        bundles: those that it has, the one that it plays first.
-        orders: where its first orders lie.
     """
 
     def __init__(self, number: int, files: Sequence[int]) -> None:
         self.number = number
         self.pid: int | None = None
-        self.bundles: deque[_Bundle] = deque()
+        self.batches: deque[_Batch] = deque()
         self.reader = Reader()
-        self.orders: Region | None = None
+        self.assignment: Region | None = None
         ours, theirs = socket.socketpair()
         self._lifeline, its_lifeline = socket.socketpair()
         with ours, theirs, its_lifeline:
-            self._hired = nursery().hire([theirs.fileno(), its_lifeline.fileno(), *files])
+            self._started = fork_server().start([theirs.fileno(), its_lifeline.fileno(), *files])
             self.connection = Connection(ours.detach())
 
-    def dismiss(self) -> None:
-        """Have it leave at once, whatever it does; a client's process that it has goes first."""
+    def cut(self) -> None:
+        """Make it exit at once, whatever it does; a client's process that it has exits first."""
         self._lifeline.close()
 
-    def bury(self) -> None:
-        """Wait until it is gone, and let go of what this process has of it."""
-        with contextlib.suppress(EOFError, OSError):
+    def stop(self) -> None:
+        """Wait until it is gone, and close the connection to it."""
+        with contextlib.suppress(EOFError, OSError, WireError):
             if self.pid is None and self.connection.poll():
-                self.pid = self.connection.recv()
-        nursery().end(self._hired, wait=self.pid is not None)
+                self.pid = read_header(self.connection.recv_bytes(), "worker")[0]["pid"]
+        fork_server().stop(self._started, wait=self.pid is not None)
         self.connection.close()
+
+
+@engine("pool", shares_memory=True)
+def pool(clients: Clients, workers: int) -> PoolEngine:
+    """Return the engine of ``workers`` processes, one client at a time in each."""
+    return PoolEngine(clients.task, workers, data=clients.data)

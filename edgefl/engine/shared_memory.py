@@ -12,12 +12,12 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from edgefl.data.sources import Dataset
+from edgefl.client.messages import defined
+from edgefl.data.sources import Dataset
 
 _ALIGN_BYTES = 64  # a cache line, and more than any array needs
 _GROW_BYTES = 1 << 20
@@ -34,7 +34,7 @@ def nameless_file(size_bytes: int) -> int:
     return fd
 
 
-class Window:
+class SharedFile:
     """A nameless file as this process sees it: whole, also after another process made it longer. It owns the descriptor."""
 
     def __init__(self, fd: int) -> None:
@@ -70,12 +70,12 @@ class Region:
     size: int
 
 
-class Arena(Window):
+class SharedArena(SharedFile):
     """A nameless file whose bytes this process hands out. It grows where they do not suffice; it does not shrink.
 
     Regions are handed out from the lowest free place that suffices, so that pages which were used are used again.
 
-    >>> arena = Arena()
+    >>> arena = SharedArena()
     >>> first, second = arena.allocate(100), arena.allocate(1)
     >>> arena.free(first)
     >>> first, second, arena.allocate(60)
@@ -123,17 +123,12 @@ class Arena(Window):
         self.free(Region(before, self._size - before))
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How a data set lies in a nameless file: its class, its plain fields, and each array's type, shape and first byte."""
+def share(data: Dataset) -> tuple[int, dict[str, Any]]:
+    """Copy the arrays of ``data`` to a nameless file, once.
 
-    kind: type[Dataset]
-    facts: Mapping[str, Any]
-    arrays: Mapping[str, tuple[str, tuple[int, ...], int]]
-
-
-def share(data: Dataset) -> tuple[int, Layout]:
-    """Return a descriptor of a nameless file with the arrays of ``data``, copied once, and how they lie there."""
+    Returns:
+        the file's descriptor, and in JSON: the data set's class, its plain fields, and each array's type, shape and first byte.
+    """
     facts, arrays = data.apart()
     places, end = {}, 0
     for name, array in arrays.items():
@@ -144,12 +139,19 @@ def share(data: Dataset) -> tuple[int, Layout]:
         for name, array in arrays.items():
             dtype, shape, start = places[name]
             np.copyto(np.ndarray(shape, dtype, pages, start), array)
-    return fd, Layout(type(data), facts, places)
+    kind = type(data)
+    return fd, {"class": f"{kind.__module__}:{kind.__qualname__}", "facts": facts, "arrays": places}
 
 
-def shared(fd: int, layout: Layout) -> Dataset:
-    """Return the data set that lies in a nameless file: its arrays are the file's pages, read-only. The descriptor is closed."""
+def shared(fd: int, fields: Mapping[str, Any]) -> Dataset:
+    """Return the data set of a nameless file: its arrays are the file's pages, read-only. The descriptor is closed.
+
+    Raises:
+        WireError: the data set's class cannot be found here, or a field has another type.
+    """
     pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     os.close(fd)
-    arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in layout.arrays.items()}
-    return layout.kind.together(layout.facts, arrays)
+    arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in fields["arrays"].items()}
+    facts = {name: tuple(value) if isinstance(value, list) else value for name, value in fields["facts"].items()}
+    found: Dataset = defined(fields["class"], Dataset).together(facts, arrays)
+    return found

@@ -1,4 +1,4 @@
-"""A worker process: one thread, pinned where that makes sense, that plays the jobs which lie for it in shared memory."""
+"""A worker process: one thread, pinned to a core if possible, that runs the jobs which lie for it in shared memory."""
 
 from __future__ import annotations
 
@@ -17,77 +17,103 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from edgefl.client.client import Clients
 from edgefl.client.host import keep_freed_memory, pin
-from edgefl.client.isolation.forked import portable
 from edgefl.client.isolation.isolate import Isolated
 from edgefl.client.isolation.limits import Guard
 from edgefl.client.job import Job, Task
-from edgefl.engine.messages import Answer, Frame, Unpacker, loads
-from edgefl.engine.shared_memory import Layout, Window, shared
+from edgefl.client.messages import error_fields, task_fields, task_of
+from edgefl.engine.mailbox import Frame, WorkerMailbox
+from edgefl.engine.shared_memory import SharedFile, shared
 from edgefl.errors import EdgeflError
 from edgefl.records import Outcome
 from edgefl.timing.spans import drain
+from edgefl.wire.message import read_header, write_header
 
 FRAME = struct.Struct("<4q")
 """A message to a worker: where in the arena a request lies."""
-Play = Callable[[Sequence[Job]], Sequence[Outcome]]
+Run = Callable[[Sequence[Job]], Sequence[Outcome]]
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a process that was started afresh would have had from the server's: environment, folder, and where modules are."""
+class Environment:
+    """What a worker has in common with the server's process.
 
-    environment: Mapping[str, str]
+    Attributes:
+        variables: environment variables, whose bytes are read as Latin-1: they may be no UTF-8.
+        folder: the current folder.
+        path: where modules are found.
+        main: where the main script is, for :mod:`multiprocessing.spawn`; empty if it has no file, as in a notebook.
+    """
+
+    variables: Mapping[str, str]
     folder: str
     path: Sequence[str]
     main: Mapping[str, str]
 
     @classmethod
-    def own(cls) -> Surroundings:
-        """Return those of this process."""
+    def own(cls) -> Environment:
+        """Return that of this process."""
         known = multiprocessing.spawn.get_preparation_data("edgefl")
         main = {key: str(value) for key, value in known.items() if key in ("init_main_from_name", "init_main_from_path")}
-        return cls(dict(os.environ), str(known["dir"]), list(sys.path), main)
+        variables = {name.decode("latin-1"): value.decode("latin-1") for name, value in os.environb.items()}
+        return cls(variables, str(known["dir"]), [str(folder) for folder in sys.path], main)
 
-    def take(self) -> None:
-        """Make them those of this process. The main script is not run yet."""
+    def enter(self) -> None:
+        """Make it that of this process. The main script is not run yet."""
         os.environ.clear()
-        os.environ.update(self.environment)
+        os.environb.update({name.encode("latin-1"): value.encode("latin-1") for name, value in self.variables.items()})
         with contextlib.suppress(OSError):  # the folder was removed
             os.chdir(self.folder)
         sys.path[:] = self.path
 
-    def loads(self, content: bytes) -> Any:
-        """Return what :func:`edgefl.engine.messages.dumps` wrote; the main script is run where ``content`` has something of it."""
-        if b"__main__" in content:
+    def run_main_for(self, content: bytes) -> None:
+        """Run the main script for its definitions, as ``__mp_main__``, if a message refers to one of them. It is run once."""
+        if b'"__main__:' in content:
             _run_main(tuple(self.main.items()))
-        return loads(content)
 
 
 @functools.cache
 def _run_main(main: tuple[tuple[str, str], ...]) -> None:
-    """Run the main script, as ``__mp_main__``, for its definitions; one that has no file, as in a notebook, cannot be run again."""
     multiprocessing.spawn.prepare(dict(main))
 
 
 @dataclass(frozen=True)
-class Duty:
-    """What a worker is to be: the run's task, how memory is held, its number of how many, and where the data lie (None: it loads them)."""
+class Assignment:
+    """What a worker is to do.
+
+    Attributes:
+        task: of the run.
+        guard: how clients' memory is limited; None: by what this system has.
+        worker, workers: its number, from 1, of how many.
+        data: where the data set lies in shared memory; None: the worker loads it.
+    """
 
     task: Task
     guard: Guard | None
     worker: int
     workers: int
-    layout: Layout | None
+    data: Mapping[str, Any] | None
+
+    def to_bytes(self, environment: Environment) -> bytes:
+        """Return the message that tells a worker of it."""
+        fields = {**vars(self), "task": task_fields(self.task), "environment": environment}
+        return write_header("assignment", fields)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Assignment:
+        """Return the assignment of a message's fields."""
+        guard = TypeAdapter(Guard | None).validate_python(fields["guard"])
+        return cls(task_of(fields["task"]), guard, fields["worker"], fields["workers"], fields["data"])
 
 
-_here: list[Duty] = []  # in a worker: what it is
+_here: list[Assignment] = []  # in a worker: its own
 
 
 def check_not_worker() -> None:
-    """Raise :class:`EdgeflError` in a worker: the main script that it runs for its definitions is not to start a run there."""
+    """Raise :class:`EdgeflError` in a worker: the main script, which it runs for definitions, must not start a run there."""
     if _here:
         raise EdgeflError(
             "a worker process was to start workers: a script that defines a part of a run, such as its method, must call edgefl under "
@@ -95,79 +121,81 @@ def check_not_worker() -> None:
         )
 
 
-def play(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = None) -> None:
-    """Answer requests until the server's process closes its end; where this process cannot play at all, with the reason.
+def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = None) -> None:
+    """Answer requests until the server's process closes its end; if this process cannot run jobs, answer with the reason.
 
     Args:
-        jobs_fd: a socket: frames come in, this process's number and answers go out. The first frame is of surroundings and duty.
-        lifeline_fd: a socket on which nothing comes but its end. The worker then leaves, whatever it does.
+        jobs_fd: a socket: frames come in, this process's number and answers go out. The first frame is that of the assignment.
+        lifeline_fd: a socket on which nothing comes but its end. The worker then exits, whatever it does.
         arena_fd: the nameless file that requests lie in.
         data_fd: the nameless file that the data lie in; None: they are loaded here.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the server's decides
     with contextlib.suppress(EOFError, OSError), Connection(jobs_fd) as jobs, Connection(lifeline_fd) as lifeline:
-        jobs.send(os.getpid())
-        window = Window(arena_fd)
+        jobs.send_bytes(write_header("worker", {"pid": os.getpid()}))
+        memory = SharedFile(arena_fd)
         start, _, _, length = FRAME.unpack(jobs.recv_bytes())
-        around, content = loads(window.read(start, length))
-        unpacker = Unpacker(window, around.loads)
+        content = memory.read(start, length)
+        fields, _ = read_header(content, "assignment")
+        environment = Environment(**fields["environment"])
+        mailbox = WorkerMailbox(memory, environment.run_main_for)
         try:
-            around.take()
-            run = _player(around.loads(content), jobs, lifeline, data_fd)
+            environment.enter()
+            environment.run_main_for(content)
+            run = _runner(Assignment.of(fields), jobs, lifeline, data_fd)
         except ChildProcessError:
-            return  # what it measures with was killed: as if it had been killed itself
+            return  # the process that measures was killed: as if this one had been killed itself
         except Exception as error:  # the data cannot be loaded here, or the system's limits not be set
-            run = _refusing(portable(error))
+            run = _refusing(error)
         while True:
             frame = FRAME.unpack(jobs.recv_bytes())
-            answer, rest = _answer(run, unpacker, frame)
-            jobs.send(answer)
-            for part in rest:
+            for part in _answer(run, mailbox, frame):
                 jobs.send_bytes(part)
 
 
-def _answer(run: Play, unpacker: Unpacker, frame: Frame) -> tuple[Answer | BaseException, list[bytes]]:
+def _answer(run: Run, mailbox: WorkerMailbox, frame: Frame) -> list[bytes]:
     try:
         started = time.perf_counter()
-        jobs = unpacker.unpack(frame)
-        outcomes = run(jobs)
-        return unpacker.pack(frame, jobs, outcomes, drain(), time.perf_counter() - started)
+        outcomes = run(mailbox.read_request(frame))
+        answer, rest = mailbox.write_answer(frame, outcomes, drain(), time.perf_counter() - started)
+        return [answer.to_bytes(), *rest]
     except Exception as error:
-        return portable(error), []
+        return [write_header("error", error_fields(error))]
 
 
-def _refusing(reason: BaseException) -> Play:
+def _refusing(reason: Exception) -> Run:
     def refuse(jobs: Sequence[Job]) -> Sequence[Outcome]:
         raise reason
 
     return refuse
 
 
-def _player(duty: Duty, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Play:
-    """Return how this process plays jobs. Data are read, and limits measured, here."""
-    _here.append(duty)
+def _runner(assignment: Assignment, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Run:
+    """Return how this process runs jobs. It loads the data, and measures the limits, here."""
+    _here.append(assignment)
+    task = assignment.task
     torch.set_num_threads(1)
-    pin(duty.worker, duty.workers)
-    hard = duty.task.enforce == "hard"
+    pin(assignment.worker, assignment.workers)
+    hard = task.enforce == "hard"
     if hard:
-        # A thread beside would make forks unsafe; while a client's process is at work the lifeline is watched, and between jobs the jobs.
-        signal.signal(signal.SIGTERM, _leave)
+        # Another thread would make forks unsafe. The lifeline is watched while a client's process runs, and the jobs in between.
+        signal.signal(signal.SIGTERM, _exit)
         os.register_at_fork(after_in_child=jobs.close)  # its end tells the server that this process is gone
     else:
-        threading.Thread(target=_leave_at_end, args=(lifeline,), daemon=True).start()
+        threading.Thread(target=_exit_at_end, args=(lifeline,), daemon=True).start()
         keep_freed_memory()
-    clients = Clients(duty.task, None if data_fd is None or duty.layout is None else shared(data_fd, duty.layout))
+    clients = Clients(task, None if data_fd is None or assignment.data is None else shared(data_fd, assignment.data))
     if hard:
-        run = Isolated(clients, duty.guard, [lifeline]).run
+        run = Isolated(clients, assignment.guard, [lifeline]).run
         return lambda jobs: [run(job) for job in jobs]
     return clients.run_all
 
 
-def _leave(number: int, frame: object) -> None:
+def _exit(number: int, frame: object) -> None:
     signal.signal(number, signal.SIG_IGN)  # once: a client's process is being ended now
     sys.exit(1)
 
 
-def _leave_at_end(lifeline: Connection) -> None:
+def _exit_at_end(lifeline: Connection) -> None:
     wait([lifeline])
     os._exit(1)

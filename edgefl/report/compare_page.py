@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgefl.report.compare_table import compare_table, mixed_accuracies, tiers_text
+from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, colour, layer, layered, legend, lines, number, share
+from edgefl.report.compare_table import compare_table, mixed_accuracies, setting_table
 from edgefl.report.page import render_page
-from edgefl.report.plot import Chart, Figure, Json, clock_unit, figure_of, layout_of
-from edgefl.report.tables import names
+from edgefl.report.words import names
 from edgefl.util.units import human_bytes, human_count, human_percent, human_seconds
-
-_COLOURS = 6
-_DASHES = ("solid", "dash", "dot", "dashdot")
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
-_MARKED_POINTS = 40
 
 
 def compare_page(summary: Json) -> str:
@@ -39,131 +34,85 @@ def compare_page(summary: Json) -> str:
         per_tier=per_tier,
         warning=mixed_accuracies(summary),
         uncounted=[(row["label"], names(row["uncounted_ops"])) for row in rows if row["uncounted_ops"]],
-        tiers=[(row["label"], row["title"], tiers_text(row), row["tiers_why"], _options(row)) for row in rows],
+        tiers=setting_table(summary),
         failures=[(row["label"], failure["seed"], failure["reason"]) for row in rows for failure in row["failures"]],
     )
 
 
-def colour(number: int) -> str:
-    """Return the CSS variable of the colour of method ``number``, the same in every chart."""
-    return f"var(--tier-{number % _COLOURS})"
-
-
 def accuracy_charts(summary: Json) -> tuple[Chart, ...]:
     """Return accuracy over bytes, over MACs and over the simulated clock, a line per method and the range over seeds as its band."""
-    points = [point for row in summary["methods"] for point in row["curve"]]
-    unit, unit_s = clock_unit(max((point["simulated_s"] for point in points), default=0.0))
-    kinds: tuple[tuple[str, str, str, float, Figure, Callable[[float], str]], ...] = (
-        (
-            "bytes",
-            "Accuracy over bytes sent",
-            "bytes sent, down and up",
-            1.0,
-            {"tickformat": "~s", "ticksuffix": "B"},
-            human_bytes,
-        ),
-        ("macs", "Accuracy over computing", "MACs of all clients", 1.0, {"tickformat": "~s"}, human_count),
-        ("simulated_s", "Accuracy over simulated time", f"simulated time ({unit})", unit_s, {}, human_seconds),
+    curves = [(row["label"], point) for row in summary["methods"] for point in row["curve"]]
+    unit, unit_s = clock_unit(max((point["simulated_s"] for _, point in curves), default=0.0))
+    kinds: tuple[tuple[str, Spec, Callable[[float], str]], ...] = (
+        ("Accuracy over bytes sent", number("bytes", "bytes sent, down and up", "~s", "B"), human_bytes),
+        ("Accuracy over computing", number("macs", "MACs of all clients", "~s"), human_count),
+        ("Accuracy over simulated time", number("simulated_s", f"simulated time ({unit})"), human_seconds),
     )
+    rows = [
+        {
+            **point,
+            "series": label,
+            "simulated_s": point["simulated_s"] / unit_s,
+            "told": f"{label}: {human_percent(point['accuracy'])} after {human_bytes(point['bytes'])}, "
+            f"{human_count(point['macs'])} MACs and {human_seconds(point['simulated_s'])}",
+        }
+        for label, point in curves
+    ]
     return tuple(
-        Chart(
-            f"compare-{key}",
-            title,
-            _cheapest(summary, key, human),
-            _over(summary, key, scale, {"title": label, "rangemode": "tozero", **axis}) if points else None,
-        )
-        for key, title, label, scale, axis, human in kinds
+        Chart(f"compare-{x['field']}", title, _cheapest(summary, x["field"], human), _over(summary, rows, x) if rows else None)
+        for title, x, human in kinds
+    )
+
+
+def _over(summary: Json, rows: Sequence[Json], x: Spec) -> Spec:
+    colours = _colours(summary)
+    several = {row["label"] for row in summary["methods"] if len(row["seeds"]) > 1}
+    y = share("accuracy", "accuracy", zero=False)
+    target = {"type": "rule", "color": "var(--soft)", "strokeDash": [6, 4]}
+    banded = [row for row in rows if row["series"] in several]
+    band = {"x": x, "y": {**y, "field": "lowest"}, "y2": "highest", "color": legend(colours)}
+    return layered(
+        300,
+        layer(target, [{}], y={"datum": summary["target_accuracy"]}),
+        *lines(rows, colours, x, y),
+        layer({"type": "area", "opacity": 0.18}, banded, **band),
     )
 
 
 def tier_chart(summary: Json) -> Chart:
-    """Return the final accuracy of every tier, a bar per method."""
+    """Return the final accuracy of every tier, a bar per method; bars of tiers that no client trained are hatched."""
     key, title = "compare-tiers", "Accuracy per tier"
-    rows = summary["methods"]
-    labels = sorted({label for row in rows for label in row["tier_accuracy"]}, key=float, reverse=True)
+    methods = summary["methods"]
+    labels = sorted({label for row in methods for label in row["tier_accuracy"]}, key=float, reverse=True)
     if not labels:
         return Chart(key, title, "No method has trained a tier.", None)
-    traces = []
-    for number, row in enumerate(rows):
-        own = [label for label in labels if label in row["tier_accuracy"]]
-        found = [row["tier_accuracy"][label] for label in own]
-        trace: Figure = {
-            "type": "bar",
-            "name": row["label"],
-            "x": [f"tier {label}" for label in own],
-            "marker": {"color": colour(number)},
+    rows = [
+        {
+            "tier": f"tier {label}",
+            "series": row["label"],
+            "accuracy": of["mean"],
+            "untrained": label in row["untrained_tiers"],
+            "told": f"{row['label']}, tier {label}: {human_percent(of['mean'])}",
+            **({} if of["sd"] is None else {"low": of["mean"] - of["sd"], "high": of["mean"] + of["sd"]}),
         }
-        trace |= {"y": [of["mean"] for of in found], "hovertemplate": "%{y:.1%}", "legendgroup": row["label"]}
-        shapes = ["/" if label in row["untrained_tiers"] else "" for label in own]
-        trace["marker"]["pattern"] = {"shape": shapes, "fillmode": "overlay", "fgcolor": "var(--card)"}
-        if any(of["sd"] is not None for of in found):
-            trace["error_y"] = {
-                "type": "data",
-                "array": [of["sd"] or 0.0 for of in found],
-                "color": "var(--soft)",
-                "thickness": 1.5,
-            }
-        if own:
-            traces.append(trace)
-    xaxis = {
-        "type": "category",
-        "showgrid": False,
-        "categoryorder": "array",
-        "categoryarray": [f"tier {label}" for label in labels],
-    }
-    layout = layout_of(340, xaxis, {"title": "accuracy", "tickformat": ".0%", "rangemode": "tozero"})
-    return Chart(
-        key, title, _weakest(rows), figure_of(traces, {**layout, "barmode": "group", "bargap": 0.25, "showlegend": True})
+        for row in methods
+        for label, of in row["tier_accuracy"].items()
+    ]
+    colours, y = _colours(summary), share("accuracy", "accuracy")
+    beside = {"field": "series", "type": "nominal", "scale": {"domain": list(colours)}}
+    at = {"x": category("tier", None, [f"tier {label}" for label in labels]), "xOffset": beside}
+    hatched, spread = [row for row in rows if row["untrained"]], [row for row in rows if "low" in row]
+    spec = layered(
+        260,
+        layer("bar", rows, **at, y=y, fill=legend(colours, True), tooltip="told"),
+        layer({"type": "bar", "fill": "url(#untrained)"}, hatched, **at, y=y),
+        layer({"type": "rule", "color": "var(--soft)", "strokeWidth": 1.5}, spread, **at, y={**y, "field": "low"}, y2="high"),
     )
+    return Chart(key, title, _weakest(methods), spec)
 
 
-def _over(summary: Json, key: str, scale: float, xaxis: Json) -> Figure:
-    traces: list[Figure] = []
-    for number, row in enumerate(summary["methods"]):
-        curve = row["curve"]
-        if not curve:
-            continue
-        x = [point[key] / scale for point in curve]
-        if len(row["seeds"]) > 1:
-            traces.append(_band(number, row["label"], x, curve))
-        look = {"color": colour(number), "width": 2, "dash": _DASHES[number // _COLOURS % len(_DASHES)]}
-        marker = {"symbol": _SYMBOLS[number % len(_SYMBOLS)], "size": 6}
-        mode = "lines+markers" if len(x) <= _MARKED_POINTS else "lines"
-        line = {
-            "type": "scatter",
-            "name": row["label"],
-            "legendgroup": row["label"],
-            "mode": mode,
-            "line": look,
-            "marker": marker,
-        }
-        traces.append({**line, "x": x, "y": [p["accuracy"] for p in curve], "hovertemplate": "%{y:.1%} at %{x:.4~s}"})
-    layout = layout_of(380, xaxis, {"title": "accuracy", "tickformat": ".0%"})
-    limit = {
-        "type": "line",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "y0": summary["target_accuracy"],
-        "y1": summary["target_accuracy"],
-    }
-    limit |= {"layer": "below", "line": {"color": "var(--soft)", "width": 1, "dash": "dash"}}
-    return figure_of(traces, {**layout, "shapes": [limit], "showlegend": True})
-
-
-def _band(number: int, label: str, x: Sequence[float], curve: Sequence[Json]) -> Figure:
-    outline = [point["highest"] for point in curve] + [point["lowest"] for point in reversed(curve)]
-    area = {"type": "scatter", "name": label, "legendgroup": label, "x": [*x, *reversed(x)], "y": outline, "mode": "lines"}
-    line = {"color": colour(number), "width": 0}
-    return {
-        **area,
-        "line": line,
-        "fill": "toself",
-        "fillcolor": colour(number),
-        "opacity": 0.18,
-        "showlegend": False,
-        "hoverinfo": "skip",
-    }
+def _colours(summary: Json) -> dict[str, str]:
+    return {row["label"]: colour(number) for number, row in enumerate(summary["methods"])}
 
 
 def _cheapest(summary: Json, key: str, human: Callable[[float], str]) -> str:
@@ -206,7 +155,3 @@ def _about(summary: Json) -> list[tuple[str, str]]:
     pairs = [(key.replace("_", " "), str(summary[key])) for key in keys if summary[key] is not None]
     tiers = summary["tiers"] if isinstance(summary["tiers"], str) else ", ".join(f"{tier:g}" for tier in summary["tiers"])
     return [*pairs, ("tiers", tiers), ("seeds", ", ".join(map(str, summary["seeds"])))]
-
-
-def _options(row: Json) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in row["options"].items()) or "none"

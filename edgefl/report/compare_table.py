@@ -1,50 +1,66 @@
-"""The table of a comparison: for the page, for a terminal, and as plain lines."""
+"""The table of a comparison: every figure for a page, and the most important ones for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.table import Table
-
-from edgefl.report.tables import Column, PlainTable, Row, plain_lines, stacked, under
+from edgefl.report.tables import Column, PlainTable, Row, text, under
+from edgefl.report.words import tier_label
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
-_ROOMY = 110
+_METHOD = text("method", "", "label")
 
 
 def compare_table(summary: Row) -> PlainTable:
-    """Return every figure of every method of a comparison, written for people, in the order asked for.
+    """Return every figure of every method of a comparison, in the order asked for.
 
     Args:
         summary: the content of ``compare.json``.
     """
     labels = sorted({label for row in summary["methods"] for label in row["tier_accuracy"]}, key=float, reverse=True)
     columns = (
-        Column("method", "", lambda row: str(row["label"]), numeric=False),
+        _METHOD,
         Column("tiers", "", tiers_text, numeric=False),
         *_result(summary),
-        *(Column("accuracy per tier", label, _of_tier(label)) for label in labels),
-        *_total("bytes in all", human_bytes, download_bytes="down", upload_bytes="up"),
-        *_total("spent in all", human_count, macs="MACs"),
-        *_total("spent in all", human_seconds, simulated_s="simulated time"),
-        *_total("spent in all", human_joules, energy_j="energy"),
-        *(Column("parameters per tier", label, _params(label)) for label in labels),
+        *(Column("accuracy per tier", label, _mean_sd_of(label)) for label in labels),
+        *_means("bytes in all", human_bytes, download_bytes="down", upload_bytes="up"),
+        *_means("spent in all", human_count, macs="MACs"),
+        *_means("spent in all", human_seconds, simulated_s="simulated time"),
+        *_means("spent in all", human_joules, energy_j="energy"),
+        *_inner("params", "parameters per tier", human_count, **dict(zip(labels, labels, strict=True))),
         Column("runs", "seeds", _seeds),
-        *_total("runs", human_seconds, host_s="this computer's time"),
+        *_means("runs", human_seconds, host_s="this computer's time"),
     )
     return PlainTable.of(columns, summary["methods"])
 
 
-def to_rich(summary: Row, width: int = 80) -> Table:
+def compact_comparison(summary: Row) -> PlainTable:
     """Return the table that ends a comparison in a terminal."""
-    return stacked(_compact(summary), summary["methods"], gap=2 if width >= _ROOMY else 1, caption=footnote(summary))
+    columns = (
+        _METHOD,
+        Column("method", "tiers", tiers_text, numeric=False),
+        *_result(summary),
+        *_means("in all", human_bytes, bytes="bytes"),
+        *_means("in all", human_count, macs="MACs"),
+        *_means("in all", human_seconds, simulated_s="time"),
+        *_means("in all", human_joules, energy_j="energy"),
+        Column("parameters", "largest", lambda row: human_count(max(row["params"].values(), default=None))),
+        Column("parameters", "smallest", lambda row: human_count(min(row["params"].values(), default=None))),
+    )
+    return PlainTable.of(columns, summary["methods"], note=footnote(summary), stacked=True)
 
 
-def to_plain(summary: Row) -> str:
-    """Return the same figures as plain lines, one per method."""
-    note = footnote(summary)
-    return "\n".join([*plain_lines(_compact(summary), summary["methods"]), *([note] if note else [])])
+def setting_table(summary: Row) -> PlainTable:
+    """Return the tiers and options that each method was given."""
+    columns = (
+        _METHOD,
+        text("is", "", "title"),
+        Column("tiers", "", tiers_text, numeric=False),
+        Column("why these", "", lambda row: str(row["tiers_why"]), numeric=False, wraps=True),
+        Column("options of its own", "", _options, numeric=False, wraps=True),
+    )
+    return PlainTable.of(columns, summary["methods"])
 
 
 def mean_sd(found: Row | None) -> str:
@@ -60,11 +76,11 @@ def mean_sd(found: Row | None) -> str:
 
 def tiers_text(row: Row) -> str:
     """Return a method's tiers as a list for people."""
-    return ", ".join(f"{tier:g}" for tier in row["tiers"]) or MISSING
+    return ", ".join(map(tier_label, row["tiers"])) or MISSING
 
 
 def mixed_accuracies(summary: Row) -> str:
-    """Return a warning where some accuracies are of global models and some are means over clients, else nothing."""
+    """Return a warning if some accuracies are of global models and some are means over clients, else nothing."""
     by_kind: dict[str, list[str]] = {}
     for row in summary["methods"]:
         if row["seeds"]:
@@ -78,7 +94,7 @@ def mixed_accuracies(summary: Row) -> str:
 
 
 def footnote(summary: Row) -> str:
-    """Return what a reader of the table has to know: unlike accuracies, failures, tiers without clients, uncounted operations."""
+    """Return the warnings that belong below the table: unlike accuracies, failures, untrained tiers, uncounted operations."""
     notes = [mixed_accuracies(summary)]
     for row in summary["methods"]:
         notes += [f"{row['label']}, seed {f['seed']}: failed: {f['reason'].splitlines()[0]}" for f in row["failures"]]
@@ -89,58 +105,42 @@ def footnote(summary: Row) -> str:
     return "\n".join(note for note in notes if note)
 
 
-def _compact(summary: Row) -> tuple[Column, ...]:
-    return (
-        Column("method", "", lambda row: str(row["label"]), numeric=False),
-        Column("method", "tiers", tiers_text, numeric=False),
-        *_result(summary),
-        *_total("in all", human_bytes, bytes="bytes"),
-        *_total("in all", human_count, macs="MACs"),
-        *_total("in all", human_seconds, simulated_s="time"),
-        *_total("in all", human_joules, energy_j="energy"),
-        Column("parameters", "largest", lambda row: human_count(max(row["params"].values(), default=None))),
-        Column("parameters", "smallest", lambda row: human_count(min(row["params"].values(), default=None))),
-    )
-
-
 def _result(summary: Row) -> tuple[Column, ...]:
     group = f"until {human_percent(summary['target_accuracy'])}"
     return (
         Column("accuracy", "", lambda row: mean_sd(row["accuracy"])),
-        Column("accuracy", "of", lambda row: str(row["accuracy_of"] or MISSING)),
-        *_under_target(group, str, round="round"),
-        *_under_target(group, human_bytes, bytes="bytes"),
-        *_under_target(group, human_count, macs="MACs"),
-        *_under_target(group, human_seconds, simulated_s="time"),
+        *under("accuracy", lambda value: value or MISSING, accuracy_of="of"),
+        *_inner("to_target", group, lambda value: MISSING if value is None else str(value), round="round"),
+        *_inner("to_target", group, human_bytes, bytes="bytes"),
+        *_inner("to_target", group, human_count, macs="MACs"),
+        *_inner("to_target", group, human_seconds, simulated_s="time"),
     )
 
 
-def _under_target(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column, ...]:
-    inner = under(group, human, **heads)
-    return tuple(Column(c.group, c.head, _or_missing("to_target", c.cell)) for c in inner)
+def _inner(outer: str, group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column, ...]:
+    """Return columns of the values within the record ``outer`` of a row, which may be None."""
 
-
-def _or_missing(key: str, cell: Callable[[Row], str]) -> Callable[[Row], str]:
-    return lambda row: MISSING if row[key] is None else cell(row[key])
-
-
-def _total(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column, ...]:
     def cell(key: str) -> Callable[[Row], str]:
-        return lambda row: human(None if row[key] is None else row[key]["mean"])
+        return lambda row: human((row[outer] or {}).get(key))
 
     return tuple(Column(group, head, cell(key)) for key, head in heads.items())
 
 
-def _of_tier(label: str) -> Callable[[Row], str]:
+def _means(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column, ...]:
+    return tuple(column for key, head in heads.items() for column in _inner(key, group, human, mean=head))
+
+
+def _mean_sd_of(label: str) -> Callable[[Row], str]:
     return lambda row: mean_sd(row["tier_accuracy"].get(label))
 
 
-def _params(label: str) -> Callable[[Row], str]:
-    return lambda row: human_count(row["params"].get(label))
+def _options(row: Row) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in row["options"].items()) or "none"
 
 
-def _seeds(row: Mapping[str, Any]) -> str:
-    return _numbers(row["seeds"]) + (f" (failed: {_numbers([f['seed'] for f in row['failures']])})" if row["failures"] else "")
+def _seeds(row: Row) -> str:
+    failed = [failure["seed"] for failure in row["failures"]]
+    return _numbers(row["seeds"]) + (f" (failed: {_numbers(failed)})" if failed else "")
 
 
 def _numbers(values: Sequence[int]) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from edgefl.report.chart import Chart, Spec, compared, layer, layered, number, slots, stacked
 from edgefl.report.cost_columns import draws, weights_bytes
 from edgefl.report.cost_layers import OTHER, costliest, layer_rows, macs_of_step
-from edgefl.report.plot import Chart, Figure, compared, figure_of, layout_of
-from edgefl.report.tables import Row, tier_label
+from edgefl.report.tables import Row
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_count, human_percent
 
 MOST_LAYERS = 40
@@ -142,31 +143,20 @@ def _name(layer: Row) -> str:
     return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
 
 
-def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Figure:
+def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Spec:
     """Return horizontal stacked bars, the first row on top, each with its total at its end."""
-    at = list(range(len(rows)))
-    totals = [measure.total(row) for row in rows]
-    traces: list[Figure] = []
-    for part in measure.parts:
-        values = [part.value(row) for row in rows]
-        if any(values):
-            told = [f"{name}, {part.name}: {measure.human(value)}" for name, value in zip(names, values, strict=True)]
-            marker = {"color": part.colour}
-            trace = {"type": "bar", "orientation": "h", "name": part.name, "y": at, "x": values, "marker": marker}
-            traces.append({**trace, "customdata": told, "hovertemplate": "%{customdata}<extra></extra>"})
-    ends = {"type": "scatter", "y": at, "x": totals, "text": [f" {measure.human(total)}" for total in totals], "mode": "text"}
-    traces.append({**ends, "textposition": "middle right", "showlegend": False, "hoverinfo": "skip", "cliponaxis": False})
-    widest = 1.5 * max(*totals, 1)
-    xaxis = {
-        "title": measure.axis,
-        "tickformat": "~s",
-        "ticksuffix": measure.unit,
-        "range": [0, widest],
-        "nticks": 4,
-        "tickangle": 0,
-    }
-    yaxis = {"tickvals": at, "ticktext": names, "range": [len(rows) - 0.4, -0.6], "showgrid": False, "ticklabelstandoff": 6}
-    layout = layout_of(75 + 20 * len(traces) + (34 if len(rows) < 8 else 22) * len(rows), xaxis, yaxis)
-    # The legend's distance from the bars is a share of the height, which differs from chart to chart.
-    layout["legend"]["y"] = 1 + 4 / layout["height"]
-    return figure_of(traces, {**layout, "showlegend": True, "bargap": 0.3})
+    places = slots([(None, names)])
+    parts, ends = [], []
+    for slot, name, row in zip(*places.of, names, rows, strict=True):
+        split = {part.name: value for part in measure.parts if (value := part.value(row))}
+        told = {series: f"{name}, {series}: {measure.human(value)}" for series, value in split.items()}
+        parts += [{"slot": slot, "series": series, "value": value, "told": told[series]} for series, value in split.items()]
+        ends.append({"slot": slot, "value": sum(split.values()), "text": measure.human(sum(split.values()))})
+    used = {row["series"] for row in parts}
+    looks = {part.name: part.colour for part in measure.parts if part.name in used}
+    # Totals are written to the right of the bars, so they need room there.
+    widest = 1.5 * max(*(end["value"] for end in ends), 1)
+    x = number("value", measure.axis, "~s", measure.unit, scale={"domain": [0, widest], "nice": False}, tickCount=4)
+    text = {"type": "text", "align": "left", "baseline": "middle", "dx": 5}
+    step = {"step": 34 if len(rows) < 8 else 22}
+    return layered(step, stacked(parts, looks, True, x=x, y=places.y), layer(text, ends, x=x, y=places.y, text="text"))

@@ -1,15 +1,15 @@
-"""The columns of every table of a network's costs: their names for programs, and how people read them."""
+"""The columns of every table of a network's costs."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from edgefl.report.tables import TIER, Column, Row, budget_name, under
+from edgefl.report.tables import Column, Row, text, under
+from edgefl.report.tier_table import DEVICE, TIER
+from edgefl.report.words import budget_name
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 
 def weights_bytes(row: Row) -> int | None:
-    """Return the bytes of parameters and buffers, which a network holds throughout; None where they are not known."""
+    """Return the bytes of parameters and buffers; None if they are not known."""
     known: int | None = row.get("parameter_bytes")
     return None if known is None else known + int(row.get("buffer_bytes", 0))
 
@@ -19,22 +19,9 @@ def draws(row: Row) -> bool:
     return row.get("macs_drawn") is not None
 
 
-def _device(row: Row) -> str:
-    return str(row.get("device_title") or row.get("device") or MISSING)
-
-
 def _fits(row: Row) -> str:
-    """Return whether a tier fits its device; the tier that the device takes is the largest that does."""
     fits = row.get("fits")
     return MISSING if fits is None else "no" if not fits else "takes it" if row.get("takes") else "yes"
-
-
-def _text(group: str, head: str, key: str) -> Column:
-    def cell(row: Row) -> str:
-        value: Any = row.get(key)
-        return str(value or MISSING)
-
-    return Column(group, head, cell, numeric=False)
 
 
 SUMMARY = (
@@ -57,12 +44,12 @@ MEMORY = (
     Column("training", "weights", lambda row: human_bytes(weights_bytes(row))),
     *under("training", human_bytes, peak_gradient_bytes="gradients", optimizer_bytes="optimizer", peak_saved_bytes="saved"),
     *under("training", human_bytes, peak_temporary_bytes="temp."),
-    _text("training", "peak in", "peak_layer_training"),
+    text("training", "peak in", "peak_layer_training"),
     *under("inference", human_bytes, weights_bytes_inference="weights", peak_activation_bytes_inference="activations"),
-    _text("inference", "peak in", "peak_layer_inference"),
+    text("inference", "peak in", "peak_layer_inference"),
 )
 ON_DEVICE = (
-    Column("device", "", _device, numeric=False),
+    DEVICE,
     TIER,
     *under("inference", human_seconds, inference_seconds="time"),
     *under("inference", human_joules, inference_joules="energy"),
@@ -77,8 +64,8 @@ ON_DEVICE = (
     Column("budget", "", lambda row: budget_name(row.get("limiting_budget")), numeric=False),
 )
 LAYERS = (
-    _text("layer", "", "layer"),
-    _text("kind", "", "kind"),
+    text("layer", "", "layer"),
+    text("kind", "", "kind", widest=11),
     *under("params", human_count, params=""),
     *under("MACs", human_count, macs_forward="forward", macs_backward_input="inputs", macs_backward_weight="weights"),
     *under("MACs", human_count, macs_compose="compose"),

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from edgefl import __version__
 from edgefl.errors import InputError
+from edgefl.report.chart import Chart
 from edgefl.report.cost_charts import MOST_LAYERS, layer_charts, tier_charts
 from edgefl.report.cost_columns import COMPUTE, LAYERS, MEMORY, ON_DEVICE, SENT, SUMMARY, draws
 from edgefl.report.cost_layers import layer_rows
 from edgefl.report.cost_tables import about, per_device, per_tier
 from edgefl.report.page import render_page
-from edgefl.report.plot import Chart
-from edgefl.report.tables import PlainTable, Row, tier_label
+from edgefl.report.tables import PlainTable, Row
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_percent
 
 
@@ -53,8 +54,7 @@ def cost_page(rows: Sequence[Row]) -> str:
         charts=of_tiers,
         layers=of_layers,
         most_layers=MOST_LAYERS,
-        devices=PlainTable.of(ON_DEVICE, on_device) if on_device else None,
-        taken=[row.get("takes") is True for row in on_device],
+        devices=PlainTable.of(ON_DEVICE, on_device, (row.get("takes") is True for row in on_device)) if on_device else None,
         verdict=_verdict(on_device),
         uncounted=[(tier_label(row["tier"]), list(row["uncounted_ops"])) for row in tiers if row["uncounted_ops"]],
         edgefl_version=__version__,

@@ -144,7 +144,7 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-_NESTED = ("layers", "tensors")
+NESTED = ("layers", "tensors")
 DEVICE_COLUMNS = _names(ProfileRow)[_names(ProfileRow).index("device") :]
-COST_COLUMNS = tuple(name for name in _names(ProfileRow) if name not in (*_NESTED, *DEVICE_COLUMNS))
+COST_COLUMNS = tuple(name for name in _names(ProfileRow) if name not in (*NESTED, *DEVICE_COLUMNS))
 LAYER_COLUMNS = (*_names(LayerCost), "macs_train_step", "macs_share", "download_bytes", "upload_bytes")

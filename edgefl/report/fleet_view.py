@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from edgefl.report.outcome_charts import outcome_charts, waste_charts, waste_table
-from edgefl.report.participation import participation_chart, participation_table
-from edgefl.report.plot import Chart
-from edgefl.report.statuses import STATUSES, status_name
-from edgefl.report.tables import PlainTable
+from edgefl.report.chart import Chart, Json
+from edgefl.report.fleet_charts import outcome_charts, participation_chart, taken_by_status, waste_charts
+from edgefl.report.participation import participation_table
+from edgefl.report.statuses import STATUSES, USEFUL, status_name, summed
+from edgefl.report.tables import Column, PlainTable, under
 from edgefl.report.timeline import Timelines, timelines
-from edgefl.util.units import human_percent
-
-Json = Mapping[str, Any]
+from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 
 @dataclass(frozen=True)
@@ -62,3 +59,20 @@ def useful_card(summary: Json) -> list[tuple[str, str, str]]:
         return []
     share = useful_s / all_s
     return [("Useful work", human_percent(share), "of the time that devices spent")]
+
+
+def waste_table(rounds: Sequence[Json]) -> PlainTable:
+    """Return what clients of each status took over the run, with what was useful and wasted in all."""
+    taken = taken_by_status(rounds)
+    rows = [{"what": status_name(status), **work} for status, work in taken.items()]
+    wasted = summed(work for status, work in taken.items() if status != USEFUL)
+    rows += [{"what": "all that was wasted", **wasted}, {"what": "all", **summed(taken.values())}]
+    columns = (
+        Column("sessions that ended", "", lambda row: str(row["what"]), numeric=False),
+        *under("sessions", human_count, clients=""),
+        *under("MACs", human_count, macs=""),
+        *under("bytes", human_bytes, download_bytes="down", upload_bytes="up"),
+        *under("energy", human_joules, energy_j="on devices", end_to_end_j="end to end"),
+        *under("time of devices", human_seconds, device_s=""),
+    )
+    return PlainTable.of(columns, rows)

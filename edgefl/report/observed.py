@@ -11,12 +11,9 @@ from itertools import zip_longest
 from numbers import Real
 from typing import Any
 
-from edgefl.report.plot import Chart, Figure, Json, figure_of, layout_of
+from edgefl.report.chart import Chart, Json, Spec, category, colour, layer, layered, lines, number, slots
 
 MOST_LINES = 8
-_DASHES = ("solid", "dash", "dot")
-_SCALE = [[0, "var(--card)"], [1, "var(--tier-0)"]]
-
 _TITLES = {"effective_rank": "Effective rank per layer", "draws": "Draws per kernel"}
 
 Series = dict[str, dict[int, float]]
@@ -34,7 +31,9 @@ def observed_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
         if (totals := _totals(values)) is not None:
             charts.append(Chart(key, title, *_total_map(totals, "kernel" if name == "draws" else "number")))
         elif series := _series(plain, values):
-            charts.append(Chart(key, title, _latest(series), (_lines if len(series) <= MOST_LINES else _map)(series)))
+            charts.append(
+                Chart(key, title, _latest(series), _lines(series, plain) if len(series) <= MOST_LINES else _map(series))
+            )
     return tuple(charts)
 
 
@@ -97,23 +96,24 @@ def _latest(series: Series) -> str:
     return f"In round {last}: {', '.join(found[:4])}{more}."
 
 
-def _lines(series: Series) -> Figure:
-    traces: list[Figure] = []
-    for number, (label, line) in enumerate(series.items()):
-        look = {"color": f"var(--tier-{number % 6})", "width": 2, "dash": _DASHES[number // 6]}
-        points = {"x": list(line), "y": list(line.values()), "mode": "lines+markers" if len(line) < 30 else "lines"}
-        traces.append({"type": "scatter", "name": label, **points, "line": look, "hovertemplate": "%{y:.4~g} in round %{x}"})
-    layout = layout_of(300, {"title": "round"}, {"rangemode": "tozero"})
-    return figure_of(traces, {**layout, "showlegend": len(series) > 1})
+def _lines(series: Series, title: str) -> Spec:
+    rows = [
+        {"series": label, "round": round_, "value": value, "told": f"{label}: {value:,.4g} in round {round_}"}
+        for label, line in series.items()
+        for round_, value in line.items()
+    ]
+    x, y = number("round", "round", scale={"zero": False}, tickMinStep=1), number("value", title, tickCount=5)
+    return layered(230, *lines(rows, {name: colour(place) for place, name in enumerate(series)}, x, y))
 
 
-def _map(series: Series) -> Figure:
+def _map(series: Series) -> Spec:
     rounds = sorted({round_ for line in series.values() for round_ in line})
-    rows = [[line.get(round_) for round_ in rounds] for line in series.values()]
-    return _heat_map(list(series), rounds, rows, "round")
+    return _heat_map(
+        {label: [(round_, line[round_]) for round_ in rounds if round_ in line] for label, line in series.items()}, "round"
+    )
 
 
-def _total_map(totals: Mapping[str, Sequence[float]], label: str) -> tuple[str, Figure | None]:
+def _total_map(totals: Mapping[str, Sequence[float]], label: str) -> tuple[str, Spec | None]:
     name, row = max(totals.items(), key=lambda pair: max(pair[1], default=0.0))
     if not row:
         return "Nothing was counted.", None
@@ -121,17 +121,20 @@ def _total_map(totals: Mapping[str, Sequence[float]], label: str) -> tuple[str, 
     sentence = (
         f"Summed over all rounds; the largest is {label} {most} of {name}, {row[most]:,.4g}; its smallest is {min(row):,.4g}."
     )
-    width = max(map(len, totals.values()))
-    rows = [[*row, *[None] * (width - len(row))] for row in totals.values()]
-    return sentence, _heat_map(list(totals), list(range(width)), rows, label)
+    return sentence, _heat_map({name: list(enumerate(row)) for name, row in totals.items()}, label)
 
 
-def _heat_map(names: Sequence[str], x: Sequence[int], rows: Sequence[Sequence[float | None]], label: str) -> Figure:
-    bar = {"thickness": 10, "outlinewidth": 0, "tickformat": "~s"}
-    trace = {"type": "heatmap", "x": x, "y": names, "z": rows, "colorscale": _SCALE, "colorbar": bar}
-    trace["hovertemplate"] = f"%{{y}}, {label} %{{x}}: %{{z:.4~g}}<extra></extra>"
-    yaxis = {"type": "category", "autorange": "reversed", "showgrid": False, "ticklabelstandoff": 6}
-    layout = layout_of(max(240, 90 + 22 * len(names)), {"title": label, "showgrid": False}, yaxis)
-    figure = figure_of([trace], layout)
-    figure["data"][0]["hovertemplate"] = trace["hovertemplate"]  # its <extra> is markup of ours
-    return figure
+def _heat_map(cells: Mapping[str, Sequence[tuple[int, float]]], label: str) -> Spec:
+    """Return a map of cells, each a column and its value, by row; the larger, the stronger the shade."""
+    (of,) = (places := slots([(None, list(cells))])).of
+    rows: list[Json] = [
+        {"slot": slot, "at": at, "value": value, "told": f"{name}, {label} {at}: {value:,.4g}"}
+        for slot, (name, found) in zip(of, cells.items(), strict=True)
+        for at, value in found
+    ]
+    x = category("at", label, sorted({row["at"] for row in rows}))
+    scale = {"range": [0.05, 1], "domainMin": min(0.0, *(row["value"] for row in rows))}
+    shade = {"field": "value", "type": "quantitative", "title": None, "scale": scale}
+    return layered(
+        {"step": 22}, layer({"type": "rect", "color": colour(0)}, rows, x=x, y=places.y, opacity=shade, tooltip="told")
+    )

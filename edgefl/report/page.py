@@ -1,22 +1,83 @@
-"""What pages have in common: the template engine, and Plotly's code inside the file, so that nothing is loaded from a network."""
+"""What pages share: the template engine, the look of charts, and Vega's code inside the file, so that nothing is loaded from a network."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
-from edgefl.report.plot import Chart
+from edgefl.errors import StorageError
+from edgefl.report.chart import PATTERNS, Chart, Spec
+from edgefl.util.files import user_cache, write_bytes
+
+_SOFT = {
+    "labelColor": "var(--soft)",
+    "titleColor": "var(--ink)",
+    "titleFontWeight": "normal",
+    "labelFontSize": 12,
+    "titleFontSize": 13,
+}
+CONFIG: Spec = {
+    "aria": False,  # the page labels the whole chart
+    "autosize": {"type": "fit-x", "contains": "padding"},
+    "background": "transparent",
+    "padding": 2,
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {**_SOFT, "gridColor": "var(--grid)", "domain": False, "ticks": False, "labelPadding": 6, "titlePadding": 10},
+    "legend": {
+        **_SOFT,
+        "orient": "top",
+        "layout": {"direction": "vertical", "anchor": "start"},
+        "rowPadding": 5,
+        "symbolOpacity": 1,
+        "symbolSize": 110,
+        "labelLimit": 320,
+    },
+    "line": {"strokeWidth": 2},
+    "scale": {"bandPaddingInner": 0.25, "barBandPaddingInner": 0.25},
+    "text": {"color": "var(--ink)", "fontSize": 12},
+}
+"""What all charts share, in Vega-Lite's terms."""
+
+
+_BUNDLE = """
+import sys, vl_convert as vega
+versions = vega.get_vega_version(), vega.get_vegalite_versions()[-1], vega.get_vega_embed_version()
+text = "/* Vega {}, Vega-Lite {} and Vega-Embed {} */".format(*versions) + "\\n" + vega.javascript_bundle()
+sys.stdout.buffer.write(text.encode())
+"""
+
+
+@cache
+def vega() -> str:
+    """Return the JavaScript of Vega, Vega-Lite and Vega-Embed; its first line names their versions.
+
+    vl-convert needs seconds and a JavaScript engine to bundle it. Another process therefore does so once per version of vl-convert, and
+    the text stays in the user's cache folder.
+    """
+    stored = user_cache() / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError):
+        return stored.read_text(encoding="utf-8")
+    text = subprocess.run([sys.executable, "-I", "-c", _BUNDLE], check=True, stdout=subprocess.PIPE).stdout
+    # Without a cache folder the next process bundles it again.
+    with suppress(OSError, StorageError):
+        write_bytes(stored, text)
+    return text.decode()
 
 
 def render_page(template: str, drawn: Iterable[Chart], **values: Any) -> str:
-    """Return a page; everything but Plotly's own code is escaped.
+    """Return a page; everything except Vega's own code is escaped.
 
     Args:
         template: a file of this folder that extends ``page.html.j2``.
-        drawn: charts whose figures the page draws; the template places them by their keys.
+        drawn: charts whose specifications the page draws; the template places them by their keys.
         values: what the template names.
     """
     environment = Environment(
@@ -27,8 +88,10 @@ def render_page(template: str, drawn: Iterable[Chart], **values: Any) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template(template).render(
-        figures={chart.key: chart.figure for chart in drawn if chart.figure is not None},
-        plotlyjs=get_plotlyjs(),
-        plotlyjs_version=get_plotlyjs_version(),
+        specs={chart.key: chart.spec for chart in drawn if chart.spec is not None},
+        config=CONFIG,
+        patterns=PATTERNS,
+        vega=vega(),
+        vega_versions=vega().partition("\n")[0].strip("/* "),
         **values,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.report.plot import HEAD, Chart, Figure, figure_of, layout_of, short
 from edgefl.report.statuses import USEFUL, lost_text
-from edgefl.report.tables import Column, PlainTable, tier_label
+from edgefl.report.tables import Column, PlainTable
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_count, human_joules, human_percent
 
 Json = Mapping[str, Any]
@@ -33,15 +33,6 @@ def participation_table(rows: Sequence[Json]) -> PlainTable:
     if any(row["accuracy"] is not None for row in rows):
         columns.append(Column("tier", "accuracy", lambda row: human_percent(row["accuracy"])))
     return PlainTable.of(columns, rows)
-
-
-def participation_chart(rows: Sequence[Json]) -> Chart:
-    """Return each class's share of the population beside its share of the sessions that the server used."""
-    key, title = "participation", "Share of the population, share of what was learned from"
-    useful = sum(row["statuses"].get(USEFUL, 0) for row in rows)
-    if not useful:
-        return Chart(key, title, "No client's update was used, so no class took part.", None)
-    return Chart(key, title, weakest_sentence(rows), _dumbbells(rows, useful))
 
 
 def trained_share(row: Json) -> float | None:
@@ -72,32 +63,6 @@ def weakest_sentence(rows: Sequence[Json]) -> str:
     points = 100 * (max(known) - weakest["accuracy"])
     than = "the best of all classes" if points <= 0 else f"{points:.1f} points below the best class's"
     return f"{sentence}; {tier}reaches {human_percent(weakest['accuracy'])}, {than}."
-
-
-def _dumbbells(rows: Sequence[Json], useful: int) -> Figure:
-    places = list(range(len(rows)))
-    population = [row["share"] for row in rows]
-    trained = [row["statuses"].get(USEFUL, 0) / useful for row in rows]
-    x: list[float | None] = [value for pair in zip(population, trained, strict=True) for value in (*pair, None)]
-    y: list[float | None] = [value for place in places for value in (place, place, None)]
-    joined = {"type": "scatter", "x": x, "y": y, "mode": "lines", "showlegend": False, "hoverinfo": "skip"}
-    dots = {"type": "scatter", "y": places, "mode": "markers", "cliponaxis": False, "hovertemplate": "%{x:.1%}"}
-    traces: list[Figure] = [
-        {**joined, "line": {"color": "var(--soft)", "width": 2}},
-        {
-            **dots,
-            "name": "of the population",
-            "x": population,
-            "marker": {"symbol": "circle-open", "size": 13, "color": "var(--ink)", "line": {"width": 2}},
-        },
-        {**dots, "name": "of useful sessions", "x": trained, "marker": {"size": 12, "color": "var(--tier-0)"}},
-    ]
-    yaxis = {"showticklabels": False, "showgrid": False, "range": [len(rows) - 0.5, -0.8]}
-    most = max(*population, *trained) * 1.05
-    xaxis = {"title": "share", "tickformat": ".0%", "range": [-0.02 * most, most]}
-    layout = layout_of(110 + 52 * len(rows), xaxis, yaxis)
-    heads = [{**HEAD, "y": place - 0.42, "text": short(row["title"])} for place, row in zip(places, rows, strict=True)]
-    return figure_of(traces, {**layout, "showlegend": True, "annotations": heads})
 
 
 def _count(status: str) -> Any:

@@ -1,14 +1,12 @@
-"""Plans for the terminal: what fits, how much of each budget it takes, and the rank of every layer."""
+"""Plans for the terminal: what fits, the share of each budget that it uses, and the rank of every layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-
-from edgefl.report.tables import BUDGETS
+from edgefl.report.tables import Column, PlainTable, Row, text, under
+from edgefl.report.words import BUDGETS
 from edgefl.util.units import human_budget, human_bytes, human_count, human_percent
 
 if TYPE_CHECKING:
@@ -17,30 +15,33 @@ if TYPE_CHECKING:
 
 def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
     """Yield a table of the plans with their budgets, a sentence that compares them, and the ranks by layer."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    table.add_column("plan")
-    for head in ("ratio", "params", "MACs fwd", "train memory", "bytes up", "energy kept"):
-        table.add_column(head, justify="right")
-    for name in plans[0].uses:
-        table.add_column(f"{BUDGETS.get(name, name)} used", justify="right")
-    for planned in plans:
-        cost = planned.cost
-        table.add_row(
-            planned.kind,
-            f"{planned.ratio:g}" if planned.kind == "uniform" else "per layer",
-            human_count(cost.params),
-            human_count(cost.macs_forward),
-            human_bytes(cost.training_memory_bytes),
-            human_bytes(cost.upload_bytes),
-            human_percent(planned.energy_share),
-            *(f"{human_percent(need / have)} of {human_budget(name, have)}" for name, (need, have) in planned.uses.items()),
-        )
-    yield table
+    columns = (
+        text("plan", "", "allocate"),
+        Column("ratio", "", lambda row: f"{row['ratio']:g}" if row["allocate"] == "uniform" else "per layer"),
+        *under("params", human_count, params=""),
+        *under("MACs fwd", human_count, macs_forward=""),
+        *under("train memory", human_bytes, training_memory_bytes=""),
+        *under("bytes up", human_bytes, upload_bytes=""),
+        *under("energy kept", human_percent, energy_share=""),
+        *(Column(f"{BUDGETS.get(name, name)} used", "", _used(at)) for at, name in enumerate(plans[0].uses)),
+    )
+    yield PlainTable.of(columns, (planned.to_dict() for planned in plans))
     for planned in plans:
         if planned.gap is not None:
             yield _comparison(plans, planned)
-    if any(planned.ranks for planned in plans):
-        yield _ranks(plans)
+    layers = list(dict.fromkeys(name for planned in plans for name in planned.ranks))
+    if layers:
+        heads = [f"rank, {planned.kind}" for planned in plans]
+        ranks = ([layer, *(str(planned.ranks.get(layer, "dense")) for planned in plans)] for layer in layers)
+        yield PlainTable.of_texts(["layer", *heads], ranks, numeric=heads)
+
+
+def _used(at: int) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        use = row["budgets"][at]
+        return f"{human_percent(use['share'])} of {human_budget(use['budget'], use['have'])}"
+
+    return cell
 
 
 def _comparison(plans: Sequence[Planned], planned: Planned) -> str:
@@ -50,14 +51,3 @@ def _comparison(plans: Sequence[Planned], planned: Planned) -> str:
         return f"A rank per layer fits where no uniform ratio does; {bound}."
     more = 100 * (planned.energy_share - uniform.energy_share)
     return f"A rank per layer keeps {more:.3g} points more of the weights' energy than the uniform ratio; {bound}."
-
-
-def _ranks(plans: Sequence[Planned]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    table.add_column("layer")
-    for planned in plans:
-        table.add_column(f"rank, {planned.kind}", justify="right")
-    layers = list(dict.fromkeys(name for planned in plans for name in planned.ranks))
-    for layer in layers:
-        table.add_row(layer, *(str(planned.ranks.get(layer, "dense")) for planned in plans))
-    return table

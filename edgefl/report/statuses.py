@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 Json = Mapping[str, Any]
-Figure = dict[str, Any]
 
 USEFUL = "trained"
 WORK = ("clients", "macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j", "device_s")
@@ -17,7 +16,14 @@ WORK = ("clients", "macs", "download_bytes", "upload_bytes", "energy_j", "end_to
 
 @dataclass(frozen=True)
 class Look:
-    """What a status looks like and means. The pattern and the symbol tell it apart where colours do not."""
+    """What a status looks like and means; the pattern and the symbol tell it apart without its colour.
+
+    Attributes:
+        colour: a CSS variable.
+        pattern: the strokes over its bars, written as they look; empty for plain bars.
+        symbol: its marker: one of Vega's names, or an SVG path within (-1, 1).
+        meaning: what happened, for people.
+    """
 
     colour: str
     pattern: str
@@ -25,18 +31,23 @@ class Look:
     meaning: str
 
 
+_X = "M-.7,-1L0,-.3L.7,-1L1,-.7L.3,0L1,.7L.7,1L0,.3L-.7,1L-1,.7L-.3,0L-1,-.7Z"
+_HOURGLASS = "M-1,-1H1L-1,1H1Z"
+_BOWTIE = "M-1,-1V1L1,-1V1Z"
+_STAR = "M0,-1L.22,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.22,-.31Z"
+
 STATUSES = {
     "trained": Look("var(--trained)", "", "circle", "the server used its update"),
     "late": Look("var(--late)", "/", "triangle-right", "done after the round had closed"),
     "refused": Look("var(--refused)", "", "square", "nothing was sent to it"),
-    "dropped": Look("var(--dropped)", "\\", "x", "an error, or the network failed"),
-    "interrupted": Look("var(--interrupted)", "-", "hourglass", "its owner or its charger took it away in mid-training"),
+    "dropped": Look("var(--dropped)", "\\", _X, "an error, or the network failed"),
+    "interrupted": Look("var(--interrupted)", "-", _HOURGLASS, "its owner or its charger took it away in mid-training"),
     "out_of_memory": Look("var(--out-of-memory)", "x", "diamond", "it went over its device's memory"),
-    "out_of_time": Look("var(--out-of-time)", "|", "bowtie", "over the processor time that a client is allowed on this computer"),
-    "crashed": Look("var(--crashed)", "+", "star", "its process died"),
+    "out_of_time": Look("var(--out-of-time)", "|", _BOWTIE, "over the processor time that a client is allowed on this computer"),
+    "crashed": Look("var(--crashed)", "+", _STAR, "its process died"),
     "diverged": Look("var(--diverged)", ".", "cross", "its weights are no numbers"),
 }
-_UNKNOWN = Look("var(--soft)", "/", "circle-open", "")
+_UNKNOWN = Look("var(--soft)", "/", "stroke", "")
 
 
 def look(status: str) -> Look:
@@ -61,12 +72,6 @@ def in_order(statuses: Iterable[str]) -> list[str]:
     """
     found = set(statuses)
     return [*(status for status in STATUSES if status in found), *sorted(found.difference(STATUSES))]
-
-
-def bar_of(status: str) -> Figure:
-    """Return the trace of a status in a bar chart, without its values."""
-    pattern = {"shape": look(status).pattern, "fillmode": "overlay", "fgcolor": "var(--card)", "size": 6}
-    return {"type": "bar", "name": status_name(status), "marker": {"color": look(status).colour, "pattern": pattern}}
 
 
 def groups_of(record: Json) -> list[Json]:

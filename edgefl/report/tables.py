@@ -1,128 +1,174 @@
-"""The table of a run's tiers, as data and for the terminal, and what every table of costs is made of."""
+"""Tables: columns and rows, and every form in which they are shown."""
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
+from edgefl.util.units import MISSING, human_percent
 
-from edgefl.util.units import (
-    MISSING,
-    human_budget,
-    human_bytes,
-    human_count,
-    human_joules,
-    human_percent,
-    human_seconds,
-)
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table as RichTable
 
 Row = Mapping[str, Any]
 
-BUDGETS = {
-    "memory_bytes": "memory",
-    "macs_forward": "forward MACs",
-    "macs_train_step": "step MACs",
-    "deadline_s": "deadline",
-    "download_bytes": "download",
-    "upload_bytes": "upload",
-    "energy_j": "energy",
-    "battery_j": "battery",
-    "uncounted_ops": "uncounted operations",
-}
-_ROOMY = 100
+_GAPS = (2, 1, 0)
+_MARKUP = re.compile(r"([\\|<])")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: the group it stands under, its heading, and how a row fills it."""
+    """One column of a table.
+
+    Attributes:
+        group: the heading that neighbouring columns share.
+        head: the column's own heading below it, or "".
+        cell: returns a row's text; a line break starts a new line within the cell.
+        numeric: whether the column is aligned to the right.
+        share: returns the share in [0, 1] that shades a row's cell on a page, None for no shade.
+        wraps: whether a page may break long lines.
+        widest: the most characters in a terminal, after which a text is cut; None for no limit.
+    """
 
     group: str
     head: str
     cell: Callable[[Row], str]
     numeric: bool = True
+    share: Callable[[Row], float | None] | None = None
+    wraps: bool = False
+    widest: int | None = None
 
 
 @dataclass(frozen=True)
 class PlainTable:
-    """A table as plain data: columns and, per row, one text per column."""
+    """A table as plain texts, one per row and column. Rich prints it as it is; pages render it with the macro ``body``.
+
+    Attributes:
+        columns: their headings and formats.
+        rows: one text per column.
+        marked: whether a row stands out, one per row or empty.
+        shares: the share in [0, 1] that shades a cell, None for no shade; one per text.
+        title: stands above the table in a terminal.
+        note: stands below it.
+        stacked: whether a terminal shows the columns of one group one above the other.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
+    marked: tuple[bool, ...] = ()
+    shares: tuple[tuple[float | None, ...], ...] = ()
+    title: str = ""
+    note: str = ""
+    stacked: bool = False
 
     @classmethod
-    def of(cls, columns: Sequence[Column], rows: Iterable[Row]) -> PlainTable:
+    def of(
+        cls,
+        columns: Iterable[Column],
+        rows: Iterable[Row],
+        marked: Iterable[bool] = (),
+        title: str = "",
+        note: str = "",
+        stacked: bool = False,
+    ) -> PlainTable:
         """Return the table of ``rows`` that ``columns`` describe."""
-        return cls(tuple(columns), tuple(tuple(column.cell(row) for column in columns) for row in rows))
+        columns, rows = tuple(columns), tuple(rows)
+        texts = tuple(tuple(column.cell(row) for column in columns) for row in rows)
+        shares = tuple(tuple(_shade(column, row) for column in columns) for row in rows)
+        return cls(columns, texts, tuple(marked), shares, title, note, stacked)
+
+    @classmethod
+    def of_texts(
+        cls, heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[str] = (), title: str = ""
+    ) -> PlainTable:
+        """Return a table of texts; columns named in ``numeric`` are aligned to the right."""
+
+        def text(at: int) -> Callable[[Row], str]:
+            return lambda row: str(row[str(at)])
+
+        columns = [Column(head, "", text(at), head in numeric) for at, head in enumerate(heads)]
+        return cls.of(columns, ({str(at): cell for at, cell in enumerate(row)} for row in rows), title=title)
 
     @property
     def groups(self) -> list[tuple[str, list[Column]]]:
-        """Neighbouring columns that stand under one heading."""
-        return grouped(self.columns)
+        """Neighbouring columns under their common heading."""
+        return [(group, list(members)) for group, members in itertools.groupby(self.columns, key=lambda column: column.group)]
 
+    @property
+    def headed(self) -> bool:
+        """Whether columns have headings of their own below those of the groups."""
+        return any(column.head for column in self.columns)
 
-def tier_label(tier: float) -> str:
-    """Return a tier's name as everywhere else: ``0.5``, ``1``.
+    def lines(self) -> list[str]:
+        """Return one line of text per row, its columns' groups one after the other."""
+        found = []
+        for row in self.rows:
+            texts = iter(row)
+            groups = (
+                f"{group} " + ", ".join(f"{column.head} {next(texts)}".strip() for column in members)
+                for group, members in self.groups
+            )
+            found.append("; ".join(groups))
+        return found
 
-    >>> tier_label(1.0)
-    '1'
-    """
-    return f"{tier:g}"
+    def to_plain(self) -> str:
+        """Return the lines of text and the note, for output that is no terminal."""
+        return "\n".join([*self.lines(), *filter(None, [self.note])])
 
+    def to_csv(self) -> str:
+        """Return the table as comma-separated values under the columns' names."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([_heads(self.columns), *self.rows])
+        return text.getvalue().rstrip("\n")
 
-def taken_as(item: Row) -> str:
-    """Return a tier's name, with how many samples go through at once where that is not the run's own number.
+    def to_markdown(self) -> str:
+        """Return the table as Markdown, with markup escaped."""
+        lines = [_heads(self.columns), ["---:" if column.numeric else "---" for column in self.columns]]
+        lines += [[" ".join(_MARKUP.sub(r"\\\1", text).split()) for text in row] for row in self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
-    >>> taken_as({"tier": 0.5, "micro_batch": 8}), taken_as({"tier": 1})
-    ('0.5, 8 at once', '1')
-    """
-    at_once = item.get("micro_batch")
-    return tier_label(item["tier"]) + ("" if at_once is None else f", {at_once} at once")
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the table with the widest spacing that fits."""
+        unlimited = options.update(width=10_000)
+        tables = [self._rich(gap) for gap in _GAPS]
+        yield next((t for t in tables if console.measure(t, options=unlimited).maximum <= options.max_width), tables[-1])
 
+    def _rich(self, gap: int) -> RichTable:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
 
-def budget_used(row: Row) -> str:
-    """Return how much of its tightest budget a tier uses on its device, and which budget that is.
-
-    >>> budget_used({"budget_share": 0.624, "limiting_budget": "deadline_s"})
-    '62.4 % deadline'
-    """
-    return f"{human_percent(row['budget_share'])} {budget_name(row['limiting_budget'])}".rstrip()
-
-
-def need_have(entry: Row) -> str:
-    """Return what was needed and what there was of one budget.
-
-    >>> need_have({"budget": "memory_bytes", "need": 2e6, "have": 64e3})
-    'needs 2.00 MB, has 64.0 kB'
-    """
-    budget = entry["budget"]
-    return f"needs {human_budget(budget, entry['need'])}, has {human_budget(budget, entry['have'])}"
-
-
-def budget_name(budget: str | None) -> str:
-    """Return a budget's name for people; no budget is an empty string.
-
-    >>> budget_name("deadline_s")
-    'deadline'
-    """
-    return "" if budget is None else BUDGETS.get(budget, budget)
-
-
-def _device(row: Row) -> str:
-    return str(row["device_title"] or row["device"] or MISSING)
-
-
-def names(values: Sequence[str]) -> str:
-    """Return names as a list for people.
-
-    >>> names(["Erf", "Einsum"]), names([])
-    ('Erf, Einsum', 'none')
-    """
-    return ", ".join(values) or "none"
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, leading=int(self.stacked))
+        table.title_justify = table.caption_justify = "left"
+        table.title = Text(self.title, style="bold") if self.title else None
+        table.caption = Text(self.note) if self.note else None
+        groups = [members for _, members in self.groups] if self.stacked else [[column] for column in self.columns]
+        headed, before = self.headed, None
+        for members in groups:
+            first = members[0]
+            heads = [column.head for column in members if column.head] if self.stacked else [first.head] * headed
+            head = "\n".join([first.group if self.stacked or first.group != before else "", *heads])
+            before = first.group
+            table.add_column(
+                Text(head),
+                justify="right" if first.numeric else "left",
+                no_wrap=(self.stacked and first.numeric) or first.widest is not None,
+                overflow="fold" if first.widest is None else "ellipsis",
+                min_width=None if first.numeric or self.stacked else min(8, first.widest or 8),
+                max_width=first.widest,
+            )
+        for number, row in enumerate(self.rows):
+            texts = iter(row)
+            cells = (Text("\n".join(itertools.islice(texts, len(members)))) for members in groups)
+            table.add_row(*cells, style="bold" if self.marked and self.marked[number] else None)
+        return table
 
 
 def under(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column, ...]:
@@ -134,121 +180,43 @@ def under(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column
     return tuple(Column(group, head, cell(key)) for key, head in heads.items())
 
 
-TIER = Column("tier", "", lambda row: tier_label(row["tier"]))
-_AS_TAKEN = Column("tier", "", taken_as)
-UNCOUNTED = Column("not counted", "ops", lambda row: names(row["uncounted_ops"]), numeric=False)
-
-TIER_COLUMNS = (
-    _AS_TAKEN,
-    Column("device", "", _device, numeric=False),
-    *under("clients", str, clients=""),
-    *under("accuracy", human_percent, accuracy="exported file", torch_accuracy="in torch"),
-    *under("parameters", human_count, params=""),
-    *under("MACs per sample", human_count, macs_forward="forward", macs_backward="backward"),
-    *under("MACs per step", human_count, macs_compose="composition", macs_train_step="whole step"),
-    *under("peak activations", human_bytes, peak_activation_bytes_inference="inference"),
-    *under("peak activations", human_bytes, peak_activation_bytes_training="training, predicted"),
-    *under("peak activations", human_bytes, measured_peak_activation_bytes_training="training, measured"),
-    *under("memory", human_bytes, parameter_bytes="parameters", gradient_bytes="gradients", optimizer_bytes="optimizer"),
-    *under("memory", human_bytes, training_memory_bytes="all, training", inference_memory_bytes="all, inference"),
-    *under("bytes per round", human_bytes, download_bytes="down", upload_bytes="up"),
-    *under("round on its device", human_seconds, round_seconds="time"),
-    *under("round on its device", human_joules, round_joules="energy"),
-    Column("round on its device", "budget used", budget_used),
-    UNCOUNTED,
-)
-_COMPACT = (
-    _AS_TAKEN,
-    Column("device", "", _device, numeric=False),
-    *under("accuracy", human_percent, accuracy=""),
-    *under("params", human_count, params=""),
-    *under("MACs", human_count, macs_forward="forward", macs_train_step="step"),
-    *under("peak act.", human_bytes, peak_activation_bytes_training="predicted"),
-    *under("peak act.", human_bytes, measured_peak_activation_bytes_training="measured"),
-    *under("bytes", human_bytes, download_bytes="down", upload_bytes="up"),
-    *under("a round", human_seconds, round_seconds="time"),
-    *under("a round", human_joules, round_joules="energy"),
-    Column("budget", "used", lambda row: human_percent(row["budget_share"])),
-    Column("budget", "", lambda row: budget_name(row["limiting_budget"])),
-)
+def text(group: str, head: str, *keys: str, widest: int | None = None) -> Column:
+    """Return a column of texts: the first of ``keys`` with a value, else a dash."""
+    return Column(group, head, lambda row: str(next(filter(None, map(row.get, keys)), MISSING)), numeric=False, widest=widest)
 
 
-def tier_table(summary: Row) -> PlainTable:
-    """Return every cost of every tier of a run, written for people, largest tier first.
+def shaded(group: str, share: Callable[[Row], float | None]) -> Column:
+    """Return a column of shares, which shade their cells on a page."""
+    return Column(group, "", lambda row: human_percent(share(row)), share=share)
+
+
+def raw_table(rows: Sequence[Row], declared: Sequence[str]) -> PlainTable:
+    """Return a table of plain values under their keys.
 
     Args:
-        summary: the content of a run's ``summary.json``.
+        rows: keys and values.
+        declared: these keys come first, in this order, if a row has them.
     """
-    return PlainTable.of(TIER_COLUMNS, largest_first(summary))
+
+    def value(key: str) -> Callable[[Row], str]:
+        return lambda row: _raw(row.get(key))
+
+    used = dict.fromkeys(key for row in rows for key in row)
+    keys = [key for key in declared if key in used] + [key for key in used if key not in declared]
+    numeric = {key: all(isinstance(row.get(key), int | float) for row in rows) for key in keys}
+    return PlainTable.of([Column(key, "", value(key), numeric[key]) for key in keys], rows)
 
 
-def to_rich(summary: Row, width: int = 80) -> Table:
-    """Return the table that ends a run in a terminal: one row per tier, pairs such as down / up one above the other.
-
-    Args:
-        summary: the content of a run's ``summary.json``.
-        width: columns of the terminal; from 100 on, the columns stand further apart.
-    """
-    return stacked(_COMPACT, largest_first(summary), gap=2 if width >= _ROOMY else 0)
+def _raw(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def to_plain(summary: Row) -> str:
-    """Return the same figures as plain lines, one per tier, for output that is no terminal.
-
-    Args:
-        summary: the content of a run's ``summary.json``.
-    """
-    rows = largest_first(summary)
-    lines = plain_lines(_COMPACT, rows)
-    warning = uncounted(rows)
-    return "\n".join([*lines, warning] if warning else lines)
+def _heads(columns: Iterable[Column]) -> list[str]:
+    return [f"{column.group} {column.head}".strip() for column in columns]
 
 
-def plain_lines(columns: Sequence[Column], rows: Iterable[Row]) -> list[str]:
-    """Return a line per row, the columns' groups one after the other."""
-    return ["; ".join(_plain_group(group, members, row) for group, members in grouped(columns)) for row in rows]
-
-
-def largest_first(summary: Row) -> list[Row]:
-    """Return the tiers of a summary, largest first."""
-    return sorted(summary["tiers"], key=lambda row: -float(row["tier"]))
-
-
-def grouped(columns: Sequence[Column]) -> list[tuple[str, list[Column]]]:
-    """Return neighbouring columns of one group together, under the group's name."""
-    return [(group, list(members)) for group, members in itertools.groupby(columns, key=lambda column: column.group)]
-
-
-def bare_table(gap: int, leading: int = 0) -> Table:
-    """Return an empty table in the one look that all of them have in a terminal."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0), pad_edge=False, leading=leading)
-    table.title_justify = table.caption_justify = "left"
-    return table
-
-
-def stacked(columns: Sequence[Column], rows: Sequence[Row], gap: int, caption: str | None = None) -> Table:
-    """Return a table with one column per group, whose members stand one above the other; every cell is literal text.
-
-    Below it stands ``caption``; None warns of operations that were not counted.
-    """
-    table = bare_table(gap, leading=1)
-    below = uncounted(rows) if caption is None else caption
-    table.caption = Text(below) if below else None
-    groups = grouped(columns)
-    for group, members in groups:
-        head = Text("\n".join([group, *(column.head for column in members if column.head)]))
-        right = members[0].numeric
-        table.add_column(head, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("\n".join(column.cell(row) for column in members)) for _, members in groups))
-    return table
-
-
-def _plain_group(group: str, columns: Sequence[Column], row: Row) -> str:
-    return f"{group} " + ", ".join(f"{column.head} {column.cell(row)}".strip() for column in columns)
-
-
-def uncounted(rows: Sequence[Row]) -> str:
-    """Return the warning that some operations were not counted, or an empty string."""
-    found = [f"tier {tier_label(row['tier'])}: {names(row['uncounted_ops'])}" for row in rows if row["uncounted_ops"]]
-    return f"Not counted, so no budget can be claimed met: {'; '.join(found)}" if found else ""
+def _shade(column: Column, row: Row) -> float | None:
+    share = column.share(row) if column.share else None
+    return None if share is None else round(min(share, 1.0), 3)

@@ -5,56 +5,87 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from edgefl.report.plot import Chart
-from edgefl.report.statuses import USEFUL, in_order, lost_text, sessions_of, status_name
-from edgefl.report.tables import taken_as
-from edgefl.report.timeline_figure import Line, deadline_shown, is_step, shown_s, timeline_figure
+from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, slots
+from edgefl.report.statuses import STATUSES, USEFUL, in_order, look, lost_text, sessions_of, status_name
+from edgefl.report.words import taken_as
 from edgefl.util.units import human_seconds
 
-Json = Mapping[str, Any]
 MOST_LINES = 40
 MOST_ROUNDS = 8
+_PHASES = {"download": "var(--part-1)", "training": "var(--part-2)", "upload": "var(--part-3)"}
+_CUT = 3.0
+"""A chart ends at so many times the round: a straggler would make all others too short to see."""
 
 
 @dataclass(frozen=True)
 class Timelines:
-    """The rounds that can be looked at; ``labels`` are those of the charts, ``chosen`` the number of the one that is shown first."""
+    """The rounds that a page can show.
+
+    Attributes:
+        charts: one chart per round.
+        labels: what the switch says of each.
+        chosen: the number of the chart that is shown first.
+    """
 
     charts: tuple[Chart, ...]
     labels: tuple[str, ...]
     chosen: int
 
 
-def timelines(summary: Json, rounds: Sequence[Json]) -> Timelines:
-    """Return charts of the rounds in which most different things happened, among them the first and the last.
+@dataclass(frozen=True)
+class Line:
+    """One client's part in a round.
 
-    Only rounds count whose records list clients, and in which something was sent to one.
+    Attributes:
+        client: its number.
+        device: its class.
+        how: the tier that it took, and the state of its device.
+        status: how its part ended.
+        start_s: seconds from the beginning of the round to its own.
+        phases_s: seconds of its download, training and upload.
+    """
+
+    client: int
+    device: str
+    how: str
+    status: str
+    start_s: float
+    phases_s: tuple[float, float, float]
+
+    @property
+    def end_s(self) -> float:
+        """When it was done, or lost."""
+        return self.start_s + sum(self.phases_s)
+
+
+def timelines(summary: Json, rounds: Sequence[Json]) -> Timelines:
+    """Return charts of the rounds with the most different outcomes, the first and the last among them.
+
+    A round counts if its record lists clients, and if something was sent to one of them.
     """
     seen = [record for record in rounds if lines_of(record)]
     if not seen:
         sentence = "No record of a round says what its clients did when, so there is no timeline to draw."
         return Timelines((Chart("timeline", "No timeline", sentence, None),), ("none",), 0)
-    best = max(seen, key=_variety)
-    rest = sorted(seen, key=lambda record: -_variety(record))
-    picked = {record["round"]: record for record in (best, seen[0], seen[-1], *rest)}
+    varied = sorted(seen, key=lambda record: -len(sessions_of(record)))
+    picked = {record["round"]: record for record in (varied[0], seen[0], seen[-1], *varied)}
     shown = sorted(list(picked.values())[:MOST_ROUNDS], key=lambda record: int(record["round"]))
     return Timelines(
         charts=tuple(timeline(summary, record) for record in shown),
         labels=tuple(f"{record['round']}: {_counts(record)}" for record in shown),
-        chosen=[record["round"] for record in shown].index(best["round"]),
+        chosen=shown.index(varied[0]),
     )
 
 
 def lines_of(record: Json) -> list[Line]:
-    """Return the clients of a round to which something was sent; those of older versions all start with the round."""
+    """Return the clients of a round to which something was sent."""
     begin_s = record["clock_s"] - record.get("round_s", 0.0)
     return [
         Line(
             client=client["client"],
             device=client["device"],
-            how=_how(client),
+            how=", ".join(filter(None, ["" if client.get("tier") is None else f"tier {taken_as(client)}", client.get("state")])),
             status=client["status"],
             start_s=client.get("start_s", begin_s) - begin_s,
             phases_s=(client["download_s"], client["train_s"], client["upload_s"]),
@@ -64,27 +95,29 @@ def lines_of(record: Json) -> list[Line]:
     ]
 
 
-def _how(client: Json) -> str:
-    """Return which tier a client took, how, and what its device was in."""
-    told = [] if client.get("tier") is None else [f"tier {taken_as(client)}"]
-    return ", ".join([*told, *filter(None, [client.get("state")])])
-
-
 def timeline(summary: Json, record: Json) -> Chart:
     """Return the chart of one round, whose record lists its clients."""
     lines = lines_of(record)
     picked = pick(lines)
-    sentences = [_closed(record), _refused(summary, record)]
+    titles = {item["device"]: item["title"] for item in summary["classes"]}
+    sentences = [_closed(record), _refused(titles, record)]
     if record.get("waited_s"):
         sentences.append(f"Before it, the server waited {human_seconds(record['waited_s'])} for clients to become eligible.")
     if len(picked) < len(lines):
         sentences.append(f"Drawn are {len(picked)} of {len(lines):,} clients: some of every class and outcome.")
-    end_s = shown_s(record, lines)
-    if (deadline_s := record.get("deadline_s")) is not None and deadline_shown(record, end_s) is None:
-        where = "is each client's own" if is_step(record) else "lies beyond the chart"
+    longest_s, round_s = max(line.end_s for line in lines), record.get("round_s") or 0.0
+    end_s = min(longest_s, _CUT * round_s) if round_s else longest_s
+    deadline_s = record.get("deadline_s")
+    limits = {"the round closes": round_s}
+    if deadline_s is not None and (_is_step(record) or deadline_s > 2 * max(end_s, round_s)):
+        where = "is each client's own" if _is_step(record) else "lies beyond the chart"
         sentences.append(f"Its deadline, {human_seconds(deadline_s)}, {where}.")
-    figure = timeline_figure(summary, record, picked, end_s)
-    return Chart(f"timeline-{record['round']}", f"Round {record['round']}", " ".join(filter(None, sentences)), figure)
+    elif deadline_s and abs(deadline_s - round_s) <= 1e-3 * deadline_s:
+        limits = {"the round closes at its deadline": round_s}
+    elif deadline_s is not None:
+        limits["deadline"] = deadline_s
+    spec = _spec(titles, picked, limits, end_s)
+    return Chart(f"timeline-{record['round']}", f"Round {record['round']}", " ".join(filter(None, sentences)), spec)
 
 
 def pick(lines: Sequence[Line], most: int = MOST_LINES) -> list[Line]:
@@ -104,8 +137,72 @@ def pick(lines: Sequence[Line], most: int = MOST_LINES) -> list[Line]:
     return picked[:most]
 
 
-def _variety(record: Json) -> int:
-    return len(sessions_of(record))
+def _spec(titles: Mapping[str, str], lines: Sequence[Line], limits: Mapping[str, float], end_s: float) -> Spec:
+    """Return the lines of a round under the names of their classes, each class from early to late."""
+    devices = [*titles, *sorted({line.device for line in lines}.difference(titles))]
+    ordered = sorted(lines, key=lambda line: (line.end_s, line.client))
+    groups = {device: own for device in devices if (own := [line for line in ordered if line.device == device])}
+    places = slots([(titles.get(device, device), [str(line.client) for line in own]) for device, own in groups.items()])
+    widest_s = max(end_s, *limits.values())
+    unit, unit_s = clock_unit(widest_s)
+    bars: list[Json] = []
+    ends: list[Json] = []
+    for own, of in zip(groups.values(), places.of, strict=True):
+        for line, slot in zip(own, of, strict=True):
+            bars += _phases(line, slot, unit_s)
+            if line.status != USEFUL:
+                late = f", {human_seconds(line.end_s)}" if line.end_s > end_s else ""
+                at = min(line.end_s, end_s) / unit_s
+                ends.append({"slot": slot, "at": at, "series": line.status, "reason": status_name(line.status) + late})
+    # Reasons are written to the right of where lines end, so they need room there.
+    left = min(0.0, *(line.start_s for line in lines)) / unit_s
+    right = max(widest_s * 1.03 / unit_s, *(1.25 * end["at"] for end in ends), 0.0)
+    x = number("start", f"time in the round ({unit})", scale={"domain": [left, right], "nice": False})
+    at_x = {**x, "field": "at"}
+    seen = in_order({end["series"] for end in ends})
+    colours, shapes = ({status: getattr(look(status), of) for status in seen} for of in ("colour", "symbol"))
+    bar = {"type": "bar", "clip": True, "stroke": "var(--soft)", "strokeWidth": 0.5}
+    rules = [{"at": limit_s / unit_s, "series": name} for name, limit_s in limits.items()]
+    strokes = {name: "var(--ink)" if name == "the round closes" else "var(--refused)" for name in limits}
+    dashes = {name: [1, 0] if name == "the round closes" else [6, 4] for name in limits}
+    text = {"type": "text", "align": "left", "baseline": "middle", "dx": 8, "fontSize": 11}
+    return layered(
+        {"step": 20},
+        layer(bar, bars, x=x, x2="end", y=places.y, fill=legend(_PHASES), tooltip="told"),
+        layer({**bar, "tooltip": None}, [row for row in bars if row["hatch"]], x=x, x2="end", y=places.y, fill=_AS_IT_SAYS),
+        layer({"type": "rule", "strokeWidth": 1.5}, rules, x=at_x, stroke=legend(strokes, True), strokeDash=legend(dashes, True)),
+        layer(
+            {"type": "point", "filled": True, "size": 60},
+            ends,
+            x=at_x,
+            y=places.y,
+            color=legend(colours, False),
+            shape=legend(shapes, False),
+        ),
+        layer(text, ends, x=at_x, y=places.y, text="reason"),
+        places.heads,
+    )
+
+
+_AS_IT_SAYS = {"field": "hatch", "type": "nominal", "scale": None}
+
+
+def _phases(line: Line, slot: str, unit_s: float) -> list[Json]:
+    """Return a row per phase of a client; ``hatch`` is the pattern of what led to nothing, else empty."""
+    told = ", ".join(filter(None, [f"client {line.client}", line.how, status_name(line.status)]))
+    hatch = "" if line.status == USEFUL else f"url(#hatch-{line.status if line.status in STATUSES else 'unknown'})"
+    rows: list[Json] = []
+    start_s = line.start_s
+    for phase, length_s in zip(_PHASES, line.phases_s, strict=True):
+        span = {"start": start_s / unit_s, "end": (start_s + length_s) / unit_s}
+        rows.append({"slot": slot, "series": phase, **span, "hatch": hatch, "told": f"{told}: {phase} {human_seconds(length_s)}"})
+        start_s += length_s
+    return rows
+
+
+def _is_step(record: Json) -> bool:
+    """Whether the server steps whenever enough clients answered: deadlines are then each client's own."""
+    return any(client.get("staleness") is not None for client in record.get("clients", ()))
 
 
 def _counts(record: Json) -> str:
@@ -118,22 +215,17 @@ def _closed(record: Json) -> str:
     lost = counts.total() - counts[USEFUL] - counts["late"]
     whole = "all" if counts[USEFUL] == counts.total() else f"{counts[USEFUL]:,} of"
     after = human_seconds(record.get("round_s"))
-    when = (
-        f"closed after {after} with"
-        if not is_step(record)
-        else f"ended with a step of the server, {after} after the one before, on"
-    )
+    when = f"closed after {after} with"
+    if _is_step(record):
+        when = f"ended with a step of the server, {after} after the one before, on"
     sentence = f"Round {record['round']} {when} {whole} {counts.total():,}"
-    parts = []
-    if counts["late"]:
-        parts.append(f"{counts['late']:,} {_were(counts['late'])} late")
+    parts = [f"{counts['late']:,} {_were(counts['late'])} late"] if counts["late"] else []
     if lost:
         parts.append(f"{lost:,} {_were(lost)} lost ({lost_text(counts)})")
     return "; ".join([sentence, ", ".join(parts)] if parts else [sentence]) + "."
 
 
-def _refused(summary: Json, record: Json) -> str:
-    titles = {item["device"]: item["title"] for item in summary["classes"]}
+def _refused(titles: Mapping[str, str], record: Json) -> str:
     refused = Counter(c["device"] for c in record.get("clients", ()) if c["status"] == "refused")
     if not refused:
         return ""

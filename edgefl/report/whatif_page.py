@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from edgefl import __version__
+from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
+from edgefl.report.class_tables import inclusion_columns
 from edgefl.report.page import render_page
-from edgefl.report.plot import Chart, Figure, clock_unit, figure_of, layout_of, short
-from edgefl.report.share_table import Cell, ShareRow, ShareTable, devices_of
+from edgefl.report.tables import PlainTable, shaded, text, under
 from edgefl.report.whatif_table import footnote, front, whatif_table
 from edgefl.util.units import human_percent, human_seconds
 
-Json = Mapping[str, Any]
 _ALL_LABELLED = 12
 """So many points have their labels beside them; of more, only those of the front."""
 
@@ -35,7 +35,6 @@ def render(result: Json) -> str:
         table=whatif_table(result),
         inclusion=inclusion_table(result),
         note=footnote(result),
-        marked=[number in front(result["rows"]) for number in range(len(result["rows"]))],
         edgefl_version=result.get("edgefl_version", __version__),
     )
 
@@ -51,25 +50,16 @@ def whatif_chart(result: Json) -> Chart:
     return Chart(key, title, _sentence(rows) + left_out, _scatter(rows))
 
 
-def inclusion_table(result: Json) -> ShareTable:
+def inclusion_table(result: Json) -> PlainTable:
     """Return, per policy, the share of each class's selected sessions that trained."""
-    titles = result.get("titles") or {}
-    rows = result["rows"]
-    devices = devices_of([row["inclusion_by_class"] for row in rows], titles)
-    best = set(front(rows))
-    cells = [
-        ShareRow(
-            (
-                Cell(str(row["label"])),
-                Cell(human_seconds(row["round_s"])),
-                Cell.of(row["inclusion"]),
-                *(Cell.of(row["inclusion_by_class"].get(device)) for device in devices),
-            ),
-            number in best,
-        )
-        for number, row in enumerate(rows)
-    ]
-    return ShareTable(("policy", "median round", "all", *(titles.get(device, device) for device in devices)), tuple(cells))
+    rows, best = result["rows"], set(front(result["rows"]))
+    columns = (
+        text("policy", "", "label"),
+        *under("median round", human_seconds, round_s=""),
+        shaded("all", lambda row: row["inclusion"]),
+        *inclusion_columns("inclusion_by_class", rows, result.get("titles") or {}),
+    )
+    return PlainTable.of(columns, rows, marked=(place in best for place in range(len(rows))))
 
 
 def _about(result: Json) -> list[tuple[str, str]]:
@@ -91,50 +81,44 @@ def _sentence(rows: Sequence[Json]) -> str:
     return f"{first} of sessions train; {more}."
 
 
-def _scatter(rows: Sequence[Json]) -> Figure:
+def _scatter(rows: Sequence[Json]) -> Spec:
     unit, unit_s = clock_unit(max(row["round_s"] for row in rows))
     best = front(rows)
-    others = [number for number in range(len(rows)) if number not in best]
-    line = {"color": "var(--tier-0)", "width": 2}
-    marked = {"size": 11, "color": "var(--tier-0)"}
-    hollow = {"size": 10, "symbol": "circle-open", "color": "var(--soft)", "line": {"width": 2}}
-    traces = [
+    points = [
         {
-            **_points(rows, best, unit_s, ["bottom right", *["top left"] * (len(best) - 1)]),
-            "name": "beaten by none",
-            "line": line,
-            "marker": marked,
+            "label": str(row["label"]),
+            "time": row["round_s"] / unit_s,
+            "inclusion": row["inclusion"],
+            "series": "beaten by none" if place in best else "beaten by another",
+            "told": f"{row['label']}: {human_percent(row['inclusion'])} of sessions, {human_seconds(row['round_s'])} a round, "
+            f"of the weakest class {human_percent(row['weakest_inclusion'])}",
         }
+        for place, row in enumerate(rows)
     ]
-    if others:
-        side = "middle right" if len(rows) <= _ALL_LABELLED else None
-        traces.append({**_points(rows, others, unit_s, side), "name": "beaten by another", "marker": hollow})
-    for trace, joined in zip(traces, (True, False), strict=False):
-        text = "+text" if trace["text"] else ""
-        trace["mode"] = ("lines+markers" if joined else "markers") + text
-    longest, shortest = (pick(row["round_s"] for row in rows) / unit_s for pick in (max, min))
-    room = 0.12 * (longest - shortest) or 0.5 * longest or 1.0
-    xaxis = {"title": f"median round ({unit})", "range": [shortest - room, longest + room]}
-    low, high = (pick(row["inclusion"] for row in rows) for pick in (min, max))
-    margin = 0.15 * (high - low) or 0.05
-    yaxis = {"title": "sessions that trained", "tickformat": ".0%", "range": [max(-0.03, low - margin), high + margin]}
-    return figure_of(traces, {**layout_of(420, xaxis, yaxis), "showlegend": True})
+    joined, others = [points[place] for place in best], [point for place, point in enumerate(points) if place not in best]
+    x = number("time", f"median round ({unit})", scale=_wide([point["time"] for point in points], 0.12))
+    y = share("inclusion", "sessions that trained", **_wide([point["inclusion"] for point in points], 0.15))
+    at = {"x": x, "y": y}
+    fills = {"beaten by none": "var(--tier-0)"} | ({"beaten by another": "transparent"} if others else {})
+    strokes = {name: "var(--tier-0)" if fill != "transparent" else "var(--soft)" for name, fill in fills.items()}
+    dots = {**at, "fill": legend(fills, True), "stroke": legend(strokes, True), "tooltip": "told"}
+    text = {"type": "text", "fontSize": 11, "limit": 220}
+    return layered(
+        360,
+        layer({"type": "line", "color": "var(--tier-0)"}, joined, **at),
+        layer({"type": "point", "size": 110, "strokeWidth": 2}, points, **dots),
+        layer({**text, "align": "left", "baseline": "top", "dx": 6, "dy": 6}, joined[:1], **at, text="label"),
+        layer({**text, "align": "right", "baseline": "bottom", "dx": -6, "dy": -6}, joined[1:], **at, text="label"),
+        layer(
+            {**text, "align": "left", "baseline": "middle", "dx": 9},
+            others if len(rows) <= _ALL_LABELLED else [],
+            **at,
+            text="label",
+        ),
+    )
 
 
-def _points(rows: Sequence[Json], numbers: Sequence[int], unit_s: float, side: str | Sequence[str] | None) -> Figure:
-    own = [rows[number] for number in numbers]
-    return {
-        "type": "scatter",
-        "x": [row["round_s"] / unit_s for row in own],
-        "y": [row["inclusion"] for row in own],
-        "text": [short(str(row["label"]), 36) for row in own] if side else [],
-        "textposition": side or "middle right",
-        "textfont": {"size": 11, "color": "var(--ink)"},
-        "customdata": [
-            f"{row['label']}: {human_percent(row['inclusion'])} of sessions, {human_seconds(row['round_s'])} a round, "
-            f"of the weakest class {human_percent(row['weakest_inclusion'])}"
-            for row in own
-        ],
-        "hovertemplate": "%{customdata}",
-        "cliponaxis": False,
-    }
+def _wide(values: Sequence[float], part: float) -> Spec:
+    """Return a scale with a margin around ``values`` for their labels: ``part`` of their range on either side."""
+    margin = part * (max(values) - min(values)) or 0.5 * max(values)
+    return {"domain": [min(values) - margin, max(values) + margin], "nice": False}

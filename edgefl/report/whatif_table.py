@@ -1,54 +1,56 @@
-"""The table of a what-if: one row per policy, for a terminal, as plain lines, and for the page."""
+"""The table of a what-if: a row per policy, for a terminal, as plain lines, and for the page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
-from edgefl.report.tables import Column, PlainTable, bare_table, plain_lines, tier_label, under
+from edgefl.report.tables import Column, PlainTable, text, under
+from edgefl.report.words import tier_label
 from edgefl.util.units import MISSING, human_count, human_joules, human_percent, human_seconds
 
 Json = Mapping[str, Any]
-_ROOMY = 100
 
 
 def whatif_table(result: Json) -> PlainTable:
-    """Return every figure of every policy, written for people, in the order asked for."""
-    return PlainTable.of(_columns(result), result["rows"])
+    """Return every figure of every policy, in the order asked for."""
+    columns = (
+        text("policy", "", "label"),
+        Column("policy", "tiers", lambda row: ", ".join(map(tier_label, row["tiers"])) or MISSING, numeric=False),
+        *under("rounds", human_seconds, deadline_s="deadline", round_s="median"),
+        *under("rounds", _tenths, rounds_per_hour="an hour"),
+        *under("asked", lambda value: f"{value:g}", over_selection="per wanted"),
+        *under("sessions trained", human_percent, inclusion="of all", weakest_inclusion="of the weakest"),
+        Column("weakest", "", _weakest(result), numeric=False),
+        *under("wasted", human_percent, wasted_share="of time"),
+        *under("energy", human_joules, energy_j="per update"),
+    )
+    best = front(result["rows"])
+    return PlainTable.of(columns, result["rows"], (n in best for n in range(len(result["rows"]))), note=footnote(result))
 
 
-def to_rich(result: Json, width: int = 80) -> Table:
-    """Return the table for a terminal of ``width`` columns: a line per policy, with a star where no other beats it."""
-    rows, titles = result["rows"], result.get("titles") or {}
-    best = front(rows)
-    table = bare_table(2 if width >= _ROOMY else 1)
-    table.caption = Text(f"* {footnote(result)}" if best else footnote(result))
-    table.add_column("")
-    table.add_column("policy", overflow="fold", min_width=14)
-    heads = {"round": "round_s", "trained": "inclusion", "weakest": "weakest_inclusion", "wasted": "wasted_share"}
-    for head in (*heads, "per update", *(["an hour"] if width >= _ROOMY else [])):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("which is", overflow="fold")
-    for number, row in enumerate(rows):
-        cells = ["*" if number in best else "", str(row["label"]), human_seconds(row["round_s"])]
-        cells += [human_percent(row[key]) for key in list(heads.values())[1:]]
-        cells += [human_joules(row["energy_j"]), *([human_count(_tenths(row["rounds_per_hour"]))] if width >= _ROOMY else [])]
-        table.add_row(*map(Text, [*cells, _weakest(titles)(row)]))
-    return table
-
-
-def to_plain(result: Json) -> str:
-    """Return the same figures as plain lines, one per policy."""
-    return "\n".join([*plain_lines(_columns(result), result["rows"]), footnote(result)])
+def compact_whatif(result: Json) -> PlainTable:
+    """Return the table for a terminal: a line per policy, with a star if no other policy beats it."""
+    rows, best = result["rows"], front(result["rows"])
+    starred = [{**row, "star": "*" if number in best else ""} for number, row in enumerate(rows)]
+    columns = (
+        Column("", "", lambda row: row["star"], numeric=False, widest=1),
+        text("policy", "", "label"),
+        *under("round", human_seconds, round_s=""),
+        *under("trained", human_percent, inclusion=""),
+        *under("weakest", human_percent, weakest_inclusion=""),
+        *under("wasted", human_percent, wasted_share=""),
+        *under("per update", human_joules, energy_j=""),
+        *under("an hour", _tenths, rounds_per_hour=""),
+        Column("which is", "", _weakest(result), numeric=False),
+    )
+    return PlainTable.of(columns, starred, note=f"* {footnote(result)}" if best else footnote(result))
 
 
 def front(rows: Sequence[Json]) -> list[int]:
-    """Return the numbers of the policies that no other beats in time and inclusion at once, from the shortest round on.
+    """Return the numbers of the policies that no other beats in both time and inclusion, from the shortest round on.
 
-    Of policies that are equal in both, the first stands for all; one under which nobody trains is none of them.
+    Of policies that are equal in both, the first stands for all. A policy under which no client trains is left out.
 
     >>> front([{"round_s": 2.0, "inclusion": 0.9}, {"round_s": 1.0, "inclusion": 0.5}, {"round_s": 3.0, "inclusion": 0.8}])
     [1, 0]
@@ -63,32 +65,17 @@ def front(rows: Sequence[Json]) -> list[int]:
 
 
 def footnote(result: Json) -> str:
-    """Return which policies no other beats."""
+    """Return the policies that no other beats."""
     labels = [str(result["rows"][number]["label"]) for number in front(result["rows"])]
     if not labels:
         return "Nobody trained under any policy."
     return f"No other policy is both as fast and as inclusive as {'; '.join(labels)}."
 
 
-def _columns(result: Json) -> tuple[Column, ...]:
+def _tenths(value: float | None) -> str:
+    return human_count(None if value is None else round(value, 1))
+
+
+def _weakest(result: Json) -> Callable[[Json], str]:
     titles: Mapping[str, str] = result.get("titles") or {}
-    return (
-        Column("policy", "", lambda row: str(row["label"]), numeric=False),
-        Column("policy", "tiers", lambda row: ", ".join(map(tier_label, row["tiers"])) or MISSING, numeric=False),
-        *under("rounds", human_seconds, deadline_s="deadline", round_s="median"),
-        Column("rounds", "an hour", lambda row: human_count(_tenths(row["rounds_per_hour"]))),
-        Column("asked", "per wanted", lambda row: f"{row['over_selection']:g}"),
-        *under("sessions trained", human_percent, inclusion="of all"),
-        Column("sessions trained", "of the weakest", lambda row: human_percent(row["weakest_inclusion"])),
-        Column("weakest", "", _weakest(titles), numeric=False),
-        *under("wasted", human_percent, wasted_share="of time"),
-        *under("energy", human_joules, energy_j="per update"),
-    )
-
-
-def _tenths(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
-
-
-def _weakest(titles: Mapping[str, str]) -> Callable[[Json], str]:
     return lambda row: MISSING if row["weakest"] is None else titles.get(row["weakest"], str(row["weakest"]))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 REFERENCE_STEPS = 3
 REFERENCE_SAMPLES = 8
+REMEMBERED_ON_DEVICES = ("dyn", "scaffold")
+"""Objectives whose memory the clients in export/ update."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,9 @@ def _no_update(run: Run, upload: Mapping[str, object], learned: Mapping[str, obj
     method = run.method
     if not upload:
         return f"with {method.title} nothing is sent"
+    objective = run.clients.task.objective
+    if objective.remembers and objective.name not in REMEMBERED_ON_DEVICES:
+        return f"a device does not know what a client stores under the objective {objective.name}"
     if method.per_client and method.personalised:
         return f"the server of {method.title} keeps something of every client, which a device outside of the run has no part in"
     if missing := sorted(upload.keys() - learned.keys()):

@@ -8,8 +8,9 @@ from typing import Self
 
 from edgefl.errors import StorageError
 from edgefl.run.folder import RunFolder
-from edgefl.server.checkpoint import Checkpoint, oldest_round
+from edgefl.server.checkpoint import oldest_round
 from edgefl.server.client_store import ClientStore
+from edgefl.server.state import ServerState
 
 
 class CheckpointWriter:
@@ -19,9 +20,9 @@ class CheckpointWriter:
     and the run resumes from the one before. The client store stays consistent with the checkpoints on the disk, because the caller's
     thread commits and prunes it between two of them::
 
-        writer.wait()                      the checkpoint of round r − 1 is on the disk, older ones are deleted
-        checkpoint_of(…)                   the store commits round r; it deletes nothing that a checkpoint on the disk needs
-        writer.start(…)                    the record of round r is synced, then its checkpoint is written
+        writer.wait()                the checkpoint of round r − 1 is on the disk, older ones are deleted
+        store.commit(r)              the store commits round r; it deletes nothing that a checkpoint on the disk needs
+        writer.start(state)          the record of round r is synced, then its checkpoint is written
 
     As a context manager it waits for the last checkpoint, also after an interruption.
     """
@@ -56,13 +57,13 @@ class CheckpointWriter:
             raise failed
         self._store.keep_from = oldest_round(self._folder.path / "checkpoints")
 
-    def start(self, state: Checkpoint) -> None:
+    def start(self, state: ServerState) -> None:
         """Begin to write a checkpoint, after the one before."""
         self.wait()
         self._thread = threading.Thread(target=self._save, args=(state,), name="checkpoints")
         self._thread.start()
 
-    def _save(self, state: Checkpoint) -> None:
+    def _save(self, state: ServerState) -> None:
         try:
             self._folder.save(state)
         except BaseException as error:  # wait() raises it in the thread of the run

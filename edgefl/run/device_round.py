@@ -22,11 +22,10 @@ from edgefl.run.folder import MODEL, RunFolder
 from edgefl.run.handed_out import Offer, check_aggregates, offer, run_of
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
-from edgefl.run.trained import Trained, accuracies, representatives, resumed
-from edgefl.server.checkpoint import Checkpoint
-from edgefl.server.control_variates import Control
-from edgefl.server.exchange import Outbox
-from edgefl.server.state import Standing
+from edgefl.run.trained import Trained, accuracies, representatives
+from edgefl.server.checkpoint import to_bytes
+from edgefl.server.exchange import Exchange
+from edgefl.server.state import ServerState
 from edgefl.util.files import sha256, whole_folder, write_bytes, write_json
 from edgefl.util.threads import one_thread
 from edgefl.wire.update_file import DeviceUpdate, Received, read_update, receive
@@ -89,24 +88,15 @@ def fed_round(
     if not RunFolder(target).is_new():
         raise CheckpointError(f"{target}: exists and is not an empty folder; give another --out")
     with one_thread():
-        checkpoint = folder.model()
-        prepared, standing = resumed(prepare(config, required=False), checkpoint, str(folder.path / MODEL))
-        given = offer(prepared, standing, Path(bundle), manifest)
+        state = folder.model()
+        prepared = prepare(config, required=False).resumed(state, str(folder.path / MODEL))
+        given = offer(prepared, state, Path(bundle), manifest)
         received = _accepted(receive(Path(updates), given.expected), Path(updates), skip_bad, say)
-        after = _aggregated(prepared, standing, given, received.updates, number)
-        next_phase, state = prepared.advanced(after.state, number + 1)
-        with folder.client_store(checkpoint) as store:
-            ways = [
-                accuracies(Trained(prepared, standing.state, store), manifest.round),
-                accuracies(Trained(prepared, after.state, store), number),
-            ]
+        after = _aggregated(prepared, state, given, received.updates)
+        with folder.client_store(state) as store:
+            ways = [accuracies(Trained(prepared, of, store)) for of in (state, after)]
             result = _result(target, number, prepared, received, ways)
-            model = replace(
-                checkpoint, round=number, tensors=state.tensors, server=after.memory,
-                options=next_phase.method.config.model_dump(mode="json"),
-            )  # fmt: skip
-            trained = Trained(next_phase, state, store, after.memory, number)
-            _write(folder, model, trained, result, say)
+            _write(folder, Trained(*prepared.advanced(after), store), result, say)
     return result
 
 
@@ -122,10 +112,9 @@ def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> 
     return received
 
 
-def _aggregated(run: Run, standing: Standing, given: Offer, updates: tuple[DeviceUpdate, ...], number: int) -> Standing:
-    """Return what the server has after round ``number``."""
-    method, rules = run.method, run.rules
-    outbox = Outbox(method, standing.state, rules, Control(rules.objective, standing.memory, run.config.clients), number)
+def _aggregated(run: Run, state: ServerState, given: Offer, updates: tuple[DeviceUpdate, ...]) -> ServerState:
+    """Return the server's state after the round."""
+    method, exchange = run.method, Exchange(run.method, state, run.rules, run.config.clients)
     names = {label: trained_shapes(method, run.architecture, of.tier) for label, of in given.sent.items()}
 
     def arriving() -> Iterator[Update]:
@@ -133,13 +122,13 @@ def _aggregated(run: Run, standing: Standing, given: Offer, updates: tuple[Devic
             update = read_update(accepted.path, given.expected)  # again: only one is held at a time
             submodel = given.sent[update.tier]
             tensors = {name: torch.from_numpy(tensor) for name, tensor in update.tensors.items()}
-            outbox.control.add(submodel, names[update.tier], tensors, standing.state)
+            exchange.control.add(submodel, names[update.tier], tensors, state.model)
             own = {name: tensor for name, tensor in tensors.items() if not name.startswith(CONTROL)}
             yield Update(client, submodel.tier, own, submodel.places, update.samples)
 
-    state, memory = outbox.aggregated(arriving(), standing.memory)
-    _check_finite(state)
-    return replace(standing, state=state, memory=memory)
+    after = exchange.aggregated(arriving())
+    _check_finite(after.model)
+    return replace(after, round=state.round + 1)
 
 
 def _check_finite(state: GlobalState) -> None:
@@ -162,15 +151,15 @@ def _result(target: Path, number: int, run: Run, received: Received, accuracy: l
     return FedRound(target, number, tuple(rows), (before["global"], after["global"]), received.problems)
 
 
-def _write(run: RunFolder, model: Checkpoint, trained: Trained, result: FedRound, say: Notify) -> None:
+def _write(run: RunFolder, trained: Trained, result: FedRound, say: Notify) -> None:
     """Write the folder, whole or not at all."""
     with whole_folder(result.folder) as temporary:
-        content = model.to_bytes()
+        content = to_bytes(trained.state)
         write_bytes(temporary / MODEL, content)
         write_bytes(temporary / "config.toml", run.require("config.toml").read_bytes())
         if (kept := run.path / "clients.sqlite").is_file():
             shutil.copyfile(kept, temporary / kept.name)
-        source = Source(model.round, sha256(content))
+        source = Source(trained.state.round, sha256(content))
         build_bundle(trained.run, representatives(trained), source, temporary / "bundle", say)
         write_json(temporary / "fed-round.json", _record(result))
 

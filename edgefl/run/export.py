@@ -9,7 +9,7 @@ from edgefl.config import RunConfig
 from edgefl.run.folder import MODEL, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.result import Notify
-from edgefl.run.trained import Trained, representatives, resumed
+from edgefl.run.trained import Trained, representatives
 from edgefl.util.files import sha256
 from edgefl.util.threads import one_thread
 
@@ -54,11 +54,11 @@ def export(
     folder = RunFolder(Path(run))
     config = RunConfig.load(folder.require("config.toml"), {})
     with one_thread():
-        model = folder.model()
-        prepared, standing = resumed(prepare(config), model, str(folder.path / MODEL))
-        with folder.client_store(model) as store:
-            trained = Trained(prepared, standing.state, store, standing.memory, model.round)
-            source = Source(model.round, sha256((folder.path / MODEL).read_bytes()))
+        state = folder.model()
+        prepared = prepare(config).resumed(state, str(folder.path / MODEL))
+        with folder.client_store(state) as store:
+            trained = Trained(prepared, state, store)
+            source = Source(state.round, sha256((folder.path / MODEL).read_bytes()))
             build_bundle(prepared, representatives(trained), source, Path(out), notify or (lambda message: None), wanted)
     return Path(out)
 

@@ -16,6 +16,7 @@ from edgefl.errors import CheckpointError, ConfigError, StorageError
 from edgefl.records import RoundRecord
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
+from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.util.files import read_toml, storage_errors, write_bytes
 
@@ -87,7 +88,7 @@ class RunFolder:
         """Return the newest whole checkpoint, if any."""
         return checkpoint.restore(self.path / "checkpoints")
 
-    def save(self, state: checkpoint.Checkpoint) -> None:
+    def save(self, state: ServerState) -> None:
         """Sync the records of the rounds, then write a checkpoint: there is none on the disk whose records are not."""
         with span("checkpoint", round=state.round):
             path = self.path / "rounds.jsonl"
@@ -95,7 +96,7 @@ class RunFolder:
                 os.fsync(file.fileno())
             checkpoint.save(self.path / "checkpoints", state)
 
-    def client_store(self, at: checkpoint.Checkpoint | None = None) -> ClientStore:
+    def client_store(self, at: ServerState | None = None) -> ClientStore:
         """Return what clients keep, as it was ``at`` a checkpoint or before the first round; the caller closes it.
 
         Raises:
@@ -138,9 +139,9 @@ class RunFolder:
             raise CheckpointError(f"{path}: not valid JSON ({error}); delete it and resume") from None
         return summary
 
-    def model(self) -> checkpoint.Checkpoint:
+    def model(self) -> ServerState:
         """Return the final state."""
-        return checkpoint.Checkpoint.of_file(self.require(MODEL))
+        return checkpoint.of_file(self.require(MODEL))
 
     def fresh_bundle(self) -> Path:
         """Return the path of ``bundle``, clear of one that an interrupted run left."""

@@ -18,8 +18,8 @@ from edgefl.errors import BundleError, InputError
 from edgefl.records import Submodel, Tier
 from edgefl.run.folder import MODEL, RunFolder
 from edgefl.run.run import Run
-from edgefl.server.handout import handed_out
-from edgefl.server.state import Standing
+from edgefl.server.exchange import device_submodel
+from edgefl.server.state import ServerState
 from edgefl.util.files import sha256
 from edgefl.wire.update_file import Expected
 
@@ -66,17 +66,17 @@ def check_aggregates(bundle: Path, manifest: Manifest) -> None:
             )
 
 
-def offer(run: Run, standing: Standing, bundle: Path, manifest: Manifest) -> Offer:
-    """Return what ``bundle`` gave to devices, a bundle of the run that ``run`` and ``standing`` are of.
+def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> Offer:
+    """Return what ``bundle`` gave to devices, a bundle of the run that ``run`` and ``state`` are of.
 
     Raises:
         BundleError: it is not what this run's model gives: an update of it would have no place.
     """
-    sent = _sent(run, standing, bundle, manifest)
+    sent = _sent(run, state, bundle, manifest)
     return Offer(sent, _expected(run, bundle, manifest, sent))
 
 
-def _sent(run: Run, standing: Standing, bundle: Path, manifest: Manifest) -> dict[str, Submodel]:
+def _sent(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> dict[str, Submodel]:
     """Return the sub-model that devices of each tier were given, by its label: the bundle's tensors at their places in the state."""
     found = {}
     for entry in manifest.tiers:
@@ -84,7 +84,7 @@ def _sent(run: Run, standing: Standing, bundle: Path, manifest: Manifest) -> dic
         tier = Tier(float(entry.tier))
         if tier not in run.tiers:
             raise BundleError(f"{bundle}: tier {entry.label}: the run has {', '.join(t.label for t in run.tiers)}")
-        submodel, tensors = handed_out(run.method, standing, run.rules, run.config.clients, manifest.round, tier)
+        submodel, tensors = device_submodel(run.method, state, run.rules, run.config.clients, tier)
         given = _parameters(bundle, manifest, entry.train.parameters)
         for name, tensor in tensors.items():
             if name not in entry.train.trained and not name.startswith(CONTROL):

@@ -12,34 +12,30 @@ from edgefl.records import RoundRecord
 from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies
 from edgefl.server.client_store import ClientStore
-from edgefl.server.state import Standing
+from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 
 
-def train(
-    run: Run, store: ClientStore, standing: Standing | None = None, first: int = 1
-) -> Iterator[tuple[Run, Standing, RoundRecord]]:
-    """Train rounds ``first`` to the last; yield after each the run in its phase, the server's state, and the round's record."""
-    config = run.config
-    standing = standing or Standing(run.first_state())
+def train(run: Run, store: ClientStore, state: ServerState | None = None) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
+    """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record."""
+    config, state = run.config, state or run.start()
     with open_engine(str(config.engine), config.workers, run.clients) as engine:
-        for number in range(first, config.rounds + 1):
-            with span("prepare", round=number):
-                run, state = run.advanced(standing.state, number)
-            standing, record = run.play(run.method, replace(standing, state=state), engine, store, number)
-            if number % config.eval_every == 0 or number == config.rounds:
+        while state.round < config.rounds:
+            with span("prepare", round=state.round + 1):
+                run, state = run.advanced(state)
+            state, record = run.round(state, engine, store)
+            if state.round % config.eval_every == 0 or state.round == config.rounds:
                 started = time.perf_counter()
-                with span("evaluate", round=number):
-                    accuracy = accuracies(Trained(run, standing.state, store), number)
+                with span("evaluate", round=state.round):
+                    accuracy = accuracies(Trained(run, state, store))
                 record = replace(record, accuracy=accuracy, host_s=record.host_s + time.perf_counter() - started)
-            yield run, standing, record
+            yield run, state, record
 
 
 def without_training(run: Run, rounds: int) -> Iterator[RoundRecord]:
     """Yield the records of ``rounds`` rounds without training: clients, seconds, bytes and joules are those of training."""
-    standing = Standing(run.first_state())
-    store = ClientStore(Path("never written"))
-    for number in range(1, rounds + 1):
-        run, _ = run.advanced(standing.state, number)
-        standing, record = run.play(run.method, standing, None, store, number)
+    state, store = run.start(), ClientStore(Path("never written"))
+    for _ in range(rounds):
+        run, _ = run.advanced(state)
+        state, record = run.round(state, None, store)
         yield record

@@ -13,6 +13,7 @@ from edgefl.client.client import Clients
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine import Engine
+from edgefl.errors import CheckpointError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
@@ -27,12 +28,12 @@ from edgefl.rng import generator
 from edgefl.server.assign import Planning, make_plan
 from edgefl.server.assignment import Plan
 from edgefl.server.client_store import ClientStore
-from edgefl.server.exchange import Rules
-from edgefl.server.fedbuff import Buffer, play_step
+from edgefl.server.exchange import ExchangeRules
+from edgefl.server.fedbuff import Buffer
 from edgefl.server.forecast import Forecast
 from edgefl.server.optimizer import optimizer_named
-from edgefl.server.rounds import play_round
-from edgefl.server.state import Standing
+from edgefl.server.rounds import Server, run_round
+from edgefl.server.state import ServerState
 
 if TYPE_CHECKING:
     from edgefl.bundle.tier_graphs import TierGraphs
@@ -58,15 +59,11 @@ class Run:
     costs: Costs
     conditions: Conditions = field(default_factory=Conditions)
 
-    def play(
-        self, method: Method, standing: Standing, engine: Engine | None, store: ClientStore, number: int
-    ) -> tuple[Standing, RoundRecord]:
-        """Play round ``number``, or what stands for one; without an ``engine`` nobody trains, and all else is simulated."""
-        per_round, buffer = self.per_round, self.config.buffer
-        if buffer is None:
-            return play_round(method, standing, self.forecast, self.rules, per_round, engine, store, number)
-        waiting = Buffer(buffer, per_round, self.config.staleness_power)
-        return play_step(method, standing, self.forecast, self.rules, waiting, engine, store, number)
+    def round(self, state: ServerState, engine: Engine | None, store: ClientStore) -> tuple[ServerState, RoundRecord]:
+        """Run the round after ``state``; return the next state and the record. Without an ``engine``, no client trains."""
+        buffer = self.config.buffer
+        waiting = None if buffer is None else Buffer(buffer, self.per_round, self.config.staleness_power)
+        return run_round(Server(self.method, self.forecast, self.rules, self.per_round, engine, store, waiting), state)
 
     @property
     def per_round(self) -> int:
@@ -75,11 +72,11 @@ class Run:
         return self.config.per_round
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> ExchangeRules:
         """How updates are made and put together."""
         optimizer = optimizer_named(self.config.server_optimizer, self.config.server_lr)
         graphs = self.step_graphs if self.config.runtime == "onnx" else None
-        return Rules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer, graphs)
+        return ExchangeRules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer, graphs)
 
     def graphs_of(self, method: Method, tier: Tier, parts: bool = False) -> TierGraphs:
         """Return the ONNX graphs that a client of ``tier`` trains and infers with, its weights outside; ``parts``: in micro-batches too."""
@@ -107,10 +104,36 @@ class Run:
             self, method=method, costs=costs, plan=plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
         )
 
-    def advanced(self, state: GlobalState, number: int) -> tuple[Run, GlobalState]:
-        """Return this run as round ``number`` finds it, in another phase of its method if that begins one, and its state then."""
-        method, state = self.method.advance(state, number)
-        return (self if method == self.method else self.at(method)), state
+    def start(self) -> ServerState:
+        """Return the server's state before the first round."""
+        return ServerState(self.first_state(), options=self.options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The method's options in its present phase, as JSON has them."""
+        return self.method.config.model_dump(mode="json")
+
+    def advanced(self, state: ServerState) -> tuple[Run, ServerState]:
+        """Return this run and the state as the next round finds them: in another phase of the method if one begins."""
+        method, model = self.method.advance(state.model, state.round + 1)
+        run = self if method == self.method else self.at(method)
+        return run, replace(state, model=model, options=run.options)
+
+    def resumed(self, state: ServerState, source: str) -> Run:
+        """Return this run in the phase of ``state``.
+
+        Raises:
+            CheckpointError: the state is not one of this run's method and network; the message names ``source``.
+        """
+        method = create(self.config.method, state.options)
+        run = self if method == self.method else self.at(method)
+        first, model = run.first_state(), state.model
+        problem = method.fits(first, model)
+        if problem or (first.architecture, first.tiers) != (model.architecture, model.tiers):
+            raise CheckpointError(
+                f"{source}: {problem or 'it is of another model'}; it cannot be resumed with this configuration"
+            )
+        return run
 
     def varied(self, **changes: Any) -> Run:
         """Return this run with another deadline, other tiers or another over-selection: the same data, and costs are worked out once.

@@ -19,9 +19,9 @@ from edgefl.run.prepare import prepare
 from edgefl.run.result import Notify, OnRound, RunResult
 from edgefl.run.rounds import train
 from edgefl.run.run import Run, about
-from edgefl.run.trained import Trained, checkpoint_of, fleet_of, of_clients, representatives, resumed
+from edgefl.run.trained import Trained, of_clients, representatives
+from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
-from edgefl.server.state import Standing
 from edgefl.timing.spans import span
 from edgefl.timing.stages import Stopwatch, added, check_trace
 from edgefl.util.files import sha256, write_bytes, write_json
@@ -107,29 +107,28 @@ def _train(
     watch: Stopwatch,
 ) -> Trained:
     """Play the rounds that are left, with a record and a checkpoint after each; return what came out."""
-    restored = folder.restore() if resume else None
-    standing, first = Standing(run.first_state()), 1
+    restored, state = folder.restore() if resume else None, run.start()
     if restored is not None:
         for warning in restored.warnings:
             say(warning)
-        run, standing = resumed(run, restored.checkpoint, str(folder.path / "checkpoints"))
-        store.go_to(restored.checkpoint.round, restored.checkpoint.clients)
-        standing = replace(standing, fleet=fleet_of(run, restored.checkpoint, store))
-        first = restored.checkpoint.round + 1
-    folder.keep_rounds(first - 1)
+        state = restored.state
+        run = run.resumed(state, str(folder.path / "checkpoints"))
+        store.go_to(state.round, state.clients)
+    folder.keep_rounds(state.round)
     with CheckpointWriter(folder, store) as writer:
-        for phase, after, record in train(run, store, standing, first):
-            run, standing = phase, after
+        for phase, after, record in train(run, store, state):
+            run, state = phase, after
             with span("checkpoint", round=record.round):
                 writer.wait()
             stages = watch.lap()
             with span("record", round=record.round):
                 folder.add_round(record, stages=stages)
             with span("checkpoint", round=record.round):
-                writer.start(checkpoint_of(run, standing, store, record.round))
+                state = replace(state, clients=store.commit(record.round))
+                writer.start(state)
             if on_round is not None:
                 on_round(record)
-    return Trained(run, standing.state, store, standing.memory, run.config.rounds)
+    return Trained(run, state, store)
 
 
 def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) -> RunResult:
@@ -140,8 +139,7 @@ def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) 
     run, config = trained.run, trained.run.config
     rounds = folder.rounds()
     with span("checkpoint"):
-        standing = Standing(trained.state, trained.memory, rounds[-1]["clock_s"])
-        content = checkpoint_of(run, standing, trained.store, config.rounds).to_bytes()
+        content = to_bytes(trained.state)
         write_bytes(folder.path / MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,19 +13,13 @@ from torch import Tensor, nn
 from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
-from edgefl.errors import CheckpointError
-from edgefl.methods.base import create
-from edgefl.methods.state import GlobalState
 from edgefl.records import Submodel, Tier
 from edgefl.rng import shuffled
 from edgefl.run.run import Run
 from edgefl.server import evaluate
-from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.client_store import ClientStore
-from edgefl.server.fedbuff import blob_of
-from edgefl.server.forecast import Asked
-from edgefl.server.handout import handed_out
-from edgefl.server.state import FleetMemory, Flight, Standing
+from edgefl.server.exchange import device_submodel
+from edgefl.server.state import ServerState
 from edgefl.wire.payload import stored_tensors
 
 EVALUATED_CLIENTS = 100
@@ -35,13 +28,17 @@ EVALUATED_CLIENTS = 100
 
 @dataclass(frozen=True)
 class Trained:
-    """The state of a run: the run in its present phase, the server's state and memory, what clients keep, and the rounds so far."""
+    """What a run has trained so far.
+
+    Attributes:
+        run: the run in its present phase.
+        state: the server's state.
+        store: what clients store between rounds.
+    """
 
     run: Run
-    state: GlobalState
+    state: ServerState
     store: ClientStore
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
-    round: int = 0
 
     def module(self, tier: Tier, client: int | None = None, factored: bool = False) -> nn.Module:
         """Return the deployed network of ``tier``: of ``client``, adapted to its data, where clients have models of their own.
@@ -51,16 +48,16 @@ class Trained:
         run, method = self.run, self.run.method
         deploy = method.factored if factored else method.deploy
         if client is None or not method.personalised:
-            return self._ready(deploy(self.state, tier))
+            return self._ready(deploy(self.state.model, tier))
         own = run.clients.shards.train(client)
-        module = self._ready(deploy(self.state, tier, self.personal(tier, client), client))
+        module = self._ready(deploy(self.state.model, tier, self.personal(tier, client), client))
         return method.adapt(module, torch.from_numpy(own.x), torch.from_numpy(own.y)).eval()
 
     def network(self, tier: Tier, client: int | None = None) -> nn.Module:
         """Return the network of ``tier`` as ``client`` would train it next, with statistics, in evaluation mode."""
         method, personal = self.run.method, self.personal(tier, client)
         if method.per_client and method.personalised:  # what such a client is sent depends on who it is
-            return self._ready(method.trained(self.state, tier, personal, client))
+            return self._ready(method.trained(self.state.model, tier, personal, client))
         submodel, tensors = self.handed_out(tier)
         module = submodel.build()
         module.load_state_dict({**{name: tensors[name] for name in submodel.tensors}, **personal})
@@ -73,9 +70,9 @@ class Trained:
         return {name: tensor for name, tensor in self.handed_out(tier)[1].items() if name.startswith(CONTROL)}
 
     def handed_out(self, tier: Tier) -> tuple[Submodel, dict[str, Tensor]]:
-        """Return what devices of ``tier`` train in the next round: fed_round finds its places again by the same call."""
+        """Return what devices of ``tier`` train in the next round: fed_round finds the places of updates by the same call."""
         run = self.run
-        return handed_out(run.method, Standing(self.state, self.memory), run.rules, run.config.clients, self.round, tier)
+        return device_submodel(run.method, self.state, run.rules, run.config.clients, tier)
 
     def personal(self, tier: Tier, client: int | None) -> dict[str, Tensor]:
         """Return what ``client`` keeps, the objective's memory left out; what everybody begins with for one who has not trained yet."""
@@ -93,7 +90,7 @@ def of_clients(run: Run) -> bool:
     return run.method.personalised or run.clients.shards.permutes
 
 
-def accuracies(trained: Trained, round_: int) -> dict[str, float]:
+def accuracies(trained: Trained) -> dict[str, float]:
     """Return ``global`` and every tier's accuracy, shares in [0, 1].
 
     Of one model for all, they are accuracies on the held-out samples. Of clients with models or labels of their own, they are means
@@ -101,21 +98,21 @@ def accuracies(trained: Trained, round_: int) -> dict[str, float]:
     """
     run, method = trained.run, trained.run.method
     if of_clients(run):
-        return _client_means(trained, round_)
-    whole = method.global_tier(trained.state)
-    test = run.judged_by(round_)
+        return _client_means(trained)
+    whole = method.global_tier(trained.state.model)
+    test = run.judged_by(trained.state.round)
     found = {
         tier: evaluate.accuracy(trained.module(tier), test, evaluate.BATCH_SIZE) for tier in dict.fromkeys((whole, *run.tiers))
     }
     return {"global": found[whole]} | {tier.label: found[tier] for tier in run.tiers}
 
 
-def _client_means(trained: Trained, round_: int) -> dict[str, float]:
+def _client_means(trained: Trained) -> dict[str, float]:
     run = trained.run
     by_tier: defaultdict[Tier, list[float]] = defaultdict(list)
     shared: dict[Tier, nn.Module] = {}
     for client in _evaluated(run):
-        tier = run.tier_of(client, round_) or run.tiers[-1]
+        tier = run.tier_of(client, trained.state.round) or run.tiers[-1]
         if run.method.personalised:
             module = trained.module(tier, client)
         else:
@@ -124,7 +121,7 @@ def _client_means(trained: Trained, round_: int) -> dict[str, float]:
     everyone = [value for values in by_tier.values() for value in values]
     means = {"global": sum(everyone) / len(everyone)}
     for tier in run.tiers:
-        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), run.judged_by(round_), evaluate.BATCH_SIZE)]
+        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), run.judged_by(trained.state.round), evaluate.BATCH_SIZE)]
         means[tier.label] = sum(own) / len(own)
     return means
 
@@ -167,43 +164,3 @@ def _first_of(trained: Trained, tier: Tier) -> int | None:
     run = trained.run
     of_tier = [c for c in _evaluated(run) if run.tier_of(c, run.config.rounds) == tier]
     return next((c for c in of_tier if c in trained.store), of_tier[0] if of_tier else None)
-
-
-def checkpoint_of(run: Run, standing: Standing, store: ClientStore, round_: int) -> Checkpoint:
-    """Return what must be stored after a round so that the run can go on from there; what clients kept in it is on the disk then."""
-    options = run.method.config.model_dump(mode="json")
-    parts = standing.state.parts()
-    state = standing.clock_s, parts.pop("model"), standing.memory, options, store.commit(round_), standing.fleet.to_json()
-    return Checkpoint(round_, *state, parts.pop("warm"), parts)
-
-
-def resumed(run: Run, checkpoint: Checkpoint, source: str) -> tuple[Run, Standing]:
-    """Return the run in the phase of ``checkpoint``, and what the server had then.
-
-    Raises:
-        CheckpointError: its tensors are not a state of this run's method and network; names ``source``.
-    """
-    method = create(run.config.method, checkpoint.options)
-    if method != run.method:
-        run = run.at(method)
-    first = run.first_state()
-    stored = first.of_parts({"model": checkpoint.tensors, "warm": checkpoint.warm, **checkpoint.remembered})
-    if problem := method.fits(first, stored):
-        raise CheckpointError(f"{source}: {problem}; it cannot be taken up with this configuration")
-    return run, Standing(stored, checkpoint.server, checkpoint.clock_s)
-
-
-def fleet_of(run: Run, checkpoint: Checkpoint, store: ClientStore) -> FleetMemory:
-    """Return what the fleet remembered at a checkpoint, sessions that were not over included: with what they had been sent.
-
-    Raises:
-        CheckpointError: what a client had been sent is missing or damaged.
-    """
-
-    def flight(values: Mapping[str, Any]) -> Flight:
-        client, turn, start_s = int(values["client"]), int(values["turn"]), float(values["start_s"])
-        (expected,) = run.forecast.expected(Asked(np.array([client]), turn, start_s), {})
-        found = Flight(client, turn, int(values["step"]), start_s, expected)
-        return replace(found, payload=store.blob(blob_of(found, run.method.per_client)))
-
-    return FleetMemory.of_json(checkpoint.fleet, flight)

@@ -1,132 +1,93 @@
-"""The state after every round, on disk: whole or absent, checked when read, the last few kept.
+"""The server's state after every round, on disk: whole or absent, verified when it is read; the newest three are kept.
 
-A file's name carries the beginning of its content's SHA-256, so a checkpoint is one file that proves itself: it is renamed into place
-when complete, and a damaged one is passed over for the one before.
+A file's name carries the beginning of its content's SHA-256, so a checkpoint is one file that proves itself. It is renamed into place
+when it is complete. A damaged checkpoint is skipped, and the one before it is used.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from edgefl.errors import CheckpointError
+from edgefl.errors import CheckpointError, ConfigError
+from edgefl.methods.state import GlobalState
+from edgefl.models.base import Architecture
+from edgefl.records import Tier
+from edgefl.server.state import FleetMemory, ServerState
 from edgefl.util.files import sha256, write_bytes
 
+FORMAT = 2
 KEPT = 3
 _NAME = re.compile(r"round-(\d{6})-([0-9a-f]{16})\.safetensors")
-_SERVER, _WARM = "server/", "warm/"
-_REMEMBERED = re.compile(r"((?:client|cluster) \d+)/(.+)")
-_ABOUT = "edgefl"
+_ABOUT, _MEMORY = "edgefl", "memory"
+_FLEET = TypeAdapter(FleetMemory)
+_OWN = ("round", "clock_s", "options", "clients")
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """The state after ``round`` rounds, and the simulated clock at that moment.
+def to_bytes(state: ServerState) -> bytes:
+    """Return the content of the file of ``state``: equal states have equal files."""
+    model = state.model
+    about = {
+        "format": FORMAT,
+        **{key: getattr(state, key) for key in _OWN},
+        "fleet": asdict(state.fleet),
+        "architecture": asdict(model.architecture),
+        "tiers": [tier.ratio for tier in model.tiers],
+    }
+    parts = {**model.parts(), _MEMORY: state.memory}
+    tensors = {f"{part}/{name}": tensor.contiguous() for part, named in parts.items() for name, tensor in named.items()}
+    # One entry: safetensors writes several in another order each time, and equal states would have unequal files.
+    return safetensors.torch.save(tensors, metadata={_ABOUT: json.dumps(about, sort_keys=True)})
 
-    Attributes:
-        tensors: the method's state.
-        server: what the server's optimizer and objective keep.
-        options: the method's options at that moment, which a method in phases changes as it goes.
-        clients: the chain of :class:`edgefl.server.client_store.ClientStore` at that moment, which proves that its file belongs to this
-            checkpoint; empty where clients have kept nothing.
-        fleet: who was still at work and what batteries had given, as :class:`edgefl.server.state.FleetMemory` writes it.
-        warm: that of the method's state; empty in the checkpoints of older versions.
-        remembered: the other parts of the method's state (:meth:`edgefl.methods.state.GlobalState.parts`).
+
+def of_file(path: Path) -> ServerState:
+    """Return the state in the file at ``path``.
+
+    Raises:
+        CheckpointError: the file holds no state, or is cut.
     """
-
-    round: int
-    clock_s: float
-    tensors: Mapping[str, Tensor]
-    server: Mapping[str, Tensor] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    clients: str = ""
-    fleet: Mapping[str, Any] = field(default_factory=dict)
-    warm: Mapping[str, Tensor] = field(default_factory=dict)
-    remembered: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
-
-    def to_bytes(self) -> bytes:
-        """Return the content of its file."""
-        about = {
-            "round": self.round,
-            "clock_s": self.clock_s,
-            "options": self.options,
-            "clients": self.clients,
-            "fleet": self.fleet,
-        }
-        besides = {_SERVER: self.server, _WARM: self.warm, **{f"{part}/": of for part, of in self.remembered.items()}}
-        tensors = {**self.tensors, **{prefix + name: tensor for prefix, of in besides.items() for name, tensor in of.items()}}
-        # One entry: safetensors writes several in another order each time, and equal states would have unequal files.
-        metadata = {_ABOUT: json.dumps(about, sort_keys=True)}
-        return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=metadata)
-
-    @classmethod
-    def of_file(cls, path: Path) -> Checkpoint:
-        """Return the checkpoint in the file at ``path``.
-
-        Raises:
-            CheckpointError: it is not one, or is cut.
-        """
-        try:
-            tensors = safetensors.torch.load(path.read_bytes())
-            about = _about(path)
-            clients, fleet = about["clients"], dict(about.get("fleet", {}))
-            options = dict(about["options"])
-            round_, clock_s = int(about["round"]), float(about["clock_s"])
-        except (SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{path}: not a checkpoint ({error})") from None
-        server, warm = (
-            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-            for prefix in (_SERVER, _WARM)
-        )
-        state, remembered = {}, defaultdict[str, dict[str, Tensor]](dict)
-        for name, tensor in tensors.items():
-            if match := _REMEMBERED.fullmatch(name):
-                remembered[match[1]][match[2]] = tensor
-            elif not name.startswith((_SERVER, _WARM)):
-                state[name] = tensor
-        return cls(round_, clock_s, state, server, options, _chain(path, clients), fleet, warm, remembered)
-
-
-class OlderVersionError(CheckpointError):
-    """The folder was written by a version of edgefl that kept what clients keep in another way."""
-
-
-def _chain(path: Path, clients: object) -> str:
-    if isinstance(clients, str):
-        return clients
-    if clients == {}:  # what versions before wrote where clients kept nothing
-        return ""
-    raise OlderVersionError(
-        f"{path}: an older version of edgefl wrote it, with a file for every client, which this version does not read; "
-        "finish the run with that version, or start a new one"
-    )
+    try:
+        tensors = safetensors.torch.load(path.read_bytes())
+        about = _about(path)
+        if about["format"] != FORMAT:
+            raise ValueError(f"its format is {about['format']}, expected {FORMAT}")
+        parts: dict[str, dict[str, Tensor]] = {_MEMORY: {}}
+        for path_of, tensor in tensors.items():
+            part, _, name = path_of.partition("/")
+            parts.setdefault(part, {})[name] = tensor
+        memory, shape = parts.pop(_MEMORY), about["architecture"]
+        architecture = Architecture(**{**shape, "input_shape": tuple(shape["input_shape"])})
+        model = GlobalState(architecture, tuple(map(Tier, about["tiers"])), {}).of_parts(parts)
+        fleet = _FLEET.validate_python(about["fleet"])
+        return ServerState(model, memory, fleet=fleet, **{key: about[key] for key in _OWN})
+    except (SafetensorError, ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: not a checkpoint ({error})") from None
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The newest checkpoint that is whole, and messages about newer ones that were not."""
+    """The state in the newest whole checkpoint, and warnings about newer ones that are damaged."""
 
-    checkpoint: Checkpoint
+    state: ServerState
     warnings: tuple[str, ...]
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write ``checkpoint`` atomically, then remove all but the newest three.
+def save(folder: Path, state: ServerState) -> Path:
+    """Write the checkpoint of ``state`` atomically, then delete all but the newest three.
 
     Raises:
-        StorageError: the disk is full; the checkpoints before are untouched.
+        StorageError: the disk is full; earlier checkpoints are untouched.
     """
-    content = checkpoint.to_bytes()
-    path = folder / f"round-{checkpoint.round:06d}-{sha256(content)[:16]}.safetensors"
+    content = to_bytes(state)
+    path = folder / f"round-{state.round:06d}-{sha256(content)[:16]}.safetensors"
     write_bytes(path, content)
     for old in _newest_first(folder)[KEPT:]:
         old.unlink(missing_ok=True)
@@ -134,10 +95,10 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def restore(folder: Path) -> Restored | None:
-    """Return the newest whole checkpoint in ``folder``, or None where none was written yet.
+    """Return the newest whole checkpoint in ``folder``; None if there is none yet.
 
     Raises:
-        CheckpointError: there are checkpoints but none is whole, or an older version of edgefl wrote them.
+        CheckpointError: there are checkpoints, but none is whole.
     """
     warnings: list[str] = []
     for path in _newest_first(folder):
@@ -146,9 +107,7 @@ def restore(folder: Path) -> Restored | None:
             problem = "its content is not what its name says (damaged or cut)"
         else:
             try:
-                return Restored(Checkpoint.of_file(path), tuple(warnings))
-            except OlderVersionError:
-                raise
+                return Restored(of_file(path), tuple(warnings))
             except CheckpointError as error:
                 problem = str(error)
         warnings.append(f"{path.name}: {problem}; falling back to the checkpoint before it")
@@ -158,7 +117,7 @@ def restore(folder: Path) -> Restored | None:
 
 
 def oldest_round(folder: Path) -> int:
-    """Return the round of the oldest checkpoint in ``folder``, 0 where there is none."""
+    """Return the round of the oldest checkpoint in ``folder``, 0 if there is none."""
     return min((int(match[1]) for path in folder.glob("*") if (match := _NAME.fullmatch(path.name))), default=0)
 
 

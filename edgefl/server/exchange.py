@@ -1,9 +1,9 @@
-"""What the server sends, and what it makes of what comes back."""
+"""What the server sends to clients, and how it aggregates what they send back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,15 @@ from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import trained_shapes
 from edgefl.methods.base import Method
-from edgefl.methods.state import GlobalState
-from edgefl.records import Expected, Outcome, Submodel, Tier, Update
+from edgefl.records import Outcome, Submodel, Tier, Update
 from edgefl.rng import generator
 from edgefl.server.client_store import ClientStore
 from edgefl.server.control_variates import Control
 from edgefl.server.optimizer import ServerOptimizer
 from edgefl.server.optimizers.avg import AVERAGE
+from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
+from edgefl.wire.message import Blob
 from edgefl.wire.payload import decode, encode
 
 if TYPE_CHECKING:
@@ -31,10 +32,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Rules:
-    """How a run's updates are made and put together: what stays the same over all of its rounds.
+class ExchangeRules:
+    """How updates are made and aggregated, the same in all rounds of a run.
 
-    ``graphs`` gives a tier's training steps where onnxruntime takes them; None: torch does.
+    Attributes:
+        seed: of the run.
+        codec: name of the codec of updates.
+        objective: the local objective.
+        optimizer: the server's optimizer.
+        graphs: gives a tier's training steps if onnxruntime trains; None: torch does.
     """
 
     seed: int
@@ -45,85 +51,121 @@ class Rules:
 
 
 @dataclass
-class Outbox:
-    """What is sent of one state. A tier's payload is made once where it is the same for every client of the tier."""
+class Exchange:
+    """One round's payloads and updates. Clients of a tier share one payload unless the method sends each its own.
+
+    Attributes:
+        method: decides what is sent and how updates are aggregated.
+        state: the server's state before the round.
+        rules: the run's.
+        clients: how many clients the run has.
+        control: the objective's part on the server.
+        sent: a sub-model without tensors for everything that was sent.
+    """
 
     method: Method
-    state: GlobalState
-    rules: Rules
-    control: Control
-    round: int
-    parameters: dict[Tier, Shapes] = field(default_factory=dict)
-    answers: dict[Tier, Shapes] = field(default_factory=dict)
+    state: ServerState
+    rules: ExchangeRules
+    clients: int
+    control: Control = field(init=False)
+    sent: list[Submodel] = field(default_factory=list)
+    _parameters: dict[Tier, Shapes] = field(default_factory=dict)
+    _answers: dict[Tier, Shapes] = field(default_factory=dict)
     _made: dict[tuple[Tier, int], tuple[Submodel, bytes]] = field(default_factory=dict)
 
-    def send(self, client: int, tier: Tier, drawn: int | None = None) -> tuple[Submodel, bytes]:
-        """Return the sub-model for ``client`` and its payload; what it is to answer is the same for all clients of its tier.
+    def __post_init__(self) -> None:
+        self.control = Control(self.rules.objective, self.state.memory, self.clients)
 
-        ``drawn`` is the round whose draws decide which part of the state it is; None stands for this one.
+    def send(self, client: int, tier: Tier, drawn: int | None = None) -> tuple[Submodel, bytes]:
+        """Return the sub-model for ``client`` and its payload.
+
+        ``drawn`` is the round whose random draws decide which part of the model the client gets; None: this round.
         """
-        if tier not in self.answers:
-            self.answers[tier] = self.method.upload_shapes(self.state.architecture, tier)
-        if self.rules.objective.remembers and tier not in self.parameters:
-            self.parameters[tier] = trained_shapes(self.method, self.state.architecture, tier)
-        round_ = self.round if drawn is None else drawn
+        architecture = self.state.model.architecture
+        if tier not in self._answers:
+            self._answers[tier] = self.method.upload_shapes(architecture, tier)
+        if self.rules.objective.remembers and tier not in self._parameters:
+            self._parameters[tier] = trained_shapes(self.method, architecture, tier)
+        key = tier, self.state.round + 1 if drawn is None else drawn
         if self.method.per_client:
-            return self._make(tier, round_, client)
-        if (tier, round_) not in self._made:
-            self._made[tier, round_] = self._make(tier, round_)
-        return self._made[tier, round_]
+            made = self._make(*key, client)
+        elif key in self._made:
+            made = self._made[key]
+        else:
+            made = self._made[key] = self._make(*key)
+        self.sent.append(replace(made[0], tensors={}))
+        return made
 
     def shapes(self, tier: Tier) -> Shapes:
         """Return name → shape of what a client of ``tier`` is sent."""
-        control = self.rules.objective.control_shapes(self.parameters.get(tier, {}))
-        return {**self.method.shapes(self.state.architecture, tier), **control}
+        control = self.rules.objective.control_shapes(self._parameters.get(tier, {}))
+        return {**self.method.shapes(self.state.model.architecture, tier), **control}
 
-    def job(self, expected: Expected, payload: bytes, kept: bytes | None, round_: int | None = None) -> Job:
-        """Return what a client is to do with a payload, of an earlier round or of this one."""
-        assert expected.tier is not None  # nothing is sent to a client that is refused
+    def job(self, session: OpenSession, payload: bytes, kept: bytes | None) -> Job:
+        """Return the job of a session, whose client was sent ``payload`` and stored ``kept`` in its last round."""
+        expected, tier = session.expected, session.tier
         return Job(
-            self.round if round_ is None else round_,
-            expected.client,
+            session.step + 1,
+            session.client,
             self.method,
-            expected.tier,
+            tier,
             payload,
             kept,
             expected.memory_bytes,
             expected.micro_batch,
-            None if self.rules.graphs is None else self.rules.graphs(self.method, expected.tier),
+            None if self.rules.graphs is None else self.rules.graphs(self.method, tier),
         )
 
     def receive(self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore) -> Update:
-        """Return the checked update of a client that trained on ``samples`` samples, and store what the client keeps.
+        """Return the verified update of a client that trained on ``samples`` samples, and store what the client keeps.
 
         The update's control variates are taken out.
         """
         if outcome.kept:
             with span("keep"):
                 store.put(outcome.client, outcome.kept)
-        names = self.parameters.get(submodel.tier, {})
+        names = self._parameters.get(submodel.tier, {})
         extra = self.rules.objective.control_shapes(names)
-        expected = {**self.answers[submodel.tier], **extra}
+        expected = {**self._answers[submodel.tier], **extra}
         with span("decode", client=outcome.client):
             tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec, copy=False)
-        self.control.add(submodel, names, tensors, self.state)
+        self.control.add(submodel, names, tensors, self.state.model)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
         return Update(outcome.client, submodel.tier, tensors, submodel.places, samples)
 
-    def aggregated(self, updates: Iterator[Update], memory: Mapping[str, Tensor]) -> tuple[GlobalState, Mapping[str, Tensor]]:
-        """Return the state and the server's memory after ``updates``, consumed as they come; both as they are where none comes."""
-        with span("aggregate", round=self.round):
+    def aggregated(self, updates: Iterator[Update]) -> ServerState:
+        """Return the state with the model and the memory after ``updates``; without an update, the state as it is."""
+        state = self.state
+        with span("aggregate", round=state.round + 1):
             if (first := next(updates, None)) is None:
-                return self.state, memory
-            after = self.method.aggregate(self.state, chain([first], updates))
-            after, kept = self.control.finish(self.state, after)
-            tensors, slots = self.rules.optimizer.step(self.state.tensors, after.tensors, memory)
-            return after.replace(tensors), {**kept, **slots}
+                return state
+            after = self.method.aggregate(state.model, chain([first], updates))
+            after, kept = self.control.finish(state.model, after)
+            tensors, slots = self.rules.optimizer.step(state.model.tensors, after.tensors, state.memory)
+            return replace(state, model=after.replace(tensors), memory={**kept, **slots})
 
     def _make(self, tier: Tier, round_: int, client: int | None = None) -> tuple[Submodel, bytes]:
         key = (round_, "submodel") if client is None else (round_, client, "submodel")
         with span("factorize", tier=tier.label):
-            submodel = self.method.submodel(self.state, tier, generator(self.rules.seed, *key), client)
-            control = self.control.variates(submodel, self.parameters.get(tier, {}))
+            submodel = self.method.submodel(self.state.model, tier, generator(self.rules.seed, *key), client)
+            control = self.control.variates(submodel, self._parameters.get(tier, {}))
         with span("encode", tier=tier.label):
-            return submodel, encode({**submodel.tensors, **control})
+            payload = encode({**submodel.tensors, **control})
+            return submodel, payload if self.method.per_client else Blob(payload)
+
+
+_FIRST_CLIENT = 0
+"""If each client of a tier is sent a part of its own, real devices of the tier all train the part of this client."""
+
+
+def device_submodel(
+    method: Method, state: ServerState, rules: ExchangeRules, clients: int, tier: Tier
+) -> tuple[Submodel, dict[str, Tensor]]:
+    """Return the sub-model that a bundle made of ``state`` has for ``tier``, and the tensors sent with it.
+
+    The same arguments give the same parts of the model, so a bundle need not store where an update belongs. ``clients`` is how many the
+    run has. With ``scaffold`` the tensors include the server's control variates, under ``control:``.
+    """
+    exchange = Exchange(method, state, rules, clients)
+    submodel, payload = exchange.send(_FIRST_CLIENT, tier)
+    return submodel, decode(payload, exchange.shapes(tier), f"the server to tier {tier.label}")

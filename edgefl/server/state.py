@@ -1,66 +1,73 @@
-"""What a server has between two rounds, and what the fleet remembers: the simulated clock, who is still at work, batteries."""
+"""What a server has between two rounds, and what it remembers of its fleet: the simulated clock, open sessions, batteries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from edgefl.methods.state import GlobalState
-from edgefl.records import Expected
+from edgefl.records import Expected, Tier
 
 
 @dataclass(frozen=True)
-class Flight:
-    """A client at work while the server goes on, in mode async: when it was asked, at which turn, with the model of which step.
+class OpenSession:
+    """A session that has not ended.
 
-    ``expected`` follows from the rest, as does ``payload``, what it was sent, from the state of that step: neither is in the JSON form.
+    Attributes:
+        turn: the number of the request that opened it; in a synchronous round, the round's.
+        step: how many steps the server had made when it sent the model.
+        expected: how the session will end.
     """
 
-    client: int
     turn: int
     step: int
-    start_s: float
-    expected: Expected = field(compare=False)
-    payload: bytes = field(default=b"", compare=False, repr=False)
+    expected: Expected
+
+    @property
+    def client(self) -> int:
+        """The client's number."""
+        return self.expected.client
+
+    @property
+    def tier(self) -> Tier:
+        """The client's tier."""
+        assert self.expected.tier is not None  # a refused client has no session
+        return self.expected.tier
 
     @property
     def end_s(self) -> float:
-        """The clock when its session ends."""
-        return self.start_s + self.expected.total_s
-
-    def to_json(self) -> dict[str, Any]:
-        """Return its JSON form."""
-        return {"client": self.client, "turn": self.turn, "step": self.step, "start_s": self.start_s}
+        """The simulated clock when the session ends."""
+        return self.expected.start_s + self.expected.total_s
 
 
 @dataclass(frozen=True)
 class FleetMemory:
-    """What clients carry from one round into the next.
+    """What the server remembers of its clients between two rounds.
 
     Attributes:
-        busy: client → the clock when it will be done with a session whose round has closed.
-        drained_j: client → what its sessions drew from its battery since it was charged, at the midnight before.
-        day: the local day that ``drained_j`` speaks of.
-        flights: the sessions that are not over, in mode async.
+        busy: client → the clock when it ends a session whose round has closed.
+        drained_j: client → joules that its sessions drew from its battery since midnight, when batteries are charged.
+        day: the local day of ``drained_j``.
+        sessions: the open sessions, in mode async.
         turns: how many clients were asked so far, in mode async.
     """
 
     busy: Mapping[int, float] = field(default_factory=dict)
     drained_j: Mapping[int, float] = field(default_factory=dict)
     day: int = 0
-    flights: tuple[Flight, ...] = ()
+    sessions: tuple[OpenSession, ...] = ()
     turns: int = 0
 
     def at(self, clock_s: float, day: int = 0) -> FleetMemory:
-        """Return what is left of it at a later time: who is still at work, and what was drained on that ``day``."""
+        """Return what is left of it at a later time: clients that are still busy, and what was drained on that ``day``."""
         busy = {client: until for client, until in self.busy.items() if until > clock_s}
         return replace(self, busy=busy, drained_j=self.drained_j if day == self.day else {}, day=day)
 
     def after(self, sessions: Iterable[Expected], clock_s: float, battery: bool) -> FleetMemory:
-        """Return it after sessions, at the clock when their round closes."""
+        """Return it with the sessions of a round that closes at ``clock_s``; ``battery``: whether batteries drain."""
         busy, drained_j = dict(self.busy), dict(self.drained_j)
         for session in sessions:
             if (timing := session.timing) is None:
@@ -71,24 +78,26 @@ class FleetMemory:
                 drained_j[session.client] = drained_j.get(session.client, 0.0) + timing.total_j
         return replace(self, busy=busy, drained_j=drained_j)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return its JSON form."""
-        simple = {"busy": dict(self.busy), "drained_j": dict(self.drained_j), "day": self.day, "turns": self.turns}
-        return {**simple, "flights": [flight.to_json() for flight in self.flights]}
-
-    @classmethod
-    def of_json(cls, values: Mapping[str, Any], flight: Callable[[Mapping[str, Any]], Flight]) -> FleetMemory:
-        """Return it from its JSON form, an empty one where nothing was written; ``flight`` works out what flights leave out."""
-        numbers = [{int(c): float(x) for c, x in values.get(key, {}).items()} for key in ("busy", "drained_j")]
-        flights = tuple(map(flight, values.get("flights", ())))
-        return cls(numbers[0], numbers[1], int(values.get("day", 0)), flights, int(values.get("turns", 0)))
-
 
 @dataclass(frozen=True)
-class Standing:
-    """What a server has between two rounds: the method's state, the memory of optimizer and objective, clock and fleet."""
+class ServerState:
+    """What a server has between two rounds. A checkpoint stores all of it, and a resumed run continues with it.
 
-    state: GlobalState
+    Attributes:
+        model: the method's state.
+        memory: tensors of the server's optimizer and of the objective, by name.
+        clock_s: the simulated clock.
+        fleet: what the server remembers of its clients.
+        round: how many rounds there were.
+        options: the method's options in its present phase.
+        clients: the chain of :class:`edgefl.server.client_store.ClientStore`, which proves that the store belongs to this state; empty if
+            clients have stored nothing.
+    """
+
+    model: GlobalState
     memory: Mapping[str, Tensor] = field(default_factory=dict)
     clock_s: float = 0.0
     fleet: FleetMemory = field(default_factory=FleetMemory)
+    round: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    clients: str = ""

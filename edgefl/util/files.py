@@ -129,7 +129,8 @@ def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
     except FileNotFoundError:
         raise error_class(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise error_class(f"{path}: cannot be read ({error})") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise error_class(f"{path}: cannot be read ({reason})") from None
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         raise error_class(f"{path}, {f'line {line[1]}' if line else 'at its end'}: not valid TOML: {error}") from None

@@ -10,10 +10,10 @@ from edgefl.errors import nearest
 
 _LONGEST = 80
 _EXPECTED = {
-    "greater_than": "above {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than": "below {lt:g}",
-    "less_than_equal": "at most {le:g}",
+    "greater_than": "above {gt:,.10g}",
+    "greater_than_equal": "at least {ge:,.10g}",
+    "less_than": "below {lt:,.10g}",
+    "less_than_equal": "at most {le:,.10g}",
     "finite_number": "a finite number",
     "literal_error": "{expected}",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
@@ -22,6 +22,7 @@ _EXPECTED = {
     **dict.fromkeys(("dict_type", "model_type", "dataclass_type"), "a table"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
     "string_type": "text",
+    "string_too_short": "text of {min_length} or more characters",
     "string_pattern_mismatch": "text of the form {pattern}",
     "too_short": "a list of at least {min_length}",
     "too_long": "a list of at most {max_length}",

@@ -189,7 +189,7 @@ def test_options_of_a_method_go_over_those_of_the_file(asked: list[RunConfig], t
     ("flags", "message"),
     [
         (["--objective", "proxy"], "objective: unknown objective 'proxy'; did you mean 'prox'? Known: dyn, none, prox, scaffold"),
-        (["--server-optimizer", "sgd"], "server_optimizer: unknown server optimizer 'sgd'; Known: adam, avg, avgm, yogi"),
+        (["--server-optimizer", "sgd"], "server_optimizer: unknown server optimizer 'sgd'; known: adam, avg, avgm, yogi"),
         (["--data-share", "1.5"], "data_share must be at most 1, got 1.5"),
         (["--tier-shares", "0.5,0.5"], "tier_shares: with tier_assignment auto the devices decide"),
         (["--tier-shares", "a"], "'a' is not a list of numbers such as 0.5,0.3,0.2"),

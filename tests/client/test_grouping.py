@@ -15,8 +15,8 @@ from edgefl.models import cnn
 from edgefl.records import Expected, Outcome, Tier
 from edgefl.registry import methods
 from edgefl.run.prepare import prepare
-from edgefl.server.control_variates import Control
-from edgefl.server.exchange import Outbox
+from edgefl.server.exchange import Exchange
+from edgefl.server.state import OpenSession
 from edgefl.wire.payload import stored_tensors
 
 
@@ -34,13 +34,10 @@ def session_of(**changes):
 
 
 def jobs_of(run, tier, clients):
-    method = run.method
-    state = run.first_state()
-    control = Control(run.clients.task.objective, {}, run.config.clients)
-    outbox = Outbox(method, state, run.rules, control, 1)
+    exchange = Exchange(run.method, run.start(), run.rules, run.config.clients)
     for client in clients:
-        _, payload = outbox.send(client, tier)
-        yield outbox.job(Expected(client, "laptop", "expected", tier), payload, None)
+        _, payload = exchange.send(client, tier)
+        yield exchange.job(OpenSession(1, 0, Expected(client, "laptop", "expected", tier)), payload, None)
 
 
 def close(first: Outcome, second: Outcome, rtol=2e-5):

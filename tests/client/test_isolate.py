@@ -25,7 +25,8 @@ from edgefl.client.isolation.limits import MIB, Cgroup, Guard, cgroup_folder, sw
 from edgefl.client.job import Job, Task
 from edgefl.client.training import Training
 from edgefl.engine import open_engine, pool
-from edgefl.engine.fork_server import nursery, warm
+from edgefl.engine.contract import in_order
+from edgefl.engine.fork_server import fork_server, warm
 from edgefl.engine.inline import InlineEngine
 from edgefl.engine.pool import PoolEngine
 from edgefl.errors import ConfigError, DataError, EdgeflError, WireError
@@ -33,6 +34,7 @@ from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.records import Outcome, Tier
 from edgefl.rng import generator
+from edgefl.wire.message import read_header
 from edgefl.wire.payload import encode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is limited, and by what, is Linux's")
@@ -56,7 +58,7 @@ def jobs_of(task: Task, count: int) -> list[Job]:
 
 def inline(task: Task, jobs: list[Job]) -> list[Outcome]:
     with InlineEngine(Clients(replace(task, enforce="plan"))) as engine:
-        return list(engine.map(jobs))
+        return list(in_order(engine, jobs))
 
 
 def test_what_takes_more_than_its_device_has_ends_and_the_others_get_the_same_bits():
@@ -70,7 +72,7 @@ def test_what_takes_more_than_its_device_has_ends_and_the_others_get_the_same_bi
     assert all(expected[number].measured_training_memory_bytes > NEED_BYTES for number in greedy)
     with ExitStack() as stack:
         engines = {guard: stack.enter_context(PoolEngine(task, 1, guard)) for guard in (Guard(True, False), Guard(False, True))}
-        running = {guard: engine.map(jobs) for guard, engine in engines.items()}
+        running = {guard: in_order(engine, jobs) for guard, engine in engines.items()}
         threads = [threading.Thread(target=next, args=(outcomes,)) for outcomes in running.values()]
         for thread in threads:
             thread.start()
@@ -90,12 +92,12 @@ def test_what_takes_more_than_its_device_has_ends_and_the_others_get_the_same_bi
             assert worker.children() == []
             before = worker.memory_full_info().uss
             engine = next(engine for engine in engines.values() if worker in workers_of(engine))
-            assert [o.status for o in engine.map([jobs[1]] * 6)] == ["out_of_memory"] * 6
+            assert [o.status for o in in_order(engine, [jobs[1]] * 6)] == ["out_of_memory"] * 6
             assert worker.memory_full_info().uss < before + 2 * MIB  # six times 30 MiB were asked for
 
 
 def workers_of(engine: PoolEngine) -> list[psutil.Process]:
-    return [psutil.Process(worker.pid) for worker in engine._staff.values()]
+    return [psutil.Process(worker.pid) for worker in engine._live.values()]
 
 
 def test_the_watchdog_and_the_processor_limit_stop_who_goes_on_and_errors_pass_through(tmp_path):
@@ -106,7 +108,7 @@ def test_the_watchdog_and_the_processor_limit_stop_who_goes_on_and_errors_pass_t
     jobs[2] = replace(jobs[1], client=jobs[2].client, memory_bytes=50_000.0)  # the first of them is too much
     jobs[4] = replace(jobs[4], payload=jobs[4].payload[:-1])
     with PoolEngine(task, 1, Guard(cgroups=tmp_path)) as engine:
-        outcomes = engine.map(jobs)
+        outcomes = in_order(engine, jobs)
         first, slow, large, fourth = (next(outcomes) for _ in range(4))
         with pytest.raises(WireError, match="client 1: the payload is not a valid safetensors file") as raised:
             next(outcomes)
@@ -134,7 +136,7 @@ def test_hard_limits_always_mean_processes():
 def test_a_worker_that_cannot_load_its_data_says_why(tmp_path):
     task = replace(task_of("plan", data_dir=str(tmp_path)), dataset="fashion-mnist")
     with PoolEngine(task, 1) as engine, pytest.raises(DataError, match=str(tmp_path)):
-        list(engine.map(jobs_of(task_of("plan"), 2)))
+        list(in_order(engine, jobs_of(task_of("plan"), 2)))
 
 
 class Killer(threading.Thread):
@@ -152,7 +154,7 @@ class Killer(threading.Thread):
     def run(self) -> None:
         while self.killed < self.clients and not self.stopped:
             time.sleep(0.005)
-            workers = set(children_of(nursery().pid))
+            workers = set(children_of(fork_server().pid))
             self.workers |= workers
             for maker, client in [(worker, client) for worker in workers for client in children_of(worker)]:
                 if maker not in self._first:  # its first one measures: killing those would only make the test take longer
@@ -180,8 +182,8 @@ def children_of(pid: int | str) -> list[int]:
 
 
 def grandchildren_of(pid: int) -> list[int]:
-    """Return the clients' processes of a run's: those of its nursery's workers."""
-    return [client for nursery in children_of(pid) for worker in children_of(nursery) for client in children_of(worker)]
+    """Return the clients' processes of a run's: those of its fork server's workers."""
+    return [client for forker in children_of(pid) for worker in children_of(forker) for client in children_of(worker)]
 
 
 def kill(pid: int) -> bool:
@@ -211,7 +213,7 @@ def test_two_hundred_clients_killed_at_random_moments_leave_no_process_and_no_lo
     with PoolEngine(task, 2) as engine:
         killer.start()
         try:
-            outcomes = list(engine.map(jobs()))
+            outcomes = list(in_order(engine, jobs()))
         finally:
             killer.stopped = True
             killer.join()
@@ -246,10 +248,10 @@ def open_files() -> int:
 
 def test_workers_that_die_over_and_over_end_the_run_with_a_reason(monkeypatch):
     monkeypatch.setattr(pool, "_TRIES", 2)
-    monkeypatch.setattr(PoolEngine, "_take", lambda self, worker, number: kill(number))
+    monkeypatch.setattr(PoolEngine, "_read", lambda self, worker, message: kill(read_header(message, "worker")[0]["pid"]))
     task = task_of("plan")
     with PoolEngine(task, 1) as engine, pytest.raises(EdgeflError, match=r"a worker process died .* continue with --resume"):
-        list(engine.map(jobs_of(task, 3)))
+        list(in_order(engine, jobs_of(task, 3)))
 
 
 def test_when_the_run_is_killed_its_workers_and_clients_go_too():
@@ -259,7 +261,7 @@ def test_when_the_run_is_killed_its_workers_and_clients_go_too():
         "if __name__ == '__main__':\n"
         "    task = task_of('hard', 'mlp', replace(WIDE, epochs=100_000))\n"
         "    with PoolEngine(task, 1) as engine:\n"
-        "        list(engine.map(jobs_of(task, 2)))\n"
+        "        list(in_order(engine, jobs_of(task, 2)))\n"
     )
     run = subprocess.Popen([sys.executable, "-c", code])
     try:
@@ -270,7 +272,7 @@ def test_when_the_run_is_killed_its_workers_and_clients_go_too():
             before = clients
             time.sleep(0.5)  # what a worker measures first takes less
         family = psutil.Process(run.pid).children(recursive=True)
-        assert len(family) == 3  # a nursery, the worker that it forked, and the client that this one forked
+        assert len(family) == 3  # a fork server, the worker that it forked, and the client that this one forked
     finally:
         run.kill()
         run.wait()

@@ -11,17 +11,14 @@ PLAYED = """
 import sys
 from edgefl.config import RunConfig
 from edgefl.run.prepare import prepare
-from edgefl.server.exchange import Outbox
-from edgefl.server.control_variates import Control
-from edgefl.server.rounds import ask
-from edgefl.server.state import Standing
+from edgefl.server.exchange import Exchange
+from edgefl.server.state import OpenSession
+from edgefl.server.synchronous import ask
 
 run = prepare(RunConfig.of({"profile": "phone", "clients": 4, "rounds": 1, "dataset": "digits", "enforce": "meter"}))
-standing = Standing(run.first_state())
-asked = ask(run.forecast, standing, 2, 1)
-outbox = Outbox(run.method, standing.state, run.rules, Control(run.rules.objective, {}, 4), 1)
-(first, *_) = asked.arrivals
-outcome = run.clients.run(outbox.job(first, outbox.send(first.client, first.tier)[1], None))
+exchange = Exchange(run.method, run.start(), run.rules, 4)
+(first, *_) = ask(run.forecast, exchange.state, 2).arrivals
+outcome = run.clients.run(exchange.job(OpenSession(1, 0, first), exchange.send(first.client, first.tier)[1], None))
 assert outcome.status == "trained", outcome
 assert outcome.measured_training_memory_bytes, outcome
 """

@@ -22,7 +22,7 @@ from edgefl import RunConfig, export, simulate
 from edgefl.errors import CheckpointError
 from edgefl.records import RoundRecord
 from edgefl.run.dry_run import dry_run
-from edgefl.server.checkpoint import Checkpoint
+from edgefl.server.checkpoint import of_file
 from edgefl.util.files import sha256, shared
 
 SMALL: dict[str, Any] = {
@@ -148,10 +148,10 @@ def test_a_run_stopped_after_any_round_goes_on_to_the_same_bits(what: str, tmp_p
 def _what_it_is_about_happened(what: str, config: RunConfig, whole: Path, folder: Path) -> None:
     found = sessions_of(whole)
     statuses = Counter(session["status"] for session in found)
-    between = Checkpoint.of_file(checkpoint_of(folder / "stopped-1", config.rounds - 1)).fleet
+    between = of_file(checkpoint_of(folder / "stopped-1", config.rounds - 1)).fleet
     assert statuses["trained"] > 1
     if config.mode == "async":
-        assert between["flights"]
+        assert between.sessions
         assert any(session["staleness"] for session in found)
     if what == "nights":
         assert sum(line["waited_s"] for line in lines_of(whole)) > 3600
@@ -196,9 +196,9 @@ def test_a_killed_asynchronous_run_goes_on_to_the_same_bits(tmp_path: Path) -> N
     assert lines_of(folder) == lines_of(whole)
     assert checkpoint_of(folder, 12).name == checkpoint_of(whole, 12).name
     # Personal factors are in the chain of hashes that the checkpoint holds, what was sent to those still at work in the file itself.
-    kept = Checkpoint.of_file(checkpoint_of(folder, 12))
+    kept = of_file(checkpoint_of(folder, 12))
     assert kept.clients
-    assert kept.fleet["flights"]
+    assert kept.fleet.sessions
 
 
 MIXED: dict[str, Any] = {**SMALL, **TIERS, "method": "heterofl", "over_selection": 2, "dynamic_devices": True}

@@ -14,7 +14,7 @@ from edgefl import RunConfig, simulate, verify
 from edgefl.methods.base import create
 from edgefl.records import RoundRecord
 from edgefl.registry import methods
-from edgefl.server.checkpoint import Checkpoint
+from edgefl.server.checkpoint import of_file
 
 SMALL = {
     "profile": "phone", "rounds": 2, "clients": 6, "per_round": 3, "local_epochs": 1, "data_share": 0.25, "model": "mlp", "eval_every": 2,
@@ -59,13 +59,13 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_comes_to_its_end(name: str, 
     lines = lines_of(result.folder)
     assert lines == lines_of(whole)
     (last,) = (whole / "checkpoints").glob("round-000002-*")
-    kept, model = Checkpoint.of_file(last), Checkpoint.of_file(result.folder / "model.safetensors")
+    kept, model = of_file(last), of_file(result.folder / "model.safetensors")
     assert (kept.round, kept.clock_s, kept.options, kept.clients) == (model.round, model.clock_s, model.options, model.clients)
-    assert kept.tensors.keys() == model.tensors.keys()
-    assert all(torch.equal(tensor, model.tensors[key]) for key, tensor in kept.tensors.items())
-    assert kept.remembered.keys() == model.remembered.keys()
-    for part, tensors in kept.remembered.items():
-        assert all(torch.equal(tensor, model.remembered[part][key]) for key, tensor in tensors.items())
+    parts, others = kept.model.parts(), model.model.parts()
+    assert parts.keys() == others.keys()
+    for part, tensors in parts.items():
+        assert tensors.keys() == others[part].keys()
+        assert all(torch.equal(tensor, others[part][key]) for key, tensor in tensors.items())
 
     outcomes = [client["status"] for line in lines for client in line["clients"]]
     assert "trained" in outcomes
@@ -114,6 +114,6 @@ def test_a_run_stopped_in_any_state_goes_on_to_the_same_bits(what: str, tmp_path
         (again,) = (folder / "checkpoints").glob("round-000003-*")
         # The file's name ends in its content's hash: memory of clients and server included, to the last bit.
         assert again.name == last.name
-    kept = Checkpoint.of_file(last)
+    kept = of_file(last)
     assert bool(kept.clients) == (values["method"] == "pfedpara" or values.get("objective") in ("dyn", "scaffold"))
-    assert bool(kept.server) == ("objective" in values or "server_optimizer" in values)
+    assert bool(kept.memory) == ("objective" in values or "server_optimizer" in values)

@@ -17,27 +17,31 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import from_json, to_json
 
 from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
+from edgefl.client.messages import Setups
 from edgefl.client.training import Training
 from edgefl.data.digits import digits
 from edgefl.data.pixels import Pixels
 from edgefl.data.sources import Dataset, Split
-from edgefl.engine import fork_server as nurseries
+from edgefl.engine import fork_server as fork_servers
 from edgefl.engine import pool
-from edgefl.engine.batching import WINDOW, cut, kind, ordered
-from edgefl.engine.fork_server import Nursery, nursery
+from edgefl.engine.batching import WINDOW, cut, kind
+from edgefl.engine.contract import in_order
+from edgefl.engine.fork_server import ForkServer, fork_server
 from edgefl.engine.inline import InlineEngine
-from edgefl.engine.messages import LASTING, Packer, Reader, Unpacker, loads
+from edgefl.engine.mailbox import LASTING, Answer, Reader, ServerMailbox, WorkerMailbox
 from edgefl.engine.pool import PoolEngine
-from edgefl.engine.shared_memory import Arena, Window, share, shared
+from edgefl.engine.shared_memory import SharedArena, SharedFile, share, shared
 from edgefl.errors import EdgeflError, WireError
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.records import Outcome, Tier
 from edgefl.rng import generator
 from edgefl.timing.spans import drain
+from edgefl.wire.message import read_header
 from edgefl.wire.payload import encode
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers need Linux or macOS")
@@ -64,11 +68,11 @@ def jobs_of(task: Task, many: int, first: int = 0, tiers: tuple[Tier, ...] = TIE
 
 def inline(task: Task, jobs: list[Job], together: int = 1) -> list[Outcome]:
     with InlineEngine(Clients(task), together) as engine:
-        return list(engine.map(jobs))
+        return list(in_order(engine, jobs))
 
 
 def pids(engine: PoolEngine) -> list[int]:
-    return [worker.pid for worker in engine._staff.values()]
+    return [worker.pid for worker in engine._live.values()]
 
 
 @pytest.mark.parametrize(("workers", "together"), [(1, 1), (3, 1), (2, 4)])
@@ -77,9 +81,9 @@ def test_outcomes_are_those_of_one_process_in_the_order_of_the_jobs(workers, tog
     jobs = jobs_of(task, 30)
     expected = inline(task, jobs, together)
     with PoolEngine(task, workers, data=digits(), together=together) as engine:
-        assert list(engine.map(jobs)) == expected
-        assert list(engine.map(iter(jobs[:5]))) == inline(task, jobs[:5], together)
-        assert list(engine.map([])) == []
+        assert list(in_order(engine, jobs)) == expected
+        assert list(in_order(engine, iter(jobs[:5]))) == inline(task, jobs[:5], together)
+        assert list(in_order(engine, [])) == []
 
 
 def test_jobs_are_made_when_there_is_room_and_few_are_alive():
@@ -92,7 +96,7 @@ def test_jobs_are_made_when_there_is_room_and_few_are_alive():
             yield job
 
     with PoolEngine(task, 2) as engine:
-        outcomes = engine.map(jobs())
+        outcomes = in_order(engine, jobs())
         assert made == 0
         for taken in count():
             if next(outcomes, None) is None:
@@ -102,27 +106,27 @@ def test_jobs_are_made_when_there_is_room_and_few_are_alive():
 
 
 @pytest.mark.parametrize(
-    ("bundle_s", "depth", "nap_s"), [(float("inf"), 2, 0), (1.0, 2, 0), (0.012, 3, 0.006), (0.006, 5, 0.009), (1e-4, 8, 3e-4)]
+    ("batch_s", "depth", "nap_s"), [(float("inf"), 2, 0), (1.0, 2, 0), (0.012, 3, 0.006), (0.006, 5, 0.009), (1e-4, 8, 3e-4)]
 )
-def test_short_bundles_wait_in_larger_numbers_and_a_nap_leaves_a_worker_some(bundle_s, depth, nap_s):
+def test_short_batches_wait_in_larger_numbers_and_a_nap_leaves_a_worker_some(batch_s, depth, nap_s):
     engine = PoolEngine(task_of(), 2)
-    engine._bundle_s = bundle_s
+    engine._batch_s = batch_s
     assert engine._depth == depth
     assert engine._nap_s == pytest.approx(nap_s)
-    assert engine._nap_s <= (depth - 2) * min(bundle_s, 1)
+    assert engine._nap_s <= (depth - 2) * min(batch_s, 1)
 
 
 def test_workers_go_on_while_the_server_is_at_work():
     task = task_of(epochs=3)
     jobs = jobs_of(task, 4, tiers=TIERS[:1])
     with PoolEngine(task, 1) as engine:
-        outcomes = engine.map(jobs)
+        outcomes = in_order(engine, jobs)
         next(outcomes)
         given_up_s = time.monotonic() + 20
-        while engine._staff[1].bundles and time.monotonic() < given_up_s:  # two more, which it had by then
+        while engine._live[1].batches and time.monotonic() < given_up_s:  # two more, which it had by then
             time.sleep(0.05)
             engine._serve(0)
-        assert not engine._staff[1].bundles
+        assert not engine._live[1].batches
         assert len(list(outcomes)) == 3
 
 
@@ -132,19 +136,19 @@ def test_an_error_is_raised_in_its_turn_and_the_next_round_is_another_one():
     expected = inline(task, jobs)
     bad = replace(jobs[4], payload=jobs[4].payload[:-1])
     with PoolEngine(task, 2) as engine:
-        outcomes = engine.map([*jobs[:4], bad, *jobs[5:]])
+        outcomes = in_order(engine, [*jobs[:4], bad, *jobs[5:]])
         assert [next(outcomes) for _ in range(4)] == expected[:4]
         with pytest.raises(WireError, match="not a valid safetensors file"):
             next(outcomes)
-        half = engine.map(jobs)
+        half = in_order(engine, jobs)
         assert [next(half) for _ in range(2)] == expected[:2]
         del half  # what is on its way is of no use to anybody
-        assert list(engine.map(jobs[3:])) == expected[3:]
-        first, second = engine.map(jobs), engine.map(jobs[::-1])
+        assert list(in_order(engine, jobs[3:])) == expected[3:]
+        first, second = in_order(engine, jobs), in_order(engine, jobs[::-1])
         for one, other in zip(expected, expected[::-1], strict=True):
             assert (next(first), next(second)) == (one, other)
         assert (list(first), list(second)) == ([], [])
-        assert not engine._packer._payloads
+        assert not engine._mailbox._payloads
 
 
 def test_what_is_killed_is_played_again_to_the_same_bits():
@@ -153,12 +157,12 @@ def test_what_is_killed_is_played_again_to_the_same_bits():
     expected = inline(task, jobs)
     with PoolEngine(task, 2, data=digits(), together=2) as engine:
         outcomes = []
-        for outcome in engine.map(jobs):
+        for outcome in in_order(engine, jobs):
             outcomes.append(outcome)
             if len(outcomes) in (5, 20):
                 os.kill(next(pid for pid in pids(engine) if pid), signal.SIGKILL)
             if len(outcomes) == 12:
-                os.kill(nursery().pid, signal.SIGKILL)
+                os.kill(fork_server().pid, signal.SIGKILL)
     assert outcomes == inline(task, jobs, 2)
     assert len(outcomes) == len(expected)
 
@@ -169,8 +173,8 @@ def test_closing_does_not_wait_for_jobs():
     with PoolEngine(task, 2) as engine:
         short = replace(task, training=replace(task.training, epochs=1))
         with PoolEngine(short, 1) as other:
-            list(other.map(jobs))
-        engine._give(engine._staff[1], pool._Bundle([0], jobs[:1]))
+            list(in_order(other, jobs))
+        engine._give(engine._live[1], pool._Batch([0], jobs[:1]))
         while not all(pids(engine)):
             engine._serve(None)
         processes = [psutil.Process(pid) for pid in pids(engine)]
@@ -178,29 +182,29 @@ def test_closing_does_not_wait_for_jobs():
     assert time.monotonic() - started_s < 5
     assert not any(process.is_running() for process in processes)
     with pytest.raises(EdgeflError, match="the engine is closed"):
-        list(engine.map(jobs))
+        list(in_order(engine, jobs))
 
 
 def test_spans_come_with_the_number_of_the_worker():
     task = task_of()
     drain()
     with PoolEngine(task, 2) as engine:
-        list(engine.map(jobs_of(task, 12)))
+        list(in_order(engine, jobs_of(task, 12)))
     spans = [span for span in drain() if span.name == "train"]
     assert len(spans) == 12
     assert {span.worker for span in spans} == {1, 2}
 
 
 def test_each_worker_is_a_process_of_its_own_where_nothing_forks(monkeypatch):
-    monkeypatch.setattr(nurseries, "FORKS", False)
-    own = Nursery()
-    monkeypatch.setattr(pool, "nursery", lambda: own)
+    monkeypatch.setattr(fork_servers, "FORKS", False)
+    own = ForkServer()
+    monkeypatch.setattr(pool, "fork_server", lambda: own)
     monkeypatch.setattr(pool, "warm", own.warm)
     task = task_of()
     jobs = jobs_of(task, 6)
     with PoolEngine(task, 2, data=digits()) as engine:
         outcomes = []
-        for outcome in engine.map(jobs):
+        for outcome in in_order(engine, jobs):
             outcomes.append(outcome)
             if len(outcomes) == 2:
                 os.kill(next(pid for pid in pids(engine) if pid), signal.SIGKILL)
@@ -220,7 +224,7 @@ def script(code: str, tmp_path: Path, **options) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, *options.pop("how", [str(path)])], stderr=subprocess.PIPE, text=True, **options)
 
 
-RUN = "task = task_of(epochs={epochs})\nwith PoolEngine(task, 2, data=digits()) as engine:\n    list(engine.map(jobs_of(task, 4)))\n"
+RUN = "task = task_of(epochs={epochs})\nwith PoolEngine(task, 2, data=digits()) as engine:\n    list(in_order(engine, jobs_of(task, 4)))\n"
 
 
 def test_a_script_needs_no_guard_nor_a_file(tmp_path):
@@ -245,7 +249,7 @@ def test_a_script_that_defines_a_method_needs_a_guard(tmp_path):
 
 
 def running(run: subprocess.Popen) -> list[psutil.Process]:
-    """Return the nursery and two workers at work of a script."""
+    """Return the fork server and two workers at work of a script."""
     given_up_s = time.monotonic() + 60
     while time.monotonic() < given_up_s:
         family = psutil.Process(run.pid).children(recursive=True)
@@ -282,7 +286,7 @@ def test_ctrl_c_ends_the_run_and_only_the_server_says_so(tmp_path):
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3_000_000)), max_size=40))
 def test_regions_never_overlap_and_all_of_them_come_back(steps):
-    arena, taken = Arena(), {}
+    arena, taken = SharedArena(), {}
     for number, (more, size) in enumerate(steps):
         if more:
             region = arena.allocate(size)
@@ -304,53 +308,53 @@ def test_regions_never_overlap_and_all_of_them_come_back(steps):
 
 @pytest.fixture
 def mail():
-    packer = Packer()
+    server = ServerMailbox()
     reader = Reader()
-    packer.readers.append(reader)
-    window = Window(os.dup(packer.arena.fd))
-    yield packer, reader, Unpacker(window, loads)
-    window.close()
-    packer.arena.close()
+    server.readers.append(reader)
+    memory = SharedFile(os.dup(server.arena.fd))
+    yield server, reader, WorkerMailbox(memory)
+    memory.close()
+    server.arena.close()
 
 
 def test_jobs_that_share_bytes_get_one_object_for_as_long_as_the_server_has_it(mail):
-    packer, reader, unpacker = mail
+    server, reader, worker = mail
     jobs = [replace(job, kept=kept) for job, kept in zip(jobs_of(task_of(), 4), (None, b"", b"mine", b"yours"), strict=True)]
-    parcel = packer.pack(jobs, reader)
-    read = unpacker.unpack(parcel.frame)
+    request = server.write_request(jobs, reader)
+    read = worker.read_request(request.frame)
     assert read == jobs
     assert read[0].payload is read[3].payload
     assert read[0].method is read[3].method
-    packer.release(parcel)
-    again = packer.pack(jobs[:1], reader)
-    assert unpacker.unpack(again.frame)[0].payload is read[0].payload
-    packer.release(again)
-    taken_bytes = packer.arena.taken_bytes
-    packer.forget_payloads()
-    assert packer.arena.taken_bytes <= taken_bytes - sum(len(job.payload) for job in jobs[:3])
+    server.release(request)
+    again = server.write_request(jobs[:1], reader)
+    assert worker.read_request(again.frame)[0].payload is read[0].payload
+    server.release(again)
+    taken_bytes = server.arena.taken_bytes
+    server.forget_payloads()
+    assert server.arena.taken_bytes <= taken_bytes - sum(len(job.payload) for job in jobs[:3])
     other = replace(jobs[0], payload=bytes(len(jobs[0].payload)))
-    parcel = packer.pack([other], reader)
-    assert unpacker.unpack(parcel.frame)[0].payload == other.payload
-    assert list(unpacker._payloads.values()) == [other.payload]  # the worker forgot the rest
+    request = server.write_request([other], reader)
+    assert worker.read_request(request.frame)[0].payload == other.payload
+    assert list(worker._payloads.values()) == [other.payload]  # the worker forgot the rest
 
 
 def test_payloads_that_nobody_waits_for_do_not_pile_up(mail):
-    packer, reader, unpacker = mail
+    server, reader, worker = mail
     job = jobs_of(task_of(), 1)[0]
     for method, most in ((job.method, LASTING), (create("fedfomo"), 0)):
         for number in range(30):
             own = replace(job, method=method, payload=bytes([number]) * 1000)
-            parcel = packer.pack([own], reader)
-            assert unpacker.unpack(parcel.frame)[0].payload == own.payload
-            packer.release(parcel)
-        assert len(packer._payloads) == most
-        packer.forget_payloads()
-        assert len(unpacker._payloads) <= most + 1
-    assert len(packer._contexts) <= LASTING
+            request = server.write_request([own], reader)
+            assert worker.read_request(request.frame)[0].payload == own.payload
+            server.release(request)
+        assert len(server._payloads) == most
+        server.forget_payloads()
+        assert len(worker._payloads) <= most + 1
+    assert len(server._setups) <= LASTING
 
 
 def test_an_answer_that_has_no_room_is_sent_once_and_has_room_from_then_on(mail):
-    packer, reader, unpacker = mail
+    server, reader, worker = mail
     jobs = jobs_of(task_of(), 3)
     large = [
         Outcome(0, "trained", payload=bytes(300_000), kept=b"k" * 100_000, train_loss=float("nan")),
@@ -358,16 +362,17 @@ def test_an_answer_that_has_no_room_is_sent_once_and_has_room_from_then_on(mail)
         Outcome(2, "trained", payload=b"p"),
     ]
     for had_room in (False, True):
-        parcel = packer.pack(jobs, reader)
-        unpacker.unpack(parcel.frame)
-        answer, rest = unpacker.pack(parcel.frame, jobs, large, [], 0.5)
+        request = server.write_request(jobs, reader)
+        worker.read_request(request.frame)
+        answer, rest = worker.write_answer(request.frame, large, [], 0.5)
+        answer = Answer.of(read_header(answer.to_bytes(), "outcomes")[0])
         assert (answer.had_room, answer.seconds) == (had_room, 0.5)
         assert len(rest) == (0 if had_room else 3)
         parts = iter(rest)
-        outcomes = packer.unpack(jobs, parcel, answer, partial(next, parts))
+        outcomes = server.read_answer(request, answer, partial(next, parts))
         assert repr(outcomes) == repr(large)
         assert [(o.payload, o.kept) for o in outcomes] == [(o.payload, o.kept) for o in large]
-        packer.release(parcel)
+        server.release(request)
 
 
 def test_a_shared_data_set_is_the_same_and_cannot_be_written_to():
@@ -377,7 +382,8 @@ def test_a_shared_data_set_is_the_same_and_cannot_be_written_to():
     raw = [np.random.default_rng(n).integers(256, size=(n, 1, 8, 8), dtype=np.uint8) for n in (7, 3)]
     stored = [Split(Pixels(images, 0.3, 0.4), np.arange(len(images))) for images in raw]
     for data in (whole, replace(whole, train=image, **groups), replace(whole, train=stored[0], test=stored[1])):
-        twin = shared(*share(data))
+        fd, fields = share(data)
+        twin = shared(fd, from_json(to_json(fields)))
         assert isinstance(twin, Dataset)
         assert twin.apart()[0] == data.apart()[0]
         for name, array in data.apart()[1].items():
@@ -392,11 +398,11 @@ def test_a_shared_data_set_is_the_same_and_cannot_be_written_to():
     assert repr(Dataset.together(*whole.apart())) == repr(whole)
 
 
-# Bundles.
+# Batches.
 
 
 @given(st.lists(st.sampled_from("aaab"), max_size=60), st.integers(1, 5))
-def test_bundles_hold_every_item_once_and_wait_only_so_long(items, most):
+def test_batches_hold_every_item_once_and_wait_only_so_long(items, most):
     read = 0
 
     def source():
@@ -406,20 +412,21 @@ def test_bundles_hold_every_item_once_and_wait_only_so_long(items, most):
             yield item
 
     seen: list[tuple[int, str]] = []
-    for bundle in cut(source(), most, str):
-        assert 0 < len(bundle) <= most
-        assert len({item for _, item in bundle}) == 1
-        seen += bundle
+    for batch in cut(source(), most, str):
+        assert 0 < len(batch) <= most
+        assert len({item for _, item in batch}) == 1
+        seen += batch
         assert read - len(seen) <= WINDOW * most
     assert sorted(seen) == list(enumerate(items))
-    assert list(ordered(seen)) == items
 
 
 def test_jobs_of_other_rounds_tiers_or_micro_batches_are_not_played_together():
     job = jobs_of(task_of(), 1)[0]
-    others = {"round": 9, "tier": Tier(0.5), "micro_batch": 3, "method": create("heterofl")}
-    assert all(kind(replace(job, **{name: value})) != kind(job) for name, value in others.items())
-    assert kind(replace(job, payload=b"", kept=b"", memory_bytes=1.0)) == kind(job)
+    others = {"round": 9, "tier": Tier(0.5), "micro_batch": 3, "method": create("fjord")}
+    setups = Setups()
+    assert all(kind(replace(job, **{name: value}), setups) != kind(job, setups) for name, value in others.items())
+    assert kind(replace(job, payload=b"", kept=b"", memory_bytes=1.0), setups) == kind(job, setups)
+    assert kind(replace(job, method=create("heterofl")), setups) == kind(job, setups)  # by content
 
 
 # The host.

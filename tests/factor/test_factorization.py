@@ -20,7 +20,8 @@ from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import RoundRecord, Tier, Update
 from edgefl.rng import generator
-from edgefl.server.checkpoint import Checkpoint, save
+from edgefl.server.checkpoint import of_file, save
+from edgefl.server.state import ServerState
 
 RANKS = [16, 40, 80]
 NETWORK = Architecture("resnet9", (3, 8, 8), 10)
@@ -279,8 +280,7 @@ def test_a_state_carries_the_vectors_of_the_state_before_it_and_they_are_stored_
     assert all(torch.equal(after.warm[layer], found[layer].start) for layer in blocks)
     assert after.replace(after.tensors).warm is after.warm
 
-    path = save(tmp_path, Checkpoint(1, 0.0, after.tensors, warm=after.warm))
-    kept = Checkpoint.of_file(path)
+    kept = of_file(save(tmp_path, ServerState(after))).model
     assert kept.tensors.keys() == after.tensors.keys()
     again = state.replace(kept.tensors, kept.warm)
     ours, theirs = (method.submodel(of, Tier(0.25), generator(0)).tensors for of in (after, again))
@@ -290,9 +290,9 @@ def test_a_state_carries_the_vectors_of_the_state_before_it_and_they_are_stored_
     assert any(not torch.equal(tensor, other[name]) for name, tensor in ours.items())
 
 
-def test_a_checkpoint_of_an_older_version_has_none(tmp_path):
+def test_the_first_state_has_none_to_store(tmp_path):
     _, state = started(1.0, 0.25)
-    assert Checkpoint.of_file(save(tmp_path, Checkpoint(1, 0.0, state.tensors))).warm == {}
+    assert of_file(save(tmp_path, ServerState(state))).model.warm == {}
 
 
 def test_what_a_round_without_small_tiers_hands_on_does_not_depend_on_what_was_worked_out():
@@ -344,7 +344,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(options, tmp_path):
     )  # fmt: skip
     whole = stopped_after(config, tmp_path / "whole", 3)
     (last,) = (whole / "checkpoints").glob("round-000003-*")
-    assert Checkpoint.of_file(last).warm
+    assert of_file(last).model.warm
     for stop in (1, 2):
         folder = stopped_after(config, tmp_path / f"stopped-{stop}", stop)
         stopped_after(config, folder, 3, resume=True)

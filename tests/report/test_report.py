@@ -3,27 +3,27 @@
 import itertools
 import json
 import re
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 from client_records import client_record
-from pages import Page, figures_of, printed
-from plotly.offline import get_plotlyjs
+from pages import Page, charts_of, data_of, drawn, layers, looks, printed, rows, series
 
 from edgefl.errors import InputError
 from edgefl.records import RoundRecord, Shortfall, Tier, Timing, Totals
 from edgefl.report import html
-from edgefl.report.budget_charts import budget_chart
-from edgefl.report.charts import accuracy_charts
+from edgefl.report.class_tables import stage_table
+from edgefl.report.fleet_charts import outcome_charts
 from edgefl.report.observed import observed_charts
-from edgefl.report.outcome_charts import outcome_charts
+from edgefl.report.page import vega
+from edgefl.report.run_charts import accuracy_charts, budget_chart
 from edgefl.report.run_rows import read_summary
-from edgefl.report.stage_table import stage_table
-from edgefl.report.tables import tier_table, to_plain, to_rich
+from edgefl.report.tier_table import compact_tiers, tier_table
 
 CLASSES = (
     ("flagship-phone", "Flagship phone", 0.15, 3, 1.0),
@@ -232,7 +232,7 @@ def test_page_has_every_section_chart_and_heading_in_order() -> None:
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
-    assert page.tags.count("figure") == page.tags.count("figcaption") == len(figures_of(rendered)) == 20
+    assert page.tags.count("figure") == page.tags.count("figcaption") == len(charts_of(rendered)) == 20
     assert page.tags.count("table") == page.tags.count("caption") == 7
     assert ("lang", "en") in page.attributes
     assert ("name", "viewport") in page.attributes
@@ -261,12 +261,33 @@ def test_page_says(text: str) -> None:
 
 def test_page_loads_nothing_from_a_network() -> None:
     rendered = html.render(make_summary(), make_rounds())
-    assert rendered.count(get_plotlyjs()) == 1
-    page = Page(rendered.replace(get_plotlyjs(), ""))
+    assert rendered.count(vega()) == 1
+    page = Page(rendered.replace(vega(), ""))
     assert not {"link", "img", "iframe", "object", "embed", "base"}.intersection(page.tags)
     assert not {"src", "href", "srcset", "action", "data"}.intersection(name for name, _ in page.attributes)
     assert any("default-src 'none'" in (value or "") for _, value in page.attributes)
-    assert not re.search(r"https?://|@import|url\(", rendered.replace(get_plotlyjs(), ""))
+    assert not re.search(r"https?://|@import|url\((?!#)", rendered.replace(vega(), ""))
+
+
+def test_vega_is_bundled_once_and_read_from_the_user_s_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.match(r"/\* Vega 6\.\S+, Vega-Lite 6\.\S+ and Vega-Embed 7\.\S+ \*/\n", vega())
+    assert "vegaEmbed" in vega()
+    assert "</script" not in vega()
+    made: list[int] = []
+
+    def bundle(*command: Any, **options: Any) -> SimpleNamespace:
+        made.append(1)
+        return SimpleNamespace(stdout=b"/* Vega */")
+
+    monkeypatch.setattr(subprocess, "run", bundle)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert [vega.__wrapped__() for _ in range(2)] == ["/* Vega */"] * 2
+    assert len(made) == 1
+    # A cache that cannot be written costs time, not the page.
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert [vega.__wrapped__() for _ in range(2)] == ["/* Vega */"] * 2
+    assert len(made) == 3
 
 
 def test_the_same_run_gives_the_same_page() -> None:
@@ -286,60 +307,57 @@ def test_whatever_comes_from_a_run_is_escaped() -> None:
     rounds[0]["clients"][1]["device"] = rounds[0]["groups"][1]["device"] = evil
     rendered = html.render(summary, rounds)
     assert "<script>alert" not in rendered
-    assert rendered.count("<script") - get_plotlyjs().count("<script") == 4
-    assert "b" not in Page(rendered.replace(get_plotlyjs(), "")).tags
-    assert "<" not in json.dumps(figures_of(rendered))
-    assert evil in Page(rendered.replace(get_plotlyjs(), "")).text
+    assert rendered.count("<script") - vega().count("<script") == 3
+    assert "b" not in Page(rendered.replace(vega(), "")).tags
+    assert "<" not in data_of(rendered)
+    assert evil in Page(rendered.replace(vega(), "")).text
 
 
-def test_figures_are_what_plotly_accepts() -> None:
-    for figure in figures_of(html.render(make_summary(), make_rounds())).values():
-        assert go.Figure(figure).data
+def test_charts_pass_vega_lite_s_schema_and_are_drawn() -> None:
+    for spec in charts_of(html.render(make_summary(), make_rounds())).values():
+        assert drawn(spec).startswith("<svg")
 
 
 def test_a_tier_has_one_colour_in_every_chart() -> None:
-    figures = figures_of(html.render(make_summary(), make_rounds()))
-    lines = {trace["name"]: trace["line"]["color"] for trace in figures["accuracy-bytes"]["data"]}
-    bars = figures["cost-compute"]["data"][0]
-    assert dict(zip(bars["x"], bars["marker"]["color"], strict=True)).items() <= lines.items()
+    charts = charts_of(html.render(make_summary(), make_rounds()))
+    lines = looks(layers(charts["accuracy-bytes"], "line")[0], "color")
+    (bars,) = layers(charts["cost-compute"], "bar")
+    assert looks(bars, "fill").items() <= lines.items()
+    assert [row["tier"] for row in bars["data"]["values"]] == list(looks(bars, "fill")) == ["tier 0.25", "tier 0.5", "tier 1"]
     assert len(set(lines.values())) == len(lines) == 4
     assert lines["tier 1"] == "var(--tier-0)"
-    assert figures["budget-use"]["data"][0]["marker"]["color"][:2] == [lines["tier 1"]] * 2
+    assert [row["colour"] for row in rows(charts["budget-use"], "bar")[:2]] == [lines["tier 1"]] * 2
 
 
 def test_accuracy_is_drawn_over_all_bytes_up_to_each_evaluated_round() -> None:
     rounds = make_rounds(4)
     sent = [record["download_bytes"] + record["upload_bytes"] for record in rounds]
-    over_rounds, over_bytes, over_clock = (c.figure for c in accuracy_charts(make_summary(), rounds))
-    assert over_rounds is not None
-    assert over_bytes is not None
-    assert over_clock is not None
-    assert over_rounds["data"][0]["x"] == [2, 4]
-    assert over_bytes["data"][0]["x"] == [sum(sent[:2]), sum(sent)]
-    assert over_clock["data"][0]["x"] == pytest.approx([142.4 / 60, 284.8 / 60])
-    assert over_rounds["data"][-1]["y"] == [rounds[1]["accuracy"]["global"], rounds[3]["accuracy"]["global"]]
+    charts = accuracy_charts(make_summary(), rounds)
+    shown = [rows(chart.spec, "line") for chart in charts]
+    assert [layers(chart.spec, "line")[0]["encoding"]["x"]["field"] for chart in charts] == ["round", "bytes", "clock"]
+    assert series(shown[0], "round")["tier 1"] == [2, 4]
+    assert series(shown[1], "bytes")["tier 1"] == [sum(sent[:2]), sum(sent)]
+    assert series(shown[2], "clock")["tier 1"] == pytest.approx([142.4 / 60, 284.8 / 60])
+    assert series(shown[0], "accuracy")["global"] == [rounds[1]["accuracy"]["global"], rounds[3]["accuracy"]["global"]]
 
 
 def test_a_budget_far_exceeded_is_cut_but_says_its_figure() -> None:
     summary = make_summary()
     summary["classes"][3]["refusals"][0]["need"] = 64e6
-    figure = budget_chart(summary).figure
-    assert figure is not None
-    bars = figure["data"][0]
-    assert bars["x"][-1] == 1.5 == figure["layout"]["xaxis"]["range"][1]
-    assert bars["text"][-1] == "10,000 %"
-    assert figure["layout"]["shapes"][0]["x0"] == 1
+    spec = budget_chart(summary).spec
+    (bars,) = layers(spec, "bar")
+    assert bars["data"]["values"][-1]["share"] == 1.5 == bars["encoding"]["x"]["scale"]["domain"][1]
+    assert bars["data"]["values"][-1]["text"] == "10,000 %"
+    assert layers(spec, "rule")[0]["encoding"]["x"]["datum"] == 1
+    assert "10,000 %" in drawn(spec)
 
 
 def test_outcomes_count_every_client_turn() -> None:
     rounds = make_rounds()
-    per_round, per_class = (chart.figure for chart in outcome_charts(make_summary(), rounds))
-    assert per_round is not None
-    assert per_class is not None
-    assert sum(sum(trace["y"]) for trace in per_round["data"]) == sum(len(record["clients"]) for record in rounds)
-    assert sum(sum(trace["x"]) for trace in per_class["data"]) == 300
-    trained = next(trace for trace in per_round["data"] if trace["name"] == "trained")
-    assert trained["y"] == [record["trained"] for record in rounds]
+    per_round, per_class = (rows(chart.spec, "bar") for chart in outcome_charts(make_summary(), rounds))
+    assert sum(row["value"] for row in per_round) == sum(len(record["clients"]) for record in rounds)
+    assert sum(row["value"] for row in per_class) == 300
+    assert series(per_round, "value")["trained"] == [record["trained"] for record in rounds]
 
 
 def test_a_run_without_evaluation_says_so_instead_of_drawing() -> None:
@@ -351,7 +369,7 @@ def test_a_run_without_evaluation_says_so_instead_of_drawing() -> None:
         record["accuracy"] = {}
     rendered = html.render(summary, rounds)
     assert Page(rendered).text.count("No round was evaluated, so there is no accuracy to draw.") == 3
-    assert not any(key.startswith("accuracy") for key in figures_of(rendered))
+    assert not any(key.startswith("accuracy") for key in charts_of(rendered))
 
 
 def test_a_run_in_which_every_client_was_refused_is_reported() -> None:
@@ -463,7 +481,7 @@ def test_the_tier_table_has_a_text_for_every_column_largest_tier_first() -> None
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_table_fits_and_cuts_nothing(width: int) -> None:
-    text = printed(to_rich(make_summary(), width), width)
+    text = printed(compact_tiers(make_summary()), width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     for figure in (
@@ -485,24 +503,24 @@ def test_the_terminal_table_fits_and_cuts_nothing(width: int) -> None:
 def test_a_device_title_is_no_markup_in_the_terminal() -> None:
     summary = make_summary()
     summary["tiers"][0]["device_title"] = "[red]"
-    assert "[red]" in printed(to_rich(summary), 80)
+    assert "[red]" in printed(compact_tiers(summary), 80)
 
 
 def test_plain_lines_hold_the_same_figures() -> None:
     summary = make_summary()
-    first, *rest = to_plain(summary).splitlines()
+    first, *rest = compact_tiers(summary).to_plain().splitlines()
     assert len(rest) == 2
     assert first.startswith("tier 1; device Flagship phone; accuracy 96.8 %; params 38.4 k; MACs forward 1.20 M, step 112 M")
     assert first.endswith("a round time 1 min 11 s, energy 8.51 J; budget used 92.0 %, deadline")
     summary["tiers"][2]["uncounted_ops"] = ["Erf"]
-    assert to_plain(summary).endswith("Not counted, so no budget can be claimed met: tier 0.25: Erf")
+    assert compact_tiers(summary).to_plain().endswith("Not counted, so no budget can be claimed met: tier 0.25: Erf")
 
 
 def test_a_tier_that_no_class_takes_has_dashes() -> None:
     summary = make_summary()
     keys = ("device", "device_title", "round_seconds", "round_joules", "budget_share", "limiting_budget")
     summary["tiers"][1] |= dict.fromkeys(keys)
-    line = to_plain(summary).splitlines()[1]
+    line = compact_tiers(summary).to_plain().splitlines()[1]
     assert "device –;" in line
     assert "a round time –, energy –; budget used –" in line
     assert html.render(summary, make_rounds())
@@ -545,7 +563,7 @@ def test_accuracies_of_clients_are_never_called_the_global_model_s() -> None:
     assert "clients are right on" in text
     assert "The clients' mean came within one point of its best" in text
     assert "global model is right" not in text
-    assert [trace["name"] for trace in figures_of(rendered)["accuracy-rounds"]["data"]][-1] == "mean of clients"
+    assert list(series(rows(charts_of(rendered)["accuracy-round"], "line"), "round"))[-1] == "mean of clients"
 
 
 def observing(*observed: Any) -> list[dict[str, Any]]:
@@ -558,13 +576,11 @@ def test_what_a_method_says_of_its_layers_is_drawn() -> None:
     rounds = observing({"kernels": layers}, {"kernels": later})
     rank, draws = observed_charts(rounds)
     assert (rank.title, rank.takeaway) == ("Effective rank per layer", "In round 2: conv1 3, conv2 5.5.")
-    assert rank.figure is not None
-    assert [(t["name"], t["x"], t["y"]) for t in rank.figure["data"]] == [
-        ("conv1", [1, 2], [3.5, 3.0]),
-        ("conv2", [1, 2], [6.25, 5.5]),
-    ]
-    assert draws.figure is not None
-    assert draws.figure["data"][0]["z"] == [[3, 2, None], [4, 1, 1]]
+    lines = rows(rank.spec, "line")
+    assert series(lines, "value") == {"conv1": [3.5, 3.0], "conv2": [6.25, 5.5]}
+    assert series(lines, "round") == {"conv1": [1, 2], "conv2": [1, 2]}
+    cells = [(row["slot"].partition("|")[2], row["at"], row["value"]) for row in rows(draws.spec, "rect")]
+    assert cells == [("conv1", 0, 3), ("conv1", 1, 2), ("conv2", 0, 4), ("conv2", 1, 1), ("conv2", 2, 1)]
     assert "the largest is kernel 0 of conv2, 4; its smallest is 1" in draws.takeaway
     rendered = html.render(make_summary(), rounds)
     assert [text for level, text in Page(rendered).headings if level == 2] == [
@@ -572,17 +588,15 @@ def test_what_a_method_says_of_its_layers_is_drawn() -> None:
         "What fedhm says of its rounds",
         *SECTIONS[2:],
     ]
-    assert all(go.Figure(figure).data for figure in figures_of(rendered).values())
+    assert all(map(drawn, charts_of(rendered).values()))
 
 
 def test_numbers_and_lists_are_lines_and_many_layers_a_map() -> None:
     number, clusters = observed_charts(observing({"matched": 2.5, "clusters": [3]}, {"matched": 3, "clusters": [2, 1]}))
-    assert number.figure is not None
-    assert number.figure["data"][0]["y"] == [2.5, 3.0]
+    assert series(rows(number.spec, "line"), "value") == {"matched": [2.5, 3.0]}
     assert clusters.takeaway == "In round 2: 0 2, 1 1."
     (ranks,) = observed_charts(observing({"rank": {f"layer{n}": n for n in range(12)}}))
-    assert ranks.figure is not None
-    assert ranks.figure["data"][0]["type"] == "heatmap"
+    assert [row["value"] for row in rows(ranks.spec, "rect")] == list(range(12))
     assert ranks.takeaway.endswith("and 8 more.")
 
 
@@ -597,8 +611,8 @@ def test_names_in_observations_are_escaped() -> None:
     evil = "<script>alert(1)</script>"
     for observed in ({evil: 1}, {"rank": {evil: 1}}, {"draws": {evil: [1]}}, {"kernels": {evil: {evil: 1}}}):
         rendered = html.render(make_summary(), observing(observed))
-        assert "<script>alert" not in rendered.replace(get_plotlyjs(), "")
-        assert "<script" not in json.dumps(figures_of(rendered))
+        assert "<script>alert" not in rendered.replace(vega(), "")
+        assert "<" not in data_of(rendered)
 
 
 def test_the_page_says_where_this_computer_s_time_went() -> None:
@@ -617,7 +631,7 @@ def test_the_page_says_where_this_computer_s_time_went() -> None:
 
 def test_a_run_in_one_process_has_no_empty_columns() -> None:
     table = stage_table({"host_stages": {"server": {"wait": 0.0}}})
-    assert table.heads == ("stage", "this process", "share")
+    assert tuple(column.group for column in table.columns) == ("stage", "this process", "share")
     assert stage_table({"host_stages": {"server": {}}}).rows == ()
 
 

@@ -13,9 +13,10 @@ from edgefl.fleet.conditions import Conditions
 from edgefl.methods.base import create
 from edgefl.records import Expected, Outcome, Tier, Timing
 from edgefl.server.client_store import ClientStore
-from edgefl.server.exchange import Rules
-from edgefl.server.fedbuff import Buffer, blob_of, moved, play_step
-from edgefl.server.state import Standing
+from edgefl.server.exchange import ExchangeRules
+from edgefl.server.fedbuff import Buffer, blob_of, moved
+from edgefl.server.rounds import Server, run_round
+from edgefl.server.state import ServerState
 from edgefl.wire.payload import decode, encode
 
 TIER = Tier(1.0)
@@ -39,33 +40,33 @@ class ByHand:
     """Trains as the script does."""
 
     def map(self, jobs):
-        for job in jobs:
+        for number, job in enumerate(jobs):
             sent = decode(job.payload, hand.SHAPES, "the server")
             goal = tensors(hand.target(job.client))
             answer = {name: tensor - hand.RATE * (tensor - goal[name]) for name, tensor in sent.items()}
-            yield Outcome(job.client, "trained", steps=1, payload=encode(answer))
+            yield number, Outcome(job.client, "trained", steps=1, payload=encode(answer))
 
 
 def play(power, path, steps=4):
     method = create("fedavg")
-    standing = Standing(first_state(method, TIER, hand.start()))
+    state = ServerState(first_state(method, TIER, hand.start()))
     found, store = [], ClientStore(path)
-    for number in range(1, steps + 1):
-        buffer = Buffer(size=2, at_work=3, power=power)
-        standing, record = play_step(method, standing, Always(), Rules(0), buffer, ByHand(), store, number)
-        found.append((standing, record))
+    server = Server(method, Always(), ExchangeRules(0), 2, ByHand(), store, Buffer(size=2, at_work=3, power=power))
+    for _ in range(steps):
+        state, record = run_round(server, state)
+        found.append((state, record))
     return found, store
 
 
 @pytest.mark.parametrize("power", [0.5, 0.0, 1.0])
 def test_the_server_moves_by_changes_that_weigh_less_the_older_they_are(power, tmp_path):
     states = hand.states(power)
-    for number, (standing, record) in enumerate(play(power, tmp_path / "kept.sqlite")[0]):
+    for number, (state, record) in enumerate(play(power, tmp_path / "kept.sqlite")[0]):
         clock_s, updates = hand.STEPS[number]
-        assert record.clock_s == standing.clock_s == clock_s
+        assert record.clock_s == state.clock_s == clock_s
         assert [(o.client, o.staleness) for o in record.clients] == [(client, number - sent) for client, sent in updates]
         assert {o.status for o in record.clients} == {"trained"}
-        assert_same(standing.state.tensors, states[number + 1])
+        assert_same(state.model.tensors, states[number + 1])
     stale = {number - sent for number, (_, updates) in enumerate(hand.STEPS) for _, sent in updates}
     assert stale == {0, 1, 2}
     largest = max(abs(states[-1][name] - other[name]).max() for other in hand.states(power + 0.25)[-1:] for name in hand.SHAPES)
@@ -74,11 +75,11 @@ def test_the_server_moves_by_changes_that_weigh_less_the_older_they_are(power, t
 
 def test_what_a_client_at_work_was_sent_is_kept_until_it_answers(tmp_path):
     (_, (second, _)), store = play(0.5, tmp_path / "kept.sqlite", 2)
-    (flight,) = second.fleet.flights
-    assert (flight.client, flight.step, flight.start_s, flight.end_s) == (2, 0, 0.0, 7.0)
-    assert_same(decode(flight.payload, hand.SHAPES, "the server"), hand.start())
-    assert store.blobs() == [blob_of(flight, per_client=False)]
-    assert store.blob(blob_of(flight, per_client=False)) == flight.payload
+    (session,) = second.fleet.sessions
+    assert (session.client, session.step, session.expected.start_s, session.end_s) == (2, 0, 0.0, 7.0)
+    assert store.blobs() == [blob_of(session, per_client=False)]
+    payload = store.blob(blob_of(session, per_client=False))
+    assert_same(decode(payload, hand.SHAPES, "the server"), hand.start())
 
 
 def test_a_change_is_taken_for_one_of_the_present_weights():

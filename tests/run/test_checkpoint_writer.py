@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from server_states import server_state
 
 from edgefl.config import RunConfig
 from edgefl.engine.inline import InlineEngine
@@ -16,14 +17,13 @@ from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.trained import Trained, accuracies
 from edgefl.server import checkpoint
-from edgefl.server.checkpoint import Checkpoint
 from edgefl.server.client_store import ClientStore
-from edgefl.server.state import Standing
+from edgefl.server.state import ServerState
 from edgefl.util.threads import one_thread
 
 
-def state(round_: int) -> Checkpoint:
-    return Checkpoint(round_, float(round_), {"w": torch.full((4,), float(round_))})
+def state(round_: int) -> ServerState:
+    return server_state(round_, {"w": torch.full((4,), float(round_))}, clock_s=float(round_))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_checkpoints_are_those_of_writing_each_at_once(folder, tmp_path):
     assert store.keep_from == 3
     restored = folder.restore()
     assert restored is not None
-    assert restored.checkpoint.round == 5
+    assert restored.state.round == 5
     assert not restored.warnings
 
 
@@ -81,10 +81,10 @@ def test_what_clients_kept_is_only_removed_for_checkpoints_that_are_on_the_disk(
             writer.wait()
             # Every checkpoint that is on the disk now, before the commit and after it, can be gone back to.
             chains = {n: store.commit(n)}
-            writer.start(Checkpoint(n, 0.0, {}, clients=chains[n]))
+            writer.start(server_state(n, clients=chains[n]))
             for path in (folder.path / "checkpoints").glob("round-*"):
                 try:
-                    found = Checkpoint.of_file(path)
+                    found = checkpoint.of_file(path)
                 except FileNotFoundError:
                     continue  # the background thread has just removed it
                 with ClientStore(tmp_path / "clients.sqlite") as reader:
@@ -141,16 +141,15 @@ def test_no_method_changes_a_state_that_a_checkpoint_may_be_made_of(method, tmp_
     }
     with one_thread():
         run = prepare(RunConfig.of({**keys, "profile": "lab", "server_optimizer": "avg", "eval_samples": 20}))
-        standing = Standing(run.first_state())
+        standing = run.start()
         with ClientStore(tmp_path / "clients.sqlite") as store:
             for number in (1, 2, 3):
-                before = {**standing.state.tensors, **standing.memory, **{f"warm {n}": t for n, t in standing.state.warm.items()}}
+                before = {**standing.model.tensors, **standing.memory, **{f"warm {n}": t for n, t in standing.model.warm.items()}}
                 copies = {name: tensor.clone() for name, tensor in before.items()}
-                run, at = run.advanced(standing.state, number)
-                earlier = Standing(at, standing.memory, standing.clock_s, standing.fleet)
-                standing, _ = run.play(run.method, earlier, InlineEngine(run.clients), store, number)
-                accuracies(Trained(run, standing.state, store), number)
+                run, earlier = run.advanced(standing)
+                standing, _ = run.round(earlier, InlineEngine(run.clients), store)
+                accuracies(Trained(run, standing, store))
                 store.commit(number)
                 assert all(torch.equal(before[name], copies[name]) for name in before)
-                own = {tensor.data_ptr() for tensor in standing.state.tensors.values() if tensor.numel()}
-                assert len(own) == sum(tensor.numel() > 0 for tensor in standing.state.tensors.values())
+                own = {tensor.data_ptr() for tensor in standing.model.tensors.values() if tensor.numel()}
+                assert len(own) == sum(tensor.numel() > 0 for tensor in standing.model.tensors.values())

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 from click.testing import CliRunner
-from pages import Page, figures_of, printed
-from plotly.offline import get_plotlyjs
+from pages import Page, charts_of, data_of, drawn, layers, looks, printed, rows, series
 
 from edgefl.cli.compare import command
 from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.report.compare_page import compare_page
-from edgefl.report.compare_table import compare_table, to_plain, to_rich
+from edgefl.report.compare_table import compact_comparison, compare_table
 from edgefl.report.comparison import Contender, Played, comparison_of, curve_of
+from edgefl.report.page import vega
 from edgefl.run.compare import compare
 from edgefl.run.compare_entries import Asked, Entry, asked_of, parts_of
 
@@ -85,7 +83,7 @@ def test_a_method_without_a_run_is_a_row_of_dashes_with_its_reason() -> None:
     rows = compare_table(summary).rows
     assert rows[1][0] == "none"
     assert set(rows[1][1:]) == {"–", "none (failed: 0)"}
-    assert "none, seed 0: failed: too large" in to_plain(summary)
+    assert "none, seed 0: failed: too large" in compact_comparison(summary).to_plain()
     assert "too large" in Page(compare_page(summary)).text
 
 
@@ -100,10 +98,10 @@ def test_the_tables_hold_the_figures() -> None:
         "1.00 k",
         "0, 1",
     )
-    text = printed(to_rich(summary, 80), 80)
+    text = printed(compact_comparison(summary), 80)
     assert max(map(len, text.splitlines())) <= 80
     assert "85.0 ± 7.1 %" in text
-    plain = to_plain(summary).splitlines()
+    plain = compact_comparison(summary).to_plain().splitlines()
     assert plain[0].startswith("method quick, tiers 1, 0.5; accuracy 85.0 ± 7.1 %, of global; until 60.0 % round 2, bytes 400 B")
     assert plain[-1] == "cheap, seed 1: failed: no device fits"
 
@@ -118,22 +116,35 @@ def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
     assert "Not one kind of accuracy: of own it is the mean over clients" in text
     assert "of lazy it is the global model's" in text
     assert summary["methods"][1]["untrained_tiers"] == ["0.5"]
-    assert "lazy: nobody trained tier 0.5" in to_plain(summary)
-    bars = figures_of(compare_page(summary))["compare-tiers"]["data"]
-    assert [trace["marker"]["pattern"]["shape"] for trace in bars] == [["", ""], ["", "/"]]
+    assert "lazy: nobody trained tier 0.5" in compact_comparison(summary).to_plain()
+    spec = charts_of(compare_page(summary))["compare-tiers"]
+    bars, hatched = layers(spec, "bar")
+    assert [(row["series"], row["tier"], row["untrained"]) for row in bars["data"]["values"]] == [
+        ("own", "tier 1", False),
+        ("own", "tier 0.5", False),
+        ("lazy", "tier 1", False),
+        ("lazy", "tier 0.5", True),
+    ]
+    assert hatched["data"]["values"] == bars["data"]["values"][3:]
+    assert hatched["mark"]["fill"] == "url(#untrained)"
 
 
 def test_the_page_draws_a_line_per_method_and_a_band_where_there_are_seeds() -> None:
     page = compare_page(two())
-    figures = figures_of(page)
-    assert list(figures) == ["compare-bytes", "compare-macs", "compare-simulated_s", "compare-tiers"]
-    band, quick, cheap = figures["compare-bytes"]["data"]
-    assert band["fill"] == "toself"
-    assert band["y"] == [0.5, 0.9, 0.9, 0.8, 0.7, 0.3]
-    assert (quick["name"], quick["x"], quick["y"]) == ("quick", [200, 400, 600], pytest.approx([0.4, 0.8, 0.85]))
-    assert cheap["x"] == [20, 40, 60]
-    assert quick["line"]["color"] == band["fillcolor"] != cheap["line"]["color"]
-    assert all(go.Figure(figure).data for figure in figures.values())
+    charts = charts_of(page)
+    assert list(charts) == ["compare-bytes", "compare-macs", "compare-simulated_s", "compare-tiers"]
+    (band,), (line,) = layers(charts["compare-bytes"], "area"), layers(charts["compare-bytes"], "line")
+    assert (band["encoding"]["y"]["field"], band["encoding"]["y2"]["field"]) == ("lowest", "highest")
+    assert series(band["data"]["values"], "highest") == {"quick": [0.5, 0.9, 0.9]}
+    assert series(band["data"]["values"], "lowest") == {"quick": [0.3, 0.7, 0.8]}
+    shown = line["data"]["values"]
+    assert series(shown, "bytes") == {"quick": [200, 400, 600], "cheap": [20, 40, 60]}
+    assert series(shown, "accuracy")["quick"] == pytest.approx([0.4, 0.8, 0.85])
+    colours = looks(line, "color")
+    assert colours["quick"] == looks(band, "color")["quick"] != colours["cheap"]
+    assert layers(charts["compare-bytes"], "rule")[0]["encoding"]["y"]["datum"] == two()["target_accuracy"]
+    assert series(rows(charts["compare-tiers"], "bar"), "tier") == {"quick": ["tier 1", "tier 0.5"], "cheap": ["tier 0.5"]}
+    assert all(map(drawn, charts.values()))
     text = Page(page).text
     assert "cheap reaches 60.0 %, which all methods reach, with least: 60 B; quick takes most: 400 B, 6.67 times as much." in text
     assert [level for level, _ in Page(page).headings][:3] == [1, 2, 2]
@@ -147,11 +158,11 @@ def test_the_page_loads_nothing_and_escapes_what_it_shows() -> None:
     summary["methods"][0] |= {"label": evil, "tiers_why": evil, "options": {evil: evil}}
     summary["methods"][1]["failures"][0]["reason"] = evil
     rendered = compare_page(summary)
-    bare = rendered.replace(get_plotlyjs(), "")
+    bare = rendered.replace(vega(), "")
     assert "<script>alert" not in bare
     assert not {"src", "href", "srcset"}.intersection(name for name, _ in Page(bare).attributes)
-    assert not re.search(r"https?://|@import|url\(", bare)
-    assert "<" not in json.dumps(figures_of(rendered))
+    assert not re.search(r"https?://|@import|url\((?!#)", bare)
+    assert "<" not in data_of(rendered)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +25,9 @@ from edgefl.run.device_round import FedRound, fed_round
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
-from edgefl.run.trained import checkpoint_of
-from edgefl.server.checkpoint import Checkpoint
-from edgefl.server.handout import handed_out
-from edgefl.server.state import Standing
+from edgefl.server.checkpoint import of_file, to_bytes
+from edgefl.server.exchange import device_submodel
+from edgefl.server.state import ServerState
 from edgefl.util.files import sha256, write_bytes
 
 SMALL = {
@@ -37,11 +36,11 @@ SMALL = {
 }  # fmt: skip
 
 
-def write_bundle(run: Run, standing: Standing, folder: Path, round_: int, state: str) -> None:
+def write_bundle(run: Run, server_state: ServerState, folder: Path, round_: int, state: str) -> None:
     """Write a bundle as a device would get it, but for its graphs, which nobody runs here."""
     entries, contents = [], {}
     for tier in run.tiers:
-        _, tensors = handed_out(run.method, standing, run.rules, run.config.clients, round_, tier)
+        _, tensors = device_submodel(run.method, server_state, run.rules, run.config.clients, tier)
         personal = first_personal(run.method, run.architecture, tier, run.config.seed)
         shapes = {name: tuple(tensor.shape) for name, tensor in {**tensors, **personal}.items() if ":" not in name}
         parameters = trained_shapes(run.method, run.architecture, tier).keys() | personal.keys()
@@ -73,9 +72,7 @@ def _bundles_without_graphs(monkeypatch):
     """Exporting takes seconds, and is tested where bundles are."""
 
     def build(run, tiers, source, out, say):
-        taken = Checkpoint.of_file(out.parent / "model.safetensors")
-        standing = Standing(run.first_state().replace(taken.tensors), taken.server)
-        write_bundle(run, standing, out, source.round, source.state_sha256)
+        write_bundle(run, of_file(out.parent / "model.safetensors"), out, source.round, source.state_sha256)
 
     monkeypatch.setattr("edgefl.run.device_round.build_bundle", build)
 
@@ -96,8 +93,8 @@ class Offered:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def state(self) -> Checkpoint:
-        return Checkpoint.of_file(self.run / "model.safetensors")
+    def state(self) -> ServerState:
+        return of_file(self.run / "model.safetensors")
 
     def given(self, label: str = "1") -> dict[str, np.ndarray]:
         return safetensors.numpy.load((self.bundle / label / "parameters").read_bytes())
@@ -134,11 +131,10 @@ def offered(folder: Path, **keys) -> Offered:
     run = prepare(RunConfig.of({**SMALL, **keys}))
     target = RunFolder(folder)
     target.start(run.config)
-    standing = Standing(run.first_state())
-    with target.client_store() as store:
-        content = checkpoint_of(run, standing, store, 3).to_bytes()
+    state = replace(run.start(), round=3)
+    content = to_bytes(state)
     write_bytes(folder / "model.safetensors", content)
-    write_bundle(run, standing, folder / "bundle", 3, sha256(content))
+    write_bundle(run, state, folder / "bundle", 3, sha256(content))
     return Offered(folder)
 
 
@@ -148,10 +144,10 @@ def moved(tensors: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     return {name: (tensors[name] + rng.normal(size=tensors[name].shape)).astype(np.float32) for name in sorted(tensors)}
 
 
-def near(state: Checkpoint, expected: dict[str, np.ndarray]) -> None:
-    assert state.tensors.keys() == expected.keys()
+def near(state: ServerState, expected: dict[str, np.ndarray]) -> None:
+    assert state.model.tensors.keys() == expected.keys()
     for name, tensor in expected.items():
-        np.testing.assert_allclose(state.tensors[name].numpy(), tensor, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(state.model.tensors[name].numpy(), tensor, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 # What comes out.
@@ -201,7 +197,7 @@ def test_what_only_large_tiers_hold_is_averaged_over_those(tmp_path):
         corner = tuple(slice(0, size) for size in half[name].shape)
         # HeteroFL averages over clients, whatever they have; the classifier's bias is whole in every tier.
         expected = whole[name].copy()
-        found = after.tensors[name].numpy()
+        found = after.model.tensors[name].numpy()
         inside = found[corner]
         weight = (inside - whole[name][corner]) / (half[name] - whole[name][corner])
         assert np.allclose(weight, weight.flat[0], atol=1e-2)
@@ -222,7 +218,7 @@ def test_devices_that_change_nothing_leave_the_model_as_it_is(method, tiers, tmp
     at = offered(tmp_path / "run", method=method, tiers=tiers)
     for tier in tiers:
         at.sends_back(f"of-{tier:g}", label=f"{tier:g}", samples=5)
-    near(at.next().state(), {name: tensor.numpy() for name, tensor in at.state().tensors.items()})
+    near(at.next().state(), {name: tensor.numpy() for name, tensor in at.state().model.tensors.items()})
 
 
 @pytest.mark.parametrize("method", ["prism", "splitmix"])
@@ -231,10 +227,10 @@ def test_every_round_hands_out_another_part(method, tmp_path):
     at = offered(tmp_path / "run", method=method, tiers=(0.25,))
     touched = []
     for _ in range(3):
-        before = at.state().tensors
+        before = at.state().model.tensors
         at.sends_back("a", change=0.1, label="0.25")
         at = at.next()
-        changes = {name: (tensor - before[name]).abs() > 1e-4 for name, tensor in at.state().tensors.items()}
+        changes = {name: (tensor - before[name]).abs() > 1e-4 for name, tensor in at.state().model.tensors.items()}
         touched.append(torch.cat([change.flatten() for change in changes.values()]))
         assert touched[-1].any()
         assert not touched[-1].all()
@@ -285,7 +281,7 @@ def test_a_method_in_phases_goes_on_to_the_next_one(tmp_path):
     assert after.upload("0.25").keys() != at.upload("0.25").keys()
     assert any(name.endswith(".u.weight") for name in after.upload("0.25"))
     after.sends_back("a", label="0.25")
-    near(after.next().state(), {name: tensor.numpy() for name, tensor in after.state().tensors.items()})
+    near(after.next().state(), {name: tensor.numpy() for name, tensor in after.state().model.tensors.items()})
 
 
 def test_one_update_is_held_at_a_time(tmp_path, monkeypatch):

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from edgefl.errors import CheckpointError, InputError, StorageError
-from edgefl.server.checkpoint import Checkpoint, OlderVersionError, restore, save
 from edgefl.server.client_store import ClientStore
 
 KEPT = {1: {3: b"three", 41: b"forty-one"}, 2: {3: b"three again"}, 3: {}, 4: {7: b"seven", 41: b"forty-one again"}}
@@ -372,16 +371,6 @@ def test_the_settings_hold_that_a_commit_survives_a_power_cut(store, path):
     store.commit(1)
     values = [store._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     assert values == ["delete", 3]
-
-
-def test_checkpoints_of_an_older_version_are_refused_by_that_name(tmp_path):
-    save(tmp_path, Checkpoint(1, 0.0, {}, clients={}))  # type: ignore[arg-type]
-    assert restore(tmp_path).checkpoint.clients == ""
-    save(tmp_path, Checkpoint(2, 0.0, {}, clients={41: "ab"}))  # type: ignore[arg-type]
-    with pytest.raises(
-        OlderVersionError, match="round-000002-.*: an older version of edgefl wrote it, with a file for every client"
-    ):
-        restore(tmp_path)
 
 
 def test_the_copy_of_a_finished_file_is_read_as_it_is(path, tmp_path):

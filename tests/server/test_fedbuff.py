@@ -19,19 +19,18 @@ from edgefl.registry import methods
 from edgefl.rng import generator, shuffled
 from edgefl.run.prepare import prepare
 from edgefl.run.rounds import without_training
-from edgefl.run.trained import checkpoint_of, fleet_of
+from edgefl.server.checkpoint import of_file, save
 from edgefl.server.client_store import ClientStore
+from edgefl.server.fedbuff import blob_of
 from edgefl.server.forecast import Asked
-from edgefl.server.state import Standing
 from edgefl.wire.payload import decode, encode
 
 NOWHERE = Path(tempfile.mkdtemp()) / "clients.sqlite"
 
 
-def play(run, standing=None, number=1, engine=True, store=None):
+def play(run, state=None, engine=True, store=None):
     inline = InlineEngine(run.clients) if engine else None
-    standing = standing or Standing(run.first_state())
-    return run.play(run.method, standing, inline, store or ClientStore(NOWHERE), number)
+    return run.round(state or run.start(), inline, store or ClientStore(NOWHERE))
 
 
 @pytest.fixture
@@ -100,21 +99,21 @@ def test_the_timeline_is_that_of_a_simulation_by_brute_force(fleet, clients, at_
 
 def test_as_many_are_at_work_as_shall_be_and_nobody_twice(fleet):
     run = small(fleet, mode="async", clients=40, per_round=8, buffer=4)
-    standing, records = Standing(run.first_state()), []
-    for number in range(1, 15):
-        standing, record = play(run, standing, number, engine=False)
+    state, records = run.start(), []
+    for _ in range(1, 15):
+        state, record = play(run, state, engine=False)
         assert sum(o.status == "trained" for o in record.clients) == 4
-        assert len(standing.fleet.flights) == 7  # whoever answered last is replaced after the step
+        assert len(state.fleet.sessions) == 7  # whoever answered last is replaced after the step
         records.append(record)
     spans = [
         (o.expected.start_s, o.expected.start_s + o.expected.total_s, o.client) for record in records for o in record.clients
     ]
-    spans += [(f.start_s, f.end_s, f.client) for f in standing.fleet.flights]
-    for moment in np.linspace(0.001, standing.clock_s - 0.001, 400):
+    spans += [(f.expected.start_s, f.end_s, f.client) for f in state.fleet.sessions]
+    for moment in np.linspace(0.001, state.clock_s - 0.001, 400):
         at_work = [client for start_s, end_s, client in spans if start_s <= moment < end_s]
         assert len(at_work) == len(set(at_work)) == 8
-    assert standing.fleet.turns == len(spans)
-    assert sum(record.round_s for record in records) == pytest.approx(standing.clock_s)
+    assert state.fleet.turns == len(spans)
+    assert sum(record.round_s for record in records) == pytest.approx(state.clock_s)
 
 
 def test_a_step_with_nobody_else_to_ask_ends_with_the_updates_that_there_are(fleet):
@@ -140,8 +139,8 @@ def test_nothing_stale_and_everybody_in_the_buffer_is_a_synchronous_round(tmp_pa
     buffered, one = play(small(profile, mode="async", buffer=6, **keys))
     together, other = play(small(profile, **keys))
     start = small(profile, **keys).first_state().tensors
-    for name, tensor in together.state.tensors.items():
-        assert torch.allclose(buffered.state.tensors[name], tensor, rtol=1e-5, atol=1e-6)
+    for name, tensor in together.model.tensors.items():
+        assert torch.allclose(buffered.model.tensors[name], tensor, rtol=1e-5, atol=1e-6)
         assert not torch.allclose(start[name], tensor, rtol=1e-5, atol=1e-6)
     assert {o.client: o.outcome.train_loss for o in one.clients} == {o.client: o.outcome.train_loss for o in other.clients}
     assert {o.staleness for o in one.clients} == {0}
@@ -159,20 +158,23 @@ def test_nothing_stale_and_everybody_in_the_buffer_is_a_synchronous_round(tmp_pa
 def test_methods_that_take_old_updates_train_with_them(fleet, method, keys, tmp_path):
     values = {"mode": "async", "clients": 10, "per_round": 5, "buffer": 3, "tier_assignment": "uniform", **keys}
     run = small(fleet, method=method, model="cnn-digits", partition="index:10", **values)
-    standing, store = Standing(run.first_state()), ClientStore(tmp_path / "kept.sqlite")
+    state, store = run.start(), ClientStore(tmp_path / "kept.sqlite")
     stale = set()
-    for number in range(1, 4):
-        before = standing
-        standing, record = play(run, standing, number, store=store)
+    for _ in range(1, 4):
+        before = state
+        state, record = play(run, state, store=store)
         stale |= {o.staleness for o in record.clients if o.status == "trained"}
-        assert all(bool(torch.isfinite(tensor).all()) for tensor in standing.state.tensors.values())
-        assert any(not torch.equal(before.state.tensors[n], tensor) for n, tensor in standing.state.tensors.items())
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in state.model.tensors.values())
+        assert any(not torch.equal(before.model.tensors[n], tensor) for n, tensor in state.model.tensors.items())
     assert stale >= {0, 1}
-    # A run that goes on from here knows the same sessions and what was sent.
-    restored = fleet_of(run, checkpoint_of(run, standing, store, 3), store)
-    assert restored == standing.fleet
-    assert [f.payload for f in restored.flights] == [f.payload for f in standing.fleet.flights]
-    assert [f.expected for f in restored.flights] == [f.expected for f in standing.fleet.flights]
+    # A run that is resumed here knows the same sessions, and finds what they were sent.
+    state = replace(state, clients=store.commit(3))
+    assert of_file(save(tmp_path, state)).fleet == state.fleet
+    assert state.fleet.sessions
+    names = {blob_of(session, run.method.per_client) for session in state.fleet.sessions}
+    with ClientStore(store.path) as again:
+        again.go_to(3, state.clients)
+        assert all(again.blob(name) == store.blob(name) for name in names)
 
 
 class AddsOne:
@@ -182,21 +184,21 @@ class AddsOne:
         self.run = run
 
     def map(self, jobs):
-        for job in jobs:
+        for number, job in enumerate(jobs):
             shapes = self.run.method.shapes(self.run.architecture, job.tier)
             sent = decode(job.payload, shapes, "the server")
             answer = encode({name: tensor + 1 for name, tensor in sent.items()})
-            yield Outcome(job.client, "trained", steps=1, payload=answer)
+            yield number, Outcome(job.client, "trained", steps=1, payload=answer)
 
 
 def test_an_old_update_moves_the_part_of_the_model_that_was_sent(fleet, tmp_path):
     """Which base networks a client trains is drawn anew every time: an update changes those that were drawn when it was asked."""
     keys = {"method": "splitmix", "tiers": (1.0, 0.25), "tier_assignment": "uniform", "tier_shares": (0.0, 1.0)}
     run = small(fleet, mode="async", clients=6, per_round=3, buffer=1, conditions="ideal", **keys)
-    standing, store, stale = Standing(run.first_state()), ClientStore(tmp_path / "kept.sqlite"), 0
+    state, store, stale = run.start(), ClientStore(tmp_path / "kept.sqlite"), 0
     for number in range(1, 7):
-        before = standing.state
-        standing, record = run.play(run.method, standing, AddsOne(run), store, number)
+        before = state.model
+        state, record = run.round(state, AddsOne(run), store)
         (outcome,) = (o for o in record.clients if o.status == "trained")
         stale += outcome.staleness > 0
         drawn = generator(0, number - outcome.staleness, outcome.client, "submodel")
@@ -204,7 +206,7 @@ def test_an_old_update_moves_the_part_of_the_model_that_was_sent(fleet, tmp_path
         wanted = {name: torch.zeros_like(tensor) for name, tensor in before.tensors.items()}
         for place in sent.places.values():
             wanted[place.target][place.index] = (1 + outcome.staleness) ** -0.5
-        for name, tensor in standing.state.tensors.items():
+        for name, tensor in state.model.tensors.items():
             assert torch.allclose(tensor - before.tensors[name], wanted[name], atol=1e-5)
     assert stale >= 2
 
@@ -231,15 +233,16 @@ def test_the_methods_that_refuse_are_these():
 # It always goes on -------------------------------------------------------------------------------------------------------------
 
 
-def test_where_everybody_diverges_a_step_is_given_up(fleet):
+def test_where_everybody_diverges_a_step_is_given_up(fleet, tmp_path):
     run = small(fleet, mode="async", clients=6, per_round=3, buffer=2, lr=1e30, local_epochs=3)
     start = run.first_state()
-    standing, record = play(run)
-    assert all(torch.equal(tensor, start.tensors[name]) for name, tensor in standing.state.tensors.items())
+    store = ClientStore(tmp_path / "kept.sqlite")
+    state, record = play(run, store=store)
+    assert all(torch.equal(tensor, start.tensors[name]) for name, tensor in state.model.tensors.items())
     assert "trained" not in {o.status for o in record.clients}
-    assert standing.clock_s > 0
-    later, second = play(run, standing, 2)
-    assert later.clock_s > standing.clock_s
+    assert state.clock_s > 0
+    later, second = play(run, state, store=store)
+    assert later.clock_s > state.clock_s
     assert len(second.clients) > 0
 
 
@@ -318,11 +321,11 @@ def test_refused_clients_are_asked_once_a_step(tmp_path):
 def test_batteries_are_drained_by_sessions_that_are_over(tmp_path):
     write_device(tmp_path, "board", battery_wh=0.01)
     run = small(write_fleet(tmp_path, {"board": 1.0}, behaviour={}), mode="async", per_round=3, buffer=3)
-    standing, spent = Standing(run.first_state()), {}
-    for number in range(1, 4):
-        standing, record = play(run, standing, number, engine=False)
+    state, spent = run.start(), {}
+    for _ in range(1, 4):
+        state, record = play(run, state, engine=False)
         for o in record.clients:
             if o.expected.timing:
                 spent[o.client] = spent.get(o.client, 0.0) + o.expected.timing.total_j
-    assert standing.fleet.drained_j == pytest.approx(spent)
-    assert replace(standing.fleet, flights=()).at(86_400.0, day=1).drained_j == {}
+    assert state.fleet.drained_j == pytest.approx(spent)
+    assert replace(state.fleet, sessions=()).at(86_400.0, day=1).drained_j == {}

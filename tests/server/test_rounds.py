@@ -20,15 +20,15 @@ from edgefl.run.prepare import prepare
 from edgefl.run.rounds import without_training
 from edgefl.run.whatif import whatif
 from edgefl.server.client_store import ClientStore
-from edgefl.server.rounds import Round, ask, rehearsed
-from edgefl.server.state import FleetMemory, Standing
+from edgefl.server.schedule import simulated
+from edgefl.server.state import FleetMemory, ServerState
+from edgefl.server.synchronous import Round, ask
 
 
-def play(run, standing=None, number=1, engine=True):
+def play(run, state=None, engine=True, store=None):
     """Return what the server has after a round, and its record."""
     inline = InlineEngine(run.clients) if engine else None
-    standing = standing or Standing(run.first_state())
-    return run.play(run.method, standing, inline, ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite"), number)
+    return run.round(state or run.start(), inline, store or ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite"))
 
 
 def by_status(record):
@@ -72,7 +72,7 @@ def test_a_round_closes_with_the_answer_that_makes_as_many_as_are_wanted():
     asked = tuple(session_of(c, s) for c, s in ((0, 9.0), (1, 3.0), (2, 5.0), (3, 4.0)))
     round_ = Round(1, 0.0, asked, deadline_s=60.0)
     assert [o.client for o in round_.arrivals] == [1, 3, 2, 0]
-    final, closes_s = round_.closed(list(map(rehearsed, round_.arrivals[:2])), 2)
+    final, closes_s = round_.closed(list(map(simulated, round_.arrivals[:2])), 2)
     assert closes_s == pytest.approx(4.0)
     assert [o.status for o in final] == ["late", "trained", "late", "trained"]
     assert [o.expected.timing for o in final] == [o.timing for o in asked]  # who is late works to its end
@@ -90,7 +90,7 @@ def test_equal_answers_arrive_in_the_order_of_clients():
 )  # fmt: skip
 def test_with_fewer_than_are_wanted_it_lasts_to_the_last_end_or_the_deadline(deadline_s, closes_s, statuses):
     round_ = Round(1, 0.0, (session_of(0, 9.0), session_of(1, 3.0), session_of(2, 7.0, "dropped")), deadline_s)
-    final, found_s = round_.closed(list(map(rehearsed, round_.arrivals)), 3)
+    final, found_s = round_.closed(list(map(simulated, round_.arrivals)), 3)
     assert found_s == pytest.approx(closes_s)
     assert [o.status for o in final] == statuses
 
@@ -103,40 +103,40 @@ def test_a_round_of_nobody_takes_no_time():
 
 def test_the_first_answers_are_aggregated_and_the_rest_is_late_and_busy(fleet):
     run = small(fleet, per_round=4)
-    standing, record = play(run)
+    state, record = play(run)
     times = sorted((o.expected.total_s, o.client) for o in record.clients)
     assert len(times) == 6  # 1.5 times as many
     assert by_status(record) == {"trained": sorted(c for _, c in times[:4]), "late": sorted(c for _, c in times[4:])}
     assert (record.round_s, record.clock_s, record.waited_s) == (times[3][0], times[3][0], 0.0)
-    assert standing.clock_s == record.clock_s
-    assert standing.fleet.busy == {client: seconds for seconds, client in times[4:]}
-    assert standing.fleet.drained_j == {o.client: o.expected.timing.total_j for o in record.clients}
+    assert state.clock_s == record.clock_s
+    assert state.fleet.busy == {client: seconds for seconds, client in times[4:]}
+    assert state.fleet.drained_j == {o.client: o.expected.timing.total_j for o in record.clients}
     late = [o for o in record.clients if o.status == "late"]
     assert all(o.expected.macs > 0 and o.expected.upload_bytes > 0 and o.outcome is None for o in late)
     assert all(o.to_json()["train_loss"] is None and not o.to_json()["steps"] for o in late)
-    alone, _ = play(without(run, *standing.fleet.busy))
-    assert all(torch.equal(tensor, standing.state.tensors[name]) for name, tensor in alone.state.tensors.items())
+    alone, _ = play(without(run, *state.fleet.busy))
+    assert all(torch.equal(tensor, state.model.tensors[name]) for name, tensor in alone.model.tensors.items())
 
 
 def test_who_is_late_cannot_be_asked_until_it_is_done(fleet):
     run = small(fleet, clients=6, per_round=4)
-    standing, record = play(run, engine=False)
-    busy = set(standing.fleet.busy)
+    state, record = play(run, engine=False)
+    busy = set(state.fleet.busy)
     assert len(busy) == 2
-    _, second = play(run, standing, 2, engine=False)
+    _, second = play(run, state, engine=False)
     assert {o.client for o in second.clients} == set(range(6)) - busy
     assert second.waited_s == 0.0
     assert {o.expected.start_s for o in second.clients} == {record.clock_s}
     # Five are wanted and four are free: the server waits for the first of the two.
     more = replace(run, config=run.config.model_copy(update={"per_round": 5}))
-    _, third = play(more, standing, 2, engine=False)
-    assert third.waited_s == pytest.approx(min(standing.fleet.busy.values()) - standing.clock_s)
+    _, third = play(more, state, engine=False)
+    assert third.waited_s == pytest.approx(min(state.fleet.busy.values()) - state.clock_s)
     assert third.clock_s == pytest.approx(record.clock_s + third.waited_s + third.round_s)
-    assert standing.fleet.at(max(standing.fleet.busy.values())).busy == {}
+    assert state.fleet.at(max(state.fleet.busy.values())).busy == {}
 
 
 def test_who_answers_after_the_deadline_is_late(fleet):
-    whole = ask(small(fleet, over_selection=1.0, per_round=12).forecast, Standing(None), 12, 1)
+    whole = ask(small(fleet, over_selection=1.0, per_round=12).forecast, ServerState(None), 12)
     middle_s = sorted(o.timing.total_s for o in whole.expected)[6]
     run = small(fleet, over_selection=1.0, per_round=12, deadline_s=middle_s, on_shortfall=("send",))
     _, record = play(run, engine=False)
@@ -153,7 +153,7 @@ def test_a_client_that_runs_out_of_memory_makes_room_and_leaves_no_trace(tmp_pat
     write_device(tmp_path, "tiny", training_bytes=1000, spread_sigma=0.4)
     profile = write_fleet(tmp_path, {"quick": 0.6, "tiny": 0.4}, behaviour={"over_selection": 2})
     run = small(profile, per_round=5, on_shortfall=("send",))
-    standing, record = play(run)
+    state, record = play(run)
     _, dry = play(run, engine=False)
     found = by_status(record)
     assert len(found["out_of_memory"]) > 1
@@ -163,9 +163,9 @@ def test_a_client_that_runs_out_of_memory_makes_room_and_leaves_no_trace(tmp_pat
     clean, same = play(without(run, *found["out_of_memory"]))
     assert by_status(same)["trained"] == found["trained"]
     assert same.round_s == record.round_s
-    assert all(torch.equal(tensor, standing.state.tensors[name]) for name, tensor in clean.state.tensors.items())
+    assert all(torch.equal(tensor, state.model.tensors[name]) for name, tensor in clean.model.tensors.items())
     start = run.first_state()
-    assert any(not torch.equal(tensor, start.tensors[name]) for name, tensor in clean.state.tensors.items())
+    assert any(not torch.equal(tensor, start.tensors[name]) for name, tensor in clean.model.tensors.items())
     planned = {o.client: o.expected for o in dry.clients}
     for record_of in (o for o in record.clients if o.status == "out_of_memory"):
         lost, full = record_of.expected, planned[record_of.client]
@@ -176,7 +176,7 @@ def test_a_client_that_runs_out_of_memory_makes_room_and_leaves_no_trace(tmp_pat
         assert lost.macs == pytest.approx(full.macs / steps, abs=1)
         assert lost.download_bytes == full.download_bytes
         assert record_of.outcome.measured_training_memory_bytes > lost.memory_bytes == 1000
-        assert lost.client not in standing.fleet.busy
+        assert lost.client not in state.fleet.busy
 
 
 @dataclass(frozen=True)
@@ -187,13 +187,13 @@ class Spoiling:
     spoilt: frozenset
 
     def map(self, jobs):
-        for job in jobs:
+        for number, job in enumerate(jobs):
             training = self.clients.task.training
             if job.client in self.spoilt:
                 self.clients.task = replace(self.clients.task, training=replace(training, lr=1e30))
             found = self.clients.run(job)
             self.clients.task = replace(self.clients.task, training=training)
-            yield found
+            yield number, found
 
 
 def test_a_client_that_diverges_makes_room_and_sends_nothing(fleet):
@@ -202,13 +202,13 @@ def test_a_client_that_diverges_makes_room_and_sends_nothing(fleet):
     first, second = sorted((o for o in dry.clients if o.status == "trained"), key=lambda o: o.expected.total_s)[:2]
     spoilt = frozenset({first.client, second.client})
     store = ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite")
-    standing, record = run.play(run.method, Standing(run.first_state()), Spoiling(run.clients, spoilt), store, 1)
+    state, record = run.round(run.start(), Spoiling(run.clients, spoilt), store)
     found = by_status(record)
     assert set(found["diverged"]) == spoilt
     assert len(found["trained"]) == 4
     assert "late" not in found
     clean, _ = play(without(run, *spoilt))
-    assert all(torch.equal(tensor, standing.state.tensors[name]) for name, tensor in clean.state.tensors.items())
+    assert all(torch.equal(tensor, state.model.tensors[name]) for name, tensor in clean.model.tensors.items())
     for lost in (o.expected for o in record.clients if o.status == "diverged"):
         full = next(o.expected for o in dry.clients if o.client == lost.client)
         assert (lost.upload_bytes, lost.timing.upload_s) == (0, 0.0)
@@ -218,21 +218,21 @@ def test_a_client_that_diverges_makes_room_and_sends_nothing(fleet):
 
 def test_a_round_that_everybody_is_lost_in_leaves_the_model_as_it_was(fleet):
     run = small(fleet, lr=1e30)
-    standing, record = play(run)
+    state, record = play(run)
     start = run.first_state()
-    assert all(torch.equal(tensor, start.tensors[name]) for name, tensor in standing.state.tensors.items())
+    assert all(torch.equal(tensor, start.tensors[name]) for name, tensor in state.model.tensors.items())
     assert by_status(record).keys() == {"diverged"}
     assert record.round_s == max(o.expected.total_s for o in record.clients)
-    assert standing.clock_s == record.clock_s > 0
+    assert state.clock_s == record.clock_s > 0
 
 
 def test_an_empty_round_leaves_everything_as_it_was_but_the_clock(fleet):
     run = small(fleet, clients=4, per_round=4)
     away = FleetMemory(busy=dict.fromkeys(range(4), 1e9))
-    standing, record = play(run, Standing(run.first_state(), clock_s=5.0, fleet=away))
+    state, record = play(run, replace(run.start(), clock_s=5.0, fleet=away))
     assert (record.clients, record.round_s) == ((), 0.0)
     assert record.waited_s == 7 * 86_400
-    assert standing.clock_s == record.clock_s == 5.0 + 7 * 86_400
+    assert state.clock_s == record.clock_s == 5.0 + 7 * 86_400
     assert record.to_json()["useful"]["clients"] == 0
 
 
@@ -250,9 +250,9 @@ def test_dry_rounds_are_the_real_ones_but_for_what_training_measures(tmp_path, m
     )
     keys = {"method": "heterofl", "tiers": (1.0, 0.5), "tier_assignment": "uniform", "clients": 16, "per_round": 6, "rounds": 4}
     run = small(profile, **keys, mode=mode, dynamic_devices=True, partition="iid")
-    real, seen = Standing(run.first_state()), set()
+    real, seen, store = run.start(), set(), ClientStore(tmp_path / "clients.sqlite")
     for dry in without_training(run, 4):
-        real, record = play(run, real, dry.round)
+        real, record = play(run, real, store=store)
         bare = [replace(o, outcome=o.outcome and Outcome(o.client, o.outcome.status)) for o in record.clients]
         assert tuple(bare) == dry.clients
         assert (record.round_s, record.clock_s, record.waited_s) == (dry.round_s, dry.clock_s, dry.waited_s)
@@ -262,7 +262,7 @@ def test_dry_rounds_are_the_real_ones_but_for_what_training_measures(tmp_path, m
 
 
 @pytest.mark.parametrize("method", ["fedhm", "fjord", "pufferfish", "prism", "splitmix", "fedpara", "orthdrop", "factorized-fl"])
-def test_every_phase_of_a_method_can_be_rehearsed(method):
+def test_every_phase_of_a_method_can_be_simulated(method):
     run = small("phone", method=method, model="cnn-digits", rounds=5, per_round=3)
     records = list(without_training(run, 5))
     assert [record.round for record in records] == [1, 2, 3, 4, 5]
@@ -274,7 +274,7 @@ def test_every_phase_of_a_method_can_be_rehearsed(method):
 
 def test_sums_of_a_record_are_those_of_its_clients_told_apart_by_use():
     whole = replace(session_of(0, 2.0), macs=10, download_bytes=100, upload_bytes=50)
-    done, smaller = rehearsed(whole), rehearsed(replace(whole, client=4, tier=Tier(0.5), macs=4))
+    done, smaller = simulated(whole), simulated(replace(whole, client=4, tier=Tier(0.5), macs=4))
     late = ClientRecord(replace(session_of(1, 3.0), macs=20, download_bytes=100, upload_bytes=50))
     refused = ClientRecord(replace(session_of(2, 1.0, "refused"), tier=None, timing=None))
     record = RoundRecord(3, (done, late, refused, smaller), 2.0, 7.0, {}, 0.1)

@@ -11,16 +11,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from server_states import server_state
 
 from edgefl import RunConfig
 from edgefl.engine import open_engine
 from edgefl.errors import BudgetError, CheckpointError, StorageError, WireError
-from edgefl.records import Tier
+from edgefl.records import Expected, Shortfall, Tier, Timing
 from edgefl.run.prepare import prepare
-from edgefl.run.trained import resumed
-from edgefl.server.checkpoint import Checkpoint, restore, save
+from edgefl.server.checkpoint import of_file, restore, save, to_bytes
 from edgefl.server.client_store import ClientStore
-from edgefl.server.state import Standing
+from edgefl.server.state import FleetMemory, OpenSession
 from edgefl.util.files import write_bytes
 from edgefl.wire.payload import decode, encode, payload_bytes
 
@@ -30,8 +30,8 @@ SMALL = {"clients": 6, "per_round": 6, "local_epochs": 1, "rounds": 1, "conditio
 def play(run, state, round_=1):
     store = ClientStore(Path(tempfile.mkdtemp()) / "clients.sqlite")
     with open_engine("inline", 1, run.clients) as engine:
-        standing, record = run.play(run.method, Standing(state), engine, store, round_)
-    return standing.state, record
+        after, record = run.round(dataclasses.replace(run.start(), model=state, round=round_ - 1), engine, store)
+    return after.model, record
 
 
 @pytest.fixture(scope="module")
@@ -117,38 +117,58 @@ def test_cut_payloads_are_refused(cut):
 def test_checkpoints_keep_the_last_three_and_restore_the_newest(tmp_path):
     assert restore(tmp_path) is None
     for round_ in range(1, 6):
-        save(tmp_path, Checkpoint(round_, 0.1 * round_, {"w": torch.full((2,), float(round_))}))
+        save(tmp_path, server_state(round_, {"w": torch.full((2,), float(round_))}, clock_s=0.1 * round_))
     assert len(list(tmp_path.iterdir())) == 3
     restored = restore(tmp_path)
     assert restored.warnings == ()
-    assert restored.checkpoint.round == 5
-    assert restored.checkpoint.clock_s == 0.1 * 5
-    assert restored.checkpoint.tensors["w"].tolist() == [5.0, 5.0]
+    assert restored.state.round == 5
+    assert restored.state.clock_s == 0.1 * 5
+    assert restored.state.model.tensors["w"].tolist() == [5.0, 5.0]
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"", lambda b: bytes([b[0] ^ 1]) + b[1:]])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, damage):
-    paths = [save(tmp_path, Checkpoint(r, 0.0, {"w": torch.full((2,), float(r))})) for r in (1, 2)]
+    paths = [save(tmp_path, server_state(r, {"w": torch.full((2,), float(r))})) for r in (1, 2)]
     paths[1].write_bytes(damage(paths[1].read_bytes()))
     restored = restore(tmp_path)
-    assert restored.checkpoint.round == 1
+    assert restored.state.round == 1
     assert "round-000002" in restored.warnings[0]
 
 
 def test_a_checkpoint_carries_all_that_a_run_needs_and_equal_states_make_equal_files(tmp_path):
     tensors, server = {"b": torch.ones(2), "a": torch.zeros(1)}, {"optimizer:m/a": torch.tensor([0.5])}
-    checkpoint = Checkpoint(3, 1.5, tensors, server, {"phase": "lowrank", "tiers": [0.5]}, "ab12")
-    path = save(tmp_path, checkpoint)
-    assert all(checkpoint.to_bytes() == path.read_bytes() for _ in range(20))
-    read = Checkpoint.of_file(path)
-    assert (read.round, read.clock_s, read.options, read.clients) == (3, 1.5, checkpoint.options, checkpoint.clients)
-    assert {name: tensor.tolist() for name, tensor in read.tensors.items()} == {"a": [0.0], "b": [1.0, 1.0]}
-    assert {name: tensor.tolist() for name, tensor in read.server.items()} == {"optimizer:m/a": [0.5]}
+    options, fleet = {"phase": "lowrank", "tiers": [0.5]}, FleetMemory({3: 4.5}, {7: 0.25, 1: 1.0}, 2, (session(5),), 6)
+    state = server_state(3, tensors, memory=server, clock_s=1.5, options=options, clients="ab12", fleet=fleet)
+    path = save(tmp_path, state)
+    assert all(to_bytes(state) == path.read_bytes() for _ in range(20))
+    read = of_file(path)
+    assert (read.round, read.clock_s, read.options, read.clients, read.fleet) == (3, 1.5, options, "ab12", fleet)
+    assert (read.model.architecture, read.model.tiers) == (state.model.architecture, state.model.tiers)
+    assert {name: tensor.tolist() for name, tensor in read.model.tensors.items()} == {"a": [0.0], "b": [1.0, 1.0]}
+    assert {name: tensor.tolist() for name, tensor in read.memory.items()} == {"optimizer:m/a": [0.5]}
+    assert to_bytes(read) == to_bytes(state)
+
+
+def session(client):
+    """Return a session with a value in every field."""
+    refusal = (Shortfall("memory_bytes", 3.0, 2.5, "board", 1.0, 4),)
+    expected = Expected(
+        client, "board", "expected", Tier(0.5), 9, Timing(0.1, 0.2, 0.3, 1.0, 2.0, 0.7), 10, 20, 30, 40, 50.5, 4, 1.25
+    )
+    return OpenSession(4, 2, dataclasses.replace(expected, state="busy", refusal=refusal))
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgefl.server.checkpoint.FORMAT", 1)
+    save(tmp_path, server_state())
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="its format is 1, expected 2"):
+        restore(tmp_path)
 
 
 def test_a_checkpoint_of_another_model_is_refused(run):
     with pytest.raises(CheckpointError, match="here: its tensors are of another model"):
-        resumed(run, Checkpoint(1, 0.0, {"w": torch.zeros(3)}), "here")
+        run.resumed(dataclasses.replace(run.start(), model=run.first_state().replace({"w": torch.zeros(3)})), "here")
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):

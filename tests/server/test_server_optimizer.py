@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from edgefl.client.objectives.none import PLAIN
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
-from edgefl.server.control_variates import Control
-from edgefl.server.exchange import Outbox, Rules
+from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.optimizer import optimizer_named
+from edgefl.server.state import ServerState
 
 ROUNDS = [np.array([0.5, -1.0, 0.0]), np.array([-2.0, 0.25, 1.0]), np.array([0.1, 0.1, -0.3])]
 
@@ -60,9 +59,9 @@ def test_the_memory_of_single_clients_is_no_weight():
         def aggregate(self, state, updates):
             return state.replace({"w": torch.ones(2)}, clients=remembered)
 
-    rules = Rules(0, optimizer=optimizer_named("adam"))
-    outbox = Outbox(Remembering(MethodConfig()), before, rules, Control(PLAIN, {}, 5), 1)
-    after, memory = outbox.aggregated(iter([Update(3, tier, {}, {}, 1)]), {})
-    assert after.clients is remembered
-    assert memory.keys() == {"optimizer:m/w", "optimizer:v/w"}
-    assert not torch.equal(after.tensors["w"], torch.ones(2))
+    rules = ExchangeRules(0, optimizer=optimizer_named("adam"))
+    exchange = Exchange(Remembering(MethodConfig()), ServerState(before), rules, 5)
+    after = exchange.aggregated(iter([Update(3, tier, {}, {}, 1)]))
+    assert after.model.clients is remembered
+    assert after.memory.keys() == {"optimizer:m/w", "optimizer:v/w"}
+    assert not torch.equal(after.model.tensors["w"], torch.ones(2))

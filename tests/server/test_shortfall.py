@@ -245,7 +245,7 @@ def trained(run, client, micro_batch=None, tier=BIG, memory_bytes=None):
     state = run.first_state()
     submodel = run.method.submodel(state, tier, generator(0, 1, "submodel"), client)
     job = Job(1, client, run.method, tier, encode(submodel.tensors), None, memory_bytes, micro_batch)
-    (found,) = InlineEngine(run.clients).map([job])
+    ((_, found),) = InlineEngine(run.clients).map([job])
     sent = decode(found.payload, run.method.upload_shapes(run.architecture, tier), "it") if found.payload else {}
     return found, sent
 

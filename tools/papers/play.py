@@ -33,10 +33,10 @@ def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
         run = prepare(RunConfig.of({"conditions": "ideal", **settings}))
         store = ClientStore(Path(folder) / "clients.sqlite")
         records: list[RoundRecord] = []
-        for phase, standing, record in train(run, store):
+        for phase, after, record in train(run, store):
             _check(record)
             records.append(record)
-            run, state = phase, standing.state
+            run, state = phase, after
         trained = Trained(run, state, store)
         accuracy = dict(records[-1].accuracy)
         return {
@@ -61,7 +61,7 @@ def _local(trained: Trained, accuracy: Mapping[str, float]) -> float:
     run = trained.run
     if of_clients(run):
         return accuracy["global"]
-    module = trained.module(run.method.global_tier(trained.state))
+    module = trained.module(run.method.global_tier(trained.state.model))
     tests = map(run.clients.shards.test, range(run.config.clients))
     shares = [evaluate.accuracy(module, test, evaluate.BATCH_SIZE) for test in tests]
     return sum(shares) / len(shares)

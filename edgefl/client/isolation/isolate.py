@@ -13,7 +13,9 @@ its limit may end one way here and the other on another computer.
 from __future__ import annotations
 
 import gc
-import multiprocessing
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -22,9 +24,11 @@ from typing import Any
 
 import psutil
 import torch
+from pydantic import TypeAdapter
+from pydantic_core import to_json
 from torch import Tensor, nn
 
-from edgefl.client.client import Clients
+from edgefl.client.client import Clients, Loop
 from edgefl.client.isolation.forked import Ended, OverLimitError, Watch, in_child, is_shortage
 from edgefl.client.isolation.limits import (
     MIB,
@@ -42,8 +46,9 @@ from edgefl.client.isolation.limits import (
 )
 from edgefl.client.job import Job
 from edgefl.client.loop import Trained, train
+from edgefl.client.messages import read_outcomes, write_outcomes
 from edgefl.client.training import Training
-from edgefl.cost.memory import LivenessMeter, bytes_of, held_by
+from edgefl.cost.memory import LivenessMeter, StepMemory, bytes_of, held_by
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.records import Batch, Outcome
 from edgefl.rng import generator, torch_seeded
@@ -52,6 +57,10 @@ from edgefl.rng import generator, torch_seeded
 _RESERVED_BYTES = 4 * MIB
 _TRIES = 3
 _METERING_S = 60.0
+_FLOOR = (
+    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from edgefl.client.isolation.isolate import measure_floor; sys.stdout.write(str(measure_floor()))"
+)
 _TINY = Training(epochs=1, batch_size=8, lr=0.01, momentum=0.9, weight_decay=1e-4, micro_batch=4)
 
 
@@ -83,18 +92,18 @@ class Isolated:
 
         A process that ends in another way has ``crashed``. What the client raises is raised here.
         """
-        self._metered(job)
+        self._meter(job)
         cgroup = _cgroup(self._guard)
         try:
-            work = partial(_play, self._clients, job, self._guard, cgroup, self.baseline)
+            work = partial(_run, self._clients, job, self._guard, cgroup, self.baseline)
             ended = in_child(work, self._clients.task.cpu_limit_s, self._inherited)
             return _outcome(job, ended, cgroup is not None and cgroup.killed())
         finally:
             if cgroup is not None:
                 cgroup.remove()
 
-    def _metered(self, job: Job) -> None:
-        """See to it that what a step of the job's kind holds is known: metered in a process of its own, which takes its memory along.
+    def _meter(self, job: Job) -> None:
+        """Meter a step of the job's kind, unless that is known, in a process of its own, which takes its memory along.
 
         A client's own process would have that memory at hand, freed and not given back, when its limit begins.
         """
@@ -103,9 +112,10 @@ class Isolated:
         memory = self._clients.parts(job.method, job.tier).memory
         if (kind := self._clients.kind(job)) in memory:
             return
-        ended = in_child(lambda watch: self._clients.meter(job), self._clients.task.cpu_limit_s + _METERING_S, self._inherited)
-        if ended.how == "done":  # else the client's process fails in the same way, and tells
-            memory[kind] = ended.result
+        limit_s = self._clients.task.cpu_limit_s + _METERING_S
+        ended = in_child(lambda watch: to_json(self._clients.meter(job)), limit_s, self._inherited)
+        if ended.how == "done":  # otherwise the client's process fails in the same way, and says why
+            memory[kind] = TypeAdapter(StepMemory).validate_json(ended.result)
 
 
 def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
@@ -120,11 +130,11 @@ def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
     gc.freeze()  # a collection in a child would write to, and so copy, every page of objects that it inherited
     guard = guard or Guard(cgroups=cgroup_folder())
     for _ in range(_TRIES):
-        ended = in_child(lambda watch: (data_limit_holds(), _measured_baseline()))
+        ended = in_child(lambda watch: to_json((data_limit_holds(), _measured_baseline())))
         if ended.how == "done":
-            break
-    holds, baseline = _answer(ended)
-    return replace(guard, data_limit=guard.data_limit and holds), baseline
+            holds, baseline = TypeAdapter(tuple[bool, Baseline]).validate_json(ended.result)
+            return replace(guard, data_limit=guard.data_limit and holds), baseline
+    raise ended.error or ChildProcessError(f"the process that measures this system's own needs of memory has ended ({ended.how})")
 
 
 def check_platform() -> None:
@@ -156,31 +166,25 @@ def check_limit(what: str, memory_bytes: float) -> None:
 @cache
 def floor_bytes() -> int:
     """Return the least limit, in whole MiB, that a tiny training step stays within: measured here once, in a process of its own."""
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    with receiver:
-        process = multiprocessing.get_context("spawn").Process(target=_send_floor, args=(sender,), daemon=True)
-        process.start()
-        sender.close()
-        try:
-            floor: int = receiver.recv()
-        except EOFError:
-            raise EdgeflError(
-                "the process that measures the least memory that can be held to died; run again; "
-                "a script must call edgefl under if __name__ == '__main__'"
-            ) from None
-        finally:
-            process.join()
-            process.close()
-    return floor
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _FLOOR, json.dumps(list(map(str, sys.path)))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode:
+        raise EdgeflError("the process that measures the least memory limit died; run again, or use meter")
+    return int(done.stdout)
 
 
-def _send_floor(sender: Connection) -> None:
+def measure_floor() -> int:
+    """Return :func:`floor_bytes`, measured in this process: it must be fresh, and is of no use for anything else afterwards."""
     torch.set_num_threads(1)
     guard, baseline = prepared()
     limit_bytes = MIB
     while not _passes(guard, baseline, limit_bytes):
         limit_bytes += MIB
-    sender.send(limit_bytes)
+    return limit_bytes
 
 
 def _passes(guard: Guard, baseline: Baseline, limit_bytes: int) -> bool:
@@ -196,33 +200,28 @@ def _cgroup(guard: Guard) -> Cgroup | None:
     return None if guard.cgroups is None else Cgroup.make(guard.cgroups)
 
 
-def _answer(ended: Ended) -> Any:
-    if ended.how == "done":
-        return ended.result
-    if isinstance(ended.result, BaseException):
-        raise ended.result
-    raise ChildProcessError(f"the process that was to measure this system's own needs of memory is gone ({ended.how})")
-
-
 def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:
     if ended.how == "done":
-        outcome: Outcome = ended.result
-        return outcome
+        return read_outcomes(ended.result)[0]
     if ended.how == "error":
-        raise ended.result
+        raise ended.error or EdgeflError("a client's process failed without a reason")
     if killed or ended.how == "out_of_memory":
         return Outcome(job.client, "out_of_memory", 1, host_memory_bytes=ended.peak_bytes)
     return Outcome(job.client, ended.how)
 
 
-def _play(clients: Clients, job: Job, guard: Guard, cgroup: Cgroup | None, baseline: Baseline, watch: Watch) -> Outcome:
-    """Play a client in this process, a forked one, which is held to its memory while it trains."""
-    limit_bytes = job.memory_bytes
-    if limit_bytes is None:
-        return clients.run(job)
-    if job.graphs is not None:  # onnxruntime's own allocator holds it: to the byte, where pages of a process are not
-        return clients.run(job, lambda loop: partial(loop, capped=True))
-    return clients.run(job, lambda loop: partial(_held_training, guard, cgroup, baseline, int(limit_bytes), watch, loop))
+def _run(clients: Clients, job: Job, guard: Guard, cgroup: Cgroup | None, baseline: Baseline, watch: Watch) -> bytes:
+    """Run a client's job in this process, a forked one, which is limited to its memory while it trains; return its outcome."""
+    within: Callable[[Loop], Loop] | None = None
+    if job.memory_bytes is not None and job.graphs is not None:  # onnxruntime's own allocator is limited, to the byte
+        within = _capped
+    elif job.memory_bytes is not None:
+        within = partial(partial, _held_training, guard, cgroup, baseline, int(job.memory_bytes), watch)
+    return write_outcomes([clients.run(job, within)])
+
+
+def _capped(loop: Loop) -> Loop:
+    return partial(loop, capped=True)
 
 
 def _held_training(
@@ -263,10 +262,11 @@ def _held_training(
     return trained
 
 
-def _tiny(guard: Guard, cgroup: Cgroup | None, baseline: Baseline, memory_bytes: int, watch: Watch) -> None:
+def _tiny(guard: Guard, cgroup: Cgroup | None, baseline: Baseline, memory_bytes: int, watch: Watch) -> bytes:
     with torch_seeded(generator(0, "probe")):
         module, rest = _tiny_step()
         _held_training(guard, cgroup, baseline, memory_bytes, watch, train, module, *rest)
+    return b""
 
 
 def _measured_baseline() -> Baseline:

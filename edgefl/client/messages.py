@@ -1,0 +1,266 @@
+"""How tasks, jobs, outcomes and errors travel from one process to another, as :mod:`edgefl.wire.message` writes them.
+
+A method travels as its name in the registry (or ``module:class``, if the user defines it) and its options, a tier as its ratio, training
+graphs as blobs. A job is a row of its numbers and of references to its bytes. A reference is a blob's hash in a message on its own. Between
+processes that share memory it may be a length: such bytes lie in the order of their jobs, and nobody hashes them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from edgefl import errors
+from edgefl.client.job import Job, Task
+from edgefl.client.objective import objective_named
+from edgefl.errors import ConfigError, EdgeflError, WireError
+from edgefl.methods.base import Method, create
+from edgefl.records import Ending, Outcome, Tier
+from edgefl.registry import methods
+from edgefl.wire.message import Blob, read_header, read_message, write_header, write_message
+
+if TYPE_CHECKING:
+    from edgefl.onnxgrad.stepper import StepGraphs
+
+Reference = str | int | None
+"""Bytes of a job or an outcome: a blob's hash, a length, or None where there are none."""
+Fetch = Callable[[str], bytes]
+"""Returns the blob of a hash."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What jobs of one tier and one phase of a method have in common.
+
+    Attributes:
+        method, tier, graphs: as a :class:`Job` has them.
+    """
+
+    method: Method
+    tier: Tier
+    graphs: StepGraphs | None = None
+
+
+@dataclass(frozen=True)
+class WrittenSetup:
+    """A setup as it travels.
+
+    Attributes:
+        header: its JSON, whose hash stands for the setup.
+        graphs: the blobs that the header refers to.
+    """
+
+    header: Blob
+    graphs: tuple[Blob, ...]
+
+    @classmethod
+    def of(cls, setup: Setup) -> WrittenSetup:
+        """Write ``setup``."""
+        graphs, blobs = setup.graphs, list[Blob]()
+
+        def kept(content: bytes) -> str:
+            blobs.append(Blob(content))
+            return blobs[-1].digest
+
+        written = None if graphs is None else {
+            "steps": list(map(kept, graphs.steps)),
+            "roles": dict(graphs.roles),
+            "passes": list(map(kept, graphs.passes)),
+            "update": kept(graphs.update),
+        }  # fmt: skip
+        kind, options = type(setup.method), setup.method.config.model_dump(mode="json")
+        fields = {"method": name_of(kind), "options": options, "tier": setup.tier.ratio, "graphs": written}
+        return cls(Blob(write_header("setup", fields)), tuple(blobs))
+
+
+class Setups:
+    """The setups of jobs as they travel. A method's object is written and hashed once for each tier, however many jobs have it."""
+
+    def __init__(self) -> None:
+        self._last: dict[Tier, tuple[Setup, WrittenSetup]] = {}
+
+    def of(self, job: Job) -> WrittenSetup:
+        """Return the setup of ``job``."""
+        last = self._last.get(job.tier)
+        if last is None or last[0].method is not job.method or last[0].graphs is not job.graphs:
+            setup = Setup(job.method, job.tier, job.graphs)
+            last = self._last[job.tier] = setup, WrittenSetup.of(setup)
+        return last[1]
+
+
+def read_setup(header: bytes, graph: Fetch) -> Setup:
+    """Return the setup of ``header``; ``graph`` returns the blobs that it refers to.
+
+    Raises:
+        WireError: the header is damaged, or its method cannot be found here.
+    """
+    fields, _ = read_header(header, "setup")
+    try:
+        name, written = fields["method"], fields["graphs"]
+        if ":" in name:
+            kind = defined(name, Method)
+            method = kind(kind.config_class.model_validate(fields["options"]))
+        else:
+            method = create(name, fields["options"])
+        return Setup(method, Tier(fields["tier"]), None if written is None else _graphs(written, graph))
+    except (KeyError, TypeError, AttributeError, ValidationError, ConfigError) as error:
+        raise WireError(f"a setup cannot be read: {error}") from None
+
+
+def _graphs(written: Mapping[str, Any], graph: Fetch) -> StepGraphs:
+    from edgefl.onnxgrad.stepper import StepGraphs  # workers that train in torch do without onnxruntime
+
+    steps, passes = (tuple(map(graph, written[key])) for key in ("steps", "passes"))
+    return StepGraphs(steps, written["roles"], passes, graph(written["update"]))
+
+
+def name_of(kind: type) -> str:
+    """Return the name of a method's class: the registry's if the class is one of edgefl's, else ``module:class``."""
+    return methods.name_of(kind) if kind.__module__.startswith("edgefl.") else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def defined(name: str, base: type) -> Any:
+    """Return the subclass of ``base`` that is called ``module:class``.
+
+    Raises:
+        WireError: there is none here.
+    """
+    module, _, path = name.partition(":")
+    try:
+        found = attrgetter(path)(importlib.import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise WireError(
+            f"{name} cannot be found in another process ({error}): define it at the top of a module or script"
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise WireError(f"{name} is no subclass of {base.__name__}")
+    return found
+
+
+def task_fields(task: Task) -> dict[str, Any]:
+    """Return the JSON form of a run's task."""
+    return {**vars(task), "objective": (task.objective.name, task.objective.strength)}
+
+
+def task_of(fields: Mapping[str, Any]) -> Task:
+    """Return the task of its JSON form.
+
+    Raises:
+        WireError: a field is missing, unknown or of another type.
+    """
+    try:
+        return TypeAdapter(Task).validate_python({**fields, "objective": objective_named(*fields["objective"])})
+    except (KeyError, TypeError, ValidationError) as error:
+        raise WireError(f"a task cannot be read: {error}") from None
+
+
+def job_row(job: Job, setup: str, payload: Reference, kept: Reference) -> tuple[Any, ...]:
+    """Return the JSON form of a job."""
+    return setup, payload, kept, job.round, job.client, job.memory_bytes, job.micro_batch
+
+
+def job_of(row: Sequence[Any], setup: Setup, payload: bytes, kept: bytes | None) -> Job:
+    """Return the job of its JSON form and its bytes."""
+    round_, client, memory_bytes, micro_batch = row[3:]
+    return Job(round_, client, setup.method, setup.tier, payload, kept, memory_bytes, micro_batch, setup.graphs)
+
+
+def outcome_row(outcome: Outcome, payload: Reference, kept: Reference) -> tuple[Any, ...]:
+    """Return the JSON form of an outcome."""
+    return payload, kept, *(getattr(outcome, name) for name in _OUTCOME)
+
+
+def outcome_of(row: Sequence[Any], payload: bytes, kept: bytes) -> Outcome:
+    """Return the outcome of its JSON form and its bytes.
+
+    Raises:
+        WireError: it has another number of fields, or an unknown status.
+    """
+    if len(row) != len(_OUTCOME) + 2 or row[3] not in _ENDINGS:
+        raise WireError(f"an outcome cannot be read: {row!r}")
+    client, status, steps, loss, activation_bytes, memory_bytes, host_bytes = row[2:]
+    return Outcome(client, status, steps, loss, activation_bytes, memory_bytes, host_bytes, payload, kept)
+
+
+_OUTCOME = (
+    "client", "status", "steps", "train_loss", "measured_peak_activation_bytes", "measured_training_memory_bytes", "host_memory_bytes",
+)  # fmt: skip
+_ENDINGS = get_args(Ending)
+
+
+def write_jobs(jobs: Iterable[Job], setups: Setups) -> bytes:
+    """Return a message with all that ``jobs`` need; a payload or setup that several have is in it once."""
+    rows, blobs = [], list[Blob]()
+    for job in jobs:
+        setup, payload = setups.of(job), Blob.of(job.payload)
+        kept = None if job.kept is None else Blob.of(job.kept)
+        blobs += [setup.header, *setup.graphs, payload, *(() if kept is None else (kept,))]
+        rows.append(job_row(job, setup.header.digest, payload.digest, None if kept is None else kept.digest))
+    return write_message("jobs", {"jobs": rows}, blobs)
+
+
+def read_jobs(content: bytes) -> list[Job]:
+    """Return the jobs of a message.
+
+    Raises:
+        WireError: it is damaged, cut short, or of another version.
+    """
+    fields, blobs = read_message(content, "jobs")
+    try:
+        rows = fields["jobs"]
+        setups = {row[0]: read_setup(blobs[row[0]], blobs.__getitem__) for row in {row[0]: row for row in rows}.values()}
+        return [job_of(row, setups[row[0]], blobs[row[1]], None if row[2] is None else blobs[row[2]]) for row in rows]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise WireError(f"jobs cannot be read: {error!r}") from None
+
+
+def write_outcomes(outcomes: Iterable[Outcome]) -> bytes:
+    """Return a message with ``outcomes`` and their bytes."""
+    found = [(outcome, Blob.of(outcome.payload), Blob.of(outcome.kept)) for outcome in outcomes]
+    rows = [outcome_row(outcome, payload.digest, kept.digest) for outcome, payload, kept in found]
+    return write_message("outcomes", {"outcomes": rows}, (blob for _, *both in found for blob in both))
+
+
+def read_outcomes(content: bytes) -> list[Outcome]:
+    """Return the outcomes of a message.
+
+    Raises:
+        WireError: it is damaged, cut short, or of another version.
+    """
+    fields, blobs = read_message(content, "outcomes")
+    try:
+        return [outcome_of(row, blobs[row[0]], blobs[row[1]]) for row in fields["outcomes"]]
+    except (KeyError, IndexError, TypeError) as error:
+        raise WireError(f"outcomes cannot be read: {error!r}") from None
+
+
+def error_fields(error: BaseException) -> dict[str, str]:
+    """Return the JSON form of an error: its class in :mod:`edgefl.errors`, its text, and where it was raised.
+
+    >>> error_fields(errors.DataError("no such file"))["error"]
+    'DataError'
+    """
+    where = "\n".join(getattr(error, "__notes__", ())) or "".join(traceback.format_exception(error))
+    kind = next((c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c), "")
+    text = str(error) if kind else f"{type(error).__name__}: {error}"
+    return {"error": kind or EdgeflError.__name__, "text": text, "where": where}
+
+
+def error_of(fields: Mapping[str, str]) -> EdgeflError:
+    """Return the error of its JSON form, with a note that says where it was raised.
+
+    >>> error_of(error_fields(errors.UnknownNameError("method", "fedhn", ["fedhm"])))
+    UnknownNameError("unknown method 'fedhn'; did you mean 'fedhm'? Known: fedhm")
+    """
+    kind = getattr(errors, fields["error"], None)
+    if not (isinstance(kind, type) and issubclass(kind, EdgeflError)):
+        kind = EdgeflError
+    error: EdgeflError = kind.__new__(kind, fields["text"])  # some classes make their text from other arguments
+    error.add_note(fields["where"])
+    return error

@@ -1,0 +1,277 @@
+"""Messages between the server's process and a worker, by way of memory that both see.
+
+The bytes lie in the shared memory, and a small JSON header says where. What many jobs share is written once for all workers and read once
+by each: payloads, and setups (method, tier and graphs). Both are addressed by their hashes. Bytes that only one job has lie in its request,
+in the order of the jobs, and are not hashed.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgefl.client.job import Job
+from edgefl.client.messages import Setup, Setups, job_of, job_row, outcome_of, outcome_row, read_setup
+from edgefl.engine.shared_memory import Region, SharedArena, SharedFile
+from edgefl.errors import WireError
+from edgefl.records import Outcome
+from edgefl.timing.spans import Span
+from edgefl.wire.message import Blob, checked, read_header, write_header
+
+LASTING = 8
+"""So many payloads, and setups, stay in the shared memory when no job on its way needs them."""
+
+Place = tuple[int, int]
+"""Where a blob lies in the shared memory: its first byte and its length."""
+Frame = tuple[int, int, int, int]
+"""Where a request lies: the start and the size of its region, and from there the place and the length of its header."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker returns for a request.
+
+    Attributes:
+        outcomes: a row for each job; its references are lengths.
+        had_room: whether the outcomes' bytes lie in the request's region; otherwise they follow the answer, one by one.
+        spans: what the worker recorded since its last answer.
+        seconds: how long the request took.
+    """
+
+    outcomes: Sequence[Sequence[Any]]
+    had_room: bool
+    spans: Sequence[Span]
+    seconds: float
+
+    def to_bytes(self) -> bytes:
+        """Return the message."""
+        spans = [(s.name, s.start_s, s.duration_s, 0, s.detail, s.thread) for s in self.spans]
+        fields = {"outcomes": self.outcomes, "had_room": self.had_room, "spans": spans, "seconds": self.seconds}
+        return write_header("outcomes", fields)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Answer:
+        """Return the answer of a message's fields."""
+        return cls(fields["outcomes"], fields["had_room"], [Span(*span) for span in fields["spans"]], fields["seconds"])
+
+
+@dataclass(eq=False)
+class _Shared:
+    """Blobs in the arena that belong together.
+
+    Attributes:
+        digest: the hash of the first of them, which stands for all.
+        regions: where each lies.
+        places: hash → place of each.
+        jobs: how many jobs on their way need it.
+        room_bytes: of a setup, the most bytes that an outcome had.
+    """
+
+    digest: str
+    regions: tuple[Region, ...]
+    places: Mapping[str, Place]
+    jobs: int = 0
+    room_bytes: int = 0
+
+
+@dataclass(eq=False)
+class Reader:
+    """A worker as a reader of the arena.
+
+    Attributes:
+        has: the hashes of what it has read.
+        forgets: the hashes that it is to forget with its next request.
+    """
+
+    has: set[str] = field(default_factory=set)
+    forgets: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Jobs on their way to a worker.
+
+    Attributes:
+        frame: where the request lies.
+        region: the same; the answer is written over it.
+        setups: of each job.
+        payloads: of the jobs whose payload is shared.
+    """
+
+    frame: Frame
+    region: Region
+    setups: tuple[_Shared, ...]
+    payloads: tuple[_Shared, ...]
+
+
+class ServerMailbox:
+    """The server's end: writes requests, reads answers, and owns the arena.
+
+    Attributes:
+        arena: the shared memory.
+        readers: the workers that there are.
+    """
+
+    def __init__(self) -> None:
+        self.arena = SharedArena()
+        self.readers: list[Reader] = []
+        self._written = Setups()
+        self._setups: OrderedDict[str, _Shared] = OrderedDict()  # the longest unused first
+        self._payloads: OrderedDict[str, _Shared] = OrderedDict()
+
+    def write_request(self, jobs: Sequence[Job], reader: Reader) -> Request:
+        """Write ``jobs`` for a worker to the arena."""
+        setups, payloads, rows, own, room = [], [], [], list[bytes](), 0
+        for job in jobs:
+            written = self._written.of(job)
+            setup = self._shared(self._setups, written.header, written.graphs)
+            setups.append(setup)
+            kept = job.kept or b""
+            if job.method.per_client:  # no other job has this payload
+                own.append(job.payload)
+                payload: str | int = len(job.payload)
+            else:
+                blob = Blob.of(job.payload)
+                payloads.append(self._shared(self._payloads, blob))
+                payload = blob.digest
+            own.append(kept)
+            rows.append(job_row(job, setup.digest, payload, None if job.kept is None else len(kept)))
+            room += setup.room_bytes or len(job.payload) + len(kept)
+        header = write_header(
+            "jobs",
+            {
+                "forget": reader.forgets,
+                "setups": {setup.digest: setup.places for setup in setups},
+                "payloads": {shared.digest: shared.places[shared.digest] for shared in payloads},
+                "jobs": rows,
+            },
+        )
+        own_bytes = sum(map(len, own))
+        region = self.arena.allocate(max(own_bytes + len(header), room))
+        start = region.start
+        for part in (*own, header):
+            self.arena.write(start, part)
+            start += len(part)
+        reader.has.update(shared.digest for shared in (*setups, *payloads))
+        reader.forgets = []
+        return Request((region.start, region.size, own_bytes, len(header)), region, tuple(setups), tuple(payloads))
+
+    def read_answer(self, request: Request, answer: Answer, receive: Callable[[], bytes]) -> list[Outcome]:
+        """Return the outcomes of an answer; ``receive`` returns the bytes that had no room, one part at a time."""
+        outcomes, start = [], request.region.start
+        for row, setup in zip(answer.outcomes, request.setups, strict=True):
+            parts = []
+            for length in row[:2]:
+                parts.append(b"" if not length else self.arena.read(start, length) if answer.had_room else receive())
+                start += length
+            setup.room_bytes = max(setup.room_bytes, sum(row[:2]))
+            outcomes.append(outcome_of(row, *parts))
+        return outcomes
+
+    def release(self, request: Request) -> None:
+        """Free what a request had: it was answered, or its worker is gone."""
+        self.arena.free(request.region)
+        for shared in (*request.setups, *request.payloads):
+            shared.jobs -= 1
+        self._trim(self._setups, LASTING)
+        self._trim(self._payloads, LASTING)
+
+    def forget_payloads(self) -> None:
+        """Free the payloads that no job on its way needs: the jobs have ended."""
+        self._trim(self._payloads, 0)
+
+    def write(self, content: bytes) -> Region:
+        """Write ``content`` to a region of its own."""
+        region = self.arena.allocate(len(content))
+        self.arena.write(region.start, content)
+        return region
+
+    def _shared(self, table: OrderedDict[str, _Shared], first: Blob, rest: Sequence[Blob] = ()) -> _Shared:
+        if (shared := table.get(first.digest)) is None:
+            blobs = {blob.digest: blob for blob in (first, *rest)}
+            regions = {digest: self.write(blob) for digest, blob in blobs.items()}
+            places = {digest: (regions[digest].start, len(blob)) for digest, blob in blobs.items()}
+            shared = table[first.digest] = _Shared(first.digest, tuple(regions.values()), places)
+        table.move_to_end(first.digest)
+        shared.jobs += 1
+        return shared
+
+    def _trim(self, table: OrderedDict[str, _Shared], most: int) -> None:
+        idle = [digest for digest, shared in table.items() if not shared.jobs]
+        for digest in idle[: max(0, len(idle) - most)]:
+            for region in table.pop(digest).regions:
+                self.arena.free(region)
+            for reader in self.readers:
+                if digest in reader.has:
+                    reader.has.remove(digest)
+                    reader.forgets.append(digest)
+
+
+class WorkerMailbox:
+    """A worker's end: reads requests and writes answers. Jobs with the same payload or setup get the same object.
+
+    Args:
+        memory: the server's arena, as this process sees it.
+        prepare: called with the header of each setup before it is read.
+    """
+
+    def __init__(self, memory: SharedFile, prepare: Callable[[bytes], None] = lambda header: None) -> None:
+        self._memory, self._prepare = memory, prepare
+        self._setups: dict[str, Setup] = {}
+        self._payloads: dict[str, Blob] = {}
+
+    def read_request(self, frame: Frame) -> list[Job]:
+        """Return the jobs of a request.
+
+        Raises:
+            WireError: its header or a blob is damaged, or of another version.
+        """
+        start, _, at, length = frame
+        fields, _ = read_header(self._memory.read(start + at, length), "jobs")
+        for digest in fields["forget"]:
+            self._setups.pop(digest, None)
+            self._payloads.pop(digest, None)
+        for digest, places in fields["setups"].items():
+            if digest not in self._setups:
+                self._setups[digest] = self._setup(digest, places)
+        for digest, place in fields["payloads"].items():
+            if digest not in self._payloads:
+                self._payloads[digest] = checked(self._memory.read(*place), digest)
+        jobs = []
+        for row in fields["jobs"]:
+            setup, payload, kept_bytes, *_ = row
+            content: bytes
+            if isinstance(payload, str):
+                content = self._payloads[payload]
+            else:
+                content = self._memory.read(start, payload)
+                start += payload
+            kept = None if kept_bytes is None else self._memory.read(start, kept_bytes)
+            start += kept_bytes or 0
+            jobs.append(job_of(row, self._setups[setup], content, kept))
+        return jobs
+
+    def write_answer(
+        self, frame: Frame, outcomes: Sequence[Outcome], spans: Sequence[Span], seconds: float
+    ) -> tuple[Answer, list[bytes]]:
+        """Write the bytes of ``outcomes`` to the request's region; return the answer, and the bytes that have no room there."""
+        start, size, _, _ = frame
+        rows = [outcome_row(outcome, len(outcome.payload), len(outcome.kept)) for outcome in outcomes]
+        parts = [part for outcome in outcomes for part in (outcome.payload, outcome.kept) if part]
+        had_room = sum(map(len, parts)) <= size
+        for part in parts if had_room else ():
+            self._memory.write(start, part)
+            start += len(part)
+        return Answer(rows, had_room, spans, seconds), [] if had_room else parts
+
+    def _setup(self, digest: str, places: Mapping[str, Place]) -> Setup:
+        def blob(digest: str) -> Blob:
+            if digest not in places:
+                raise WireError(f"a setup refers to a blob that its request lacks: {digest[:16]}…")
+            return checked(self._memory.read(*places[digest]), digest)
+
+        header = blob(digest)
+        self._prepare(header)
+        return read_setup(header, blob)

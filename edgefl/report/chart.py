@@ -1,0 +1,209 @@
+"""How charts are written down: Vega-Lite specifications over rows, in the colours and patterns of the page.
+
+A chart is layers; a layer is rows, a mark, and which field of a row each channel shows. The page draws SVG. A colour is therefore a CSS
+variable, ``var(--tier-0)``, which follows the reader's colour scheme. A pattern is the address of one of :data:`PATTERNS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from edgefl.report.statuses import STATUSES, look
+from edgefl.report.words import tier_label
+from edgefl.util.units import human_percent
+
+Json = Mapping[str, Any]
+Spec = dict[str, Any]
+
+COLOURS = 6
+MARKED_POINTS = 60
+"""A line of at most so many points has a marker at each."""
+_SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
+_DASHES = ([1, 0], [6, 4], [2, 3], [8, 3, 2, 3])
+_AFTER_BAR = "slice(datum.label, 1 + indexof(datum.label, '|'))"
+_STROKES = {
+    "/": "M0 6L6 0M-1 1L1 -1M5 7L7 5",
+    "\\": "M0 0L6 6M-1 5L1 7M5 -1L7 1",
+    "x": "M0 6L6 0M0 0L6 6",
+    "-": "M0 3H6",
+    "|": "M3 0V6",
+    "+": "M0 3H6M3 0V6",
+    ".": "M2 3H4",
+}
+
+
+class Pattern(NamedTuple):
+    """An SVG pattern of 6 by 6 pixels: its id, what is behind its strokes, their colour and their path."""
+
+    id: str
+    background: str
+    colour: str
+    path: str
+
+
+def _patterns() -> list[Pattern]:
+    patterns = [Pattern("waiting", "var(--part-3)", "var(--ink)", _STROKES["/"])]
+    patterns.append(Pattern("untrained", "none", "var(--card)", _STROKES["/"]))
+    for status in ("unknown", *STATUSES):
+        if strokes := _STROKES.get(look(status).pattern):
+            patterns.append(Pattern(f"status-{status}", look(status).colour, "var(--card)", strokes))
+            patterns.append(Pattern(f"hatch-{status}", "none", "var(--ink)", strokes))
+    return patterns
+
+
+PATTERNS = tuple(_patterns())
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of a page.
+
+    Attributes:
+        key: the id of its element.
+        title: its heading.
+        takeaway: its caption: one sentence or more on what it shows.
+        spec: what is drawn, None if there is nothing to draw.
+    """
+
+    key: str
+    title: str
+    takeaway: str
+    spec: Spec | None
+
+
+def layered(height: int | Spec, *layers: Spec) -> Spec:
+    """Return a chart as wide as its box and ``height`` pixels high, or ``{"step": pixels}`` per slot."""
+    return {"width": "container", "height": height, "layer": list(layers)}
+
+
+def layer(mark: str | Spec, rows: Sequence[Json], **encoding: Any) -> Spec:
+    """Return a layer; a channel is encoded by a specification or by the name of a field."""
+    channels = {name: {"field": how} if isinstance(how, str) else how for name, how in encoding.items()}
+    return {"data": {"values": list(rows)}, "mark": mark, "encoding": channels}
+
+
+def number(field: str, title: str | None, form: str = "", unit: str = "", scale: Spec | None = None, **axis: Any) -> Spec:
+    """Return the encoding of a number along an axis.
+
+    Args:
+        field: the field of the rows.
+        title: the title of the axis, with the unit.
+        form: how figures at the axis are written, in d3's notation.
+        unit: what follows each of these figures.
+        scale: properties of the scale; without a domain, and unless it says otherwise, it begins at 0.
+        axis: further properties of the axis.
+    """
+    written = ({"format": form} if form else {}) | ({"labelExpr": f"datum.label + '{unit}'"} if unit else {})
+    scale = {"zero": True} | (scale or {})
+    if "domain" in scale:
+        del scale["zero"]
+    return {"field": field, "type": "quantitative", "title": title, "axis": {"tickCount": 8} | written | axis, "scale": scale}
+
+
+def share(field: str, title: str, **scale: Any) -> Spec:
+    """Return the encoding of a share along an axis, in percent."""
+    return number(field, title, ".0%", scale=scale)
+
+
+def category(field: str, title: str | None, values: Sequence[Any]) -> Spec:
+    """Return the encoding of one of ``values`` along an axis, in their order."""
+    axis = {"grid": False, "labelAngle": 0, "labelOverlap": "greedy"}
+    return {"field": field, "type": "ordinal", "title": title, "axis": axis, "scale": {"domain": list(values)}}
+
+
+def legend(looks: Mapping[str, Any], shown: bool | None = None) -> Spec:
+    """Return the encoding of a row's ``series`` by ``looks``; the legend is shown if there are several, or if ``shown`` says so."""
+    scale = {"domain": list(looks), "range": list(looks.values())}
+    width = 40 + 7 * max(map(len, looks), default=0)
+    # The box's own width: that of the plot depends on the height of the legend.
+    entries = {"columns": {"expr": f"max(1, floor((containerSize()[0] || width) / {width}))"}}
+    visible = len(looks) > 1 if shown is None else shown
+    return {"field": "series", "type": "nominal", "title": None, "scale": scale, "legend": entries if visible else None}
+
+
+def stacked(rows: Sequence[Json], looks: Mapping[str, str], shown: bool | None = None, **place: Spec) -> Spec:
+    """Return stacked bars of rows with ``series`` and ``told`` (the tooltip), in the order of ``looks``; ``place`` encodes x and y."""
+    ranks = {series: rank for rank, series in enumerate(looks)}
+    ranked = [{**row, "rank": ranks[row["series"]]} for row in rows]
+    order = {"field": "rank", "type": "quantitative"}
+    return layer("bar", ranked, **place, fill=legend(looks, shown), order=order, tooltip="told")
+
+
+def lines(rows: Sequence[Json], colours: Mapping[str, str], x: Spec, y: Spec, dotted: str | None = None) -> list[Spec]:
+    """Return one line per series, told apart by colour, by marker and, beyond six, by dashes; ``dotted`` has no markers."""
+    dashes = {name: _DASHES[number // COLOURS % len(_DASHES)] for number, name in enumerate(colours)}
+    shapes = {name: _SHAPES[number % len(_SHAPES)] for number, name in enumerate(colours)}
+    if dotted is not None:
+        dashes[dotted], shapes[dotted] = _DASHES[2], "stroke"
+    marked = len(rows) <= MARKED_POINTS * len(colours)
+    points = {"type": "point", "filled": True, "size": 45, "opacity": 1 if marked else 0}
+    colour = legend(colours)
+    return [
+        layer("line", rows, x=x, y=y, color=colour, strokeDash=legend(dashes)),
+        layer(points, rows, x=x, y=y, color=colour, shape=legend(shapes), tooltip="told"),
+    ]
+
+
+class Slots(NamedTuple):
+    """Places for horizontal bars, from top to bottom.
+
+    Attributes:
+        y: the encoding of a row's ``slot``.
+        of: per group, the slot of each of its labels.
+        heads: the layer that writes each group's heading above its bars.
+    """
+
+    y: Spec
+    of: list[list[str]]
+    heads: Spec
+
+
+def slots(groups: Sequence[tuple[str | None, Sequence[str]]]) -> Slots:
+    """Return slots for groups of bars, each a heading (or None) and the labels beside its bars.
+
+    A heading has a slot of its own above the bars, where a phone has room for it.
+    """
+    domain: list[str] = []
+    heads, found = [], []
+    for title, labels in groups:
+        if title is not None:
+            heads.append({"slot": f"{len(domain)}|", "head": title})
+            domain.append(f"{len(domain)}|")
+        found.append([f"{len(domain) + place}|{label}" for place, label in enumerate(labels)])
+        domain += found[-1]
+    axis = {"labelExpr": _AFTER_BAR, "grid": False, "labelPadding": 6, "labelLimit": 200}
+    scale = {"domain": domain, "paddingInner": 0.25, "paddingOuter": 0.1}
+    y = {"field": "slot", "type": "ordinal", "title": None, "axis": axis, "scale": scale}
+    mark = {"type": "text", "align": "left", "baseline": "middle", "dy": 3, "color": "var(--soft)", "limit": {"expr": "width"}}
+    return Slots(y, found, layer(mark, heads, x={"value": 0}, y=y, text="head"))
+
+
+def colour(number: int) -> str:
+    """Return the CSS variable of colour ``number``; colours repeat after six."""
+    return f"var(--tier-{number % COLOURS})"
+
+
+def compared(tiers: Sequence[Json], values: Sequence[int], verb: str, what: str, human: Callable[[int], str]) -> str:
+    """Return a sentence on the smallest tier beside the largest; ``tiers`` are sorted upwards.
+
+    >>> compared([{"tier": 0.5}, {"tier": 1}], [20, 80], "moves", "per round", str)
+    'Tier 0.5 moves 20 per round: 25.0 % of the 80 of tier 1.'
+    """
+    smallest, largest = (tier_label(tiers[i]["tier"]) for i in (0, -1))
+    sentence = f"Tier {smallest} {verb} {human(values[0])} {what}"
+    if len(tiers) == 1 or not values[-1]:
+        return f"{sentence}."
+    return f"{sentence}: {human_percent(values[0] / values[-1])} of the {human(values[-1])} of tier {largest}."
+
+
+def clock_unit(longest_s: float) -> tuple[str, float]:
+    """Return the unit for an axis that goes to ``longest_s``, and its seconds.
+
+    >>> clock_unit(0.004), clock_unit(100), clock_unit(7200), clock_unit(900_000)
+    (('ms', 0.001), ('s', 1.0), ('min', 60.0), ('d', 86400.0))
+    """
+    if longest_s < 180:
+        return ("s", 1.0) if longest_s >= 1 or not longest_s else ("ms", 1e-3)
+    return ("min", 60.0) if longest_s < 3 * 3600 else ("h", 3600.0) if longest_s < 5 * 86400 else ("d", 86400.0)

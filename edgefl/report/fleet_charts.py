@@ -1,0 +1,165 @@
+"""The charts of a fleet: how clients' sessions ended, what they took, and which classes take part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, layer, layered, legend, number, share, slots, stacked
+from edgefl.report.participation import weakest_sentence
+from edgefl.report.statuses import STATUSES, USEFUL, by_status, groups_of, in_order, look, sessions_of, status_name, summed
+from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
+
+_RESOURCES = {
+    "macs": ("MACs", human_count),
+    "bytes": ("bytes sent", human_bytes),
+    "energy_j": ("energy on devices", human_joules),
+    "end_to_end_j": ("energy end to end", human_joules),
+    "device_s": ("time of devices", human_seconds),
+}
+_BARS = 120
+"""Up to so many rounds have a bar each; of more, a bar is the mean over several."""
+
+
+def outcome_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
+    """Return how clients' turns ended, per round and per device class."""
+    by_round = {record["round"]: counts for record in rounds if (counts := sessions_of(record))}
+    by_device: dict[str, Counter[str]] = {item["device"]: Counter() for item in summary["classes"]}
+    for record in rounds:
+        for group in groups_of(record):
+            by_device.setdefault(group["device"], Counter())[group["status"]] += group["clients"]
+    heads = (("outcomes-rounds", "Outcomes per round"), ("outcomes-classes", "Outcomes per device class"))
+    if not by_round:
+        return tuple(Chart(key, title, "No client was asked to train.", None) for key, title in heads)
+    total = sum(by_round.values(), Counter())
+    others = [f"{total[status]:,} {status_name(status)}" for status in in_order(total) if status != USEFUL]
+    sentence = f"{total[USEFUL]:,} of {total.total():,} client turns trained; {', '.join(others) or 'none was refused'}."
+    titles = {item["device"]: item["title"] for item in summary["classes"]}
+    by_class = [(titles.get(device, device), counts) for device, counts in by_device.items()]
+    never = [title for title, counts in by_class if counts.total() and not counts[USEFUL]]
+    trained = f"Asked, but never trained: {', '.join(never)}." if never else "Every class that was asked trained at least once."
+    turns = [(title, {status: (float(n), f"{n:,}") for status, n in counts.items()}) for title, counts in by_class]
+    return (
+        Chart(*heads[0], sentence, _over_rounds(by_round, "clients")),
+        Chart(*heads[1], trained, _under_heads(turns, number("value", "client turns"))),
+    )
+
+
+def waste_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
+    """Return how the resources that clients took split by outcome, over the run, and the time of devices round by round."""
+    heads = (("waste", "Useful and wasted"), ("waste-rounds", "Time of devices per round"))
+    taken = taken_by_status(rounds)
+    total = summed(taken.values())
+    if not total["device_s"]:
+        return (Chart(*heads[0], "Nothing was sent to any client, so nothing was taken.", None),)
+    useful = taken.get(USEFUL, summed(()))
+    of_waste = {status: work["device_s"] for status, work in taken.items() if status != USEFUL and work["device_s"]}
+    most = max(of_waste, key=of_waste.__getitem__, default="")
+    why = f", the largest part with clients that were {_ended(most)}" if len(of_waste) > 1 else ""
+    sentence = f"{human_percent(1 - useful['device_s'] / total['device_s'])} of the time that devices spent led to nothing{why}."
+    if not of_waste:
+        sentence = "Nothing was wasted: the server used every update."
+    bars = []
+    for key, (name, human) in _RESOURCES.items():
+        if whole := _amount(total, key):
+            split = {
+                status: (_amount(work, key) / whole, human_percent(_amount(work, key) / whole)) for status, work in taken.items()
+            }
+            wasted = human_percent(max(0.0, 1 - _amount(useful, key) / whole))
+            bars.append((f"{name}: {human(whole)}, {wasted} wasted", split))
+    shares = Chart(*heads[0], sentence, _under_heads(bars, share("value", "share", domain=[0, 1])))
+    return (shares, Chart(*heads[1], *_time_by_round(rounds))) if len(rounds) > 1 else (shares,)
+
+
+def taken_by_status(rounds: Sequence[Json]) -> dict[str, dict[str, Any]]:
+    """Return what clients of each status took; nothing is sent to refused ones."""
+    return {status: work for status, work in by_status(rounds).items() if status != "refused"}
+
+
+def participation_chart(rows: Sequence[Json]) -> Chart:
+    """Return each class's share of the population beside its share of the sessions that the server used."""
+    key, title = "participation", "Share of the population, share of useful sessions"
+    useful = sum(row["statuses"].get(USEFUL, 0) for row in rows)
+    if not useful:
+        return Chart(key, title, "No client's update was used, so no class took part.", None)
+    places = slots([(row["title"], [""]) for row in rows])
+    looks = {"of the population": "transparent", "of useful sessions": "var(--tier-0)"}
+    strokes = dict(zip(looks, ("var(--ink)", "var(--tier-0)"), strict=True))
+    dots, joints = [], []
+    for row, (slot,) in zip(rows, places.of, strict=True):
+        pair = (row["share"], row["statuses"].get(USEFUL, 0) / useful)
+        joints.append({"slot": slot, "share": pair[0], "other": pair[1]})
+        for series, value in zip(looks, pair, strict=True):
+            dots.append(
+                {"slot": slot, "series": series, "share": value, "told": f"{row['title']}: {human_percent(value)} {series}"}
+            )
+    most = 1.05 * max(dot["share"] for dot in dots)
+    x = share("share", "share", domain=[-0.02 * most, most], nice=False)
+    line = {"type": "rule", "color": "var(--soft)", "strokeWidth": 2}
+    point = {"type": "point", "size": 130, "strokeWidth": 2}
+    encoded = {"x": x, "y": places.y, "fill": legend(looks), "stroke": legend(strokes), "tooltip": "told"}
+    spec = layered({"step": 26}, layer(line, joints, x=x, x2="other", y=places.y), layer(point, dots, **encoded), places.heads)
+    return Chart(key, title, weakest_sentence(rows), spec)
+
+
+def _ended(status: str) -> str:
+    return {"crashed": "gone in a crash", "diverged": "lost to divergence"}.get(status, status_name(status))
+
+
+def _amount(work: Mapping[str, Any], key: str) -> float:
+    return float(work["download_bytes"] + work["upload_bytes"] if key == "bytes" else work[key])
+
+
+def _looks(statuses: set[str]) -> dict[str, str]:
+    """Return name → fill of statuses in their order: a plain colour, or the pattern of a status that led to nothing."""
+    fills = {}
+    for status in in_order(statuses):
+        known = status if status in STATUSES else "unknown"
+        fills[status_name(status)] = f"url(#status-{known})" if look(status).pattern else look(status).colour
+    return fills
+
+
+def _under_heads(bars: Sequence[tuple[str, Mapping[str, tuple[float, str]]]], x: Spec) -> Spec:
+    """Return a bar under each heading, split by status; a part is its length and how people read it."""
+    places = slots([(head, [""]) for head, _ in bars])
+    rows = [
+        {"slot": slot, "series": status_name(status), "value": value, "told": f"{head}, {status_name(status)}: {text}"}
+        for (head, split), (slot,) in zip(bars, places.of, strict=True)
+        for status, (value, text) in split.items()
+    ]
+    looks = _looks({USEFUL}.union(*(split for _, split in bars)))
+    return layered({"step": 26}, stacked(rows, looks, True, x=x, y=places.y), places.heads)
+
+
+def _time_by_round(rounds: Sequence[Json]) -> tuple[str, Spec]:
+    found = {
+        record["round"]: {status: work["device_s"] for status, work in taken_by_status([record]).items()} for record in rounds
+    }
+    all_s = {number: sum(taken.values()) for number, taken in found.items()}
+    unit, unit_s = clock_unit(max(all_s.values()))
+    wasted = [(1 - taken.get(USEFUL, 0.0) / all_s[number], number) for number, taken in found.items() if all_s[number]]
+    worst, number = max(wasted, key=lambda pair: pair[0])
+    sentence = f"In the median round {human_percent(max(0.0, median(part for part, _ in wasted)))} of it was wasted"
+    sentence += f"; most in round {number}: {human_percent(worst)}." if worst > 0 else "."
+    scaled = {number: {status: value / unit_s for status, value in taken.items()} for number, taken in found.items()}
+    return sentence, _over_rounds(scaled, f"time of devices ({unit})")
+
+
+def _over_rounds(by_round: Mapping[int, Mapping[str, float]], title: str) -> Spec:
+    """Return bars stacked by status, a bar per round; of very many rounds, a bar is the mean over several of them."""
+    numbers = list(by_round)
+    several = -(-len(numbers) // _BARS)
+    looks = _looks({USEFUL}.union(*by_round.values()))
+    statuses = in_order({USEFUL}.union(*by_round.values()))
+    rows = []
+    for start in range(0, len(numbers), several):
+        some = [by_round[number] for number in numbers[start : start + several]]
+        for status in statuses:
+            value = fmean(split.get(status, 0) for split in some)
+            told = f"{value:,.4g} {status_name(status)} in round {numbers[start]}"
+            rows.append({"round": numbers[start], "series": status_name(status), "value": value, "told": told})
+    label = f"round (a bar is the mean over {several})" if several > 1 else "round"
+    x, y = category("round", label, numbers[::several]), number("value", title, tickCount=5)
+    return layered(230, stacked(rows, looks, True, x=x, y=y))

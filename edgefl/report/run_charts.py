@@ -1,0 +1,219 @@
+"""The charts of a run's page: accuracy, what tiers cost, and how much of each budget the device classes use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edgefl.report.chart import (
+    Chart,
+    Json,
+    Spec,
+    category,
+    clock_unit,
+    colour,
+    compared,
+    layer,
+    layered,
+    lines,
+    number,
+    share,
+    slots,
+    stacked,
+)
+from edgefl.report.words import budget_name, tier_label
+from edgefl.util.units import human_budget, human_bytes, human_count, human_percent, human_seconds
+
+_PARTS = {
+    "parameter_bytes": ("parameters", "var(--part-0)"),
+    "optimizer_bytes": ("optimizer", "var(--part-2)"),
+    "step_bytes": ("activations and gradients", "var(--part-3)"),
+}
+_TRAFFIC = {"download_bytes": ("down", "var(--part-1)"), "upload_bytes": ("up", "var(--part-3)")}
+_WIDEST_SHARE = 1.5
+
+
+def tier_colour(summary: Json, tier: float | None) -> str:
+    """Return the CSS variable of a tier's colour, the same in every chart: the largest tier has the first."""
+    tiers = sorted((row["tier"] for row in summary["tiers"]), reverse=True)
+    return colour(tiers.index(tier)) if tier in tiers else "var(--refused)" if tier is None else "var(--soft)"
+
+
+def of_clients(summary: Json) -> bool:
+    """Whether accuracies are means over clients, each with a model or labels of its own."""
+    return summary.get("accuracy_of") == "clients"
+
+
+def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
+    """Return accuracy over rounds, over bytes sent and over the simulated clock."""
+    evaluated, sent_bytes, total_bytes = [], [], 0
+    for record in rounds:
+        total_bytes += record["download_bytes"] + record["upload_bytes"]
+        if record["accuracy"]:
+            evaluated.append(record)
+            sent_bytes.append(total_bytes)
+    unit, unit_s = clock_unit(max((record["clock_s"] for record in evaluated), default=0.0))
+    axes = {
+        "Accuracy over rounds": number("round", "round", tickMinStep=1),
+        "Accuracy over bytes sent": number("bytes", "bytes sent, down and up", "~s", "B"),
+        "Accuracy over simulated time": number("clock", f"simulated time ({unit})"),
+    }
+    keys = [f"accuracy-{axis['field']}" for axis in axes.values()]
+    if not evaluated:
+        sentence = "No round was evaluated, so there is no accuracy to draw."
+        return tuple(Chart(key, title, sentence, None) for key, title in zip(keys, axes, strict=True))
+    whole = "mean of clients" if of_clients(summary) else "global"
+    labels = {tier_label(tier): tier for tier in sorted((row["tier"] for row in summary["tiers"]), reverse=True)}
+    names = {**{label: f"tier {label}" for label in labels}, "global": whole}
+    colours = {f"tier {label}": tier_colour(summary, tier) for label, tier in labels.items()} | {whole: "var(--ink)"}
+    rows = [
+        {
+            "series": name,
+            "accuracy": record["accuracy"][label],
+            "round": record["round"],
+            "bytes": sent,
+            "clock": record["clock_s"] / unit_s,
+            "told": f"{name}: {human_percent(record['accuracy'][label])} in round {record['round']}, "
+            f"after {human_bytes(sent)} and {human_seconds(record['clock_s'])}",
+        }
+        for record, sent in zip(evaluated, sent_bytes, strict=True)
+        for label, name in names.items()
+        if record["accuracy"].get(label) is not None
+    ]
+    y = share("accuracy", "accuracy", zero=False)
+    drawn = [layered(260, *lines(rows, colours, axis, y, dotted=whole)) for axis in axes.values()]
+    sentences = (_accuracy_by_tier(summary, evaluated), *_close_to_best(summary, evaluated, sent_bytes))
+    return tuple(Chart(*parts) for parts in zip(keys, axes, sentences, drawn, strict=True))
+
+
+def _accuracy_by_tier(summary: Json, evaluated: Sequence[Json]) -> str:
+    accuracy = dict(evaluated[-1]["accuracy"])
+    whole, when = human_percent(accuracy.pop("global", None)), f"After round {evaluated[-1]['round']}"
+    if of_clients(summary):
+        sentence = f"{when} clients are right on {whole} of held-out samples of their own, on average"
+    else:
+        sentence = f"{when} the global model is right on {whole} of held-out samples"
+    if not accuracy:
+        return f"{sentence}."
+    label, worst = min(accuracy.items(), key=lambda pair: float(pair[1]))
+    return f"{sentence}, the weakest tier ({label}) on {human_percent(worst)}."
+
+
+def _close_to_best(summary: Json, evaluated: Sequence[Json], sent_bytes: Sequence[int]) -> tuple[str, str]:
+    """Return what it took, in bytes and in simulated time, to come within one point of the best global accuracy."""
+    reached = [record["accuracy"].get("global") or 0.0 for record in evaluated]
+    first = next(i for i, value in enumerate(reached) if value >= max(reached) - 0.01)
+    record = evaluated[first]
+    who = "The clients' mean" if of_clients(summary) else "The global model"
+    claim = f"{who} came within one point of its best ({human_percent(max(reached))}) after"
+    return (
+        f"{claim} {human_bytes(sent_bytes[first])}, of {human_bytes(sent_bytes[-1])} sent in all.",
+        f"{claim} {human_seconds(record['clock_s'])} of simulated time, in round {record['round']}.",
+    )
+
+
+def cost_charts(summary: Json) -> tuple[Chart, ...]:
+    """Return what each tier computes in a step, holds while it trains, and sends in a round."""
+    tiers = [
+        {**row, "step_bytes": max(0, row["training_memory_bytes"] - row["parameter_bytes"] - row["optimizer_bytes"])}
+        for row in sorted(summary["tiers"], key=lambda row: row["tier"])
+    ]
+    if not tiers:
+        sentence = "The run has no tier, so there is no cost to draw."
+        return tuple(Chart(f"cost-{key}", key.capitalize(), sentence, None) for key in ("compute", "memory", "traffic"))
+    names = [f"tier {tier_label(row['tier'])}" for row in tiers]
+    macs = [row["macs_train_step"] for row in tiers]
+    computed = [{"tier": name, "series": name, "value": value} for name, value in zip(names, macs, strict=True)]
+    colours = {name: tier_colour(summary, row["tier"]) for name, row in zip(names, tiers, strict=True)}
+    held, sent = (
+        [
+            {"tier": name, "series": part, "value": row[key]}
+            for name, row in zip(names, tiers, strict=True)
+            for key, (part, _) in parts.items()
+        ]
+        for parts in (_PARTS, _TRAFFIC)
+    )
+    memory_bytes, traffic_bytes = ([sum(row[key] for key in parts) for row in tiers] for parts in (_PARTS, _TRAFFIC))
+    step = f"a training step at a batch of {summary['batch_size']}"
+    sentences = (
+        compared(tiers, macs, "computes", f"MACs in {step}", human_count),
+        compared(tiers, memory_bytes, "holds", f"at the peak of {step}", human_bytes),
+        compared(tiers, traffic_bytes, "moves", "per client and round", human_bytes),
+    )
+    compute = _columns(computed, colours, "MACs in a training step", "", shown=False)
+    memory = _columns(held, dict(_PARTS.values()), "bytes held while training", "B")
+    traffic = _columns(sent, dict(_TRAFFIC.values()), "bytes in a round", "B")
+    return (
+        Chart("cost-compute", "Compute", sentences[0], compute),
+        Chart("cost-memory", "Memory", sentences[1], memory),
+        Chart("cost-traffic", "Traffic", sentences[2], traffic),
+    )
+
+
+def _columns(rows: Sequence[Json], looks: Mapping[str, str], title: str, unit: str, shown: bool = True) -> Spec:
+    """Return one stacked column per tier, with its total on top."""
+    human = human_bytes if unit else human_count
+    totals: dict[str, int] = {}
+    for row in rows:
+        totals[row["tier"]] = totals.get(row["tier"], 0) + row["value"]
+    told = [{**row, "told": f"{', '.join(dict.fromkeys((row['tier'], row['series'])))}: {human(row['value'])}"} for row in rows]
+    tops = [{"tier": tier, "value": total, "text": human(total)} for tier, total in totals.items()]
+    x, y = category("tier", None, list(totals)), number("value", title, "~s", unit, tickCount=5)
+    labels = layer({"type": "text", "baseline": "bottom", "dy": -3}, tops, x=x, y=y, text="text")
+    return layered(260, stacked(told, looks, shown, x=x, y=y), labels)
+
+
+def budget_chart(summary: Json) -> Chart:
+    """Return how much of each of its budgets every device class uses, with a line at all of it."""
+    key, title = "budget-use", "Budget use per device class"
+    used = [(item, entries) for item in summary["classes"] if (entries := budget_entries(item))]
+    if not used:
+        return Chart(key, title, "No device class of this run has a budget.", None)
+    item, tightest = max(((item, entry) for item, entries in used for entry in entries), key=lambda pair: float(pair[1]["share"]))
+    budget = budget_name(tightest["budget"])
+    sentence = f"The tightest is the {budget} of {item['title']}: {human_percent(tightest['share'])} of it is needed."
+    return Chart(key, title, sentence, _budget_spec(summary, used))
+
+
+def budget_entries(item: Json) -> list[Json]:
+    """Return the budgets of a device class; of a class without a tier, those that refused its smallest tier."""
+    if item["budgets"]:
+        return [entry for entry in item["budgets"] if entry["share"] is not None]
+    smallest = min((refusal["tier"] for refusal in item["refusals"]), default=None)
+    refusals = {refusal["budget"]: refusal for refusal in item["refusals"] if refusal["tier"] == smallest}
+    return [{**entry, "share": entry["need"] / entry["have"]} for entry in refusals.values() if entry["have"] > 0]
+
+
+def _budget_spec(summary: Json, used: Sequence[tuple[Json, Sequence[Json]]]) -> Spec:
+    """Return horizontal bars, one per class and budget under the class's name, cut where they leave the chart."""
+    widest = min(max(1.1, *(entry["share"] for _, entries in used for entry in entries)) * 1.02, _WIDEST_SHARE)
+    places = slots(
+        [(f"{item['title']} · {_class_tier(item)}", [budget_name(e["budget"]) for e in entries]) for item, entries in used]
+    )
+    rows = [
+        {
+            "slot": slot,
+            "share": min(entry["share"], widest),
+            "colour": tier_colour(summary, item["tier"]),
+            "text": human_percent(entry["share"]),
+            "told": f"{item['title']}: {human_budget(entry['budget'], entry['need'])} of "
+            f"{human_budget(entry['budget'], entry['have'])} {budget_name(entry['budget'])}",
+        }
+        for (item, entries), own in zip(used, places.of, strict=True)
+        for entry, slot in zip(entries, own, strict=True)
+    ]
+    x = share("share", "share of the budget used", domain=[0, widest], nice=False)
+    fill = {"field": "colour", "type": "nominal", "scale": None}
+    inside, outside = ([row for row in rows if (row["share"] > 0.75 * widest) is within] for within in (True, False))
+    text = {"type": "text", "baseline": "middle", "align": "left", "dx": 5}
+    return layered(
+        {"step": 24},
+        layer({"type": "rule", "color": "var(--refused)", "strokeWidth": 2, "strokeDash": [6, 4]}, [{}], x={"datum": 1}),
+        layer("bar", rows, x=x, y=places.y, fill=fill, tooltip="told"),
+        layer({**text, "color": "var(--on-colour)"}, inside, x={"value": 0}, y=places.y, text="text"),
+        layer(text, outside, x=x, y=places.y, text="text"),
+        places.heads,
+    )
+
+
+def _class_tier(item: Json) -> str:
+    return "no tier" if item["tier"] is None else f"tier {tier_label(item['tier'])}"

@@ -1,0 +1,118 @@
+"""Messages between processes: a JSON header, then blobs of bytes that are addressed by the SHA-256 of their content.
+
+A message begins with four letters, the version and the header's length. Its header names the blobs that follow, each once, however often
+the header refers to it. Nothing is pickled: what a message cannot say in JSON is a blob, such as a payload (safetensors) or a graph (ONNX).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from pydantic_core import from_json, to_json
+
+from edgefl.errors import WireError
+
+VERSION = 1
+_LETTERS = b"EFED"
+_START = struct.Struct("<4sHI")  # letters, version, bytes of the header
+
+
+class Blob(bytes):
+    """Bytes that several messages refer to. They are hashed once.
+
+    >>> Blob(b"weights").digest[:8]
+    '9a129038'
+    """
+
+    @classmethod
+    def of(cls, content: bytes) -> Blob:
+        """Return ``content``, copied unless it is a blob."""
+        return content if isinstance(content, cls) else cls(content)
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the content, in hexadecimal digits."""
+        return hashlib.sha256(self).hexdigest()
+
+
+def checked(content: bytes, digest: str) -> Blob:
+    """Return ``content`` as a blob.
+
+    Raises:
+        WireError: its hash is not ``digest``.
+    """
+    blob = Blob.of(content)
+    if blob.digest != digest:
+        raise WireError(f"a blob of {len(blob):,} bytes is damaged: its SHA-256 is {blob.digest[:16]}…, expected {digest[:16]}…")
+    return blob
+
+
+def write_header(kind: str, fields: Mapping[str, Any]) -> bytes:
+    """Return the header of a message of ``kind``; ``fields`` are JSON values, tuples and NaN included."""
+    header = to_json({"kind": kind, **fields}, inf_nan_mode="constants", fallback=_plain)
+    return _START.pack(_LETTERS, VERSION, len(header)) + header
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise WireError(f"a message holds JSON, got {type(value).__name__}: {value!r}")
+
+
+def read_header(content: bytes, *kinds: str) -> tuple[dict[str, Any], int]:
+    """Return the fields of a message's header, its kind among them, and where its blobs begin.
+
+    Raises:
+        WireError: ``content`` is no message of one of ``kinds`` in this version, or its header is cut short.
+    """
+    if len(content) < _START.size or content[:4] != _LETTERS:
+        raise WireError(
+            f"no message of edgefl: {len(content):,} bytes that begin with {bytes(content[:4])!r}, expected {_LETTERS!r}"
+        )
+    _, version, length = _START.unpack_from(content)
+    if version != VERSION:
+        raise WireError(f"a message of version {version}, expected {VERSION}: both ends must run the same release of edgefl")
+    end = _START.size + length
+    if len(content) < end:
+        raise WireError(f"a message is cut short: {len(content):,} bytes, expected at least {end:,}")
+    try:
+        fields = from_json(content[_START.size : end])
+    except ValueError as error:
+        raise WireError(f"the header of a message is no JSON: {error}") from None
+    if not isinstance(fields, dict) or fields.get("kind") not in kinds:
+        found = fields.get("kind") if isinstance(fields, dict) else fields
+        raise WireError(f"a message of kind {found!r}, expected {' or '.join(map(repr, kinds))}")
+    return fields, end
+
+
+def write_message(kind: str, fields: Mapping[str, Any], blobs: Iterable[Blob] = ()) -> bytes:
+    """Return a message that holds each of ``blobs`` once."""
+    held = {blob.digest: blob for blob in blobs}
+    header = write_header(kind, {**fields, "blobs": [(digest, len(blob)) for digest, blob in held.items()]})
+    return b"".join((header, *held.values()))
+
+
+def read_message(content: bytes, *kinds: str) -> tuple[dict[str, Any], dict[str, Blob]]:
+    """Return the fields of a message, and its blobs by their hashes.
+
+    Raises:
+        WireError: ``content`` is no message of one of ``kinds`` in this version, is cut short or too long, or a blob is damaged.
+    """
+    fields, start = read_header(content, *kinds)
+    blobs = {}
+    try:
+        for digest, length in fields["blobs"]:
+            if len(content) < start + length:
+                raise WireError(f"a message is cut short: {len(content):,} bytes, expected at least {start + length:,}")
+            blobs[digest] = checked(content[start : start + length], digest)
+            start += length
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"the header of a message does not list its blobs: {error!r}") from None
+    if len(content) != start:
+        raise WireError(f"a message has {len(content):,} bytes, expected {start:,}")
+    return fields, blobs

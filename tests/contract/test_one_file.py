@@ -1,0 +1,217 @@
+"""What CONTRIBUTING promises: a new part of each kind is one new file. A copy of the package gets one of each and runs with all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import edgefl
+from edgefl.util.files import shared
+
+PACKAGE = Path(edgefl.__file__).parent
+
+# Kind → the file, relative to the copy, and its content. Every part is called "mine".
+ADDED = {
+    "method": (
+        "edgefl/methods/mine.py",
+        '''"""Every client has the same weight."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.state import GlobalState
+from edgefl.records import Update
+from edgefl.registry import method
+
+
+@method("mine")
+class Mine(FedAvg):
+    """The plain mean."""
+
+    title: ClassVar[str] = "Mine"
+    paper: ClassVar[str] = "none"
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        shapes = self.shapes(state.architecture, state.tiers[0])
+        total = WeightedSum(state.tensors)
+        for update in checked(updates, lambda _: shapes):
+            for name, tensor in update.tensors.items():
+                total.add(name, tensor, 1.0)
+        return state.replace(total.mean(state.tensors))
+''',
+    ),
+    "model": (
+        "edgefl/models/mine.py",
+        '''"""One linear layer behind another."""
+
+import math
+
+from torch import nn
+
+from edgefl.models.base import scaled
+from edgefl.registry import model
+
+
+@model("mine", usual_input=(1, 4, 4))
+def mine(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
+    hidden = scaled(8, width)
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
+''',
+    ),
+    "data set": (
+        "edgefl/data/mine.py",
+        '''"""Two blobs."""
+
+import numpy as np
+
+from edgefl.data.sources import Dataset, Split
+from edgefl.registry import dataset
+from edgefl.rng import generator
+
+
+def _split(count: int, part: str) -> Split:
+    y = np.arange(count) % 2
+    noise = generator(0, "mine", part).standard_normal((count, 1, 4, 4)).astype(np.float32)
+    return Split(noise + np.float32(2.0) * (y[:, None, None, None] - np.float32(0.5)).astype(np.float32), y.astype(np.int64))
+
+
+@dataset("mine")
+def mine(data_dir: str | None = None) -> Dataset:
+    preprocessing = {"scale": 1.0, "mean": 0.0, "std": 1.0}
+    return Dataset("mine", "Two blobs", _split(120, "train"), _split(40, "test"), ("low", "high"), preprocessing, "mine")
+''',
+    ),
+    "codec": (
+        "edgefl/wire/codecs/mine.py",
+        '''"""The upper half of a float32: bfloat16."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgefl.registry import codec
+from edgefl.wire.codec import Codec, Shape
+from edgefl.wire.layout import Part
+
+
+@codec("mine", needs=("uploads",))
+class BFloat16(Codec):
+    def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
+        return (Part(name, "U16", shape),)
+
+    def pack(self, w: Tensor, rng: np.random.Generator | None) -> tuple[Tensor, ...]:
+        return (w.bfloat16().view(torch.uint16),)
+
+    def unpack(self, values: Sequence[Tensor], shape: Shape) -> Tensor:
+        return values[0].view(torch.bfloat16).float()
+''',
+    ),
+    "objective": (
+        "edgefl/client/objectives/mine.py",
+        '''"""A pull to the weights that arrived, in the first norm."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from edgefl.client.objective import Objective
+from edgefl.registry import objective
+
+
+@objective("mine", needs=("received_weights",))
+@dataclass(frozen=True)
+class Mine(Objective):
+    def terms(self, weight: Tensor, start: Tensor, shift: Tensor | None) -> Iterator[Tensor]:
+        yield self.strength * (weight - start).abs().sum()
+''',
+    ),
+    "server optimizer": (
+        "edgefl/server/optimizers/mine.py",
+        '''"""Steps of one size."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from edgefl.registry import server_optimizer
+from edgefl.server.optimizer import ServerOptimizer
+
+
+@server_optimizer("mine", needs=("server_step",))
+@dataclass(frozen=True)
+class Sign(ServerOptimizer):
+    usual_lr: ClassVar[float] = 0.01
+
+    def change(self, delta: Tensor, *slots: Tensor) -> tuple[Tensor, ...]:
+        return (delta.sign(),)
+''',
+    ),
+    "device": (
+        "profiles/devices/mine.toml",
+        (shared("profiles") / "devices" / "raspberry-pi-4.toml")
+        .read_text(encoding="utf-8")
+        .replace('name = "raspberry-pi-4"', 'name = "mine"'),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package, with one more file of every kind."""
+    top = tmp_path_factory.mktemp("copy")
+    shutil.copytree(PACKAGE, top / "edgefl", ignore=shutil.ignore_patterns("__pycache__", "_share"))
+    for folder in ("profiles", "export"):
+        shutil.copytree(shared(folder), top / folder, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
+    for path, content in ADDED.values():
+        assert not (top / path).exists()
+        (top / path).write_text(content, encoding="utf-8")
+    return top
+
+
+def edgefl_in(top: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from edgefl.cli.main import main; main()"
+    env = {**os.environ, "PYTHONPATH": str(top), "PYTHONWARNINGS": "ignore"}
+    return subprocess.run([sys.executable, "-c", code, *arguments], cwd=top, env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_run_uses_one_new_file_of_every_kind(copied: Path) -> None:
+    names = [
+        *("--method=mine", "--model=mine", "--dataset=mine", "--codec=mine", "--objective=mine", "--server-optimizer=mine"),
+        "--profile=mine",
+    ]
+    small = ("--rounds=1", "--clients=2", "--per-round=2", "--local-epochs=1", "--conditions=ideal", "--out=run")
+    done = edgefl_in(copied, "simulate", *names, *small)
+    assert done.returncode == 0, done.stderr
+    (line,) = (copied / "run" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    clients = json.loads(line)["clients"]
+    assert [client["status"] for client in clients] == ["trained"] * 2
+    assert {client["device"] for client in clients} == {"mine"}
+    values = 8 * 16 + 8 + 2 * 8 + 2
+    # Two bytes a value less; the codec's name takes 32 bytes of the header.
+    assert {client["download_bytes"] - client["upload_bytes"] for client in clients} == {2 * values - 32}
+    summary = json.loads((copied / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert {
+        key: summary[key] for key in ("method", "model", "dataset", "codec", "objective", "server_optimizer")
+    } == dict.fromkeys(("method", "model", "dataset", "codec", "objective", "server_optimizer"), "mine")
+    assert edgefl_in(copied, "verify", "run/bundle").returncode == 0
+
+
+def test_new_parts_are_known_by_name_and_refused_where_their_kind_makes_no_sense(copied: Path) -> None:
+    refused = edgefl_in(copied, "simulate", "--method=standalone", "--codec=mine", "--out=refused")
+    assert refused.returncode == 2
+    assert "codec: mine makes no sense with Stand-alone: nothing travels in stand-alone training" in refused.stderr
+    unknown = edgefl_in(copied, "simulate", "--server-optimizer=mien", "--out=unknown")
+    assert unknown.returncode == 2
+    assert "unknown server optimizer 'mien'; did you mean 'mine'?" in unknown.stderr
