@@ -20,7 +20,7 @@ import torch
 from edgefl.bundle.tier_graphs import same_network
 from edgefl.bundle.write import TierFiles, build_tier
 from edgefl.client.client import loss_of
-from edgefl.client.loop import optimizer_of, train
+from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.training import Training
 from edgefl.errors import AggregationError
@@ -299,7 +299,7 @@ def trained(case: Case, state: GlobalState, tier: Tier, client: int, home: Home,
     rng, draws = generator(0, round_, client, "train"), generator(0, round_, client, "draw")
     optimizer = optimizer_of(case.method, module, TRAINING)
     loss = loss_of(case.method, PLAIN, submodel.tensors)
-    result = train(module, loss, optimizer, home.x, home.y, present, TRAINING, rng, draws)
+    result = train(LocalTraining(module, loss, home.x, home.y, present, TRAINING, rng, draws), optimizer)
     assert result.peak_activation_bytes > 0
     home.kept = case.method.keep(module, submodel.tensors)
     tensors = {name: tensor.detach().clone() for name, tensor in case.method.upload(module).items()}
