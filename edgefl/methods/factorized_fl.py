@@ -172,11 +172,9 @@ class FactorizedFL(Method):
         """Return the shapes of what a client sent last."""
         return self.upload_shapes(state.architecture, state.tiers[0])
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
         """Return the dense network of u vᵀ ⊕ μ, with μ pruned."""
-        return composed_network(self.factored(state, tier, personal, client))
+        return composed_network(network)
 
     def factored(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None

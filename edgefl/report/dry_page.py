@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from edgefl.report.chart import Chart, Json, category, clock_unit, layer, layered, number, stacked
-from edgefl.report.class_tables import planning_steps
+from edgefl.report.class_tables import assignment_steps, inclusion_columns
 from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.page import render_page
 from edgefl.report.run_charts import tier_colour
-from edgefl.report.share_table import Cell, ShareRow, ShareTable, devices_of, least_included
-from edgefl.report.tables import PlainTable
+from edgefl.report.tables import Column, PlainTable, shaded, text, under
 from edgefl.report.tier_table import TIER_COLUMNS, largest_first
 from edgefl.report.words import tier_label
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
@@ -48,7 +47,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         table=PlainTable.of(known, largest_first(summary)),
         tier_colours=[tier_colour(summary, row["tier"]) for row in largest_first(summary)],
         batch_size=summary["batch_size"],
-        steps=planning_steps(summary),
+        steps=assignment_steps(summary),
         edgefl_version=summary["edgefl_version"],
     )
 
@@ -100,21 +99,22 @@ def hour_chart(summary: Json, rounds: Sequence[Json]) -> Chart | None:
     return Chart("hours", "Over the day", sentence, layered(230, stacked(rows, looks, x=x, y=y)))
 
 
-def policy_table(policies: Sequence[Json], titles: Mapping[str, str]) -> ShareTable:
+def policy_table(policies: Sequence[Json], titles: Mapping[str, str]) -> PlainTable:
     """Return what each assignment of tiers does: to rounds, and to each class's sessions that trained."""
-    devices = devices_of([row["inclusion"] for row in policies], titles)
-    rows = []
-    for row in policies:
-        cells = [Cell(row["policy"]), Cell(", ".join(map(tier_label, row["tiers"]))), Cell(human_seconds(row["round_s"]))]
-        shares = [row["useful_share"], *(row["inclusion"].get(device) for device in devices)]
-        rows.append(ShareRow((*cells, *map(Cell.of, shares))))
-    heads = ("tier assignment", "tiers", "median round", "useful share", *(titles.get(device, device) for device in devices))
-    return ShareTable(heads, tuple(rows))
+    columns = (
+        text("tier assignment", "", "policy"),
+        Column("tiers", "", lambda row: ", ".join(map(tier_label, row["tiers"]))),
+        *under("median round", human_seconds, round_s=""),
+        shaded("useful share", lambda row: row["useful_share"]),
+        *inclusion_columns("inclusion", policies, titles),
+    )
+    return PlainTable.of(columns, policies)
 
 
 def policy_sentence(policies: Sequence[Json], titles: Mapping[str, str]) -> str:
     """Return which assignment serves its weakest class best, and which worst."""
-    found = [(row["policy"], least) for row in policies if (least := least_included(row["inclusion"]))]
+    known = {row["policy"]: {k: share for k, share in row["inclusion"].items() if share is not None} for row in policies}
+    found = [(policy, min(shares.items(), key=lambda pair: pair[1])) for policy, shares in known.items() if shares]
     if not found:
         return "No class had a session under any assignment."
     (best, (device, share)), (worst, (lost, lost_share)) = (pick(found, key=lambda pair: pair[1][1]) for pick in (max, min))
