@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
+from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
 from edgefl.methods.losses import cross_entropy
 from edgefl.methods.state import GlobalState, misfit
@@ -42,6 +43,7 @@ class Method(abc.ABC):
         default_tiers: tiers of a run that names none. Methods that exist at one size only take exactly one.
         per_client: whether clients of one tier receive different sub-models.
         personalised: whether clients end up with models of their own, which are then what is evaluated.
+        weighs_samples: whether :meth:`aggregate` weighs clients by their samples, instead of alike.
         truncates: whether a tier's layers are truncated decompositions of dense ones, so that a plan may give each layer another rank.
         lacks: what choices on other axes of a run may need and this method does not have → why (:mod:`edgefl.methods.axes`).
         contract_exceptions: rule of the contract suite → why it cannot hold for this method.
@@ -58,6 +60,7 @@ class Method(abc.ABC):
     default_tiers: ClassVar[tuple[float, ...]] = (1.0, 0.5, 0.25)
     per_client: ClassVar[bool] = False
     personalised: ClassVar[bool] = False
+    weighs_samples: ClassVar[bool] = True
     truncates: ClassVar[bool] = False
     lacks: ClassVar[Mapping[Need, str]] = {}
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
@@ -116,13 +119,22 @@ class Method(abc.ABC):
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return what ``client`` of ``tier`` receives (None: nobody in particular); ``state`` stays as it is."""
 
-    @abc.abstractmethod
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Return the next state; ``updates`` is consumed one at a time, so memory does not grow with the number of clients.
+        """Return the next state: by default, the mean of every entry over the clients that hold it; entries that none holds stay.
+
+        ``updates`` is consumed one at a time, so memory does not grow with the number of clients.
 
         Raises:
             AggregationError: no update, a client without samples, a value that is not finite, or a tensor of another shape.
         """
+        shapes = {tier: self.upload_shapes(state.architecture, tier) for tier in state.tiers}
+        floats = {name: tensor for name, tensor in state.tensors.items() if tensor.is_floating_point()}
+        total = WeightedSum(floats)
+        for update in checked(updates, lambda update: shapes[update.tier]):
+            weight = float(update.samples) if self.weighs_samples else 1.0
+            for name, tensor in update.tensors.items():
+                total.add(update.places[name].target, tensor, weight, update.places[name].index)
+        return state.replace({**state.tensors, **total.mean(floats)})
 
     def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
         """Return the method and state that round ``round_`` starts with: others than these where a new phase begins.
@@ -143,19 +155,13 @@ class Method(abc.ABC):
         """Return why ``stored`` cannot be a state that began as ``first``, or nothing."""
         return misfit(first, stored, self.client_shapes(first))
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the tier's network as a device runs it, in evaluation mode.
-
-        ``personal`` is what ``client`` keeps. Without them it is the network of nobody in particular.
-        """
-        return self.trained(state, tier, personal, client)
-
     def trained(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
-        """Return the tier's network as clients train it, factors inside, with what the server sends; in evaluation mode."""
+        """Return the tier's network as clients train it, factors inside, with what the server sends; in evaluation mode.
+
+        ``personal`` is what ``client`` stores. Without them it is the network of no client in particular.
+        """
         submodel = self.submodel(state, tier, np.random.default_rng(0), client)
         module = submodel.build()
         module.load_state_dict({**submodel.tensors, **(personal or {})})
@@ -164,8 +170,18 @@ class Method(abc.ABC):
     def factored(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
-        """Return what :meth:`deploy` returns, its factors kept where that multiplies them out; else the same network."""
-        return self.deploy(state, tier, personal, client)
+        """Return the network that a device runs, but with factors where :meth:`composed` multiplies them out."""
+        return self.trained(state, tier, personal, client)
+
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
+        """Return the network that a device runs, made of the one that :meth:`factored` returned."""
+        return network
+
+    def deploy(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the tier's network as a device runs it, in evaluation mode."""
+        return self.composed(state.architecture, tier, self.factored(state, tier, personal, client))
 
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the size of what the server holds as one network, whether or not a client trains it."""

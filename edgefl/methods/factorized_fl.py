@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.compose import composed_network
-from edgefl.factor.rank1 import cosines, matching_weights, prune
-from edgefl.factor.rank1_layers import RankOne, RankOneConv2d, RankOneLinear, fill, rank_one
+from edgefl.factor.rank1 import RankOne, RankOneConv2d, RankOneLinear, cosines, fill, matching_weights, prune, rank_one
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
@@ -173,11 +172,9 @@ class FactorizedFL(Method):
         """Return the shapes of what a client sent last."""
         return self.upload_shapes(state.architecture, state.tiers[0])
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
         """Return the dense network of u vᵀ ⊕ μ, with μ pruned."""
-        return composed_network(self.factored(state, tier, personal, client))
+        return composed_network(network)
 
     def factored(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None

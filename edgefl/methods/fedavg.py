@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from edgefl.factor.width import cut, leading
-from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
-from edgefl.records import Submodel, Tier, Update
+from edgefl.records import Submodel, Tier
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -48,15 +47,16 @@ class FedAvg(Method):
         places = state.once("places", lambda: {n: leading(n, s) for n, s in self.shapes(state.architecture, tier).items()})
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
-    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average what travels by sample counts."""
-        shapes = self.shapes(state.architecture, state.tiers[0])
-        shared = {name: state.tensors[name] for name in shapes}
-        total = WeightedSum(shared)
-        for update in checked(updates, lambda _: shapes):
-            for name, tensor in update.tensors.items():
-                total.add(name, tensor, float(update.samples))
-        return state.replace({**state.tensors, **total.mean(shared)})
+    def trained(
+        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
+    ) -> nn.Module:
+        """Return the network with what the server sends, and with first values of what else it has, such as personal tensors."""
+        network, sent = (
+            self.network(state.architecture, tier),
+            self.submodel(state, tier, np.random.default_rng(0), client).tensors,
+        )
+        network.load_state_dict({**state.tensors, **sent, **(personal or {})})
+        return network.eval()
 
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the run's only width."""

@@ -170,7 +170,7 @@ class FedFOMO(FedAvg):
         """Return the shapes of a client's model, its affinities, and the number of its rounds."""
         return {**shapes_of(state.tensors), AFFINITY: None, ROUNDS: ()}
 
-    def deploy(
+    def factored(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
         """Return the client's own model: as it keeps it, or else as the server remembers it, or else the mean model."""
@@ -184,7 +184,7 @@ class FedFOMO(FedAvg):
     ) -> nn.Module:
         """Return the client's own model, with its room for affinities: what it is sent is judged, not trained."""
         network = self.network(state.architecture, tier)
-        network.load_state_dict(self.deploy(state, tier, personal, client).state_dict())
+        network.load_state_dict(self.factored(state, tier, personal, client).state_dict())
         return network.eval()
 
     # The client's half.

@@ -17,7 +17,6 @@ from edgefl.factor.hadamard_layers import RECURRENT, HadamardWeight, composed, c
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Tier
 from edgefl.registry import method
@@ -94,19 +93,9 @@ class FedPara(FedAvg):
             loss = loss + self.config.jacobian / 2 * gap
         return loss
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
         """Return the plain dense network: every weight is composed here, once."""
-        network = self.network(state.architecture, tier)
-        network.load_state_dict(state.tensors)
-        return filled(state.architecture.build(), network, HadamardWeight)
-
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the network as trained."""
-        return super().deploy(state, tier, personal, client)
+        return filled(architecture.build(), network, HadamardWeight)
 
 
 def candidates(network: nn.Module, linear: bool | None, classifier: bool = False) -> Weights:

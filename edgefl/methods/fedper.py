@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from edgefl.errors import ConfigError
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, weighted_layers
 from edgefl.records import Tier
 from edgefl.registry import method
-
-
-class PartlyPersonal(FedAvg):
-    """FedAvg of what travels, while :meth:`personal` tensors stay on their clients.
-
-    The server's state has the personal tensors too, as they first were: with them a network of nobody in particular can be deployed.
-    """
-
-    personalised: ClassVar[bool] = True
-
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return a client's network: what is shared, and what it keeps (None: the first personal tensors)."""
-        network = self.network(state.architecture, tier)
-        network.load_state_dict({**state.tensors, **(personal or {})})
-        return network.eval()
 
 
 class FedPerConfig(MethodConfig):
@@ -45,7 +26,7 @@ class FedPerConfig(MethodConfig):
 
 
 @method("fedper")
-class FedPer(PartlyPersonal):
+class FedPer(FedAvg):
     """Base layers are averaged by sample counts; the last ``layers`` layers are each client's own (Algorithms 1 and 2).
 
     What is defined after the first personal layer, such as the normalisation between two of them, is personal too. All clients begin
@@ -61,6 +42,7 @@ class FedPer(PartlyPersonal):
     paper: ClassVar[str] = "Arivazhagan et al., Federated Learning with Personalization Layers, 2019"
     tier_meaning: ClassVar[str] = "one tier only: the width of the network that everyone trains"
     travels: ClassVar[str] = "every weight before the personal layers, both ways"
+    personalised: ClassVar[bool] = True
     stays: ClassVar[str] = "the last layers: the classifier, or as many as the option layers says"
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from edgefl.factor.gradient import held
 from edgefl.factor.width import cut, nested, stacked_in
-from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, named_tensors
-from edgefl.records import Batch, Submodel, Tier, Update
+from edgefl.records import Batch, Submodel, Tier
 from edgefl.registry import method
 
 
@@ -130,16 +129,7 @@ class FjORD(Method):
         student = F.log_softmax(nested.forward(module, width, batch.x), 1)
         return loss + F.kl_div(student, F.log_softmax(held(teacher), 1), reduction="batchmean", log_target=True)
 
-    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average every entry over the clients that hold it, by samples."""
-        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
-        total = WeightedSum(state.tensors)
-        for update in checked(updates, lambda update: shapes[update.tier]):
-            for name, tensor in update.tensors.items():
-                total.add(name, tensor, float(update.samples), update.places[name].index)
-        return state.replace(total.mean(state.tensors))
-
-    def deploy(
+    def factored(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
         """Return the plain network of width p."""

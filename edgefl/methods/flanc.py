@@ -15,12 +15,11 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.basis import BasisRule, BasisSize, check_divisor, check_size, first_basis, first_coefficients
 from edgefl.factor.basis_layers import Composed, basis_name, coefficients_name, composed_layers, dense_state
-from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, Unfilled, replace_layer, stem_and_classifier, weighted_layers
-from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.records import Batch, Place, Submodel, Tier
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -156,32 +155,11 @@ class FLANC(Method):
                 loss = loss + self.config.orthogonality * layer.penalty()
         return loss
 
-    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average bases over all updates and the rest over those of its tier, by samples (Eq. 4)."""
-        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
-        total = WeightedSum(state.tensors)
-        for update in checked(updates, lambda update: shapes[update.tier]):
-            places = self._placed(state, update.tier)
-            for name, tensor in update.tensors.items():
-                total.add(places[name].target, tensor, float(update.samples))
-        return state.replace(total.mean(state.tensors))
-
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
         """Return the plain network of width p with its weights composed once."""
-        submodel = self.submodel(state, tier, np.random.default_rng(0), client)
-        composed = submodel.build()
-        composed.load_state_dict(submodel.tensors)
-        network = state.architecture.build(tier.ratio)
-        network.load_state_dict(dense_state(composed))
-        return network.eval()
-
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the network of width p as trained."""
-        return super().deploy(state, tier, personal, client)
+        plain = architecture.build(tier.ratio)
+        plain.load_state_dict(dense_state(network))
+        return plain.eval()
 
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the widest tier: the server holds no other network."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.factor.width import cut
-from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy, masked_cross_entropy
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
-from edgefl.records import Batch, Submodel, Tier, Update
+from edgefl.records import Batch, Submodel, Tier
 from edgefl.registry import method
 
 
@@ -51,6 +50,7 @@ class HeteroFL(Method):
     paper: ClassVar[str] = "Diao et al., ICLR 2021"
     tier_meaning: ClassVar[str] = "width p: the share of channels of every hidden layer"
     travels: ClassVar[str] = "the leading slice of every weight, both ways"
+    weighs_samples: ClassVar[bool] = False
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the network of width p, with scalers."""
@@ -69,16 +69,7 @@ class HeteroFL(Method):
         """Return cross-entropy, over the labels that the client has unless ``mask_labels`` is off."""
         return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(module(batch.x), batch)
 
-    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average every entry over the clients that hold it, each client with the same weight."""
-        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
-        total = WeightedSum(state.tensors)
-        for update in checked(updates, lambda update: shapes[update.tier]):
-            for name, tensor in update.tensors.items():
-                total.add(name, tensor, 1.0, update.places[name].index)
-        return state.replace(total.mean(state.tensors))
-
-    def deploy(
+    def factored(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
         """Return the plain network of width p with the scalers folded into its weights."""

@@ -6,16 +6,15 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor import hadamard, tucker
 from edgefl.factor.hadamard_layers import RECURRENT, ProductWeight
-from edgefl.factor.tucker_layers import small_layers
+from edgefl.factor.tucker import small_layers
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.fedpara import candidates, filled, with_weights
-from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Tier
 from edgefl.registry import method
@@ -101,20 +100,10 @@ class LowRankTraining(FedAvg):
             raise ConfigError(f"lowrank finds no layer that is smaller in factors: {sizes or 'there is none but the classifier'}")
         return {} if self.config.match == "share" and tier.ratio >= 1 else ranks
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the network of small layers, which is what is cheap to run; recurrent weights are composed here, once."""
-        trained = self.network(state.architecture, tier)
-        trained.load_state_dict(state.tensors)
-        plain = state.architecture.build()
-        return filled(self._small(plain, self._ranks(plain, tier)), trained, ProductWeight)
-
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the network as trained: factors of recurrent weights too."""
-        return super().deploy(state, tier, personal, client)
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
+        """Return the network of small layers, recurrent weights composed here, once."""
+        plain = architecture.build()
+        return filled(self._small(plain, self._ranks(plain, tier)), network, ProductWeight)
 
 
 def _layer(network: nn.Module, weight: str) -> nn.Module:

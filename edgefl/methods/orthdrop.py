@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from edgefl.factor.kernels import KernelLayer
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method, MethodConfig
+from edgefl.methods.base import MethodConfig
 from edgefl.methods.prism import KernelConfig, PriSM
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
@@ -63,7 +63,7 @@ class OrthDrop(PriSM):
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
         """Return the network of the first kernels."""
-        return Method.deploy(self, state, tier, personal, client)
+        return self.factored(state, tier, personal, client)
 
     def chosen(self, layer: KernelLayer, values: Tensor, tier: Tier, rng: np.random.Generator) -> Tensor:
         """Return the first r kernels."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from edgefl.factor.hadamard_layers import HadamardWeight, composed_weights
 from edgefl.methods.base import MethodConfig
+from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.fedpara import candidates, factorized_ranks, filled, with_weights
-from edgefl.methods.fedper import PartlyPersonal
-from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, weighted_layers
 from edgefl.records import Tier
 from edgefl.registry import method
@@ -30,7 +28,7 @@ class PFedParaConfig(MethodConfig):
 
 
 @method("pfedpara")
-class PFedPara(PartlyPersonal):
+class PFedPara(FedAvg):
     """W = W₁ ⊙ (W₂ + 1): X₁, Y₁ (and T₁) are averaged, X₂, Y₂ (and T₂) never leave their client (section 2.3, Algorithm 2).
 
     Every layer is factorized but for those that are smaller dense; see :class:`PFedParaConfig` for the classifier. Biases,
@@ -51,6 +49,7 @@ class PFedPara(PartlyPersonal):
     travels: ClassVar[str] = "the factors of the first inner weight of each layer, biases and normalisation, both ways"
     stays: ClassVar[str] = "the factors of the second inner weight of each layer; the classifier too, with personal_classifier"
     default_tiers: ClassVar[tuple[float, ...]] = (0.5,)
+    personalised: ClassVar[bool] = True
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError` where no layer can be factorized."""
@@ -77,18 +76,9 @@ class PFedPara(PartlyPersonal):
         classifier = next(layer for layer in layers if names[-1].startswith(f"{layer}."))
         return frozenset(factors | {name for name in names if name.startswith(f"{classifier}.")})
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return a client's plain dense network, composed once (``personal`` None: of the first personal factors)."""
-        network = super().deploy(state, tier, personal, client)
-        return filled(state.architecture.build(), network, HadamardWeight)
-
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return a client's network as trained."""
-        return super().deploy(state, tier, personal, client)
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
+        """Return the plain dense network, composed once."""
+        return filled(architecture.build(), network, HadamardWeight)
 
     def _ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
         classifier = self.config.classifier

@@ -245,15 +245,17 @@ class PriSM(Method):
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
         """Return the plain network of the tier's width with the sums of its first r kernels; at 1 the server's own weights."""
+        if tier.ratio >= 1:
+            return self.factored(state, tier, personal, client)
+        parts: dict[str, list[Tensor]] = {}
+        for layer in self._kernel_layers(state, tier):
+            first = torch.arange(layer.count)
+            parts.setdefault(layer.target, []).append(layer.composed(self._factors(state, layer), first))
+        return self._plain(state, tier, {name: torch.cat(of) for name, of in parts.items()})
+
+    def _plain(self, state: GlobalState, tier: Tier, composed: Mapping[str, Tensor]) -> nn.Module:
         network = self.deployed(state.architecture, tier)
-        tensors = cut(state.tensors, self._dense_places(state, tier))
-        if tier.ratio < 1:
-            parts: dict[str, list[Tensor]] = {}
-            for layer in self._kernel_layers(state, tier):
-                first = torch.arange(layer.count)
-                parts.setdefault(layer.target, []).append(layer.composed(self._factors(state, layer), first))
-            tensors |= {name: torch.cat(of) for name, of in parts.items()}
-        network.load_state_dict(tensors)
+        network.load_state_dict({**cut(state.tensors, self._dense_places(state, tier)), **composed})
         return network.eval()
 
     def factored(
@@ -261,7 +263,7 @@ class PriSM(Method):
     ) -> nn.Module:
         """Return the network of the tier's width with its first r kernels; at 1 the server's own weights."""
         if tier.ratio >= 1:
-            return self.deploy(state, tier, personal, client)
+            return self._plain(state, tier, {})
         submodel = self._cut(state, tier, lambda layer, values: torch.arange(layer.count))
         network = submodel.build()
         network.load_state_dict(dict(submodel.tensors))

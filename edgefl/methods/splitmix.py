@@ -12,13 +12,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
-from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.records import Batch, Place, Submodel, Tier
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -131,12 +130,3 @@ class SplitMix(Method):
         """Return the sum of the bases' cross-entropies: each has the gradients that it would have alone."""
         losses = [cross_entropy(base(batch.x), batch) for base in module.children()]
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
-
-    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average each base over the clients that trained it, by samples."""
-        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
-        total = WeightedSum(state.tensors)
-        for update in checked(updates, lambda update: shapes[update.tier]):
-            for name, tensor in update.tensors.items():
-                total.add(update.places[name].target, tensor, float(update.samples))
-        return state.replace(total.mean(state.tensors))

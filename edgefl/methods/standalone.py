@@ -73,7 +73,7 @@ class StandAlone(Method):
             pass
         return state
 
-    def deploy(
+    def factored(
         self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
     ) -> nn.Module:
         """Return a client's own network; None: what it began with."""

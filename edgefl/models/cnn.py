@@ -1,6 +1,9 @@
-"""Small convolutional networks: for the bundled 8×8 digits, for Fashion-MNIST and for FEMNIST."""
+"""Small convolutional networks: for digits, Fashion-MNIST and FEMNIST, and two without normalisation for timing simulators."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,77 +13,70 @@ from edgefl.models.norm import norm2d
 from edgefl.registry import model
 
 
-class DigitsCNN(nn.Module):
-    """Three 3×3 convolutions of 32, 64 and 64 channels with one pooling, and a linear classifier."""
+@dataclass(frozen=True)
+class Conv:
+    """One stage of a :class:`ConvNet`: a square convolution, normalisation, ReLU and optionally a 2×2 max-pooling."""
 
-    def __init__(self, input_shape: tuple[int, int, int], classes: int, width: float, norm: str) -> None:
+    channels: int
+    kernel: int = 3
+    padding: int = 0
+    stride: int = 1
+    pool: bool = False
+
+    def side(self, side: int) -> int:
+        """Return the side of the stage's output for an input of ``side`` pixels."""
+        return ((side + 2 * self.padding - self.kernel) // self.stride + 1) // (2 if self.pool else 1)
+
+
+class ConvNet(nn.Module):
+    """Stages ``conv1``, ``norm1``, ``conv2``, …, optionally a linear layer ``hidden`` with ReLU, and the linear classifier ``fc``.
+
+    Args:
+        stages: the convolutions, with their channels at width 1.
+        input_shape: channels, height and width of an image.
+        classes: number of labels.
+        width: scales all channels and hidden units.
+        norm: a policy of :mod:`edgefl.models.norm`.
+        bias: whether the convolutions have a bias.
+        hidden: units of the hidden layer at width 1; 0 for none.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Conv],
+        input_shape: tuple[int, int, int],
+        classes: int,
+        width: float,
+        norm: str,
+        bias: bool = True,
+        hidden: int = 0,
+    ) -> None:
         super().__init__()
+        self.pools = [stage.pool for stage in stages]
         channels, height, width_px = input_shape
-        a, b, c = (scaled(n, width) for n in (32, 64, 64))
-        self.conv1 = nn.Conv2d(channels, a, 3, padding=1, bias=False)
-        self.norm1 = norm2d(norm, a)
-        self.conv2 = nn.Conv2d(a, b, 3, padding=1, bias=False)
-        self.norm2 = norm2d(norm, b)
-        self.conv3 = nn.Conv2d(b, c, 3, padding=1, bias=False)
-        self.norm3 = norm2d(norm, c)
-        self.fc = nn.Linear(c * (height // 2) * (width_px // 2), classes)
+        for number, stage in enumerate(stages, 1):
+            outputs = scaled(stage.channels, width)
+            self.add_module(f"conv{number}", nn.Conv2d(channels, outputs, stage.kernel, stage.stride, stage.padding, bias=bias))
+            self.add_module(f"norm{number}", norm2d(norm, outputs))
+            channels, height, width_px = outputs, stage.side(height), stage.side(width_px)
+        inputs = channels * height * width_px
+        self.hidden = nn.Linear(inputs, scaled(hidden, width)) if hidden else None
+        self.fc = nn.Linear(scaled(hidden, width) if hidden else inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (batch, channels, h, w) to logits (batch, classes)."""
-        x = F.relu(self.norm1(self.conv1(x)))
-        x = F.max_pool2d(F.relu(self.norm2(self.conv2(x))), 2)
-        x = F.relu(self.norm3(self.conv3(x)))
-        return self.fc(x.flatten(1))
-
-
-class FashionCNN(nn.Module):
-    """Three 3×3 convolutions of 120, 64 and 136 channels with a pooling after the first, and a linear classifier."""
-
-    def __init__(self, input_shape: tuple[int, int, int], classes: int, width: float, norm: str) -> None:
-        super().__init__()
-        channels, height, width_px = input_shape
-        a, b, c = (scaled(n, width) for n in (120, 64, 136))
-        self.conv1 = nn.Conv2d(channels, a, 3, padding=1, bias=False)
-        self.norm1 = norm2d(norm, a)
-        self.conv2 = nn.Conv2d(a, b, 3, bias=False)
-        self.norm2 = norm2d(norm, b)
-        self.conv3 = nn.Conv2d(b, c, 3, bias=False)
-        self.norm3 = norm2d(norm, c)
-        self.fc = nn.Linear(c * (height // 2 - 4) * (width_px // 2 - 4), classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map images (batch, channels, h, w) to logits (batch, classes)."""
-        x = F.max_pool2d(F.relu(self.norm1(self.conv1(x))), 2)
-        x = F.relu(self.norm2(self.conv2(x)))
-        x = F.relu(self.norm3(self.conv3(x)))
-        return self.fc(x.flatten(1))
-
-
-class FemnistCNN(nn.Module):
-    """A 5×5 and a 3×3 convolution of 64 channels with bias, a 2×2 max-pooling after each, and a linear classifier."""
-
-    def __init__(self, input_shape: tuple[int, int, int], classes: int, width: float, norm: str) -> None:
-        super().__init__()
-        channels, height, width_px = input_shape
-        outputs = scaled(64, width)
-        self.conv1 = nn.Conv2d(channels, outputs, 5)
-        self.norm1 = norm2d(norm, outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3)
-        self.norm2 = norm2d(norm, outputs)
-        sides = [((side - 4) // 2 - 2) // 2 for side in (height, width_px)]
-        self.fc = nn.Linear(outputs * sides[0] * sides[1], classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map images (batch, channels, h, w) to logits (batch, classes)."""
-        x = F.max_pool2d(F.relu(self.norm1(self.conv1(x))), 2)
-        x = F.max_pool2d(F.relu(self.norm2(self.conv2(x))), 2)
-        return self.fc(x.flatten(1))
+        for number, pool in enumerate(self.pools, 1):
+            x = F.relu(self.get_submodule(f"norm{number}")(self.get_submodule(f"conv{number}")(x)))
+            x = F.max_pool2d(x, 2) if pool else x
+        x = x.flatten(1)
+        return self.fc(x if self.hidden is None else F.relu(self.hidden(x)))
 
 
 @model("cnn-digits", usual_input=(1, 8, 8))
 def cnn_digits(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "group") -> nn.Module:
     """The small GroupNorm CNN of the main job: 66,154 parameters for 1×8×8 and 10 classes."""
-    return DigitsCNN(image_shape("cnn-digits", input_shape, 2), classes, width, norm)
+    stages = Conv(32, padding=1), Conv(64, padding=1, pool=True), Conv(64, padding=1)
+    return ConvNet(stages, image_shape("cnn-digits", input_shape, 2), classes, width, norm, bias=False)
 
 
 @model("cnn-fashion", usual_input=(1, 28, 28))
@@ -90,13 +86,33 @@ def cnn_fashion(input_shape: tuple[int, ...], classes: int, width: float = 1.0, 
     FLANC does not print the network; these channels reproduce its column of p-width sizes (Table 1: 43, 106, 186 and 285 K at
     width .25, .5, .75 and 1) as 43.7, 105.7, 186.2 and 285.2 K.
     """
-    return FashionCNN(image_shape("cnn-fashion", input_shape, 10), classes, width, norm)
+    stages = Conv(120, padding=1, pool=True), Conv(64), Conv(136)
+    return ConvNet(stages, image_shape("cnn-fashion", input_shape, 10), classes, width, norm, bias=False)
 
 
 @model("cnn-femnist", usual_input=(1, 28, 28), usual_classes=62)
 def cnn_femnist(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
     """The CNN for FEMNIST (PriSM, Table 7): 54,602 parameters for 1×28×28 and 10 classes, 137,854 for FEMNIST's 62.
 
-    Open in the table, and taken here: convolutions are not padded and have a bias; no normalisation, because the table lists ReLU only.
+    The table leaves two details open. Here, convolutions have no padding and a bias; and there is no normalisation, because the table
+    lists ReLU only.
     """
-    return FemnistCNN(image_shape("cnn-femnist", input_shape, 12), classes, width, norm)
+    stages = Conv(64, 5, pool=True), Conv(64, pool=True)
+    return ConvNet(stages, image_shape("cnn-femnist", input_shape, 12), classes, width, norm)
+
+
+@model("cnn-5x5", usual_input=(1, 28, 28))
+def cnn_5x5(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
+    """The CNN of FedAvg (McMahan et al., AISTATS 2017, section 3): 582,026 parameters for 1×28×28 and 10 classes.
+
+    Differs from the paper: convolutions have no padding, as in most frameworks' examples; with padding it has the paper's 1,663,370.
+    """
+    stages = Conv(32, 5, pool=True), Conv(64, 5, pool=True)
+    return ConvNet(stages, image_shape("cnn-5x5", input_shape, 16), classes, width, norm, hidden=512)
+
+
+@model("cnn-tiny", usual_input=(1, 28, 28))
+def cnn_tiny(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
+    """A network so small that a simulator's own work is visible: 20,490 parameters for 1×28×28 and 10 classes."""
+    stages = Conv(16, padding=1, stride=2), Conv(32, padding=1, stride=2)
+    return ConvNet(stages, image_shape("cnn-tiny", input_shape, 4), classes, width, norm)

@@ -124,11 +124,12 @@ class WithCounters(Architecture):
 @pytest.mark.parametrize("name", ["fedper", "pfedpara"])
 def test_counters_stay_in_the_state_and_off_the_wire(name):
     method, state, (tier,) = begin(name, WithCounters("mlp", (1, 8, 8), 4))
-    sent = method.submodel(state, tier, generator(0)).tensors
+    submodel = method.submodel(state, tier, generator(0))
+    sent = submodel.tensors
     assert "1.num_batches_tracked" in state.tensors
     assert "1.num_batches_tracked" not in sent
     assert "1.running_mean" in sent
-    after = method.aggregate(state, [Update(0, tier, sent, {}, 2)])
+    after = method.aggregate(state, [Update(0, tier, sent, submodel.places, 2)])
     assert all(np.array_equal(after.tensors[n], state.tensors[n]) for n in state.tensors)
     method.deploy(after, tier)
 

@@ -136,6 +136,16 @@ def test_every_status_has_a_look_of_its_own_that_the_page_has_colours_for() -> N
     assert "" not in patterns
 
 
+def test_every_pattern_of_a_chart_is_on_the_page() -> None:
+    rounds = [busy(), busy(8)]
+    rounds[1]["groups"][0]["status"] = rounds[1]["clients"][0]["status"] = "of the future"
+    for rendered in (html.render(summary_of(rounds), rounds), dry_page.render(*dry())):
+        used = set(re.findall(r"url\(#([\w-]+)\)", data_of(rendered)))
+        assert used <= set(re.findall(r'<pattern id="([\w-]+)"', rendered))
+        assert {"hatch-late", "status-late"} <= used
+    assert {"waiting", "untrained"} <= set(re.findall(r'<pattern id="([\w-]+)"', rendered))
+
+
 def test_a_round_is_drawn_from_its_beginning_and_closed_where_it_closed() -> None:
     chart = timeline(summary_of([busy()]), busy())
     assert list(looks(layers(chart.spec, "bar")[0], "fill")) == ["download", "training", "upload"]
