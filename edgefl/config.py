@@ -316,12 +316,8 @@ class RunConfig(BaseModel):
 
     @classmethod
     def load(cls, path: Path | None, flags: Mapping[str, Any]) -> Self:
-        """Return the configuration of a TOML file (or none) with ``flags`` put over it."""
-        if path is None:
-            return cls.of(flags)
-        values = read_toml(path, ConfigError)
-        cls.of(values, str(path))
-        return cls.of({**values, **flags})
+        """Return the configuration of a TOML file (or none) with ``flags`` put over it; see :func:`keys_of`."""
+        return cls.of(keys_of(path, flags))
 
     def to_toml(self) -> str:
         """Return the TOML form, without the keys that are None."""
@@ -332,6 +328,20 @@ FLAGS: dict[str, Flag] = {
     key: next(part for part in field.metadata if isinstance(part, Flag)) for key, field in RunConfig.model_fields.items()
 }
 RunConfig.__doc__ = f"{RunConfig.__doc__}\nAttributes:\n" + "\n".join(f"    {name}: {flag.text}" for name, flag in FLAGS.items())
+
+
+def keys_of(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that a TOML file (or none) and ``flags`` give; flags win, option by option for ``method_options``.
+
+    Raises:
+        ConfigError: the file has a wrong key or value, and is named.
+    """
+    if path is None:
+        return dict(flags)
+    values = read_toml(path, ConfigError)
+    RunConfig.of(values, str(path))
+    options = {**values.get("method_options", {}), **flags.get("method_options", {})}
+    return {**values, **flags} | ({"method_options": options} if options else {})
 
 
 def changed(before: RunConfig, after: RunConfig) -> list[str]:

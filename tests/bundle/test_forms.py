@@ -16,8 +16,8 @@ from edgefl.factor.compose import composed_network, composes, factorized_layers,
 from edgefl.factor.hadamard_layers import ComposedLinear, HadamardWeight, ProductWeight, composed
 from edgefl.factor.kernel_layers import KernelConv2d, kernel_layer
 from edgefl.factor.layers import LowRankConv2d, LowRankLinear
-from edgefl.factor.rank1_layers import RankOneConv2d
-from edgefl.factor.tucker_layers import TuckerConv2d
+from edgefl.factor.rank1 import RankOneConv2d
+from edgefl.factor.tucker import TuckerConv2d
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.external import check, files_of
