@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from edgefl.bundle.operators import OPERATORS
-from edgefl.errors import BundleError
+from edgefl.errors import BundleError, first_line
 from edgefl.onnxgrad.external import LIMIT_BYTES
 from edgefl.onnxgrad.graphs import dims_of, graphs_in
 
@@ -102,11 +102,6 @@ def check_ends(
                 raise BundleError(f"{name}: {kind} {value.name!r}, expected only {_listed(wanted)}")
             if not wanted[value.name].fits(value):
                 raise BundleError(f"{name}: {kind} {value.name} is {_described(value)}, expected {wanted[value.name]}")
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says first, or ``damaged``."""
-    return (str(error).strip().splitlines() or ["damaged"])[0][:300]
 
 
 def _check_text(name: str, model: onnx.ModelProto, graphs: list[onnx.GraphProto]) -> None:

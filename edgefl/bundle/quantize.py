@@ -32,7 +32,7 @@ import onnx
 import onnx.numpy_helper
 
 from edgefl.bundle.manifest import Variant
-from edgefl.errors import ConfigError, EdgeflError
+from edgefl.errors import ConfigError, EdgeflError, first_line
 from edgefl.onnxgrad.exporter import quiet, strip
 from edgefl.onnxgrad.graphs import graphs_in
 from edgefl.onnxgrad.predict import predict
@@ -83,8 +83,7 @@ def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -
             made = _of_ai_onnx(made, model)
             onnx.checker.check_model(made, full_check=True)
         except Exception as error:  # the tools raise many kinds
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise EdgeflError(f"the graph has no variant {kind}: {first}") from error
+            raise EdgeflError(f"the graph has no variant {kind}: {first_line(error)}") from error
     return made.SerializeToString(deterministic=True)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-import onnxruntime as ort
 
 from edgefl.bundle import tensor_check
-from edgefl.bundle.graph_check import End, check_ends, first_line, load_graph
+from edgefl.bundle.graph_check import End, check_ends, load_graph
 from edgefl.bundle.manifest import MAX_ABS_ERROR, MAX_LOSS_ERROR, Manifest, TierEntry, TrainEntry
 from edgefl.bundle.tensor_check import CONTROL, STEPS, Arrays
-from edgefl.errors import BundleError
+from edgefl.errors import BundleError, EdgeflError
+from edgefl.onnxgrad.session import computed, opened, options_for
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -139,19 +142,15 @@ class _Session:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        try:
-            self.session = ort.InferenceSession(str(folder / name), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's exception types live in its C extension
-            raise BundleError(f"{name}: onnxruntime does not take it: {first_line(error)}") from error
+        self.session = self._named(lambda: opened(folder / name, options_for(1)))
         self.inputs = {value.name for value in self.session.get_inputs()}
-        self.outputs = [value.name for value in self.session.get_outputs()]
+        self.outputs = {value.name for value in self.session.get_outputs()}
 
     def run(self, values: Arrays) -> Arrays:
+        return self._named(lambda: computed(self.session, {key: values[key] for key in self.inputs}))
+
+    def _named(self, call: Callable[[], T]) -> T:
         try:
-            outputs = self.session.run(self.outputs, {key: values[key] for key in self.inputs})
-        except Exception as error:  # as above
-            raise BundleError(f"{self.name}: onnxruntime cannot run it: {first_line(error)}") from error
-        return dict(zip(self.outputs, outputs, strict=True))
+            return call()
+        except EdgeflError as error:
+            raise BundleError(f"{self.name}: {error}") from error.__cause__

@@ -14,15 +14,7 @@ import torch
 from torch import nn
 
 from edgefl.bundle.forms import form_files
-from edgefl.bundle.manifest import FORMAT_VERSION as FORMAT_VERSION
-from edgefl.bundle.manifest import MANIFEST, MAX_ABS_ERROR, SIGNATURE
-from edgefl.bundle.manifest import Budget as Budget
-from edgefl.bundle.manifest import Manifest as Manifest
-from edgefl.bundle.manifest import Objective as Objective
-from edgefl.bundle.manifest import TierEntry as TierEntry
-from edgefl.bundle.manifest import TrainEntry as TrainEntry
-from edgefl.bundle.manifest import Variant as Variant
-from edgefl.bundle.manifest_file import read as read
+from edgefl.bundle.manifest import MANIFEST, MAX_ABS_ERROR, SIGNATURE, Manifest
 from edgefl.bundle.manifest_file import seal, text_of
 from edgefl.errors import BundleError
 from edgefl.onnxgrad.exporter import OPSET

@@ -19,15 +19,6 @@ _ALIGNMENT = 4096
 """Tensors begin at whole pages, so that a runtime can map the file instead of reading it."""
 
 
-def data_path(path: str) -> str:
-    """Return where the weights of the graph ``path`` lie, when they do not lie in it.
-
-    >>> data_path("0.5/forward.onnx")
-    '0.5/forward.onnx.data'
-    """
-    return f"{path}.data"
-
-
 def split(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, bytes]:
     """Move the weights of ``model`` to the file beside ``path`` where the two together exceed ``limit_bytes``; else do nothing.
 
@@ -52,23 +43,9 @@ def split(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> 
             if len(content) < _LEAST_BYTES:
                 continue
             data += bytes(-len(data) % _ALIGNMENT)
-            _point(tensor, Path(data_path(path)).name, len(data), len(content))
+            _point(tensor, f"{Path(path).name}.data", len(data), len(content))
             data += content
-    return {data_path(path): bytes(data)} if data else {}
-
-
-def files_of(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, bytes]:
-    """Return a model as the files of a bundle: the graph at ``path`` and, above ``limit_bytes``, its weights beside it.
-
-    >>> weight = onnx.numpy_helper.from_array(np.zeros((512, 8), np.float32), "w")
-    >>> model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [weight]))
-    >>> {name: len(content) // 1000 for name, content in files_of(model, "1/forward.onnx", 10_000).items()}
-    {'1/forward.onnx': 0, '1/forward.onnx.data': 16}
-    """
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    beside = split(whole, path, limit_bytes)
-    return {path: whole.SerializeToString(deterministic=True), **beside}
+    return {f"{path}.data": bytes(data)} if data else {}
 
 
 def check(model: onnx.ModelProto) -> None:

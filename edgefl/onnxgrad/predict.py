@@ -24,7 +24,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.session import Arena, first_line, held_by, limited, opened, options_for, profiled, refusal_in
+from edgefl.onnxgrad.session import Arena, computed, held_by, limited, opened, options_for, profiled, refusal_in
 
 _OUT_OF_MEMORY = 9
 
@@ -117,11 +117,8 @@ def _profiled(folder: str) -> ort.SessionOptions:
 
 
 def _run(session: ort.InferenceSession, x: np.ndarray) -> np.ndarray:
-    try:
-        # The output lies in the arena; a copy hands its room back, or memory would grow with the number of batches.
-        return session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(x)})[0].copy()
-    except Exception as error:  # of types in a C extension
-        raise EdgeflError(f"onnxruntime cannot run the graph: {first_line(error)}") from error
+    (output, *_) = computed(session, {session.get_inputs()[0].name: np.ascontiguousarray(x)}).values()
+    return output.copy()  # it lies in the arena: a copy gives its room back, or memory would grow with the number of batches
 
 
 def _child(order: _Order) -> int:

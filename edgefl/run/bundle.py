@@ -15,9 +15,10 @@ from edgefl import __version__
 from edgefl.bundle.client_files import client_files
 from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import Form, Formed, formed
+from edgefl.bundle.manifest import Budget, Manifest, TierEntry, Variant
 from edgefl.bundle.quantize import Kind, int8_kind, variant
 from edgefl.bundle.tier_graphs import same_network, with_weights
-from edgefl.bundle.write import Budget, Manifest, Sign, TierEntry, Variant, build_tier, write
+from edgefl.bundle.write import Sign, build_tier, write
 from edgefl.data.sources import Split
 from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import OutOfMemoryError, predict_capped

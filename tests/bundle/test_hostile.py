@@ -18,11 +18,12 @@ from pydantic import ValidationError
 from small_bundle import contents, manifest, model, replaced, rewrite, tier, trainable, value, written
 
 from edgefl.bundle import graph_check
-from edgefl.bundle.manifest_file import parse
+from edgefl.bundle.manifest import TierEntry
+from edgefl.bundle.manifest_file import parse, read
 from edgefl.bundle.operators import OPERATORS
 from edgefl.bundle.sandbox import Limits, _Line, _lines, default_memory_bytes
 from edgefl.bundle.verify import verify
-from edgefl.bundle.write import TierEntry, read, write
+from edgefl.bundle.write import write
 from edgefl.errors import BundleError, InputError
 from edgefl.util.files import sha256
 
