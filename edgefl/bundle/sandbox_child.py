@@ -33,11 +33,11 @@ def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
         if entry.label not in labels:
             continue
         try:
-            result = check_tier(folder, manifest, entry, announce)
+            errors = check_tier(folder, manifest, entry, announce)
         except Exception as error:  # whatever a file brings about is what is wrong with it
             say({"tier": entry.label, "problem": _what(at, error, memory_bytes)})
         else:
-            say({"tier": entry.label, "errors": [result.max_abs_error, result.max_loss_error]})
+            say({"tier": entry.label, "errors": errors})
     say({"done": True})
 
 

@@ -11,20 +11,13 @@ import numpy as np
 
 from edgefl.bundle import tensor_check
 from edgefl.bundle.graph_check import End, check_ends, load_graph
-from edgefl.bundle.manifest import MAX_ABS_ERROR, MAX_LOSS_ERROR, Manifest, TierEntry, TrainEntry
+from edgefl.bundle.manifest import MAX_ABS_ERROR, MAX_LOSS_ERROR, SHIFT, START, Manifest, TierEntry, TrainEntry
 from edgefl.bundle.tensor_check import CONTROL, STEPS, Arrays
 from edgefl.errors import BundleError, EdgeflError
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, STEP_COUNT, state_inputs
 from edgefl.onnxgrad.session import computed, opened, options_for
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class TierResult:
-    """A tier that passed: the largest difference of its outputs, and the largest relative one of its losses (None: no training)."""
-
-    max_abs_error: float
-    max_loss_error: float | None
 
 
 @dataclass(frozen=True)
@@ -43,8 +36,11 @@ class _Tier:
         return _Session(self.folder, name)
 
 
-def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[[str], None]) -> TierResult:
+def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[[str], None]) -> tuple[float, float | None]:
     """Check all files of a tier, calling ``at`` with the path of each before it is read.
+
+    Returns:
+        The largest difference of its outputs, and the largest relative one of its losses (None: no training).
 
     Raises:
         BundleError: one of them is not what the manifest says; names the file.
@@ -60,7 +56,7 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[
         )
     for variant in entry.variants:
         _finite(variant.graph, "logits", _logits(tier, variant.graph, x))
-    return TierResult(difference, None if entry.train is None else _check_training(tier, entry.train, x))
+    return (difference, None if entry.train is None else _check_training(tier, entry.train, x))
 
 
 def _logits(tier: _Tier, name: str, x: np.ndarray, weights: Arrays | None = None) -> np.ndarray:
@@ -82,7 +78,7 @@ def _check_training(tier: _Tier, train: TrainEntry, x: np.ndarray) -> float:
     tier.at(train.reference)
     stored = tensor_check.train_references(tier.folder, tier.manifest, train)
     start = _start(tier.manifest, train, tensors)
-    weights = {key: value for key, value in start.items() if key[:2] in ("p.", "s.", "f.") and key[2:] in tensors}
+    weights = {value: tensors[name] for name, value in train.roles.tensors.items()}
     _finite(train.predict, "logits", _logits(tier, train.predict, x, weights))
     losses = [_train(tier, train, name, start, stored, 1 if i else STEPS) for i, name in enumerate(train.graphs)]
     expected = stored["losses"].astype(np.float64)
@@ -96,17 +92,16 @@ def _check_training(tier: _Tier, train: TrainEntry, x: np.ndarray) -> float:
 
 
 def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
-    """Return everything that a training graph reads in its first step but for samples, labels: name of the input → value."""
-    start = {f"p.{name}": tensors[name] for name in train.trained}
-    start |= {f"s.{name}": tensors[name] for name in train.statistics}
-    start |= {f"f.{name}": tensors[name] for name in train.frozen}
-    for state in {"sgd": "", "momentum": "m", "adam": "mv"}[train.optimizer]:
-        start |= {f"{state}.{name}": np.zeros_like(tensors[name]) for name in train.trained}
-    scalars = {"lr": train.lr, **({} if train.optimizer == "sgd" else {"beta": train.momentum})}
-    scalars |= {"t": 0.0} if train.optimizer == "adam" else {}
+    """Return everything that a training graph reads in its first step, except samples and labels: name of the input → value."""
+    zeros = {name: np.zeros_like(tensors[name]) for name in train.trained}
+    anchors = {START + name: tensors[name] for name in zeros}
+    anchors |= {SHIFT + name: tensors.get(CONTROL + name, value) for name, value in zeros.items()}
+    start = {value: tensors[name] for name, value in train.roles.tensors.items()}
+    start |= {value: anchors[name] for name, value in train.anchors.items()}
+    start |= {state: value for name, value in zeros.items() for state in state_inputs(name, train.optimizer)}
+    scalars = {LEARNING_RATE: train.lr, **({} if train.optimizer == "sgd" else {BETA: train.momentum})}
+    scalars |= {STEP_COUNT: 0.0} if train.optimizer == "adam" else {}
     start |= {name: np.array(value, np.float32) for name, value in scalars.items()}
-    start |= {f"f.start.{name}": tensors[name] for name in train.trained}
-    start |= {f"f.shift.{name}": tensors.get(f"{CONTROL}{name}", np.zeros_like(tensors[name])) for name in train.trained}
     return start | ({"present": np.ones(manifest.classes, np.bool_)} if train.present else {})
 
 
@@ -114,21 +109,24 @@ def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arr
     """Return the losses of ``steps`` steps on the stored batch."""
     inputs = {key: End(value.dtype.name, value.shape) for key, value in start.items()}
     inputs |= {"x": End(tier.manifest.input_dtype, (None, *tier.manifest.input_shape)), "y": End("int64", (None,))}
-    updated = {key for key in start if key[:2] in ("p.", "m.", "v.", "s.") or key == "t"}
-    outputs = {f"{key}.out": inputs[key] for key in updated}
-    may_lack = {key for key in start if key[:2] in ("s.", "f.")}
-    may_lack |= {f"{key}.out" for key in updated & may_lack}
-    session = tier.opened(name, inputs, {"loss": End("float32", ()), **outputs}, frozenset(may_lack))
-    if forgotten := sorted(key for key in updated & session.inputs if f"{key}.out" not in session.outputs):
+    roles = train.roles
+    states = {state for name in train.trained for state in state_inputs(name, train.optimizer)}
+    updated = {*roles.trained.values(), *roles.statistics.values(), *states, *(start.keys() & {STEP_COUNT})}
+    statistics = roles.statistics.values()
+    may_lack = {*statistics, *(name + OUT for name in statistics), *roles.frozen.values(), *train.anchors.values()}
+    session = tier.opened(
+        name, inputs, {LOSS: End("float32", ()), **{key + OUT: inputs[key] for key in updated}}, frozenset(may_lack)
+    )
+    if forgotten := sorted(key for key in updated & session.inputs if key + OUT not in session.outputs):
         raise BundleError(f"{name}: has no output {forgotten[0]}.out, though it has the input")
     one = {**start, "x": stored["x"][:1], "y": stored["y"][:1]}
-    _finite(name, "loss of one sample", session.run(one)["loss"])
+    _finite(name, "loss of one sample", session.run(one)[LOSS])
     values, losses = {**start, "x": stored["x"], "y": stored["y"]}, []
     for _ in range(steps):
         for key, value in session.run(values).items():
             _finite(name, key, value)
-            values[key.removesuffix(".out")] = value
-        losses.append(float(values["loss"]))
+            values[key.removesuffix(OUT)] = value
+        losses.append(float(values[LOSS]))
     return losses
 
 
