@@ -97,7 +97,7 @@ class Choice:
 
 
 def choose(layers: Iterable[LayerForms], rates: StepRates | None = None, room: Room | None = None) -> Choice:
-    """Return which of ``layers`` to multiply out: those that cost no more so, the largest saving per byte first, while there is room.
+    """Return which of ``layers`` to multiply out: layers that then cost no more, the largest saving per byte first, while there is room.
 
     Args:
         layers: what :func:`layer_forms` returns.

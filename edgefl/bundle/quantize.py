@@ -61,8 +61,8 @@ def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -
     Args:
         graph: a float32 graph with one input.
         kind: a name in :data:`KINDS`.
-        calibration: samples (n, …) as the graph takes them, such as those it was trained on; only ``int8-static`` looks at them, at
-            :data:`CALIBRATION_SAMPLES` of them at most.
+        calibration: samples (n, …) as the graph takes them, such as those it was trained on; only ``int8-static`` uses them, at most
+            :data:`CALIBRATION_SAMPLES`.
 
     Raises:
         ConfigError: there is no such variant, ``int8-static`` has no calibration samples or samples of another shape or type, or they

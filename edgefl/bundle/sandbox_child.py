@@ -34,7 +34,7 @@ def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
             continue
         try:
             errors = check_tier(folder, manifest, entry, announce)
-        except Exception as error:  # whatever a file brings about is what is wrong with it
+        except Exception as error:  # any error that a file causes is a problem of the file
             say({"tier": entry.label, "problem": _what(at, error, memory_bytes)})
         else:
             say({"tier": entry.label, "errors": errors})
@@ -42,7 +42,7 @@ def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
 
 
 def _what(at: str, error: Exception, memory_bytes: int) -> str:
-    """Return what is wrong with the file ``at``."""
+    """Return the problem of the file ``at``."""
     if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error.__cause__ or error)):
         return f"{at}: needs more than {memory_bytes:,} bytes of memory; --memory allows more"
     return str(error) if isinstance(error, BundleError) else f"{at}: cannot be checked: {type(error).__name__}: {error}"

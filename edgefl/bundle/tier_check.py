@@ -1,4 +1,4 @@
-"""Does every graph of a tier have the ends that the manifest promises, and compute what it did when it was exported?"""
+"""The check of a tier: graphs with the inputs and outputs that the manifest promises, which compute the same as when exported."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from edgefl.bundle import tensor_check
 from edgefl.bundle.graph_check import End, check_ends, load_graph
 from edgefl.bundle.manifest import MAX_ABS_ERROR, MAX_LOSS_ERROR, SHIFT, START, Manifest, TierEntry, TrainEntry
-from edgefl.bundle.tensor_check import CONTROL, STEPS, Arrays
+from edgefl.bundle.tensor_check import Arrays, stored_tensors
 from edgefl.errors import BundleError, EdgeflError
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, STEP_COUNT, state_inputs
 from edgefl.onnxgrad.session import computed, opened, options_for
 
 T = TypeVar("T")
+CONTROL = "control:"
+"""Prefix of control variates."""
+STEPS = 3
+"""Training steps whose losses a reference holds."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[
     """
     tier = _Tier(folder, manifest, entry, at)
     at(entry.reference)
-    x, expected = tensor_check.references(folder, manifest, entry)
+    batch = {"x": End(manifest.input_dtype, (None, *manifest.input_shape))}
+    found = stored_tensors(folder, entry.reference, {**batch, "logits": End("float32", (None, manifest.classes))})
+    x, expected = found["x"], found["logits"]
     outputs = _logits(tier, entry.forward, x)
     difference = float(np.abs(outputs - expected).max())
     if not difference <= MAX_ABS_ERROR:
@@ -74,9 +79,16 @@ def _logits(tier: _Tier, name: str, x: np.ndarray, weights: Arrays | None = None
 def _check_training(tier: _Tier, train: TrainEntry, x: np.ndarray) -> float:
     """Return the largest relative difference of the stored losses from those of three steps of the first training graph."""
     tier.at(train.parameters)
-    tensors = tensor_check.parameters(tier.folder, train)
+    declared = {name: End("float32", shape) for name, shape in train.tensors.items()}
+    controls = {CONTROL + name: declared[name] for name in train.trained if train.objective.name == "scaffold"}
+    tensors = stored_tensors(tier.folder, train.parameters, declared, controls)
     tier.at(train.reference)
-    stored = tensor_check.train_references(tier.folder, tier.manifest, train)
+    batch = {"x": End(tier.manifest.input_dtype, (None, *tier.manifest.input_shape)), "y": End("int64", (None,))}
+    stored = stored_tensors(tier.folder, train.reference, {**batch, "losses": End("float32", (STEPS,))})
+    y = stored["y"]
+    if y.min() < 0 or y.max() >= tier.manifest.classes:
+        labels = f"labels from 0 to {tier.manifest.classes - 1}"
+        raise BundleError(f"{train.reference}: y from {y.min()} to {y.max()}, expected {labels}")
     start = _start(tier.manifest, train, tensors)
     weights = {value: tensors[name] for name, value in train.roles.tensors.items()}
     _finite(train.predict, "logits", _logits(tier, train.predict, x, weights))

@@ -1,4 +1,4 @@
-"""Is a bundle what its manifest says, who signed it, and does every model compute what it did when it was exported?"""
+"""Verification: files as the manifest lists them, the signature, and graphs that compute the same as when they were exported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class VerifyReport:
 
 
 Problem = tuple[str, str]
-"""A file or tier, and what is wrong with it."""
+"""A file or tier, and its problem."""
 
 
 def verify(folder: Path, key: Path | None = None, limits: Limits | None = None) -> VerifyReport:
@@ -54,7 +54,7 @@ def verify(folder: Path, key: Path | None = None, limits: Limits | None = None) 
     if total_bytes > MAX_BUNDLE_BYTES:
         raise BundleError(f"{folder}: {total_bytes:,} bytes by its manifest, expected at most {MAX_BUNDLE_BYTES:,}")
     problems = [*_extra(folder, manifest), *_missing_or_changed(folder, manifest)]
-    if not problems:  # what is not as it was made is not run
+    if not problems:  # a changed file is not run
         tried = try_tiers(folder, [tier.label for tier in manifest.tiers], limits or Limits(), total_bytes)
         problems = tried.problems
     if problems:
@@ -65,7 +65,7 @@ def verify(folder: Path, key: Path | None = None, limits: Limits | None = None) 
 
 
 def _signed(folder: Path, content: bytes, key: Path | None) -> bool | None:
-    """Return whether the owner of ``key`` signed the manifest; False: nobody asked; None: there is no signature."""
+    """Return whether the owner of ``key`` signed the manifest; False: no key was given; None: there is no signature."""
     owner = None if key is None else public_key(key)
     path = folder / SIGNATURE
     if not path.exists() and not path.is_symlink():

@@ -2,9 +2,9 @@
 
 :func:`predict_capped` holds memory to a device's budget, in a process of its own. What counts against ``memory_bytes``:
 
-- the weights, once. onnxruntime keeps some in its CPU arena (those that it repacks for its kernels) and the others outside; the file's
-  size stands for all of them, or what the arena holds of them if that is more;
-- everything else in the arena: activations, outputs, and what kernels ask for while they run, with what fragmentation costs.
+- the weights, once. onnxruntime stores weights that it repacks for its kernels in its CPU arena, and the others outside. They count with
+  the file's size, or with their size in the arena if that is larger;
+- everything else in the arena: activations, outputs, and the kernels' working memory, fragmentation included.
 
 Not counted: the interpreter, the library, the parsed graph, and the caller's array of inputs.
 """

@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime: how they are opened, held to memory, and asked what they held. No torch in the process."""
+"""Sessions of onnxruntime: opened, limited in memory, run and measured. No torch in the process."""
 
 from __future__ import annotations
 

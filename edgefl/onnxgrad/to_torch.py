@@ -167,7 +167,7 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
 
     Initializers of float type are parameters of the nodes that read them, so ``named_modules`` gives layers; an initializer that many
     nodes read is one parameter, unless its values are all the same. Constants are: numbers without an axis, integers, values that are
-    not finite, outputs of Constant, and what is only read as a shape or setting. Statistics of BatchNormalization are buffers; in
+    not finite, outputs of Constant, and values that are only read as a shape or setting. Statistics of BatchNormalization are buffers; in
     training mode it uses those of the batch and updates them, and Dropout drops.
 
     Raises:

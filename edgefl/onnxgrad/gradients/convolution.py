@@ -1,7 +1,7 @@
 """Gradients of convolutions and transposed convolutions in one, two or three dimensions.
 
 Most of a training step's time goes into the weights' gradient: for each output channel, input channel and entry of the kernel the sum
-over samples and places of gradient times map. It is written as a convolution in its turn. Samples become the channels that are summed
+over samples and places of gradient times map. It is written as another convolution. Samples become the channels that are summed
 over, and the one "image" is the map with its own channels as part of the last axis, so that onnxruntime copies long rows:
 
     map (batch, inputs, height, width)        → image (1, batch, height, width · inputs)

@@ -207,7 +207,7 @@ class Tape:
     # Reading.
 
     def needs(self, name: str | None) -> bool:
-        """Whether anybody wants the gradient of a value, or of what it is computed from."""
+        """Whether the gradient of a value is needed, or that of a value that it is computed from."""
         return name is not None and name in self.needed
 
     def known(self, name: str | None) -> Array | None:
