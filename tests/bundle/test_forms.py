@@ -16,8 +16,8 @@ from edgefl.factor.compose import composed_network, composes, factorized_layers,
 from edgefl.factor.hadamard_layers import ComposedLinear, HadamardWeight, ProductWeight, composed
 from edgefl.factor.kernel_layers import KernelConv2d, kernel_layer
 from edgefl.factor.layers import LowRankConv2d, LowRankLinear
-from edgefl.factor.rank1_layers import RankOneConv2d
-from edgefl.factor.tucker_layers import TuckerConv2d
+from edgefl.factor.rank1 import RankOneConv2d
+from edgefl.factor.tucker import TuckerConv2d
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.export import forward_graph
@@ -201,7 +201,7 @@ def test_a_form_has_a_name_and_says_which_layers_it_multiplies_out():
 
 
 def test_a_network_in_training_mode_is_refused():
-    with pytest.raises(EdgeflError, match="CNN is in training mode; a network is exported for evaluation"):
+    with pytest.raises(EdgeflError, match="ConvNet is in training mode; a network is exported for evaluation"):
         form_graph(create("fedpara").network(CNN, Tier(0.4)).train(), CNN.input_shape)
 
 
