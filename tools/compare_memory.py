@@ -17,11 +17,11 @@ import torch
 from counters.markdown import arguments, percent, publish, table
 from torch import Tensor, nn
 
-from edgefl.client.loop import optimizer_of, train
+from edgefl.bundle.forms import forward_graph
+from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.training import Training
 from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.export import forward_graph
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier
@@ -58,7 +58,9 @@ def memory_of(model: str, method_name: str) -> list[Memory]:
         module = method.network(architecture, tier)
         optimizer = optimizer_of(method, module, training)
         loss = partial(_loss, method)
-        held = train(module, loss, optimizer, torch.from_numpy(x), y, torch.ones(10) > 0, training, rng).memory_bytes
+        held = train(
+            LocalTraining(module, loss, torch.from_numpy(x), y, torch.ones(10) > 0, training, rng), optimizer
+        ).memory_bytes
         # The caller's array of inputs is not onnxruntime's.
         inference = cost.peak_activation_bytes_inference - x.nbytes
         found.append(Memory((inference, ran), (cost.training_memory_bytes, held)))

@@ -31,7 +31,7 @@ from edgefl.client.fast.capture import Inputs, capture, gradient_of
 from edgefl.client.fast.layout import in_layout, lay_out, layout_of
 from edgefl.client.host import keep_freed_memory
 from edgefl.client.objectives.none import PLAIN
-from edgefl.client.optimizer import Update
+from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.training import Training
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, named_tensors
@@ -188,10 +188,10 @@ def step_of(name: str, architecture: Architecture, ratio: float, samples: int) -
     trained = {key: parameter for key, parameter in module.named_parameters() if parameter.requires_grad}
     inputs = Inputs(named_tensors(module), batch)
     gradient = capture(gradient_of(module, in_layout(loss, layout), list(trained)), inputs)
-    update = Update(Training(1, samples, 0.001, 0.9, 0.0), trained, ())
+    update = FusedOptimizer(Training(1, samples, 0.001, 0.9, 0.0), trained, ())
 
     def step() -> None:
-        update.take(dict(zip(trained, gradient(inputs)[1:], strict=True)))
+        update.apply(dict(zip(trained, gradient(inputs)[1:], strict=True)))
 
     return step
 

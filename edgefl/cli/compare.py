@@ -11,7 +11,7 @@ import click
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.options import PATH, Command, config_option, json_option, option
 from edgefl.cli.types import Listed, MethodOption
-from edgefl.config import TASK, RunConfig
+from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.registry import methods as known_methods
 
 if TYPE_CHECKING:
@@ -72,7 +72,12 @@ def command(
     from edgefl.run.compare import compare
 
     if continued:
-        config, names, seeds, options = _continued(out / _FILE, config_file, keys, names, seeds, options)
+        from edgefl.run.compare_entries import Asked
+
+        # Methods, seeds and keys that are given replace those of the comparison; there may be more of them than before.
+        before = Asked.of_file(out / _FILE, keys_of(config_file, keys))
+        config, names, seeds = before.config, names or before.methods, seeds or before.seeds
+        options = {m: {**before.options.get(m, {}), **options.get(m, {})} for m in before.options.keys() | options}
     from edgefl.cli.progress import Progress
 
     runs = len(names) * len(seeds or (0,))
@@ -102,25 +107,6 @@ def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
             raise click.UsageError(f"--method-option: {key!r} names no method; several are compared: give NAME.{key}=VALUE")
         options.setdefault(method, {})[name] = value
     return options
-
-
-def _continued(
-    path: Path,
-    config_file: Path | None,
-    keys: dict[str, Any],
-    names: tuple[str, ...],
-    seeds: tuple[int, ...] | None,
-    options: dict[str, dict[str, Any]],
-) -> tuple[RunConfig, tuple[str, ...], tuple[int, ...], dict[str, dict[str, Any]]]:
-    """Return what the comparison in the folder was of; methods, seeds and keys that are given go before, and may add runs."""
-    from edgefl.errors import ConfigError
-    from edgefl.run.compare_entries import Asked
-    from edgefl.util.files import read_toml
-
-    before = Asked.of_file(path, {**(read_toml(config_file, ConfigError) if config_file else {}), **keys})
-    stored = {method: dict(of) for method, of in before.options.items()}
-    merged = {method: stored.get(method, {}) | options.get(method, {}) for method in stored | options}
-    return before.config, names or before.methods, seeds or before.seeds, merged
 
 
 def _print_result(found: Comparison) -> None:

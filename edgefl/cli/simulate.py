@@ -11,7 +11,7 @@ import click
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.options import PATH, Command, config_option, json_option, option
 from edgefl.cli.types import MethodOption
-from edgefl.config import HOST, TASK, RunConfig
+from edgefl.config import HOST, TASK, RunConfig, keys_of
 
 if TYPE_CHECKING:
     from edgefl.run.result import RunResult
@@ -49,7 +49,7 @@ def command(
     method_options: tuple[tuple[str, Any], ...],
     **flags: Any,
 ) -> None:
-    """Train a fleet under the budgets of its devices, and write model, bundle and report.
+    """Train a fleet of simulated devices under their budgets, and write model, bundle and report.
 
     \b
     edgefl simulate --profile phone
@@ -60,7 +60,7 @@ def command(
     edgefl simulate --workers 2 --trace trace.json
     edgefl simulate --dry-run --clients 1000000 --partition index:60
     """
-    keys = given(flags)
+    keys = given(flags) | ({"method_options": dict(method_options)} if method_options else {})
     if resume and dry_run:
         raise click.UsageError("--resume has nothing to continue with --dry-run: give another --out")
     if resume and out is None:
@@ -69,7 +69,7 @@ def command(
         raise click.UsageError("--trace shows where the time of training goes, and nobody trains with --dry-run")
     started = resume and out is not None and (out / "config.toml").exists()
     if not started:
-        config = _asked(config_file, keys, dict(method_options))
+        config = RunConfig.load(config_file, keys)
     if trace is not None:
         from edgefl.timing.stages import check_trace
 
@@ -88,35 +88,22 @@ def command(
         from edgefl.run.simulate import simulate
 
     if started and out is not None:
-        from edgefl.errors import ConfigError
-        from edgefl.util.files import read_toml
-
-        asked = {**(read_toml(config_file, ConfigError) if config_file else {}), **keys}
-        if method_options:
-            asked["method_options"] = asked.get("method_options", {}) | dict(method_options)
-        config = resumed_config(out, asked)
+        config = resumed_config(out, keys_of(config_file, keys))
     from edgefl.cli.progress import Progress
 
     with Progress(config.rounds, quiet=as_json or dry_run) as progress:
-        shown = progress.show
         if dry_run:
             from edgefl.run.dry_run import dry_run as simulate_dry
 
             result = simulate_dry(config, out)
         else:
-            result = simulate(config, out, resume=resume, on_round=shown, notify=progress.say, trace=trace)
+            result = simulate(config, out, resume=resume, on_round=progress.show, notify=progress.say, trace=trace)
     if as_json:
         click.echo(json.dumps(result.summary, indent=2))
     elif dry_run:
         _print_dry(result)
     else:
         _print_result(result)
-
-
-def _asked(config_file: Path | None, keys: dict[str, Any], method_options: dict[str, Any]) -> RunConfig:
-    """Return the configuration of the file and the flags; options of the method are put over the file's, key by key."""
-    config = RunConfig.load(config_file, keys)
-    return config.model_copy(update={"method_options": config.method_options | method_options})
 
 
 def _print_dry(result: RunResult) -> None:

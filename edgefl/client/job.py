@@ -1,4 +1,4 @@
-"""What a simulated device is given to do, and what it has while it does it."""
+"""The job of a simulated device, and the run that it belongs to."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
+from edgefl.client.loop import LocalTraining
 from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import Parts
 from edgefl.client.training import Training
 from edgefl.cost.memory import StepMemory
-from edgefl.cost.trace import Loss
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
@@ -24,14 +23,24 @@ if TYPE_CHECKING:
 
 Tensors = Mapping[str, Tensor]
 Enforce = Literal["plan", "meter", "hard"]
-"""How a client's memory is held to its device's: foreseen, metered while it trains, or limited for its process by the system."""
+"""How a client's memory is limited: by the plan only, metered while it trains, or by the system, for a process of its own."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Everything that a worker needs to play any client of a run: plain values, the data are loaded where they are used.
+    """What a worker needs to train any client of a run, besides the job.
 
-    ``device`` is where torch trains: what arrives is moved there, what is sent comes back from there.
+    Attributes:
+        seed: of the run.
+        dataset, data_dir: what to load, and from where.
+        partition, clients, permute_labels, data_share: how samples are divided among clients.
+        architecture: the network.
+        training: batches, optimizer and learning rate.
+        objective: what clients minimise besides the method's loss.
+        codec: how updates are encoded.
+        enforce: how clients' memory is limited.
+        cpu_limit_s: processor seconds that a client may use if ``enforce`` is "hard".
+        device: where torch trains: payloads are moved there, updates come from there.
     """
 
     seed: int
@@ -77,29 +86,36 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Work:
-    """A client at work: what it trains, and with what."""
+class PreparedJob:
+    """A job whose bytes have been read, ready to train.
+
+    Attributes:
+        job: the job.
+        parts: what its client shares with others of its tier.
+        arrived: the tensors of its payload.
+        memory: what the objective stored on the client.
+        local: its training.
+    """
 
     job: Job
     parts: Parts
-    module: nn.Module
     arrived: Tensors
     memory: Tensors
-    loss: Loss
-    x: Tensor
-    y: Tensor
-    present: Tensor
-    training: Training
-    rng: np.random.Generator
-    draws: np.random.Generator | None
-    memory_bytes: float | None
+    local: LocalTraining
 
 
 @dataclass(frozen=True)
-class Member:
-    """A client that is trained together with others: its number among them, and the tensors that it begins with."""
+class GroupMember:
+    """A client that is trained together with others.
+
+    Attributes:
+        number: the position of its job.
+        prepared: its job.
+        tensors: its parameters and buffers before the first step.
+        memory: what a largest step of it holds.
+    """
 
     number: int
-    work: Work
+    prepared: PreparedJob
     tensors: Tensors
     memory: StepMemory

@@ -1,8 +1,8 @@
-"""The local loop: the only one; every method trains through it."""
+"""The local loop: every method trains through it, with steps taken by torch or by onnxruntime."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.client.fast.gradients import Gradient, written
-from edgefl.client.optimizer import Update
+from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.training import Training
 from edgefl.cost.memory import LivenessMeter, StepMemory, held_by, step_memory
 from edgefl.cost.trace import Loss
@@ -21,8 +21,40 @@ from edgefl.records import Batch
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What the loop reports: the mean loss of the last epoch, the steps, and what the meter saw of the first one, in bytes."""
+class LocalTraining:
+    """A client's training in one round, ready to start.
+
+    Attributes:
+        module: the network, which is trained in place.
+        loss: what the client minimises on a batch.
+        x, y: its samples (n, …) and labels (n,) int64.
+        present: bool (classes,), the labels that it has samples of.
+        training: batches, optimizer and learning rate.
+        rng: shuffles the samples.
+        draws: gives each step its :attr:`Batch.draw`; None: steps draw nothing.
+        memory_bytes: what its device has; None: no limit.
+    """
+
+    module: nn.Module
+    loss: Loss
+    x: Tensor
+    y: Tensor
+    present: Tensor
+    training: Training
+    rng: np.random.Generator
+    draws: np.random.Generator | None = None
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What the loop reports.
+
+    Attributes:
+        loss: the mean over the samples of the last epoch.
+        steps: how many optimizer steps it took.
+        peak_activation_bytes, memory_bytes: what a largest step holds, as metered.
+    """
 
     loss: float
     steps: int
@@ -30,8 +62,12 @@ class Trained:
     memory_bytes: int
 
 
+Step = Callable[[Tensor, float | None], Iterable[tuple[Tensor | float, int]]]
+"""Takes one optimizer step on the samples at some positions, with a draw; returns each pass's mean loss and number of samples."""
+
+
 class OverMemory(Exception):  # noqa: N818  an outcome, not an error
-    """A client's training holds ``held_bytes``, which is more than its device has."""
+    """A client's training holds ``held_bytes``, more than its device has."""
 
     def __init__(self, held_bytes: int, peak_activation_bytes: int) -> None:
         super().__init__(f"{held_bytes} bytes")
@@ -53,74 +89,80 @@ def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch
     return torch.optim.SGD(groups, lr=training.lr, momentum=momentum, foreach=False)
 
 
+def run_steps(local: LocalTraining, step: Step) -> tuple[float, int]:
+    """Take every step of a client's round; return the mean loss of the last epoch and the number of steps."""
+    steps, values = 0, list[tuple[Tensor | float, int]]()
+    for _ in range(local.training.epochs):
+        values.clear()
+        for index in batches(len(local.y), local.training.batch_size, local.rng):
+            values += step(index, None if local.draws is None else float(local.draws.random()))
+            steps += 1
+    return sum(float(value) * count for value, count in values) / len(local.y), steps
+
+
 def train(
-    module: nn.Module,
-    loss: Loss,
-    optimizer: torch.optim.Optimizer | Update,
-    x: Tensor,
-    y: Tensor,
-    present: Tensor,
-    training: Training,
-    rng: np.random.Generator,
-    draws: np.random.Generator | None = None,
-    memory_bytes: float | None = None,
+    local: LocalTraining,
+    optimizer: torch.optim.Optimizer | FusedOptimizer,
     gradient: Gradient | None = None,
     memory: StepMemory | None = None,
-) -> Trained:
-    """Train ``module`` in place on samples ``x`` (n, …) with labels ``y`` (n,) int64.
+) -> TrainingResult:
+    """Train a client's network in torch.
 
-    ``rng`` shuffles; ``draws`` gives each step's :attr:`Batch.draw`. ``gradient`` takes the gradients of ``loss``; None: as autograd does.
-    ``memory`` is what a step of this kind was seen to hold. Without it the first step, a largest one, is metered, with its batch, as it
-    is part of what a device holds; ``optimizer`` is then one of torch's.
+    Args:
+        local: the client's training.
+        optimizer: of the network's parameters.
+        gradient: how gradients are computed; None: by autograd.
+        memory: what a step of this kind holds, if that is known. Otherwise the first step, a largest one, is metered with its batch, which
+            is part of what a device holds. Then ``optimizer`` must be one of torch's.
 
     Raises:
-        OverMemory: a step holds more than ``memory_bytes``.
+        OverMemory: a step holds more than ``local.memory_bytes``.
     """
+    module, loss = local.module, local.loss
     if not module.training:
         module.train()
-    micro = training.micro_batch or training.batch_size
+    micro = local.training.micro_batch or local.training.batch_size
     gradient = gradient or written(module, loss)
     if memory is not None:
-        check_memory(memory, memory_bytes)
-    steps, values = 0, list[tuple[Tensor | float, int]]()
-    for _ in range(training.epochs):
-        values.clear()
-        for index in batches(len(y), training.batch_size, rng):
-            meter = LivenessMeter(held_by(module)) if memory is None else None
-            take = gradient if meter is None else written(module, loss, meter.mark)
-            draw = None if draws is None else float(draws.random())
-            with meter or nullcontext():
-                for part in index.to(x.device).split(micro):
-                    # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
-                    # What is metered holds a batch of its own, labels that the client has included, until autograd needs it no more.
-                    value = take(
-                        Batch(x[part], y[part], present if meter is None else present.clone(), draw), len(part) / len(index)
-                    )
-                    values.append((value if meter is None else value.item(), len(part)))
-                    del value
-                optimizer.step()
-            if meter is not None:
-                assert isinstance(optimizer, torch.optim.Optimizer)  # whose state is part of what is metered
-                memory = step_memory(meter, module, optimizer)
-                check_memory(memory, memory_bytes)
-            optimizer.zero_grad()
-            steps += 1
+        check_memory(memory, local.memory_bytes)
+
+    def step(index: Tensor, draw: float | None) -> list[tuple[Tensor | float, int]]:
+        nonlocal memory
+        meter = LivenessMeter(held_by(module)) if memory is None else None
+        differentiate = gradient if meter is None else written(module, loss, meter.mark)
+        values: list[tuple[Tensor | float, int]] = []
+        with meter or nullcontext():
+            for part in index.to(local.x.device).split(micro):
+                # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
+                # A metered pass has a batch of its own, present labels included, until autograd needs it no more.
+                present = local.present if meter is None else local.present.clone()
+                value = differentiate(Batch(local.x[part], local.y[part], present, draw), len(part) / len(index))
+                values.append((value if meter is None else value.item(), len(part)))
+                del value
+            optimizer.step()
+        if meter is not None:
+            assert isinstance(optimizer, torch.optim.Optimizer)  # whose state is part of what is metered
+            memory = step_memory(meter, module, optimizer)
+            check_memory(memory, local.memory_bytes)
+        optimizer.zero_grad()
+        return values
+
+    mean, steps = run_steps(local, step)
     assert memory is not None  # a shard has at least one sample
-    total = sum(float(value) * count for value, count in values)
-    return Trained(total / len(y), steps, memory.peak_activation_bytes, memory.split.total)
+    return TrainingResult(mean, steps, memory.peak_activation_bytes, memory.split.total)
 
 
 def metered(method: Method, module: nn.Module, loss: Loss, batch: Batch, training: Training) -> StepMemory:
-    """Return what a step of ``module`` on ``batch`` holds: it takes one; torch's generator stays as it is."""
+    """Take a step of ``module`` on ``batch`` and return what it holds; torch's generator stays as it is."""
     with uncompiled():
         optimizer = optimizer_of(method, module, training)
     meter = LivenessMeter(held_by(module))
-    take = written(module, loss, meter.mark)
+    differentiate = written(module, loss, meter.mark)
     index = torch.arange(len(batch.y), device=batch.y.device)
     with uncompiled(), torch.random.fork_rng(devices=[]), meter:
-        # As in the loop above, where a batch is cut out of the shard.
+        # As in the loop above, which copies a batch out of the shard.
         for part in index.split(training.micro_batch or training.batch_size):
-            take(_part_of(batch, part), len(part) / len(index))
+            differentiate(_part_of(batch, part), len(part) / len(index))
         optimizer.step()
     return step_memory(meter, module, optimizer)
 
@@ -131,7 +173,7 @@ def _part_of(batch: Batch, part: Tensor) -> Batch:
 
 
 def check_memory(memory: StepMemory, memory_bytes: float | None) -> None:
-    """Raise :class:`OverMemory` where a step held more than ``memory_bytes``."""
+    """Raise :class:`OverMemory` if a step holds more than ``memory_bytes``."""
     if memory_bytes is not None and memory.split.total > memory_bytes:
         raise OverMemory(memory.split.total, memory.peak_activation_bytes)
 

@@ -1,8 +1,9 @@
-"""The optimizer's update as clients take it: one pass over each tensor, and no more bookkeeping than that needs."""
+"""The optimizer of clients: one pass over each tensor, with as little bookkeeping as that needs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,41 +13,41 @@ from torch.optim.sgd import sgd
 from edgefl.client.training import Training
 
 
-class Update:
+class FusedOptimizer:
     """Updates tensors in place: SGD, with momentum or without, or Adam, by torch's fused kernels.
 
-    It is what :func:`edgefl.client.loop.optimizer_of` computes but for the rounding of a tensor's last values: costs are counted for that
-    one, which other runtimes have too.
+    It computes the same as :func:`edgefl.client.loop.optimizer_of`, except for rounding. Costs are counted for that one, whose arithmetic
+    other runtimes share.
 
     Args:
         training: the optimizer, and its rate and decay.
-        tensors: name → what is trained: parameters, or those of several clients, stacked.
+        tensors: name → parameters, or those of several clients, stacked.
         decayed: the names that weight decay acts on.
-        clients: how many clients are stacked; None: they are a client's own.
+        clients: how many clients are stacked; None: the parameters are one client's.
     """
 
     def __init__(
         self, training: Training, tensors: Mapping[str, Tensor], decayed: Collection[str], clients: int | None = None
     ) -> None:
         self._training, self._tensors = training, tensors
-        kept = {"sgd": 0, "momentum": 1, "adam": 2}[training.optimizer]
-        self._state = [{name: torch.zeros_like(tensor) for name, tensor in tensors.items()} for _ in range(kept)]
+        moments = {"sgd": 0, "momentum": 1, "adam": 2}[training.optimizer]
+        self._state = [{name: torch.zeros_like(tensor) for name, tensor in tensors.items()} for _ in range(moments)]
         self._steps = [0] * (clients or 1)
         decays = {name: training.weight_decay if name in decayed else 0.0 for name in tensors}
         self._groups = {decay: [name for name in tensors if decays[name] == decay] for decay in sorted(set(decays.values()))}
 
     def step(self) -> None:
         """Update every parameter that has a gradient."""
-        self.take({name: tensor.grad for name, tensor in self._tensors.items()})
+        self.apply({name: tensor.grad for name, tensor in self._tensors.items()})
 
     def zero_grad(self) -> None:
-        """Let go of the gradients."""
+        """Drop the gradients."""
         for tensor in self._tensors.values():
             tensor.grad = None
 
     @torch.no_grad()
-    def take(self, gradients: Mapping[str, Tensor | None], rows: slice | None = None) -> None:
-        """Update by ``gradients`` what has one: all of the tensors, or ``rows`` of them, clients that have taken as many steps before."""
+    def apply(self, gradients: Mapping[str, Tensor | None], rows: slice | None = None) -> None:
+        """Update the tensors that have a gradient; ``rows`` limits it to clients, which must have taken equally many steps before."""
         first, last, _ = (rows or slice(None)).indices(len(self._steps))
         taken = self._steps[first]
         self._steps[first:last] = [taken + 1] * (last - first)
@@ -63,38 +64,11 @@ class Update:
         self, tensors: list[Tensor], gradients: list[Tensor], state: Sequence[list[Tensor]], decay: float, taken: int
     ) -> None:
         training = self._training
+        common: dict[str, Any] = {"foreach": False, "fused": True, "lr": training.lr, "weight_decay": decay, "maximize": False}
         if training.optimizer == "adam":
             counts = [torch.tensor(float(taken), device=tensor.device) for tensor in tensors]
-            adam(
-                tensors,
-                gradients,
-                state[0],
-                state[1],
-                [],
-                counts,
-                foreach=False,
-                fused=True,
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=training.lr,
-                weight_decay=decay,
-                eps=1e-8,
-                maximize=False,
-            )
+            adam(tensors, gradients, state[0], state[1], [], counts, amsgrad=False, beta1=0.9, beta2=0.999, eps=1e-8, **common)
             return
         momenta: list[Tensor | None] = [*state[0]] if state else [None] * len(tensors)
-        sgd(
-            tensors,
-            gradients,
-            momenta,
-            has_sparse_grad=False,
-            foreach=False,
-            fused=True,
-            weight_decay=decay,
-            momentum=training.momentum if state else 0.0,
-            lr=training.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
+        momentum = training.momentum if state else 0.0
+        sgd(tensors, gradients, momenta, has_sparse_grad=False, momentum=momentum, dampening=0.0, nesterov=False, **common)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import math
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.idx import read_idx
 from edgefl.data.pixels import Pixels
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import DataError
@@ -17,6 +20,7 @@ MEAN, STD = 0.2860, 0.3530  # of the training pixels, as every user of the set t
 CLASS_NAMES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
+_UNSIGNED_BYTE = 0x08
 _HOW = "give its folder with --data-dir, or install Debian's package dataset-fashion-mnist"
 
 
@@ -57,3 +61,32 @@ def _read(folder: Path, part: str) -> Split:
     if len(labels) and labels.max() >= len(CLASS_NAMES):
         raise DataError(f"{labels_path}: label {labels.max()}, expected 0 to {len(CLASS_NAMES) - 1}")
     return Split(Pixels(images[:, None], MEAN, STD), labels.astype(np.int64))
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """Read a gzip-compressed IDX file of unsigned bytes with ``dimensions`` dimensions.
+
+    Raises:
+        DataError: the file is missing, not gzip, cut, or has another magic number, element type, number of dimensions or length.
+    """
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except OSError as error:  # gzip.BadGzipFile is one
+        reason = error.strerror or str(error)
+        raise DataError(f"{path}: cannot be read ({reason}), expected a gzip-compressed IDX file") from None
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path}: the compressed data are cut or damaged ({error}); fetch the file again") from None
+    header = 4 + 4 * dimensions
+    if len(content) < header:
+        raise DataError(f"{path}: {len(content)} bytes, expected at least a header of {header}")
+    expected = (_UNSIGNED_BYTE << 8) | dimensions
+    (magic,) = struct.unpack(">I", content[:4])
+    if magic != expected:
+        raise DataError(
+            f"{path}: magic number 0x{magic:08x}, expected 0x{expected:08x} (unsigned bytes, {dimensions} dimensions)"
+        )
+    shape = struct.unpack(f">{dimensions}I", content[4:header])
+    if len(content) - header != math.prod(shape):
+        sizes = " × ".join(map(str, shape))
+        raise DataError(f"{path}: {len(content) - header} data bytes, expected {math.prod(shape)} for {sizes}")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)

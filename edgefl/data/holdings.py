@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Protocol
 
 import numpy as np
 
@@ -14,27 +13,6 @@ from edgefl.errors import DataError
 from edgefl.rng import generator, shuffled
 
 _PARTS = 10**6
-
-
-class Holdings(Protocol):
-    """What :class:`edgefl.data.shards.Shards` asks: a client's sample numbers and domain, and how many samples clients have."""
-
-    def own(self, client: int) -> np.ndarray:
-        """Return the client's sample numbers, int64, ascending."""
-
-    def domain(self, client: int) -> int:
-        """Return the number of the client's domain."""
-
-    def size(self, client: int) -> int:
-        """Return how many samples the client has."""
-
-    @property
-    def largest(self) -> int:
-        """Samples of the client that has most."""
-
-    @property
-    def mean(self) -> int:
-        """Samples of a client on average, rounded, at least 1."""
 
 
 class Dealt:

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from edgefl.data import scenario
-from edgefl.data.holdings import Dealt, Drawn, Holdings
+from edgefl.data.holdings import Dealt, Drawn
 from edgefl.data.partition import Index, Natural, parse
 from edgefl.data.sources import Dataset, Split
 from edgefl.data.strata import apportion, drawn
@@ -62,7 +62,7 @@ class Shards:
             raise DataError(f"{clients} clients for {names}: each domain needs at least one")
         self.data, self.seed, self.permutes, self._clients = data, seed, permute_labels, clients
         self._natural = isinstance(rule, Natural)
-        self._holdings: Holdings = (
+        self._holdings: Dealt | Drawn = (
             Drawn(data, clients, rule, seed, data_share)
             if isinstance(rule, Index)
             else Dealt(data, clients, rule, seed, data_share)

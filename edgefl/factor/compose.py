@@ -22,9 +22,9 @@ from edgefl.factor.basis_layers import Composed
 from edgefl.factor.hadamard_layers import ComposedConv2d, ComposedLinear, ComposedRecurrent
 from edgefl.factor.kernel_layers import KernelConv2d, KernelLinear
 from edgefl.factor.layers import LowRankConv2d, LowRankLinear, composed_weight
+from edgefl.factor.rank1 import RankOneConv2d, RankOneLinear
 from edgefl.factor.rank1 import compose as rank_one_weight
-from edgefl.factor.rank1_layers import RankOneConv2d, RankOneLinear
-from edgefl.factor.tucker_layers import TuckerConv2d
+from edgefl.factor.tucker import TuckerConv2d
 
 L = TypeVar("L", bound=nn.Module)
 Which = Callable[[str, nn.Module], bool]

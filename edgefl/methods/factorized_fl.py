@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.compose import composed_network
-from edgefl.factor.rank1 import cosines, matching_weights, prune
-from edgefl.factor.rank1_layers import RankOne, RankOneConv2d, RankOneLinear, fill, rank_one
+from edgefl.factor.rank1 import RankOne, RankOneConv2d, RankOneLinear, cosines, fill, matching_weights, prune, rank_one
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need

@@ -11,7 +11,7 @@ from torch import nn
 from edgefl.errors import ConfigError
 from edgefl.factor import hadamard, tucker
 from edgefl.factor.hadamard_layers import RECURRENT, ProductWeight
-from edgefl.factor.tucker_layers import small_layers
+from edgefl.factor.tucker import small_layers
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.fedpara import candidates, filled, with_weights

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 
 import torch
 from torch import nn
@@ -50,30 +50,55 @@ def tier_cost(
     Raises:
         ConfigError: the network does not take this input, or what it computes depends on values.
     """
+    asked = _Asked((type(method), method.config.model_dump_json()), architecture, tier, training, codec, objective, method)
+    # A network that the user brings may change between two calls; a registered one is named by its architecture.
+    trace = _traced_once if type(architecture) is Architecture else _traced
     try:
-        trained = trained_shapes(method, architecture, tier)
-        down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
-        control = objective.control_shapes(trained)
-        sizes = payload_bytes(down | control), payload_bytes(up | control, codec)
-        # Another network is traced where there is one.
-        deployed = None if type(method).deployed is Method.deployed else partial(method.deployed, architecture, tier)
-        network = partial(method.network, architecture, tier)
-        cost = network_cost(network, architecture, method, training, sizes, objective, deployed)
-        drawn = method.step_tiers(tier)
-        if drawn == (tier,):
-            return cost
-        others = [
-            cost
-            if one == tier
-            else network_cost(partial(method.network, architecture, one), architecture, method, training, sizes)
-            for one in drawn
-        ]
-        macs = sum(other.macs_forward + other.macs_backward for other in others)
-        return replace(cost, macs_drawn=-(-macs // len(others)))
+        return trace(asked)
     except EdgeflError:
         raise
     except Exception as error:  # tracing runs the network's own code, which may raise anything
         raise ConfigError(f"model {architecture.model} does not take input {architecture}: {reason(error)}") from error
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a cost depends on. A method's options may contain tables, which have no hash."""
+
+    options: tuple[type[Method], str]
+    architecture: Architecture
+    tier: Tier
+    training: Training
+    codec: str
+    objective: Objective
+    method: Method = field(compare=False)
+
+
+def _traced(asked: _Asked) -> Cost:
+    method, architecture, tier, objective = asked.method, asked.architecture, asked.tier, asked.objective
+    trained = trained_shapes(method, architecture, tier)
+    down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
+    control = objective.control_shapes(trained)
+    sizes = payload_bytes(down | control), payload_bytes(up | control, asked.codec)
+    # Another network is traced where there is one.
+    deployed = None if type(method).deployed is Method.deployed else partial(method.deployed, architecture, tier)
+    network = partial(method.network, architecture, tier)
+    cost = network_cost(network, architecture, method, asked.training, sizes, objective, deployed)
+    drawn = method.step_tiers(tier)
+    if drawn == (tier,):
+        return cost
+    others = [
+        cost
+        if one == tier
+        else network_cost(partial(method.network, architecture, one), architecture, method, asked.training, sizes)
+        for one in drawn
+    ]
+    macs = sum(other.macs_forward + other.macs_backward for other in others)
+    return replace(cost, macs_drawn=-(-macs // len(others)))
+
+
+# The runs of a comparison, and the phases of a run, have the same tiers.
+_traced_once = lru_cache(maxsize=256)(_traced)
 
 
 def network_cost(

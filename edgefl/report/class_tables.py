@@ -1,96 +1,22 @@
-"""The tables of a run's page on its device classes: budgets, steps of planning, refusals, memory foreseen and measured."""
+"""The smaller tables of a page: device classes, their assignment, refusals, memory, and this computer's time."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from edgefl.report.run_charts import budget_entries
+from edgefl.report.tables import Column, PlainTable, Row, shaded, text, under
 from edgefl.report.tier_table import largest_first
 from edgefl.report.words import budget_name, need_have, taken_as, tier_label
-from edgefl.util.units import human_budget, human_bytes, human_difference, human_percent
+from edgefl.timing.spans import STAGES
+from edgefl.util.units import MISSING, human_budget, human_bytes, human_difference, human_percent, human_seconds
 
-Json = Mapping[str, Any]
-
-
-def class_table(summary: Json) -> list[dict[str, Any]]:
-    """Return each class with what it needs of its budgets, and why it takes no larger tier in whole batches."""
-    return [
-        {
-            "title": item["title"],
-            "device": item["device"],
-            "clients": item["clients"],
-            "share": human_percent(item["share"]),
-            "tier": "none" if item["tier"] is None else taken_as(item),
-            "budgets": [_budget_line(entry) for entry in budget_entries(item)],
-            "larger": [
-                f"tier {tier_label(refusal['tier'])}: {_reason(refusal)}"
-                for refusal in item["refusals"]
-                if item["tier"] is not None and refusal["tier"] > item["tier"] and refusal["micro_batch"] is None
-            ],
-            "assumed": item["assumed"],
-        }
-        for item in summary["classes"]
-    ]
-
-
-def planning_steps(summary: Json) -> list[dict[str, Any]]:
-    """Return the steps of every class's assignment, in order, and their results."""
-    return [
-        {
-            "title": item["title"],
-            "tier": tier_label(step["tier"]),
-            "samples": step["micro_batch"] or "the whole batch",
-            **_outcome(item, step),
-        }
-        for item in summary["classes"]
-        for step in item["considered"]
-    ]
-
-
-def _outcome(item: Json, step: Json) -> dict[str, Any]:
-    given = item["tier"] == step["tier"] and item["micro_batch"] == step["micro_batch"]
-    short = "; ".join(_reason(refusal) for refusal in step["refusals"])
-    fits = "given, though it does not fit: " if given and short else "given" if given else "" if short else "fits"
-    return {"given": given, "outcome": fits + short}
-
-
-def _reason(refusal: Json) -> str:
-    return f"{budget_name(refusal['budget'])} {need_have(refusal)}"
-
-
-def _budget_line(entry: Json) -> str:
-    need, have = (human_budget(entry["budget"], entry[key]) for key in ("need", "have"))
-    return f"{budget_name(entry['budget'])}: {need} of {have} ({human_percent(entry['share'])})"
-
-
-def refusals_of(summary: Json, rounds: Sequence[Json]) -> list[dict[str, Any]]:
-    """Return every distinct reason for a refusal and how many client turns it cost: 0 if no such client was asked."""
-    titles = {item["device"]: item["title"] for item in summary["classes"]}
-    turns: Counter[str] = Counter()
-    reasons: dict[str, Json] = {}
-    never_asked = [refusal for item in summary["classes"] if item["tier"] is None for refusal in item["refusals"]]
-    asked = [refusal for record in rounds for client in record.get("clients", ()) for refusal in client["refusal"]]
-    for refusals, counted in ((never_asked, 0), (asked, 1)):
-        for refusal in refusals:
-            key = json.dumps(refusal, sort_keys=True)
-            reasons[key] = refusal
-            turns[key] += counted
-    return [
-        {
-            "title": titles.get(refusal["device"], refusal["device"]),
-            "tier": taken_as(refusal),
-            "budget": budget_name(refusal["budget"]),
-            "reason": need_have(refusal),
-            "turns": turns[key],
-        }
-        for key, refusal in reasons.items()
-    ]
-
-
-_MEASURED = {
+REPORT = "report"
+"""The stage that is not over when the page is made: a page that is made again would differ from the first by it."""
+_CLASS = text("device class", "", "title")
+MEASURED = {
     "activations of a training step": ("peak_activation_bytes_training", "measured_peak_activation_bytes_training"),
     "activations of a training step, in onnxruntime": ("peak_activation_bytes_training", "measured_peak_activation_bytes_onnx"),
     "a training step in all": ("training_memory_bytes", "measured_training_memory_bytes"),
@@ -98,12 +24,128 @@ _MEASURED = {
 }
 
 
-def memory(summary: Json) -> list[tuple[str, str, str, str, str]]:
+def class_table(summary: Row) -> PlainTable:
+    """Return each class with what it needs of its budgets, and why it takes no larger tier in whole batches."""
+    columns = (
+        _CLASS,
+        *under("clients", str, clients=""),
+        *under("share of fleet", human_percent, share=""),
+        Column("tier", "", lambda row: "none" if row["tier"] is None else taken_as(row)),
+        Column("needed of the budget", "", lambda row: "\n".join(map(_budget_line, budget_entries(row))) or "no budget", False),
+        Column("no larger tier, because", "", _no_larger, numeric=False, wraps=True),
+    )
+    return PlainTable.of(columns, summary["classes"])
+
+
+def assignment_steps(summary: Row) -> PlainTable:
+    """Return the steps of every class's assignment, in order, and their results; the chosen one is marked."""
+    columns = (
+        _CLASS,
+        Column("tier", "", lambda row: tier_label(row["tier"])),
+        Column("samples at once", "", lambda row: str(row["micro_batch"] or "the whole batch")),
+        Column("outcome", "", _step_outcome, numeric=False, wraps=True),
+    )
+    rows = [
+        {**step, "title": item["title"], "given": all(item[key] == step[key] for key in ("tier", "micro_batch"))}
+        for item in summary["classes"]
+        for step in item["considered"]
+    ]
+    return PlainTable.of(columns, rows, marked=(row["given"] for row in rows))
+
+
+def refusals_of(summary: Row, rounds: Sequence[Row]) -> PlainTable:
+    """Return every distinct reason for a refusal, and how many client turns it cost; 0 if no such client was selected."""
+    turns: Counter[str] = Counter()
+    for item in summary["classes"]:
+        if item["tier"] is None:
+            turns.update({json.dumps(refusal, sort_keys=True): 0 for refusal in item["refusals"]})
+    clients = (client for record in rounds for client in record.get("clients", ()))
+    turns.update(json.dumps(refusal, sort_keys=True) for client in clients for refusal in client["refusal"])
+    titles = {item["device"]: item["title"] for item in summary["classes"]}
+    columns = (
+        Column("device class", "", lambda row: str(titles.get(row["device"], row["device"])), numeric=False),
+        Column("tier", "", taken_as),
+        Column("budget", "", lambda row: budget_name(row["budget"]), numeric=False),
+        Column("reason", "", need_have, numeric=False),
+        *under("client turns", str, turns=""),
+    )
+    return PlainTable.of(columns, ({**json.loads(key), "turns": count} for key, count in turns.items()))
+
+
+def memory_table(summary: Row) -> PlainTable:
     """Return, per tier and kind of memory, the predicted and the measured peak and the difference."""
-    rows = []
-    for row in largest_first(summary):
-        for what, keys in _MEASURED.items():
-            predicted, measured = row[keys[0]], row[keys[1]]
-            difference = human_difference(predicted, measured)
-            rows.append((taken_as(row), what, human_bytes(predicted), human_bytes(measured), difference))
-    return rows
+    columns = (
+        Column("tier", "", taken_as),
+        *under("of", str, what=""),
+        *under("predicted", human_bytes, predicted=""),
+        *under("measured", human_bytes, measured=""),
+        Column("prediction is over (+) or under (−) by", "", lambda row: human_difference(row["predicted"], row["measured"])),
+    )
+    rows = (
+        {**row, "what": what, "predicted": row[predicted], "measured": row[measured]}
+        for row in largest_first(summary)
+        for what, (predicted, measured) in MEASURED.items()
+    )
+    return PlainTable.of(columns, rows)
+
+
+def stage_table(summary: Row) -> PlainTable:
+    """Return the seconds of every stage: in the main thread with their shares, in the background, and in all worker processes."""
+    stages = summary["host_stages"]
+    server = {name: taken_s for name, taken_s in stages["server"].items() if name != REPORT}
+    workers: Counter[str] = Counter()
+    for worker in stages.get("workers", {}).values():
+        workers.update(worker)
+    others = {"in the background": stages.get("background", {}), f"in {len(stages.get('workers', {}))} worker processes": workers}
+    others = {head: seconds for head, seconds in others.items() if seconds}
+    all_s = sum(server.values())
+    known = {name for seconds in (server, *others.values()) for name in seconds}
+    columns = (
+        Column(
+            "stage", "", lambda row: f"{row['stage']}: {STAGES[row['stage']]}" if row["stage"] in STAGES else row["stage"], False
+        ),
+        *under("this process", human_seconds, server=""),
+        shaded("share", lambda row: row["server"] / all_s if row["server"] is not None and all_s else None),
+        *(column for head in others for column in under(head, human_seconds, **{head: ""})),
+    )
+    order = (*(name for name in STAGES if name in known), *sorted(known - STAGES.keys()))
+    rows = (
+        {"stage": name, "server": server.get(name), **{head: seconds.get(name) for head, seconds in others.items()}}
+        for name in order
+    )
+    return PlainTable.of(columns, rows)
+
+
+def inclusion_columns(key: str, rows: Iterable[Row], titles: Mapping[str, str]) -> list[Column]:
+    """Return a shaded column per device of the shares that rows have under ``key``, in the order of ``titles``."""
+    seen = dict.fromkeys(device for row in rows for device in row[key])
+    devices = [*(device for device in titles if device in seen), *(device for device in seen if device not in titles)]
+
+    def column(device: str) -> Column:
+        return shaded(titles.get(device, device), lambda row: row[key].get(device))
+
+    return [column(device) for device in devices]
+
+
+def _no_larger(item: Row) -> str:
+    larger = (
+        f"tier {tier_label(refusal['tier'])}: {_reason(refusal)}"
+        for refusal in item["refusals"]
+        if item["tier"] is not None and refusal["tier"] > item["tier"] and refusal["micro_batch"] is None
+    )
+    return "\n".join(larger) or MISSING
+
+
+def _step_outcome(step: Row) -> str:
+    short = "; ".join(map(_reason, step["refusals"]))
+    fits = "given, though it does not fit: " if step["given"] and short else "given" if step["given"] else "" if short else "fits"
+    return fits + short
+
+
+def _reason(refusal: Row) -> str:
+    return f"{budget_name(refusal['budget'])} {need_have(refusal)}"
+
+
+def _budget_line(entry: Row) -> str:
+    need, have = (human_budget(entry["budget"], entry[key]) for key in ("need", "have"))
+    return f"{budget_name(entry['budget'])}: {need} of {have} ({human_percent(entry['share'])})"

@@ -51,6 +51,18 @@ def compact_comparison(summary: Row) -> PlainTable:
     return PlainTable.of(columns, summary["methods"], note=footnote(summary), stacked=True)
 
 
+def setting_table(summary: Row) -> PlainTable:
+    """Return the tiers and options that each method was given."""
+    columns = (
+        _METHOD,
+        text("is", "", "title"),
+        Column("tiers", "", tiers_text, numeric=False),
+        Column("why these", "", lambda row: str(row["tiers_why"]), numeric=False, wraps=True),
+        Column("options of its own", "", _options, numeric=False, wraps=True),
+    )
+    return PlainTable.of(columns, summary["methods"])
+
+
 def mean_sd(found: Row | None) -> str:
     """Return a mean share with its standard deviation over seeds.
 
@@ -120,6 +132,10 @@ def _means(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Colum
 
 def _mean_sd_of(label: str) -> Callable[[Row], str]:
     return lambda row: mean_sd(row["tier_accuracy"].get(label))
+
+
+def _options(row: Row) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in row["options"].items()) or "none"
 
 
 def _seeds(row: Row) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgefl.util.units import MISSING
+from edgefl.util.units import MISSING, human_percent
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -100,6 +100,11 @@ class PlainTable:
         """Neighbouring columns under their common heading."""
         return [(group, list(members)) for group, members in itertools.groupby(self.columns, key=lambda column: column.group)]
 
+    @property
+    def headed(self) -> bool:
+        """Whether columns have headings of their own below those of the groups."""
+        return any(column.head for column in self.columns)
+
     def lines(self) -> list[str]:
         """Return one line of text per row, its columns' groups one after the other."""
         found = []
@@ -145,7 +150,7 @@ class PlainTable:
         table.title = Text(self.title, style="bold") if self.title else None
         table.caption = Text(self.note) if self.note else None
         groups = [members for _, members in self.groups] if self.stacked else [[column] for column in self.columns]
-        headed, before = any(column.head for column in self.columns), None
+        headed, before = self.headed, None
         for members in groups:
             first = members[0]
             heads = [column.head for column in members if column.head] if self.stacked else [first.head] * headed
@@ -178,6 +183,11 @@ def under(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column
 def text(group: str, head: str, *keys: str, widest: int | None = None) -> Column:
     """Return a column of texts: the first of ``keys`` with a value, else a dash."""
     return Column(group, head, lambda row: str(next(filter(None, map(row.get, keys)), MISSING)), numeric=False, widest=widest)
+
+
+def shaded(group: str, share: Callable[[Row], float | None]) -> Column:
+    """Return a column of shares, which shade their cells on a page."""
+    return Column(group, "", lambda row: human_percent(share(row)), share=share)
 
 
 def raw_table(rows: Sequence[Row], declared: Sequence[str]) -> PlainTable:

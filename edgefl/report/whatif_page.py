@@ -7,8 +7,9 @@ from typing import Any
 
 from edgefl import __version__
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
+from edgefl.report.class_tables import inclusion_columns
 from edgefl.report.page import render_page
-from edgefl.report.share_table import Cell, ShareRow, ShareTable, devices_of
+from edgefl.report.tables import PlainTable, shaded, text, under
 from edgefl.report.whatif_table import footnote, front, whatif_table
 from edgefl.util.units import human_percent, human_seconds
 
@@ -34,7 +35,6 @@ def render(result: Json) -> str:
         table=whatif_table(result),
         inclusion=inclusion_table(result),
         note=footnote(result),
-        marked=[number in front(result["rows"]) for number in range(len(result["rows"]))],
         edgefl_version=result.get("edgefl_version", __version__),
     )
 
@@ -50,19 +50,16 @@ def whatif_chart(result: Json) -> Chart:
     return Chart(key, title, _sentence(rows) + left_out, _scatter(rows))
 
 
-def inclusion_table(result: Json) -> ShareTable:
+def inclusion_table(result: Json) -> PlainTable:
     """Return, per policy, the share of each class's selected sessions that trained."""
-    titles = result.get("titles") or {}
-    rows = result["rows"]
-    devices = devices_of([row["inclusion_by_class"] for row in rows], titles)
-    best = set(front(rows))
-    cells = []
-    for place, row in enumerate(rows):
-        shares = [row["inclusion"], *(row["inclusion_by_class"].get(device) for device in devices)]
-        cells.append(
-            ShareRow((Cell(str(row["label"])), Cell(human_seconds(row["round_s"])), *map(Cell.of, shares)), place in best)
-        )
-    return ShareTable(("policy", "median round", "all", *(titles.get(device, device) for device in devices)), tuple(cells))
+    rows, best = result["rows"], set(front(result["rows"]))
+    columns = (
+        text("policy", "", "label"),
+        *under("median round", human_seconds, round_s=""),
+        shaded("all", lambda row: row["inclusion"]),
+        *inclusion_columns("inclusion_by_class", rows, result.get("titles") or {}),
+    )
+    return PlainTable.of(columns, rows, marked=(place in best for place in range(len(rows))))
 
 
 def _about(result: Json) -> list[tuple[str, str]]:

@@ -25,7 +25,8 @@ def whatif_table(result: Json) -> PlainTable:
         *under("wasted", human_percent, wasted_share="of time"),
         *under("energy", human_joules, energy_j="per update"),
     )
-    return PlainTable.of(columns, result["rows"], note=footnote(result))
+    best = front(result["rows"])
+    return PlainTable.of(columns, result["rows"], (n in best for n in range(len(result["rows"]))), note=footnote(result))
 
 
 def compact_whatif(result: Json) -> PlainTable:

@@ -17,7 +17,7 @@ from edgefl.client.client import loss_of
 from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_of
 from edgefl.client.fast.grouping import captured_together, gradients_of
 from edgefl.client.fast.layout import in_layout, lay_out, layout_of
-from edgefl.client.optimizer import Update
+from edgefl.client.optimizer import FusedOptimizer
 from edgefl.engine.group import TOGETHER
 from edgefl.errors import StorageError
 from edgefl.models.base import named_tensors
@@ -107,11 +107,11 @@ def _tried(run: Run, tier: Tier) -> Trial:
     except CaptureError:
         return Trial(_least(lambda: written(one)[0])[0], None)
     order = torch.arange(size, device=device)
-    update = Update(training, {name: one.tensors[name] for name in trained}, ())
+    update = FusedOptimizer(training, {name: one.tensors[name] for name in trained}, ())
 
     def alone() -> Tensor | None:
         value, *gradients = taken(Inputs(one.tensors, Batch(x[order], y[order], present, _LARGEST)))
-        update.take(dict(zip(trained, gradients, strict=True)))
+        update.apply(dict(zip(trained, gradients, strict=True)))
         return value
 
     (alone_s,) = _least(alone)
@@ -122,13 +122,13 @@ def _tried(run: Run, tier: Tier) -> Trial:
         all_taken = captured_together(gradients_of(module, loss, trained), several, taken)
     except CaptureError:
         return Trial(alone_s, None)
-    updates = Update(training, {name: several.tensors[name] for name in trained}, (), TOGETHER)
+    updates = FusedOptimizer(training, {name: several.tensors[name] for name in trained}, (), TOGETHER)
 
     def together() -> Tensor | None:
         xs, ys = (torch.stack([part[order]] * TOGETHER) for part in (x, y))
         batch = Batch(xs, ys, several.batch.present)
         value, *gradients = all_taken(Inputs(several.tensors, batch))
-        updates.take(dict(zip(trained, gradients, strict=True)), slice(0, TOGETHER))
+        updates.apply(dict(zip(trained, gradients, strict=True)), slice(0, TOGETHER))
         return value
 
     alone_s, together_s = _least(alone, together)

@@ -1,6 +1,7 @@
 """Numbers for people: decimal prefixes, three significant figures, always with the unit.
 
-Bytes are decimal (1 kB = 1,000 B) everywhere, memory included, so that the figures of one report can be compared.
+Bytes are decimal (1 kB = 1,000 B) everywhere, memory included, so that the figures of one report can be compared. ``None`` becomes a dash;
+a negative or infinite value raises :class:`InputError`.
 """
 
 from __future__ import annotations
@@ -46,10 +47,7 @@ def parse_amount(text: str) -> float:
 
 
 def human_count(value: float | None) -> str:
-    """Return a number of things (parameters, MACs) with a decimal prefix; ``None`` becomes a dash.
-
-    Raises:
-        InputError: the value is negative or not finite.
+    """Return a number of things (parameters, MACs) with a decimal prefix.
 
     >>> human_count(999), human_count(1000), human_count(284_810), human_count(None)
     ('999', '1.00 k', '285 k', '–')
@@ -58,10 +56,7 @@ def human_count(value: float | None) -> str:
 
 
 def human_bytes(value: float | None) -> str:
-    """Return a number of bytes with a decimal unit; ``None`` becomes a dash.
-
-    Raises:
-        InputError: the value is negative or not finite.
+    """Return a number of bytes with a decimal unit.
 
     >>> human_bytes(0), human_bytes(999), human_bytes(1023), human_bytes(999_999)
     ('0 B', '999 B', '1.02 kB', '1.00 MB')
@@ -70,10 +65,7 @@ def human_bytes(value: float | None) -> str:
 
 
 def human_seconds(value: float | None) -> str:
-    """Return a duration in seconds in the units of a clock; ``None`` becomes a dash.
-
-    Raises:
-        InputError: the value is negative or not finite.
+    """Return a duration in seconds in the units of a clock.
 
     >>> human_seconds(0.0042), human_seconds(12.345), human_seconds(59.97), human_seconds(7512), human_seconds(200_000)
     ('4.20 ms', '12.3 s', '1 min 00 s', '2 h 05 min', '2 d 08 h')
@@ -94,10 +86,7 @@ def human_seconds(value: float | None) -> str:
 
 
 def human_joules(value: float | None) -> str:
-    """Return an energy in joules with a decimal prefix; ``None`` becomes a dash.
-
-    Raises:
-        InputError: the value is negative or not finite.
+    """Return an energy in joules with a decimal prefix.
 
     >>> human_joules(0), human_joules(0.0421), human_joules(3.5), human_joules(12_500)
     ('0 J', '42.1 mJ', '3.50 J', '12.5 kJ')
@@ -106,10 +95,7 @@ def human_joules(value: float | None) -> str:
 
 
 def human_percent(share: float | None) -> str:
-    """Return a share (0.964) as a percentage; only exactly 0 and 1 read ``0 %`` and ``100 %``; ``None`` becomes a dash.
-
-    Raises:
-        InputError: the share is negative or not finite.
+    """Return a share (0.964) as a percentage; only exactly 0 and 1 read ``0 %`` and ``100 %``.
 
     >>> human_percent(0.9642), human_percent(1), human_percent(0.0004), human_percent(12.4)
     ('96.4 %', '100 %', '<0.1 %', '1,240 %')

@@ -10,17 +10,16 @@ import torch
 from torch import nn
 
 from edgefl.bundle.form_choice import FormCost, LayerForms, Room, choice_for, choose, layer_forms, room_for
-from edgefl.bundle.forms import form_files, form_graph, formed
+from edgefl.bundle.forms import form_files, form_graph, formed, forward_graph
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, composes, factorized_layers, plain_layer
 from edgefl.factor.hadamard_layers import ComposedLinear, HadamardWeight, ProductWeight, composed
 from edgefl.factor.kernel_layers import KernelConv2d, kernel_layer
 from edgefl.factor.layers import LowRankConv2d, LowRankLinear
-from edgefl.factor.rank1_layers import RankOneConv2d
-from edgefl.factor.tucker_layers import TuckerConv2d
+from edgefl.factor.rank1 import RankOneConv2d
+from edgefl.factor.tucker import TuckerConv2d
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.export import forward_graph
 from edgefl.onnxgrad.external import check, files_of
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier
@@ -201,7 +200,7 @@ def test_a_form_has_a_name_and_says_which_layers_it_multiplies_out():
 
 
 def test_a_network_in_training_mode_is_refused():
-    with pytest.raises(EdgeflError, match="CNN is in training mode; a network is exported for evaluation"):
+    with pytest.raises(EdgeflError, match="ConvNet is in training mode; a network is exported for evaluation"):
         form_graph(create("fedpara").network(CNN, Tier(0.4)).train(), CNN.input_shape)
 
 

@@ -14,12 +14,13 @@ from torch import nn
 from edgefl.bundle.tier_graphs import tier_graphs
 from edgefl.client.client import Clients
 from edgefl.client.job import Job, Task
-from edgefl.client.loop import OverMemory
+from edgefl.client.loop import LocalTraining, OverMemory
 from edgefl.client.objective import objective_named
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.onnx_loop import train_in_onnx
 from edgefl.client.training import Training
 from edgefl.data.mix import load
+from edgefl.engine.contract import in_order
 from edgefl.engine.pool import PoolEngine
 from edgefl.errors import DataError
 from edgefl.methods.base import create
@@ -117,7 +118,7 @@ def test_onnxruntimes_own_allocator_holds_a_client_to_its_memory():
     room = [64 * 2**20, free.measured_peak_activation_bytes // 2, -1]
     jobs = [job_of(task, memory_bytes=float(held_bytes + bytes_)) for bytes_ in room]
     with PoolEngine(task, 1) as engine:
-        fits, over, no_room = engine.map(jobs)
+        fits, over, no_room = in_order(engine, jobs)
     assert [outcome.status for outcome in (fits, over, no_room)] == ["trained", "out_of_memory", "out_of_memory"]
     assert fits.payload == free.payload
     assert over.measured_training_memory_bytes > held_bytes + room[1]
@@ -130,9 +131,10 @@ def test_a_limit_below_the_weights_is_not_no_limit():
     module = job.method.network(task.architecture, TIER)
     shard = Clients(task).shards.train(0)
     x, y = torch.from_numpy(shard.x), torch.from_numpy(shard.y)
-    rest = torch.ones(10, dtype=torch.bool), task.training, generator(0, "train")
+    present, rng = torch.ones(10, dtype=torch.bool), generator(0, "train")
+    local = LocalTraining(module, None, x, y, present, task.training, rng, memory_bytes=10.0)
     with pytest.raises(OverMemory):
-        train_in_onnx(job.graphs, module, None, None, x, y, *rest, memory_bytes=10.0, capped=True)
+        train_in_onnx(local, job.graphs, capped=True)
 
 
 def test_peaks_grow_with_the_batch_and_not_with_what_is_handed_in():

@@ -8,7 +8,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
-from edgefl.client.loop import optimizer_of, train
+from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.training import Training
 from edgefl.cost.macs import COUNTED, ELEMENTWISE, IGNORED
 from edgefl.cost.memory import LivenessMeter
@@ -149,7 +149,9 @@ def test_predicted_memory_is_what_training_holds(name, batch_size):
         x = torch.from_numpy(rng.standard_normal((batch_size, 1, 8, 8))).float()
         y = torch.from_numpy(rng.integers(10, size=batch_size))
         optimizer = optimizer_of(method, module, training)
-        result = train(module, lambda m, b: method.local_loss(m, b, {}), optimizer, x, y, torch.ones(10) > 0, training, rng)
+        result = train(
+            LocalTraining(module, lambda m, b: method.local_loss(m, b, {}), x, y, torch.ones(10) > 0, training, rng), optimizer
+        )
         predicted = tier_cost(method, architecture, tier, training)
         assert predicted.peak_activation_bytes_training == pytest.approx(result.peak_activation_bytes, rel=0.01)
         assert predicted.training_memory_bytes == pytest.approx(result.memory_bytes, rel=0.01)

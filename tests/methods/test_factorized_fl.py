@@ -11,8 +11,18 @@ from torch import nn
 
 from edgefl.client.training import Training
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.factor.rank1 import compose, cosines, factor_sizes, first_factors, matching_weights, prune
-from edgefl.factor.rank1_layers import RankOneConv2d, RankOneLinear, fill, rank_one
+from edgefl.factor.rank1 import (
+    RankOneConv2d,
+    RankOneLinear,
+    compose,
+    cosines,
+    factor_sizes,
+    fill,
+    first_factors,
+    matching_weights,
+    prune,
+    rank_one,
+)
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost

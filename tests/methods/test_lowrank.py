@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from edgefl.errors import ConfigError
 from edgefl.factor import hadamard, tucker
 from edgefl.factor.layers import SquaredNorm
-from edgefl.factor.tucker_layers import small_layers
+from edgefl.factor.tucker import small_layers
 from edgefl.methods.axes import refused
 from edgefl.methods.base import create
 from edgefl.methods.fedpara import candidates

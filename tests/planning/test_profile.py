@@ -17,7 +17,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from edgefl import profile
 from edgefl.cli.main import main
-from edgefl.client.loop import optimizer_of, train
+from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.training import Training
 from edgefl.errors import ConfigError, InputError
 from edgefl.methods.base import create
@@ -283,7 +283,9 @@ def real_step(build, inputs, batch_size, micro_batch=None, optimizer="momentum")
     x = torch.from_numpy(rng.standard_normal((batch_size, *spec.shape))).float()
     x, y = x.abs().to(spec.dtype), torch.from_numpy(rng.integers(CLASSES, size=batch_size))
     stepper = optimizer_of(method, network, training)
-    held = train(network, lambda m, b: method.local_loss(m, b, {}), stepper, x, y, torch.ones(1) > 0, training, rng)
+    held = train(
+        LocalTraining(network, lambda m, b: method.local_loss(m, b, {}), x, y, torch.ones(1) > 0, training, rng), stepper
+    )
     return tier_cost(method, architecture, Tier(1.0), training), held
 
 

@@ -1,27 +1,25 @@
 """Several clients of a tier trained together: their tensors are stacked, and one operation takes a step of all of them.
 
-A convolution of k clients is one convolution in k groups, a linear layer one batched product. What each computes is what it would compute
-alone, but for the order of sums. Clients with fewer samples leave the stack when they are done, and batches of different sizes are taken
-apart: nothing is padded, so that no loss or normalisation sees samples that are not there.
+A convolution of k clients is one convolution in k groups, a linear layer one batched product. Each client computes what it would compute
+alone, except for the order of sums. Clients with fewer samples leave the stack when they are done, and batches of different sizes run
+separately: nothing is padded, so that no loss or normalisation sees samples that do not exist.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from edgefl.client.fast.capture import CaptureError, Flat, Inputs, Take, Whole, capture, gradient_of, laid_out
 from edgefl.client.fast.gradients import Captures
-from edgefl.client.loop import batches
-from edgefl.client.optimizer import Update
+from edgefl.client.loop import LocalTraining, batches
+from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.training import Training
 from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
@@ -31,53 +29,37 @@ Stack = Mapping[str, Tensor]
 _CLOSE = 1e-3
 
 
-@dataclass(frozen=True)
-class Samples:
-    """One client's samples ``x`` (n, …), labels ``y`` (n,) and labels that it has, what shuffles them, and what it minimises."""
-
-    x: Tensor
-    y: Tensor
-    present: Tensor
-    rng: np.random.Generator
-    loss: Loss
-
-
 def train_together(
-    module: nn.Module,
-    stack: Stack,
-    decayed: frozenset[str],
-    samples: Sequence[Samples],
-    training: Training,
-    captures: Captures,
+    clients: Sequence[LocalTraining], stack: Stack, decayed: frozenset[str], captures: Captures
 ) -> list[tuple[float, int]]:
     """Train clients in place on their samples; return for each the mean loss of its last epoch and its steps.
 
     Args:
-        module: a network of the tier, in training mode; its own tensors are not touched.
+        clients: those with the most samples first. They have one network, whose own tensors are not touched, and train alike, without
+            micro-batches.
         stack: name of a parameter or buffer → those of all clients, (clients, …).
         decayed: the parameters that weight decay acts on.
-        samples: of each client, in the order of the stack, those with the most samples first.
-        training: how they train, without micro-batches.
         captures: of this process. Steps that cannot be captured together are taken one client after the other.
     """
+    module, training = clients[0].module, clients[0].training
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    alone = [gradient_of(module, one.loss, trained) for one in samples]
-    together = gradients_of(module, samples[0].loss, trained)
-    update = Update(training, {name: stack[name] for name in trained}, decayed, len(samples))
-    values: list[list[tuple[Tensor, int]]] = [[] for _ in samples]
-    for rows, x, y in _steps(samples, training):
+    alone = [gradient_of(module, one.loss, trained) for one in clients]
+    together = gradients_of(module, clients[0].loss, trained)
+    optimizer = FusedOptimizer(training, {name: stack[name] for name in trained}, decayed, len(clients))
+    values: list[list[tuple[Tensor, int]]] = [[] for _ in clients]
+    for rows, x, y in _steps(clients):
         tensors = {name: tensor[rows] for name, tensor in stack.items()}
-        present = torch.stack([one.present for one in samples[rows]])
+        present = torch.stack([one.present for one in clients[rows]])
         inputs = Inputs(tensors, Batch(x, y, present))
-        # Of the sizes that a last batch may have, each would take a capture of its own; whole ones, and those of equal shards, come again.
-        often = x.shape[1] == training.batch_size or len(x) == len(samples)
+        # Each size of a last batch would need a capture of its own. Whole batches, and last ones of equal shards, come again.
+        often = x.shape[1] == training.batch_size or len(x) == len(clients)
         found = _taken(inputs, alone[rows], together if often else None, captures)
-        update.take(dict(zip(trained, found[1:], strict=True)), rows)
+        optimizer.apply(dict(zip(trained, found[1:], strict=True)), rows)
         losses = found[0]
         assert losses is not None
         for client, value in enumerate(losses.unbind(), rows.start):
             values[client].append((value, x.shape[1]))
-    return [_mean(of, training, len(one.y)) for of, one in zip(values, samples, strict=True)]
+    return [_mean(of, training, len(one.y)) for of, one in zip(values, clients, strict=True)]
 
 
 def _taken(inputs: Inputs, alone: Sequence[Take], together: Take | None, captures: Captures) -> Flat:
@@ -128,22 +110,23 @@ def captured_together(together: Take, inputs: Inputs, alone: Take) -> Take:
     return taken
 
 
-def _steps(samples: Sequence[Samples], training: Training) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def _steps(clients: Sequence[LocalTraining]) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Yield the rows of the stack, samples and labels of every step: neighbours with batches of one size take it together."""
-    orders = [_order(one, training) for one in samples]
+    orders = list(map(_order, clients))
     for step in range(max(map(len, orders))):
         sizes = [len(order[step]) for order in orders if step < len(order)]
         start = 0
         for _, run in groupby(sizes):
             rows = slice(start, start := start + len(list(run)))
             index = [order[step] for order in orders[rows]]
-            x = torch.stack([one.x[part] for one, part in zip(samples[rows], index, strict=True)])
-            y = torch.stack([one.y[part] for one, part in zip(samples[rows], index, strict=True)])
+            x = torch.stack([one.x[part] for one, part in zip(clients[rows], index, strict=True)])
+            y = torch.stack([one.y[part] for one, part in zip(clients[rows], index, strict=True)])
             yield rows, x, y
 
 
-def _order(one: Samples, training: Training) -> list[Tensor]:
-    return [index.to(one.y.device) for _ in range(training.epochs) for index in batches(len(one.y), training.batch_size, one.rng)]
+def _order(one: LocalTraining) -> list[Tensor]:
+    epochs, size = one.training.epochs, one.training.batch_size
+    return [index.to(one.y.device) for _ in range(epochs) for index in batches(len(one.y), size, one.rng)]
 
 
 def _mean(values: Sequence[tuple[Tensor, int]], training: Training, count: int) -> tuple[float, int]:

@@ -1,13 +1,13 @@
-"""Clients in processes of their own, held to their devices' memory by the system (``enforce = "hard"``).
+"""Clients in processes of their own, limited to their devices' memory by the system (``enforce = "hard"``).
 
-What counts against ``Job.memory_bytes`` is what the cost model counts: from the first step to the last, the network's own bytes and
-everything that the process takes beyond what it had. Not counted: the interpreter and its libraries, samples, the payload, and a baseline,
-which is what a tiny training step makes libraries load and allocate for good. It is measured once per worker.
+What counts against ``Job.memory_bytes`` is what the cost model counts, from the first step to the last: the network's own bytes and
+everything that the process allocates beyond what it had. Not counted are the interpreter and its libraries, samples, the payload, and a
+baseline: what libraries load and allocate for good in a tiny training step. The baseline is measured once per worker.
 
-A limit so set is met in pages and by an allocator: it can be held to within :func:`floor_bytes`, and not below it. Kernels that need
-scratch memory inside of an operation take it from the client's room, so that a network which fits by the plan to the last byte may not
-fit here: on 8×8 images in batches of 32 a small convolutional network needs 9 % more than its tensors, ResNet-9 6 %. And a session near
-its limit may end one way here and the other on another computer.
+Such a limit acts on pages and an allocator: limits below :func:`floor_bytes` cannot be enforced. Kernels that need scratch memory inside an
+operation take it from the client's room, so that a network which fits the plan to the last byte may not fit here: on 8×8 images in batches
+of 32 a small convolutional network needs 9 % more than its tensors, ResNet-9 6 %. A session near its limit may end differently on another
+computer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing.connection import Connection
-from typing import Any
 
 import psutil
 import torch
@@ -45,7 +44,7 @@ from edgefl.client.isolation.limits import (
     trim,
 )
 from edgefl.client.job import Job
-from edgefl.client.loop import Trained, train
+from edgefl.client.loop import LocalTraining, TrainingResult, train
 from edgefl.client.messages import read_outcomes, write_outcomes
 from edgefl.client.training import Training
 from edgefl.cost.memory import LivenessMeter, StepMemory, bytes_of, held_by
@@ -66,20 +65,68 @@ _TINY = Training(epochs=1, batch_size=8, lr=0.01, momentum=0.9, weight_decay=1e-
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a tiny training step makes a fresh process take for good, pages that it no longer shares included in ``private_bytes``."""
+    """What a fresh process allocates for good in a tiny training step.
+
+    Attributes:
+        more: what it holds more than before.
+        private_bytes: the same, with pages that it no longer shares.
+    """
 
     more: Held
     private_bytes: int
 
 
+@dataclass(frozen=True)
+class Limiter:
+    """How a client's process is limited to its memory.
+
+    Attributes:
+        guard: the ways to use.
+        baseline: what does not count.
+        cgroup: the one to enter; None: without.
+    """
+
+    guard: Guard
+    baseline: Baseline
+    cgroup: Cgroup | None = None
+
+    def train(self, memory_bytes: int, watch: Watch, loop: Loop, local: LocalTraining) -> TrainingResult:
+        """Train by ``loop`` while this process is limited to ``memory_bytes``, the network included that it has already.
+
+        Raises:
+            MemoryError: it held more, by the kernel's own peak; or an allocation failed.
+        """
+        trim()
+        reset_peak()
+        now, there, baseline = own(), bytes_of(held_by(local.module)), self.baseline
+        base_bytes = now.resident_bytes + baseline.more.resident_bytes - there
+        reserved_bytes = _RESERVED_BYTES * (1 + sum(p.dim() > 1 for p in local.module.parameters()))
+        room = memory_bytes - there
+        if self.guard.watchdog:
+            watch(base_bytes + memory_bytes, base_bytes)
+        try:
+            data_bytes = now.data_bytes + baseline.more.data_bytes + reserved_bytes + room
+            with limited(self.guard, self.cgroup, data_bytes, baseline.private_bytes + room):
+                result = loop(local)
+        except Exception as error:
+            if is_shortage(error):
+                raise OverLimitError(peak_bytes() - base_bytes) from None
+            raise
+        if self.guard.watchdog:
+            if (most_bytes := peak_bytes() - base_bytes) > memory_bytes:
+                raise OverLimitError(most_bytes)
+            watch(None, 0)
+        return result
+
+
 class Isolated:
-    """Plays clients, each in a process forked from this one, under limits.
+    """Runs clients' jobs, each in a process forked from this one, under limits.
 
     This process must have one thread and never train itself. Not a :class:`Clients`: it has one, loaded once for all of its children.
 
     Args:
         clients: the clients of a run.
-        guard: how memory is held; None takes what this system has.
+        guard: how memory is limited; None: by what this system has.
         inherited: see :func:`edgefl.client.isolation.forked.in_child`.
     """
 
@@ -88,14 +135,14 @@ class Isolated:
         self._guard, self.baseline = prepared(guard)
 
     def run(self, job: Job) -> Outcome:
-        """Play one client's part in a process of its own; over its limits it ends as ``out_of_memory`` or ``out_of_time``.
+        """Run one client's job in a process of its own. Over its limits the outcome is ``out_of_memory`` or ``out_of_time``.
 
-        A process that ends in another way has ``crashed``. What the client raises is raised here.
+        A process that ends in another way has ``crashed``. An error of the client is raised here.
         """
         self._meter(job)
         cgroup = _cgroup(self._guard)
         try:
-            work = partial(_run, self._clients, job, self._guard, cgroup, self.baseline)
+            work = partial(_run, self._clients, job, Limiter(self._guard, self.baseline, cgroup))
             ended = in_child(work, self._clients.task.cpu_limit_s, self._inherited)
             return _outcome(job, ended, cgroup is not None and cgroup.killed())
         finally:
@@ -119,7 +166,7 @@ class Isolated:
 
 
 def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
-    """Make this process ready to fork clients; return how memory will be held here and what a tiny step takes.
+    """Make this process ready to fork clients; return how memory is limited here and what a tiny step allocates.
 
     Raises:
         ChildProcessError: the process that measures it was killed.
@@ -138,9 +185,9 @@ def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
 
 
 def check_platform() -> None:
-    """Raise :class:`ConfigError` where processes cannot be forked and limited.
+    """Raise :class:`ConfigError` if processes cannot be forked and limited here.
 
-    macOS has no limit that the kernel enforces on memory: there only the watchdog holds it.
+    The kernel of macOS enforces no limit on memory: there is only the watchdog.
     """
     import os
 
@@ -151,7 +198,7 @@ def check_platform() -> None:
 
 
 def check_limit(what: str, memory_bytes: float) -> None:
-    """Raise :class:`ConfigError` where ``memory_bytes`` is less than can be held to; ``what`` names the device.
+    """Raise :class:`ConfigError` if a limit of ``memory_bytes`` cannot be enforced; ``what`` names the device.
 
     >>> check_limit("phone", 2**40)
     """
@@ -189,8 +236,9 @@ def measure_floor() -> int:
 
 def _passes(guard: Guard, baseline: Baseline, limit_bytes: int) -> bool:
     cgroup = _cgroup(guard)
+    limiter = Limiter(guard, baseline, cgroup)
     try:
-        return all(in_child(partial(_tiny, guard, cgroup, baseline, limit_bytes)).how == "done" for _ in range(3))
+        return all(in_child(partial(_tiny, limiter, limit_bytes)).how == "done" for _ in range(3))
     finally:
         if cgroup is not None:
             cgroup.remove()
@@ -210,82 +258,45 @@ def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:
     return Outcome(job.client, ended.how)
 
 
-def _run(clients: Clients, job: Job, guard: Guard, cgroup: Cgroup | None, baseline: Baseline, watch: Watch) -> bytes:
+def _run(clients: Clients, job: Job, limiter: Limiter, watch: Watch) -> bytes:
     """Run a client's job in this process, a forked one, which is limited to its memory while it trains; return its outcome."""
     within: Callable[[Loop], Loop] | None = None
     if job.memory_bytes is not None and job.graphs is not None:  # onnxruntime's own allocator is limited, to the byte
         within = _capped
     elif job.memory_bytes is not None:
-        within = partial(partial, _held_training, guard, cgroup, baseline, int(job.memory_bytes), watch)
+        within = partial(partial, limiter.train, int(job.memory_bytes), watch)
     return write_outcomes([clients.run(job, within)])
 
 
-def _capped(loop: Loop) -> Loop:
+def _capped(loop: Callable[..., TrainingResult]) -> Loop:
     return partial(loop, capped=True)
 
 
-def _held_training(
-    guard: Guard,
-    cgroup: Cgroup | None,
-    baseline: Baseline,
-    memory_bytes: int,
-    watch: Watch,
-    loop: Callable[..., Trained],
-    module: nn.Module,
-    *rest: Any,
-) -> Trained:
-    """Train by ``loop``, this process held to ``memory_bytes``, the network that it has already included.
-
-    Raises:
-        MemoryError: it held more, by the kernel's own peak; or as any allocation that fails raises.
-    """
-    trim()
-    reset_peak()
-    now, there = own(), bytes_of(held_by(module))
-    base_bytes = now.resident_bytes + baseline.more.resident_bytes - there
-    reserved_bytes = _RESERVED_BYTES * (1 + sum(p.dim() > 1 for p in module.parameters()))
-    room = memory_bytes - there
-    if guard.watchdog:
-        watch(base_bytes + memory_bytes, base_bytes)
-    try:
-        data_bytes = now.data_bytes + baseline.more.data_bytes + reserved_bytes + room
-        with limited(guard, cgroup, data_bytes, baseline.private_bytes + room):
-            trained = loop(module, *rest)
-    except Exception as error:
-        if is_shortage(error):
-            raise OverLimitError(peak_bytes() - base_bytes) from None
-        raise
-    if guard.watchdog:
-        if (most_bytes := peak_bytes() - base_bytes) > memory_bytes:
-            raise OverLimitError(most_bytes)
-        watch(None, 0)
-    return trained
-
-
-def _tiny(guard: Guard, cgroup: Cgroup | None, baseline: Baseline, memory_bytes: int, watch: Watch) -> bytes:
+def _tiny(limiter: Limiter, memory_bytes: int, watch: Watch) -> bytes:
     with torch_seeded(generator(0, "probe")):
-        module, rest = _tiny_step()
-        _held_training(guard, cgroup, baseline, memory_bytes, watch, train, module, *rest)
+        local, loop = _tiny_training()
+        limiter.train(memory_bytes, watch, loop, local)
     return b""
 
 
 def _measured_baseline() -> Baseline:
     with torch_seeded(generator(0, "probe")):
-        module, rest = _tiny_step()
+        local, loop = _tiny_training()
         process = psutil.Process()
         before, private_bytes = own(), process.memory_full_info().uss
-        train(module, *rest)
+        loop(local)
     return Baseline(own() - before, max(0, process.memory_full_info().uss - private_bytes))
 
 
-def _tiny_step() -> tuple[nn.Module, tuple[Any, ...]]:
-    """Return a network with a layer of each common kind, and the other arguments of :func:`train`."""
+def _tiny_training() -> tuple[LocalTraining, Loop]:
+    """Return the training of a network with a layer of each common kind, and its loop, which meters itself."""
     layers = nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10)
     module = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, foreach=False)
     x, y = torch.rand(8, 1, 8, 8), torch.arange(8)
     rngs = generator(0, "probe", "train"), generator(0, "probe", "draw")
-    return module, (_loss, optimizer, x, y, torch.ones(10, dtype=torch.bool), _TINY, *rngs)
+    local = LocalTraining(module, _loss, x, y, torch.ones(10, dtype=torch.bool), _TINY, *rngs)
+    return local, partial(train, optimizer=optimizer)
 
 
 def _loss(module: nn.Module, batch: Batch) -> Tensor:
@@ -293,13 +304,15 @@ def _loss(module: nn.Module, batch: Batch) -> Tensor:
 
 
 def _warm_up() -> None:
-    """Import what torch imports at the first step of an optimizer (a second's work), and make kernels ready. No backward pass."""
+    """Import what torch imports at an optimizer's first step (a second's work), and prepare kernels. There is no backward pass."""
     with torch_seeded(generator(0, "probe")):
-        module, (loss, optimizer, x, y, present, *_) = _tiny_step()
+        local, _ = _tiny_training()
+        module = local.module
         with LivenessMeter(held_by(module)):
-            loss(module, Batch(x, y, present))
-        for adam in (optimizer, torch.optim.Adam(module.parameters(), foreach=False)):
-            for parameter in module.parameters():
+            local.loss(module, Batch(local.x, local.y, local.present))
+        parameters = list(module.parameters())
+        for optimizer in (torch.optim.SGD(parameters, momentum=0.9, foreach=False), torch.optim.Adam(parameters, foreach=False)):
+            for parameter in parameters:
                 parameter.grad = torch.zeros_like(parameter)
-            adam.step()
-            adam.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
