@@ -35,12 +35,14 @@ class TierResult:
     Attributes:
         accuracy: of the exported file, run under its device's memory; None if it was not evaluated.
         torch_accuracy: of the torch module.
+        macs_forward_onnx: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
     """
 
     accuracy: Number | None = None
     torch_accuracy: Number | None = None
     measured_peak_activation_bytes_inference: Whole | None = None
     measured_peak_activation_bytes_onnx: Whole | None = None
+    macs_forward_onnx: Whole | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
