@@ -19,7 +19,7 @@ from edgefl.run.prepare import prepare
 from edgefl.run.result import Notify, OnRound, RunResult
 from edgefl.run.rounds import train
 from edgefl.run.run import Run, about
-from edgefl.run.trained import Trained, of_clients, representatives
+from edgefl.run.trained import Trained, of_clients, tier_networks
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
@@ -143,7 +143,7 @@ def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) 
         write_bytes(folder.path / MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))
-        deployed = build_bundle(run, representatives(trained), source, folder.fresh_bundle(), say)
+        deployed = build_bundle(run, tier_networks(trained), source, folder.fresh_bundle(), say)
     with span("report"):
         taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
         values = {

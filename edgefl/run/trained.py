@@ -133,10 +133,14 @@ def _evaluated(run: Run) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Representative:
-    """What stands for a tier in a bundle: the network that a device runs, with factors, the one it trains, and held-out samples.
+class TierNetworks:
+    """The networks of a tier in a bundle.
 
-    ``control`` are the control variates that it trains with.
+    Attributes:
+        deployed: the network that a device runs, with factors.
+        network: the network that it trains.
+        test: held-out samples.
+        control: the control variates that it trains with.
     """
 
     deployed: nn.Module
@@ -145,18 +149,18 @@ class Representative:
     control: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def representatives(trained: Trained) -> dict[Tier, Representative]:
+def tier_networks(trained: Trained) -> dict[Tier, TierNetworks]:
     """Return each tier's networks for the bundle.
 
     Where clients have models of their own, they are those of the first client of the tier that has trained.
     """
     run = trained.run
-    found: dict[Tier, Representative] = {}
+    found: dict[Tier, TierNetworks] = {}
     for tier in run.tiers:
         client = _first_of(trained, tier) if of_clients(run) else None
         test = run.test if client is None else run.clients.shards.test(client)
         networks = trained.module(tier, client, factored=True), trained.network(tier, client)
-        found[tier] = Representative(*networks, test, trained.control(tier))
+        found[tier] = TierNetworks(*networks, test, trained.control(tier))
     return found
 
 
