@@ -145,7 +145,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
         costs=costs,
         uncounted_ops=cost.uncounted_ops,
         accuracy_onnx=accuracy,
-        accuracy_torch=evaluate.accuracy(module, test, evaluate.BATCH_SIZE),
+        accuracy_torch=evaluate.accuracy(module, test),
         parity_max_abs_error=files.parity_max_abs_error,
     )
     contents = {**files.contents, **training.contents, **{record.graph: content for record, content in variants}}

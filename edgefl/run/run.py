@@ -160,13 +160,12 @@ class Run:
         return self._held_out(self.config.eval_samples)
 
     @cached_property
-    def interim_test(self) -> Split:
-        """The held-out samples that earlier rounds are evaluated on: a part of them unless the configuration says how many."""
+    def _interim_test(self) -> Split:
         return self._held_out(self.config.eval_samples or INTERIM_SAMPLES)
 
-    def judged_by(self, round_: int) -> Split:
-        """Return the held-out samples that models are evaluated on after a round."""
-        return self.test if round_ == self.config.rounds else self.interim_test
+    def test_of(self, round_: int) -> Split:
+        """Return the held-out samples that a round is evaluated on: all of them, or fewer in rounds before the last."""
+        return self.test if round_ == self.config.rounds else self._interim_test
 
     def _held_out(self, count: int | None) -> Split:
         test = self.data.test
