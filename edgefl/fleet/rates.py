@@ -1,4 +1,4 @@
-"""How long a training step takes on a device: by one rate of MACs, or by the costs of its kinds of work where a profile has them.
+"""How long a training step takes on a device: by one rate of MACs, or by the costs of its kinds of work if the profile has them.
 
 One rate predicts badly where a network is small or does much besides products: a digits network of three convolutions then runs at a
 tenth of the rate of a large one. Six costs that add up, fitted to measured steps, tell these apart::
@@ -61,7 +61,7 @@ class Rates(Protocol):
 
 @dataclass(frozen=True)
 class StepWork:
-    """What training does, kind by kind: MACs, values worked on, values of updates, and layers times passes."""
+    """The work of training by kind: MACs, element-wise values, values of updates, and layers times passes."""
 
     convolution_macs: int
     dense_macs: int
