@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -70,7 +70,7 @@ class WrittenSetup:
 
         written = None if graphs is None else {
             "steps": list(map(kept, graphs.steps)),
-            "roles": dict(graphs.roles),
+            "roles": asdict(graphs.roles),
             "passes": list(map(kept, graphs.passes)),
             "update": kept(graphs.update),
         }  # fmt: skip
@@ -114,10 +114,11 @@ def read_setup(header: bytes, graph: Fetch) -> Setup:
 
 
 def _graphs(written: Mapping[str, Any], graph: Fetch) -> StepGraphs:
+    from edgefl.onnxgrad.roles import Roles
     from edgefl.onnxgrad.stepper import StepGraphs  # workers that train in torch do without onnxruntime
 
     steps, passes = (tuple(map(graph, written[key])) for key in ("steps", "passes"))
-    return StepGraphs(steps, written["roles"], passes, graph(written["update"]))
+    return StepGraphs(steps, Roles.read(written["roles"]), passes, graph(written["update"]))
 
 
 def name_of(kind: type) -> str:

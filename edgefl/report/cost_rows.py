@@ -52,14 +52,7 @@ class CostRow(Result):
 
 @dataclass(frozen=True)
 class TensorBytes:
-    """The bytes of one tensor that travels.
-
-    Attributes:
-        name: its name in payloads.
-        shape: its shape.
-        download_bytes: its bytes on the way to the client, 0 if only the client sends it.
-        upload_bytes: its bytes on the way to the server, as the codec packs it.
-    """
+    """The bytes of one tensor on its way down and up; 0 where it does not travel."""
 
     name: str
     shape: tuple[int, ...]
@@ -69,17 +62,7 @@ class TensorBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(Result):
-    """What a row of costs is about.
-
-    Attributes:
-        tier: the ratio.
-        method: what makes the sub-model; None for the network as it is.
-        model: the network's name.
-        batch_size: samples of a training step.
-        micro_batch: samples of one forward and backward pass.
-        optimizer: the client's optimizer.
-        codec: how updates travel.
-    """
+    """What a row of costs is about; ``method`` is None for the network as it is."""
 
     tier: float
     method: str | None
@@ -96,17 +79,11 @@ class ProfileRow(CostRow, Setting):
 
     Attributes:
         header_bytes: bytes of the payload's header on the way down.
-        upload_header_bytes: the same on the way up.
         formula_bytes: four bytes per parameter, the usual estimate of what travels down.
-        layers: the costs of every layer.
-        tensors: every tensor that travels.
+        macs_forward_onnx: MACs of one sample's forward pass, counted over the tier's ONNX graph; None if that was not asked for, or some
+            operator is not counted.
         device: the device's name. This field and all below are None in a row without a device.
-        device_title: its name for people.
-        inference_seconds: one sample through the deployed network.
-        train_step_seconds: one training step.
-        epoch_seconds: one pass over a client's samples.
-        round_seconds: download, training and upload.
-        samples: local samples of a client.
+        inference_seconds: one sample through the deployed network; an epoch is one pass over a client's ``samples``.
         fits: whether the tier meets every budget.
         limiting_budget: the budget of which the largest share is used.
         budget_share: that share; None if some operation is not counted.
@@ -118,6 +95,7 @@ class ProfileRow(CostRow, Setting):
     formula_bytes: int
     layers: tuple[LayerCost, ...]
     tensors: tuple[TensorBytes, ...]
+    macs_forward_onnx: int | None = None
     device: str | None = None
     device_title: str | None = None
     inference_seconds: float | None = None
@@ -135,9 +113,11 @@ class ProfileRow(CostRow, Setting):
     takes: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; a row without a device has no keys of a device."""
-        row = super().to_dict()
-        return row if self.device is not None else {key: value for key, value in row.items() if key not in DEVICE_COLUMNS}
+        """Return the JSON form, without the keys of a device and of a second count of MACs where the row has none."""
+        absent = DEVICE_COLUMNS if self.device is None else ()
+        if self.macs_forward_onnx is None:
+            absent = (*absent, "macs_forward_onnx")
+        return {key: value for key, value in super().to_dict().items() if key not in absent}
 
 
 def _names(kind: type[Any]) -> tuple[str, ...]:

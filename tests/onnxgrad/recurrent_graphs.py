@@ -12,7 +12,7 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import op_scan
 
-from edgefl.onnxgrad.autodiff import as_model, differentiate, tape_of
+from edgefl.onnxgrad.autodiff import append_gradients, as_model, tape_of
 
 STEPS, BATCH, INPUTS, HIDDEN = 4, 3, 2, 3
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -20,7 +20,7 @@ SLOTS = ("X", "W", "R", "B", "", "h0", "c0")
 Values = dict[str, np.ndarray[Any, Any]]
 
 
-class Scan(op_scan.Scan):  # type: ignore[misc]
+class Scan(op_scan.Scan):
     """The reference's, which goes forward only, made to go backwards too."""
 
     op_domain = ""
@@ -33,12 +33,12 @@ class Scan(op_scan.Scan):  # type: ignore[misc]
         directions = {way for a in node.attribute if a.name.endswith("directions") for way in a.ints}
         assert len(directions) < 2, "one direction for all"
         self.turned = directions == {1}
-        super().__init__(plain, parameters)
+        super().__init__(plain, parameters)  # type: ignore[no-untyped-call]
 
     def _run(self, *values: Any, **others: Any) -> Any:
-        states = len(values) - self.num_scan_inputs
+        states = len(values) - self.num_scan_inputs  # type: ignore[attr-defined] # set from the node's attributes
         turn = slice(None, None, -1 if self.turned else 1)
-        found = super()._run(*values[:states], *(v[turn] for v in values[states:]), **others)
+        found = super()._run(*values[:states], *(v[turn] for v in values[states:]), **others)  # type: ignore[no-untyped-call]
         return (*found[:states], *(v[turn] for v in found[states:]))
 
 
@@ -101,7 +101,7 @@ def draw(shapes: Mapping[str, Sequence[Any]], seed: int = 0, batch: int = BATCH)
 
 def with_gradients(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
     tape = tape_of(model)
-    found = differentiate(tape, "loss", tensors)
+    found = append_gradients(tape, "loss", tensors)
     outputs, types = [model.graph.output[0]], {value.name: value.type for value in model.graph.input}
     for name in tensors:
         tape.op("Identity", found[name], out=f"d.{name}")
