@@ -371,7 +371,7 @@ def test_validation_says_its_median_and_the_bar(monkeypatch, tmp_path):
     from edgefl.calibrate import validate as validating
 
     rows = tuple(
-        validating.Comparison(name, 16, 1000, predicted, 3.0, 1.0, 0.9, 1.5, 7, own)
+        validating.StepComparison(name, 16, 1000, predicted, 3.0, 1.0, 0.9, 1.5, 7, own)
         for name, predicted, own in (("cnn-digits", 1.1, True), ("mlp", 1.4, False), ("vgg16", 0.7, False))
     )
     monkeypatch.setattr(validating, "validate", lambda *_, **__: validating.Validation(rows, 0.25))
