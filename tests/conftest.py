@@ -26,7 +26,19 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 
-LONGEST = ("contract/test_contract.py", "e2e/test_simulate.py", "e2e/test_fleet_run.py", "e2e/test_methods_run.py")
+LONGEST = (
+    "contract/test_contract.py",
+    "factor/test_factorization.py",
+    "e2e/test_simulate.py",
+    "e2e/test_methods_run.py",
+    "e2e/test_fleet_run.py",
+    "planning/test_plan.py",
+    "onnxgrad/test_memory.py",
+    "engine/test_pool.py",
+    "client/test_grouping.py",
+    "tools/test_tools.py",
+    "tools/test_speed.py",
+)
 """The files of tests that take longest, the longest first."""
 
 collect_ignore_glob = ["*conftest.py"]  # loaded as plugins; as doctest modules they would share one name
@@ -47,7 +59,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
+def _one_thread() -> Iterator[None]:
     """As in a run: sums come out to the same bits whatever the machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

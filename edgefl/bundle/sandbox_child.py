@@ -34,7 +34,7 @@ def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
             continue
         try:
             errors = check_tier(folder, manifest, entry, announce)
-        except Exception as error:  # any error that a file causes is a problem of the file
+        except Exception as error:  # noqa: BLE001 - any error that a file causes is a problem of the file
             say({"tier": entry.label, "problem": _what(at, error, memory_bytes)})
         else:
             say({"tier": entry.label, "errors": errors})
