@@ -7,13 +7,14 @@ processes that share memory it may be a length: such bytes lie in the order of t
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from edgefl import errors
 from edgefl.client.job import Job, Task
@@ -78,7 +79,7 @@ def read_setup(header: bytes, graph: Fetch) -> Setup:
         WireError: the header is damaged, or its method cannot be found here.
     """
     fields, _ = read_header(header, "setup")
-    try:
+    with _reading("a setup"):
         name, written = fields["method"], fields["graphs"]
         if ":" in name:
             kind = defined(name, Method)
@@ -86,8 +87,14 @@ def read_setup(header: bytes, graph: Fetch) -> Setup:
         else:
             method = create(name, fields["options"])
         return Setup(method, Tier(fields["tier"]), None if written is None else _graphs(written, graph))
-    except (KeyError, TypeError, AttributeError, ValidationError, ConfigError) as error:
-        raise WireError(f"a setup cannot be read: {error}") from None
+
+
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        raise WireError(f"{what} cannot be read: {error!r}") from None
 
 
 def _graphs(written: Mapping[str, Any], graph: Fetch) -> StepGraphs:
@@ -126,10 +133,8 @@ def task_of(fields: Mapping[str, Any]) -> Task:
     Raises:
         WireError: a field is missing, unknown or of another type.
     """
-    try:
+    with _reading("a task"):
         return TypeAdapter(Task).validate_python({**fields, "objective": objective_named(*fields["objective"])})
-    except (KeyError, TypeError, ValidationError) as error:
-        raise WireError(f"a task cannot be read: {error}") from None
 
 
 def job_row(job: Job, setup: str, payload: Reference, kept: Reference) -> tuple[Any, ...]:
@@ -184,12 +189,10 @@ def read_jobs(content: bytes) -> list[Job]:
         WireError: it is damaged, cut short, or of another version.
     """
     fields, blobs = read_message(content, "jobs")
-    try:
+    with _reading("jobs"):
         rows = fields["jobs"]
-        setups = {row[0]: read_setup(blobs[row[0]], blobs.__getitem__) for row in {row[0]: row for row in rows}.values()}
+        setups = {digest: read_setup(blobs[digest], blobs.__getitem__) for digest in dict.fromkeys(row[0] for row in rows)}
         return [job_of(row, setups[row[0]], blobs[row[1]], None if row[2] is None else blobs[row[2]]) for row in rows]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise WireError(f"jobs cannot be read: {error!r}") from None
 
 
 def write_outcomes(outcomes: Iterable[Outcome]) -> bytes:
@@ -206,10 +209,8 @@ def read_outcomes(content: bytes) -> list[Outcome]:
         WireError: it is damaged, cut short, or of another version.
     """
     fields, blobs = read_message(content, "outcomes")
-    try:
+    with _reading("outcomes"):
         return [outcome_of(row, blobs[row[0]], blobs[row[1]]) for row in fields["outcomes"]]
-    except (KeyError, IndexError, TypeError) as error:
-        raise WireError(f"outcomes cannot be read: {error!r}") from None
 
 
 def error_fields(error: BaseException) -> dict[str, str]:
