@@ -23,6 +23,10 @@ TASK, DATA, ROUNDS, TIERS = "Method, model and data set", "Clients and their dat
 CLIENT, SERVER, FLEET, HOST = "Training on a client", "Server and codec", "Fleet and conditions", "This computer"
 
 
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
 @dataclass(frozen=True)
 class Flag:
     """How the command line shows a key; type, choices and default come from the key itself.
@@ -107,9 +111,9 @@ class RunConfig(BaseModel):
     method: Annotated[str, Flag(TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)] = "fedhm"
     method_options: Annotated[dict[str, Any], Flag("", "Options of the method; 'edgefl methods NAME' lists them.")] = {}
     model: Annotated[str | None, Flag(TASK, "Network to train. [the data set's own]", names=models)] = None
-    norm: Annotated[
-        str | None, Flag(TASK, "Normalisation layers: group, static, batch, layer or none. [the model's own]", "POLICY")
-    ] = None
+    norm: Annotated[str | None, Flag(TASK, "Norm layers: group, static, batch, layer or none. [the model's own]", "POLICY")] = (
+        None
+    )
     dataset: Annotated[str, Flag(TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)] = "digits"
     data_dir: Annotated[str | None, Flag(TASK, "Folder with the data set's files. [where its package puts them]", "DIR")] = None
 
@@ -126,23 +130,16 @@ class RunConfig(BaseModel):
     ] = "dirichlet:0.5"
     data_share: Annotated[float, Field(gt=0, le=1), Flag(DATA, "Share of its training samples that each client uses.")] = 1.0
     permute_labels: Annotated[
-        bool, Flag(DATA, "Give each client its own order of labels; accuracy is then the mean over clients. [no]")
+        bool, Flag(DATA, "Each client has its own order of labels; accuracy is the mean over clients. [no]")
     ] = False
 
-    rounds: Annotated[int, Field(ge=1), Flag(ROUNDS, "Number of rounds; with --mode async, of server steps.")] = 30
+    rounds: Annotated[Count, Flag(ROUNDS, "Number of rounds; with --mode async, of server steps.")] = 30
     per_round: Annotated[
-        int | None,
-        Field(ge=1),
-        Flag(
-            ROUNDS,
-            "Updates that the server wants each round; with --mode async, clients that train at once. [half of the clients]",
-        ),
+        Count | None, Flag(ROUNDS, "Updates wanted per round; in mode async, clients at work. [half of --clients]")
     ] = None
-    eval_every: Annotated[int, Field(ge=1), Flag(ROUNDS, "Evaluate every N rounds, and after the last one.")] = 1
+    eval_every: Annotated[Count, Flag(ROUNDS, "Evaluate every N rounds, and after the last one.")] = 1
     eval_samples: Annotated[
-        int | None,
-        Field(ge=1),
-        Flag(ROUNDS, "Number of held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]"),
+        Count | None, Flag(ROUNDS, "Held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]")
     ] = None
     seed: Annotated[int, Field(ge=0), Flag(ROUNDS, "Seed of every random draw.")] = 0
 
@@ -151,7 +148,7 @@ class RunConfig(BaseModel):
         AfterValidator(_ordered),
         Flag(
             TIERS,
-            "Sizes of the sub-models as ratios, largest first; auto: the largest that fits each device class. [the method's own]",
+            "Sizes of sub-models, largest first; auto: the largest that fits each class. [the method's own]",
             "1,0.5,0.25|auto",
         ),
     ] = None
@@ -168,58 +165,41 @@ class RunConfig(BaseModel):
         Flag(TIERS, "Shares of clients at each tier, for uniform and dynamic assignment. [equal]", "0.5,0.3,0.2"),
     ] = None
 
-    local_epochs: Annotated[
-        int | None, Field(ge=1), Flag(CLIENT, "Epochs that a client trains each round. [digits: 5, else 1]")
-    ] = None
-    batch_size: Annotated[int, Field(ge=1), Flag(CLIENT, "Samples per training step.")] = 32
-    micro_batch: Annotated[
-        int | None, Field(ge=1), Flag(CLIENT, "Samples per forward pass; gradients are accumulated over the batch. [the batch]")
-    ] = None
-    runtime: Annotated[
-        Literal["torch", "onnx"], Flag(CLIENT, "Library that trains: PyTorch, or onnxruntime on exported graphs.")
-    ] = "torch"
+    local_epochs: Annotated[Count | None, Flag(CLIENT, "Epochs that a client trains each round. [digits: 5, else 1]")] = None
+    batch_size: Annotated[Count, Flag(CLIENT, "Samples per training step.")] = 32
+    micro_batch: Annotated[Count | None, Flag(CLIENT, "Samples per pass; gradients add up over the batch. [the batch]")] = None
+    runtime: Annotated[Literal["torch", "onnx"], Flag(CLIENT, "Library that trains; onnx: onnxruntime, on exported graphs.")] = (
+        "torch"
+    )
     optimizer: Annotated[Literal["momentum", "sgd", "adam"], Flag(CLIENT, "Optimizer of the client.")] = "momentum"
-    lr: Annotated[float, Field(gt=0), Flag(CLIENT, "Learning rate of the client.")] = 0.05
-    lr_schedule: Annotated[Literal["constant", "cosine"], Flag(CLIENT, "Learning rate over the rounds; cosine ends at 0.")] = (
+    lr: Annotated[Positive, Flag(CLIENT, "Learning rate of the client.")] = 0.05
+    lr_schedule: Annotated[Literal["constant", "cosine"], Flag(CLIENT, "Change of --lr over rounds; cosine ends at 0.")] = (
         "constant"
     )
     momentum: Annotated[float, Field(ge=0, lt=1), Flag(CLIENT, "Coefficient of the optimizer momentum.")] = 0.9
     weight_decay: Annotated[float, Field(ge=0), Flag(CLIENT, "L2 coefficient, added to the gradients.")] = 1e-4
     objective: Annotated[
-        str,
-        _known(objectives),
-        Flag(CLIENT, "Correction of client drift: none, FedProx, FedDyn or SCAFFOLD.", names=objectives),
+        str, _known(objectives), Flag(CLIENT, "Correction of client drift: FedProx, FedDyn or SCAFFOLD.", names=objectives)
     ] = "none"
-    objective_strength: Annotated[float, Field(gt=0), Flag(CLIENT, "Weight of the objective: μ of prox, α of dyn.")] = 0.1
+    objective_strength: Annotated[Positive, Flag(CLIENT, "Weight of the objective: μ of prox, α of dyn.")] = 0.1
 
     server_optimizer: Annotated[
         str,
         _known(server_optimizers),
-        Flag(
-            SERVER,
-            "How the server applies the aggregate. avg: as it is; the others: FedAvgM, FedAdam, FedYogi.",
-            names=server_optimizers,
-        ),
+        Flag(SERVER, "How the server steps; avg takes the average as it is.", names=server_optimizers),
     ] = "avg"
-    server_lr: Annotated[float | None, Field(gt=0), Flag(SERVER, "Learning rate of the server. [1; adam and yogi: 0.01]")] = None
+    server_lr: Annotated[Positive | None, Flag(SERVER, "Learning rate of the server. [1; adam and yogi: 0.01]")] = None
     codec: Annotated[str, _known(codecs), Flag(SERVER, "Encoding of the updates that clients send.", names=codecs)] = "fp32"
 
     conditions: Annotated[
         Literal["fleet", "ideal"],
-        Flag(
-            FLEET,
-            "Links and losses. fleet: links vary and sessions are lost, by the profile; ideal: typical links, no losses, no batteries.",
-        ),
+        Flag(FLEET, "fleet: varying links and lost sessions, by the profile; ideal: no losses, delays or batteries."),
     ] = "fleet"
     over_selection: Annotated[
-        float | None,
-        Field(ge=1, le=10),
-        Flag(FLEET, "Clients selected per update wanted, because some sessions are lost. [the profile's own; ideal: 1]"),
+        float | None, Field(ge=1, le=10), Flag(FLEET, "Clients selected per update wanted. [the profile's own; ideal: 1]")
     ] = None
     deadline_s: Annotated[
-        float | None,
-        Field(gt=0),
-        Flag(FLEET, "Longest session of a client, in simulated seconds; also a budget of the tiers. [the profile's own]"),
+        Positive | None, Flag(FLEET, "Longest session in simulated seconds; also a budget of the tiers. [the profile's own]")
     ] = None
     availability: Annotated[
         str,
@@ -242,21 +222,13 @@ class RunConfig(BaseModel):
     ] = ("idle", "charging", "unmetered")
     start_hour: Annotated[float, Field(ge=0, lt=24), Flag(FLEET, "Hour of the day at which the simulated clock starts.")] = 0.0
     dynamic_devices: Annotated[
-        bool,
-        Flag(
-            FLEET,
-            "Let the free memory and speed of devices change each round, and with them the tiers. [static]",
-            switch="--static-devices",
-        ),
+        bool, Flag(FLEET, "Free memory, speed and tiers of devices change each round. [static]", switch="--static-devices")
     ] = False
     mode: Annotated[
-        Literal["sync", "async"],
-        Flag(FLEET, "When the server steps. sync: after each round; async: whenever --buffer updates have arrived (FedBuff)."),
+        Literal["sync", "async"], Flag(FLEET, "The server steps after each round, or (async, FedBuff) after --buffer updates.")
     ] = "sync"
-    buffer: Annotated[int | None, Field(ge=1), Flag(FLEET, "Updates per server step in mode async. [half of --per-round]")] = None
-    staleness_power: Annotated[
-        float, Field(ge=0), Flag(FLEET, "In mode async, an update that is s steps old has the weight 1/(1 + s)^X.")
-    ] = 0.5
+    buffer: Annotated[Count | None, Flag(FLEET, "Updates per server step in mode async. [half of --per-round]")] = None
+    staleness_power: Annotated[float, Field(ge=0), Flag(FLEET, "In mode async, updates s steps old weigh 1/(1 + s)^X.")] = 0.5
     enforce: Annotated[
         Literal["plan", "meter", "hard"],
         Flag(
@@ -276,9 +248,7 @@ class RunConfig(BaseModel):
         ),
     ] = ("micro-batch", "tier")
 
-    cpu_limit_s: Annotated[float, Field(gt=0), Flag(HOST, "Processor seconds that a client may use under --enforce hard.")] = (
-        600.0
-    )
+    cpu_limit_s: Annotated[Positive, Flag(HOST, "Processor seconds per client under --enforce hard.")] = 600.0
     engine: Annotated[
         str | None,
         _known(engines, "auto", None),
@@ -288,7 +258,7 @@ class RunConfig(BaseModel):
             "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
         ),
     ] = None
-    workers: Annotated[int, Field(ge=1), Flag(HOST, "Number of processes that train clients; engine auto uses every core.")] = 1
+    workers: Annotated[Count, Flag(HOST, "Number of processes that train clients; engine auto uses every core.")] = 1
     device: Annotated[Literal["cpu", "cuda"], Flag(HOST, "Hardware that trains clients.")] = "cpu"
 
     @model_validator(mode="after")

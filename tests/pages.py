@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Iterable
 from html.parser import HTMLParser
+from importlib.resources import files
 from typing import Any
 
-import altair
+import jsonschema
 import vl_convert
 from rich.console import Console, RenderableType
 
@@ -96,7 +97,7 @@ def labels(spec: Any) -> list[str]:
 
 def drawn(spec: Any) -> str:
     """Return a chart as Vega-Lite draws it, after its specification passed Vega-Lite's schema."""
-    _checked(json.dumps({**spec, "layer": [{**layer, "data": {"values": []}} for layer in spec["layer"]]}))
+    _schema().validate({**spec, "layer": [{**layer, "data": {"values": []}} for layer in spec["layer"]]})
     svg = str(vl_convert.vegalite_to_svg(json.dumps({**spec, "config": CONFIG})))
     assert "NaN" not in svg
     assert "undefined" not in svg
@@ -104,8 +105,9 @@ def drawn(spec: Any) -> str:
 
 
 @functools.cache
-def _checked(spec: str) -> None:
-    altair.LayerChart.from_dict(json.loads(spec))
+def _schema() -> jsonschema.Draft7Validator:
+    schema = json.loads((files("altair") / "vegalite" / "v6" / "schema" / "vega-lite-schema.json").read_text("utf-8"))
+    return jsonschema.Draft7Validator({**schema, "$ref": "#/definitions/TopLevelLayerSpec"})
 
 
 def printed(table: RenderableType, width: int) -> str:

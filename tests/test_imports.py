@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "cost": {"errors", "records"},
     "fleet": {"config", "errors", "records", "rng", "util"},
     "methods": {"errors", "records", "rng", "registry", "util", "timing", "factor", "models"},
-    "onnxgrad": {"errors", "records", "util", "models"},
+    "onnxgrad": {"errors", "util"},
     "client": {"errors", "records", "rng", "registry", "util", "timing", "wire", "data", "models", "cost", "methods", "onnxgrad"},
     "bundle": {"errors", "records", "util", "factor", "models", "cost", "methods", "onnxgrad", "client"},
     "engine": {"errors", "records", "registry", "util", "timing", "wire", "data", "client"},

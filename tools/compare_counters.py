@@ -24,7 +24,7 @@ from counters.reference_layers import LAYERS, Layer
 from torch import Tensor, nn
 
 import edgefl
-from edgefl.onnxgrad.export import OPSET, quiet
+from edgefl.onnxgrad.exporter import OPSET, quiet
 from edgefl.onnxgrad.macs import count_macs
 
 

@@ -17,11 +17,11 @@ import torch
 from counters.markdown import arguments, percent, publish, table
 from torch import Tensor, nn
 
+from edgefl.bundle.forms import forward_graph
 from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.training import Training
 from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.export import forward_graph
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier

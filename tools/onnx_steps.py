@@ -121,7 +121,7 @@ class Pair:
         self.x = rng.integers(ids, size=shape) if ids else rng.standard_normal(shape).astype(np.float32)
         self.y = rng.integers(self.architecture.classes, size=TRAINING.batch_size)
         tensors = named_tensors(self.module)
-        self.first = {role: tensors[name].detach().numpy() for name, role in self.graphs.roles.items() if name in tensors}
+        self.first = {role: tensors[name].detach().numpy() for name, role in self.graphs.roles.tensors.items() if name in tensors}
         self.first["present"] = np.ones(self.architecture.classes, bool)
 
     def sides(self, threads: int = 1, lr: float = TRAINING.lr) -> dict[str, Callable[[], float]]:
@@ -160,7 +160,7 @@ class Pair:
         scalars = {"lr": np.zeros((), np.float32), "beta": np.zeros((), np.float32)}
         peak = peak_bytes(graph, {**self.first, **scalars, "x": self.x, "y": self.y})
         predicted = tier_cost(self.method, self.architecture, self.tier, TRAINING).training_memory_bytes
-        trained = sum(array.nbytes for role, array in self.first.items() if role.startswith("p."))
+        trained = sum(self.first[value].nbytes for value in self.graphs.roles.trained.values())
         return Facts(len(graph), trained, predicted, stepper.held_bytes + self.x.nbytes + peak)
 
 

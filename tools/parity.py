@@ -97,7 +97,7 @@ def measured(
         single, _ = _in_torch(method, objective, module, batch, torch.float32)
         found, loss = _in_onnx(graphs, module, x, y, present, kind)
         floor = 1e-3 * max(float(np.linalg.norm(g)) for g in exact.values())
-        ours = {n: _off(found[graphs.roles[n]], g, floor) for n, g in exact.items()}
+        ours = {n: _off(found[graphs.roles.trained[n]], g, floor) for n, g in exact.items()}
         theirs = {n: _off(single[n], g, floor) for n, g in exact.items()}
         worst = max(ours, key=lambda n: ours[n] / max(GRADIENT_TOLERANCE, 2 * theirs[n]))
         yield Parity(
@@ -125,9 +125,9 @@ def _in_onnx(
 ) -> tuple[dict[str, np.ndarray], float]:
     """Return gradients by the graphs' names, and the loss."""
     tensors = named_tensors(module)
-    arrays = {role: tensors[name].detach().numpy() for name, role in graphs.roles.items() if name in tensors}
+    arrays = {role: tensors[name].detach().numpy() for name, role in graphs.roles.tensors.items() if name in tensors}
     stepper = Stepper(graphs, {**arrays, "present": present}, 1.0, parts=True)
-    loss = stepper.step(x, y, kind)
+    loss = stepper.step(x, y, kind=kind)
     return stepper.sums(), loss
 
 

@@ -21,13 +21,15 @@ from torch import nn
 
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, factorized_layers
-from edgefl.onnxgrad.batch import fixed_reshapes
-from edgefl.onnxgrad.export import OPSET, check_ends, exporting, reason_of, strip
+from edgefl.onnxgrad.batch import BATCH
+from edgefl.onnxgrad.exporter import export
 from edgefl.onnxgrad.external import LIMIT_BYTES, check, split
+from edgefl.onnxgrad.graphs import dims_of
 
 Form = Literal["factored", "composed", "auto"]
 GRAPH = "forward.onnx"
 FORMS: tuple[Form, ...] = ("factored", "composed", "auto")
+_ELEMENT_TYPES = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}
 
 
 @dataclass(frozen=True)
@@ -59,18 +61,29 @@ def formed(network: nn.Module, form: Form, chosen: Collection[str] = ()) -> Form
 
 
 def form_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str = "float32") -> bytes:
-    """Return the inference graph of ``module`` with the factors of its factorized layers as its weights.
-
-    As :func:`~edgefl.onnxgrad.export.forward_graph`, which multiplies such factors out while it exports; a network without factorized
-    layers gets the same graph from both.
+    """Return the inference graph of ``module`` as one file, with the factors of its factorized layers as its weights.
 
     Raises:
-        EdgeflError: as :func:`~edgefl.onnxgrad.export.forward_graph`, or the graph is larger than one file can be.
+        EdgeflError: as :func:`form_files`, or the graph is larger than one file can be.
     """
     files = form_files(module, input_shape, input_dtype)
     if len(files) > 1:
         raise EdgeflError(f"{type(module).__name__} is more than {LIMIT_BYTES:,} bytes, which no one file can hold")
     return files[GRAPH]
+
+
+def forward_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str = "float32") -> bytes:
+    """Return the inference graph of ``module`` as one file, with its factors multiplied out.
+
+    Raises:
+        EdgeflError: as :func:`form_files`.
+
+    Example:
+        >>> graph = forward_graph(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval(), (1, 2, 2))
+        >>> [node.op_type for node in onnx.load_model_from_string(graph).graph.node]
+        ['Reshape', 'Gemm']
+    """
+    return form_files(module, input_shape, input_dtype, fold=True)[GRAPH]
 
 
 def form_files(
@@ -79,48 +92,44 @@ def form_files(
     input_dtype: str = "float32",
     path: str = GRAPH,
     limit_bytes: int = LIMIT_BYTES,
+    *,
+    fold: bool = False,
 ) -> dict[str, bytes]:
-    """Return that graph as files of a bundle: at ``path``, with its weights beside it where it would exceed ``limit_bytes``.
+    """Return the inference graph of ``module`` as files of a bundle: input ``x`` (batch, …), output ``logits`` (batch, classes) float32.
+
+    Args:
+        module: a network in evaluation mode.
+        input_shape: of one sample.
+        input_dtype: ``float32``, or ``int64`` where the network takes token ids.
+        path: of the graph in the bundle.
+        limit_bytes: the most that the graph's file may hold. A larger graph has its weights in a file beside it.
+        fold: whether factors are multiplied out while the graph is made.
 
     Raises:
         EdgeflError: the network is in training mode, holds an operation that cannot be exported (named), or has another output.
     """
-    name = type(module).__name__
-    if any(part.training for part in module.modules()):
-        raise EdgeflError(f"{name} is in training mode; a network is exported for evaluation: call eval() first")
-    factors = {f"{at}.{key}" for at, layer in factorized_layers(module).items() for key, _ in layer.named_parameters()}
-    model = _exported(module, input_shape, input_dtype, factors)
-    strip(model, "forward")
-    # Before what serializes the model, which could not be done with all of its weights.
+    layers = {} if fold else factorized_layers(module)
+    factors = {f"{at}.{key}" for at, layer in layers.items() for key, _ in layer.named_parameters()}
+    x = torch.zeros(2, *input_shape, dtype=getattr(torch, input_dtype))
+    model = export(module, {"x": x}, ["logits"], unfolded=factors)
     beside = split(model, path, limit_bytes)
-    model = fixed_reshapes(model)
     try:
-        check_ends(model, input_shape, input_dtype)
+        _check_ends(model, input_shape, input_dtype)
         check(model)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EdgeflError) as error:
-        raise EdgeflError(f"{name} does not export to a graph that a bundle can hold: {error}") from error
+        raise EdgeflError(f"{type(module).__name__} does not export to a graph that a bundle can hold: {error}") from error
     return {path: model.SerializeToString(deterministic=True), **beside}
 
 
-def _exported(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str, kept: Collection[str]) -> onnx.ModelProto:
-    """Export ``module`` with the parameters ``kept`` as they are: inputs while the graph is simplified, so that nothing folds them."""
-    x = torch.zeros(2, *input_shape, dtype=getattr(torch, input_dtype))
-    with exporting():
-        try:
-            program = torch.onnx.export(
-                module, (x,), dynamo=True, input_names=["x"], output_names=["logits"], opset_version=OPSET, optimize=False,
-                dynamic_shapes=({0: torch.export.Dim("batch")},), verbose=False,
-            )  # fmt: skip
-            if program is None:
-                raise EdgeflError("torch.onnx.export returned no program; torch 2.8 or newer is needed")
-            graph = program.model.graph
-            held = [value for name, value in graph.initializers.items() if name in kept]
-            graph.inputs.extend(held)
-            program.optimize()
-            for value in held:
-                graph.inputs.remove(value)
-        except EdgeflError:
-            raise
-        except Exception as error:  # the exporter raises many kinds, each with its own chain of causes
-            raise EdgeflError(f"{type(module).__name__} cannot be exported to ONNX: {reason_of(error)}") from error
-    return program.model_proto
+def _check_ends(model: onnx.ModelProto, input_shape: tuple[int, ...], input_dtype: str) -> None:
+    """Raise :class:`EdgeflError` unless a graph has the input ``x`` and the output ``logits`` of a tier, and ai.onnx operators."""
+    if model.functions or any(opset.domain for opset in model.opset_import):
+        raise EdgeflError("it uses operators outside ai.onnx")
+    found = [(v.name, v.type.tensor_type.elem_type, dims_of(v)) for v in (*model.graph.input, *model.graph.output)]
+    wanted = ("x", _ELEMENT_TYPES[input_dtype], (BATCH, *input_shape))
+    if len(found) != 2 or found[0] != wanted or found[1][:2] != ("logits", onnx.TensorProto.FLOAT):
+        types = "both float32" if input_dtype == "float32" else f"{input_dtype} and float32"
+        raise EdgeflError(f"it has {', '.join(f'{n} {d}' for n, _, d in found)}, expected x {wanted[2]} and logits, {types}")
+    dims = found[1][2]
+    if len(dims) != 2 or dims[0] != BATCH or not isinstance(dims[1], int):
+        raise EdgeflError(f"its output is {dims}, expected (batch, classes)")

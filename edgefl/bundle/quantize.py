@@ -33,7 +33,7 @@ import onnx.numpy_helper
 
 from edgefl.bundle.manifest import Variant
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.onnxgrad.export import quiet, strip
+from edgefl.onnxgrad.exporter import quiet, strip
 from edgefl.onnxgrad.graphs import graphs_in
 from edgefl.onnxgrad.predict import predict
 
@@ -78,7 +78,8 @@ def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -
     with quiet():
         try:
             made = change(_folded(model), _tools())
-            strip(made, "forward")
+            made.graph.name = "forward"
+            strip(made)
             made = _of_ai_onnx(made, model)
             onnx.checker.check_model(made, full_check=True)
         except Exception as error:  # the tools raise many kinds

@@ -16,10 +16,11 @@ from edgefl.client.parts import shared_parameters
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled, named_tensors
 from edgefl.onnxgrad.external import LIMIT_BYTES
-from edgefl.onnxgrad.loss import LOGITS, LossGraph, loss_graph
+from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph
+from edgefl.onnxgrad.roles import PREDICTION
 from edgefl.onnxgrad.step import StepRule, part_graphs, training_graphs
 from edgefl.onnxgrad.stepper import StepGraphs
-from edgefl.records import Tier
+from edgefl.records import Batch, Tier
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def _made(asked: _Asked, parts: bool) -> TierGraphs:
     if parts:
         plain = _made(asked, False)
         return TierGraphs(StepGraphs(plain.steps.steps, graph.roles, *part_graphs(graph, rule)), plain.predict)
-    return TierGraphs(StepGraphs(training_graphs(graph, rule), graph.roles), predict_graph(graph))
+    predict = graph.part([PREDICTION], "predict").SerializeToString(deterministic=True)
+    return TierGraphs(StepGraphs(training_graphs(graph, rule), graph.roles), predict)
 
 
 @lru_cache(maxsize=64)
@@ -87,10 +89,13 @@ def _exported(asked: _Asked) -> tuple[LossGraph, StepRule]:
     decayed = set(method.decayed(network))
     rule = StepRule(asked.optimizer, asked.weight_decay, {name for name, p in network.named_parameters() if p in decayed})  # type: ignore[arg-type]
     loss = loss_of(method, objective, {})
-    samples = architecture.samples(2)
-    if samples.is_floating_point():
-        samples = torch.zeros_like(samples)
-    return loss_graph(network, loss, samples, architecture.classes, anchors(names), method.draws(tier)), rule
+
+    def of_draw(draw: float | None) -> Loss:
+        return lambda network, x, y, present: loss(network, Batch(x, y, present, draw))
+
+    batch = {"x": torch.zeros_like(architecture.samples(2)), "y": torch.zeros(2, dtype=torch.int64)}
+    shared = {"present": torch.ones(architecture.classes, dtype=torch.bool)}
+    return loss_graph(network, [of_draw(draw) for draw in method.draws(tier)], batch, shared, anchors(names)), rule
 
 
 def same_network(one: nn.Module, other: nn.Module) -> bool:
@@ -107,17 +112,10 @@ def with_weights(graphs: TierGraphs, network: nn.Module) -> bytes | None:
     tensors = named_tensors(network)
     if sum(tensor.nbytes for tensor in tensors.values()) > LIMIT_BYTES // 2:
         return None
-    arrays = {role: tensors[name].detach().numpy() for name, role in graphs.steps.roles.items() if name in tensors}
+    arrays = {role: tensors[name].detach().numpy() for name, role in graphs.steps.roles.tensors.items() if name in tensors}
     model = onnx.load_model_from_string(graphs.predict)
     for value in [value for value in model.graph.input if value.name in arrays]:
         model.graph.input.remove(value)
         model.graph.initializer.append(onnx.numpy_helper.from_array(arrays[value.name], value.name))
     model.graph.name = "forward"
-    return model.SerializeToString(deterministic=True)
-
-
-def predict_graph(graph: LossGraph) -> bytes:
-    """Return the part of a loss's graph that computes the logits."""
-    model = graph.part([LOGITS])
-    model.graph.name = "predict"
     return model.SerializeToString(deterministic=True)

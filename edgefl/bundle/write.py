@@ -25,7 +25,7 @@ from edgefl.bundle.manifest import Variant as Variant
 from edgefl.bundle.manifest_file import read as read
 from edgefl.bundle.manifest_file import seal, text_of
 from edgefl.errors import BundleError
-from edgefl.onnxgrad.export import OPSET
+from edgefl.onnxgrad.exporter import OPSET
 from edgefl.onnxgrad.predict import predict
 from edgefl.util.files import whole_folder
 

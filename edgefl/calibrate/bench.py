@@ -19,7 +19,7 @@ from torch import nn
 from edgefl.client.loop import optimizer_of
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.export import forward_graph
+from edgefl.onnxgrad.exporter import export
 from edgefl.planning.profile import training_for
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Cost, Tier
@@ -184,4 +184,5 @@ def inference_task(graph: bytes, architecture: Architecture, threads: int) -> Ta
 
 def graph_of(architecture: Architecture) -> bytes:
     """Return the inference graph of a network with fresh weights."""
-    return forward_graph(architecture.build().eval(), architecture.input_shape, "int64" if architecture.vocabulary else "float32")
+    samples = torch.zeros_like(architecture.samples(2))
+    return export(architecture.build().eval(), {"x": samples}, ["logits"]).SerializeToString(deterministic=True)

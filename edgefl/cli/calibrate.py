@@ -62,15 +62,7 @@ def command(out: Path, name: str | None, link: str | None, like: str, seconds: f
     """
     from edgefl.calibrate.calibrate import calibrate
 
-    values, measured = calibrate(
-        out,
-        name=name,
-        link=link,
-        like=like,
-        seconds=seconds,
-        threads=threads,
-        notify=note,
-    )
+    values, measured = calibrate(out, name=name, link=link, like=like, seconds=seconds, threads=threads, notify=note)
     if as_json:
         click.echo(json.dumps({"file": str(out), "busy": measured.busy, "profile": values}, indent=2))
     else:

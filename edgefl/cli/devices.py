@@ -81,25 +81,14 @@ def _row(device: DeviceProfile) -> dict[str, Any]:
 
 def _device_json(device: DeviceProfile) -> dict[str, Any]:
     figures = {key: figure.model_dump() for key, figure in device.figures().items()}
-    return {
-        "name": device.name,
-        "title": device.title,
-        "reference_hardware": device.reference_hardware,
-        "link": device.link.name,
-        "figures": figures,
-    }
+    return device.model_dump(include={"name", "title", "reference_hardware"}) | {"link": device.link.name, "figures": figures}
 
 
 def _fleet_row(fleet: Fleet) -> dict[str, Any]:
-    return {
-        "name": fleet.name,
-        "title": fleet.title,
-        "mix": fleet.mix.model_dump(),
-        "budget": fleet.budget.model_dump(exclude_none=True),
-        "classes": [{"device": c.device.name, "share": c.share} for c in fleet.classes],
-        "behaviour": fleet.behaviour.model_dump() if fleet.behaviour else None,
-        "states": [state.model_dump() for state in fleet.states],
-    }
+    classes = [{"device": c.device.name, "share": c.share} for c in fleet.classes]
+    budget = fleet.budget.model_dump(exclude_none=True)
+    shown = fleet.model_dump(include={"name", "title", "mix", "behaviour", "states"})
+    return shown | {"budget": budget, "classes": classes}
 
 
 def _print_list(devices: list[DeviceProfile], fleets: list[Fleet]) -> None:

@@ -40,14 +40,5 @@ def command(
     """
     from edgefl.run.export import export
 
-    export(
-        run,
-        out,
-        form=form,
-        quantize=quantize,
-        fp16=fp16,
-        sign=sign,
-        client=with_client,
-        notify=note,
-    )
+    export(run, out, form=form, quantize=quantize, fp16=fp16, sign=sign, client=with_client, notify=note)
     click.echo(f"{out}: written; check it with: edgefl verify {out}{'' if sign is None else ' --key PUBLIC_KEY'}")

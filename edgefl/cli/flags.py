@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
@@ -115,6 +115,7 @@ def _type(annotation: Any, metavar: str) -> tuple[Any, str]:
     """Return the type of a flag and its placeholder: ``metavar``, unless that is empty or an example of a list."""
     united = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     kind, *others = [part for part in united if part is not NoneType]
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     if get_origin(kind) is Literal:
         return str, metavar or "|".join(get_args(kind))
     if get_origin(kind) is tuple:

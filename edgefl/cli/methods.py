@@ -11,6 +11,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
+from pydantic_core import to_jsonable_python
 
 from edgefl.cli.console import show
 from edgefl.cli.options import Command, json_option
@@ -102,7 +103,7 @@ def _options(config: type[MethodConfig]) -> list[dict[str, Any]]:
         {
             "name": name,
             "type": _type(field.annotation),
-            "default": _jsonable(field.get_default(call_default_factory=True)),
+            "default": to_jsonable_python(field.get_default(call_default_factory=True)),
             "about": _readable(texts.get(name, "")),
         }
         for name, field in config.model_fields.items()
@@ -138,12 +139,6 @@ def _type(annotation: Any) -> str:
     if origin in (tuple, list):
         return f"list of {_type(of[0])}"
     return "None" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _readable(docstring: str) -> str:

@@ -35,6 +35,7 @@ _TIERS = "Method and devices"
 )
 @option("--profile", "fleet", section=_TIERS, metavar="NAME|FILE", help="Add every device class of a fleet, with its budgets.")
 @training_options
+@option("--check-macs", is_flag=True, help="Count forward MACs a second time, over the ONNX graph; takes seconds to export.")
 @option("--layers", is_flag=True, help="Show a row per layer of the largest tier.")
 @option("--format", "format_", type=click.Choice(FORMATS), default="table", show_default=True, help="Format of the output.")
 @option("--out", type=OUT_FILE, metavar="FILE", help="File to write. [standard output]")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import show_result
+from edgefl.cli.console import note, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.options import OUT_FILE, Command, config_option, json_option, option
 from edgefl.cli.types import Listed
@@ -56,12 +56,14 @@ def command(
     edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
     """
     config = RunConfig.load(config_file, given(flags))
-    for deadline_s in deadlines or ():
-        config.of({"deadline_s": deadline_s}, "--deadlines")
-    for asked in over_selections or ():
-        config.of({"over_selection": asked}, "--over-selections")
-    for ratios in tiers:
-        config.of({"tiers": ratios}, "--tiers")
+    swept = (
+        ("deadline_s", "--deadlines", deadlines),
+        ("over_selection", "--over-selections", over_selections),
+        ("tiers", "--tiers", tiers),
+    )
+    for key, flag, values in swept:
+        for value in values or ():
+            RunConfig.of({key: value}, flag)
     # Torch takes seconds to import: what can be refused without it has been by now.
     from edgefl.report import whatif_page, whatif_table
     from edgefl.run.whatif import whatif
@@ -69,7 +71,7 @@ def command(
 
     def say(label: str) -> None:
         if not as_json:
-            click.echo(f"{label} …", err=True)
+            note(f"{label} …")
 
     result = whatif(config, deadlines or (), tiers, over_selections or (), on_policy=say).to_dict()
     page = out or Path("whatif.html")

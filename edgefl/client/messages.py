@@ -98,10 +98,11 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def _graphs(written: Mapping[str, Any], graph: Fetch) -> StepGraphs:
+    from edgefl.onnxgrad.roles import Roles
     from edgefl.onnxgrad.stepper import StepGraphs  # workers that train in torch do without onnxruntime
 
     steps, passes = (tuple(map(graph, written[key])) for key in ("steps", "passes"))
-    return StepGraphs(steps, written["roles"], passes, graph(written["update"]))
+    return StepGraphs(steps, Roles.read(written["roles"]), passes, graph(written["update"]))
 
 
 def defined(name: str, base: type) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 from edgefl.client.loop import LocalTraining, OverMemory, TrainingResult, run_steps
 from edgefl.client.training import Training
 from edgefl.models.base import named_tensors
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, SHARE, STATES
 from edgefl.onnxgrad.stepper import ArenaFullError, StepGraphs, Stepper, peak_bytes
 
 
@@ -27,8 +28,8 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
     Raises:
         OverMemory: a step holds more than ``local.memory_bytes``.
     """
-    named, training = named_tensors(local.module), local.training
-    arrays = {role: tensor.detach().numpy() for name, tensor in named.items() if (role := graphs.roles.get(name))}
+    tensors, names, training = named_tensors(local.module), graphs.roles.tensors, local.training
+    arrays = {role: tensors[name].detach().numpy() for name, role in names.items()}
     arrays["present"] = local.present.numpy()
     samples, labels = local.x.numpy(), local.y.numpy()
     held_bytes, limit_bytes = _held_bytes(graphs, arrays, training), local.memory_bytes
@@ -49,17 +50,16 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
             if not capped and limit_bytes is not None and held_bytes + peak > limit_bytes:
                 raise OverMemory(held_bytes + peak, peak)
         try:
-            return [(stepper.step(*batch, kind, micro), len(part))]
+            return [(stepper.step(*batch, kind=kind, part=micro), len(part))]
         except ArenaFullError as full:
             raise OverMemory(held_bytes + full.need_bytes, full.need_bytes) from None
 
     mean, steps = run_steps(local, step)
     after = stepper.tensors()
     with torch.no_grad():
-        for name, tensor in named.items():
-            role = graphs.roles.get(name)
+        for name, role in names.items():
             if role in after:
-                tensor.copy_(torch.from_numpy(after[role]))
+                tensors[name].copy_(torch.from_numpy(after[role]))
     assert peak is not None  # a shard has at least one sample
     return TrainingResult(mean, steps, peak, held_bytes + peak)
 
@@ -71,8 +71,9 @@ def beta_of(training: Training) -> float:
 
 def _held_bytes(graphs: StepGraphs, arrays: Mapping[str, np.ndarray], training: Training) -> int:
     """Return what a stepper holds between steps: each tensor that changes twice, one to read and one to write."""
-    copies = {"p": 2 * {"sgd": 1, "momentum": 2, "adam": 3}[training.optimizer], "s": 2, "f": 1}
-    return sum(copies[role[0]] * arrays[role].nbytes for role in graphs.roles.values() if role in arrays)
+    roles, states = graphs.roles, len(STATES[training.optimizer])
+    copies = ((roles.trained, 2 * (1 + states)), (roles.statistics, 2), (roles.frozen, 1))
+    return sum(count * arrays[value].nbytes for values, count in copies for value in values.values())
 
 
 def _metered(
@@ -83,7 +84,7 @@ def _metered(
     x, y = (array[:micro] for array in batch)
     key = (graph, x.shape)
     if key not in _METERED:
-        scalars = {name: np.ones((), np.float32) for name in ("lr", "beta", "share")}
+        scalars = {name: np.ones((), np.float32) for name in (LEARNING_RATE, BETA, SHARE)}
         _METERED[key] = peak_bytes(graph, {**arrays, **stepper.tensors(), **scalars, "x": x, "y": y})
     return _METERED[key]
 

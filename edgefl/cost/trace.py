@@ -130,16 +130,22 @@ class Tracer:
         self._subject = subject
         self._accumulates = accumulates
         with uncompiled():
-            self._fake = FakeTensorMode(allow_non_fake_inputs=True)
-            with self._fake:
-                self._network = subject.build()
+            self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with self._fake():
+            self._network = subject.build()
+
+    @contextlib.contextmanager
+    def _fake(self) -> Iterator[None]:
+        """Make every tensor of a block fake, without torch's compiler."""
+        with uncompiled(), self._mode, quiet():
+            yield
 
     @cached_property
     def deployed(self) -> nn.Module:
         """The network of an inference: the trained one, unless there is another."""
         if self._subject.deployed is None:
             return self._network
-        with uncompiled(), self._fake:
+        with self._fake():
             return self._subject.deployed()
 
     def step(self, batch_size: int, passes: int = 1) -> StepTrace:
@@ -148,7 +154,7 @@ class Tracer:
         The operations are those of one pass and the update; more than one pass accumulates gradients, which its memory shows.
         """
         module = self._network.train()
-        with uncompiled(), self._fake, quiet():
+        with self._fake():
             module.zero_grad()
             optimizer = self._subject.optimizer(module)
             tracker = LayerTracker(module)
@@ -166,7 +172,7 @@ class Tracer:
 
     def operations(self, batch_size: int) -> list[Operation]:
         """Return the operations of one forward and backward pass, without the memory that they take."""
-        with uncompiled(), self._fake:
+        with self._fake():
             return self._watched(self._network, batch_size)
 
     def quick_operations(self, batch_size: int) -> list[Operation]:
@@ -217,7 +223,7 @@ class Tracer:
                 steps.append(Step(reads, writes, may_overwrite(operation), tracker.current(), scratch))
 
         meter = LivenessMeter((), observe, tracker.current)
-        with uncompiled(), self._fake, quiet(), torch.no_grad(), spelled_out(), tracker, meter:
+        with self._fake(), torch.no_grad(), spelled_out(), tracker, meter:
             batch = self._subject.batch(batch_size)
             inputs = set(_numbers(meter, batch.x))
             steps.clear()  # making the batch is not part of it

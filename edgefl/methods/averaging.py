@@ -1,4 +1,4 @@
-"""Averaging what clients send: updates that are checked, and sums that do not grow with their number."""
+"""Averages of what clients send: checked updates, and sums whose memory does not grow with their number."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edgefl.errors import AggregationError
 from edgefl.records import Update
 from edgefl.util.finite import is_finite
 
-# Values that are widened to float64 at once: 1 MB, which caches hold, and long enough that a call's own cost does not show.
+# Values that are widened to float64 at once: 1 MB fits caches, and hides the cost of a call.
 _CHUNK = 131072
-# Factors are multiplied together once their ranks add up to this.
+# Factors are multiplied once their ranks add up to this.
 _RANKS = 512
 
 
 def checked(updates: Iterable[Update], expected: Callable[[Update], Mapping[str, tuple[int, ...]]]) -> Iterator[Update]:
-    """Yield updates that can be averaged, and refuse the others with the tensor and both shapes: nothing ever broadcasts.
+    """Yield ``updates`` once each is checked against ``expected``, name → shape: nothing ever broadcasts.
 
     Raises:
         AggregationError: see :meth:`Method.aggregate`.
@@ -47,7 +47,7 @@ Slice = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class WeightedSum:
-    """A running float64 sum of weighted tensors, entry by entry: the memory of one accumulator however many are added.
+    """A running float64 sum of weighted tensors, entry by entry, in the memory of one accumulator.
 
     >>> total = WeightedSum({"w": torch.zeros(3)})
     >>> total.add("w", torch.tensor([2.0, 4.0]), 1.0, (slice(0, 2),))
@@ -58,8 +58,7 @@ class WeightedSum:
 
     def __init__(self, like: Mapping[str, Tensor]) -> None:
         self._sums = {name: torch.zeros(t.shape, dtype=torch.float64) for name, t in like.items()}
-        # Of each tensor: the weight that every entry has, that of each slice (by its offset, shape and strides), and, where entries were
-        # listed, that of each entry.
+        # Of each tensor: the weight of all entries, of each slice (by offset, shape and strides), and of each entry, if any were listed.
         self._whole = dict.fromkeys(like, 0.0)
         self._slices: dict[str, dict[Slice, float]] = {name: {} for name in like}
         self._entries: dict[str, Tensor] = {}
@@ -68,7 +67,7 @@ class WeightedSum:
         self._wide = torch.empty(_CHUNK, dtype=torch.float64)
 
     def add(self, name: str, tensor: Tensor, weight: float, index: Any = ...) -> None:
-        """Add ``weight · tensor`` at ``index`` of the tensor ``name``; nothing of it is kept."""
+        """Add ``weight · tensor`` at ``index`` of the tensor ``name``; the tensor is not stored."""
         sums = self._sums[name]
         if isinstance(index, Tensor) or (isinstance(index, tuple) and any(isinstance(part, Tensor) for part in index)):
             if name not in self._entries:
@@ -89,9 +88,8 @@ class WeightedSum:
     ) -> None:
         """Add ``weight · fold(left @ right)`` to the tensor ``name``, for ``left`` (a, r) and ``right`` (r, b) in float32.
 
-        Σ wᵢLᵢRᵢ is the product of all wᵢLᵢ side by side and all Rᵢ one below the other. Factors wait until their ranks add up to
-        512: the larger product takes less time than those that it stands for, and is widened and summed once.
-        ``fold`` is linear, and the same at each call for a tensor.
+        Σ wᵢLᵢRᵢ is the product of all wᵢLᵢ side by side and all Rᵢ stacked. Factors wait until their ranks add up to 512: one large
+        product is faster than many small ones, and is widened and summed once. ``fold`` is linear, and the same at each call for a tensor.
 
         >>> total = WeightedSum({"w": torch.zeros(2, 1)})
         >>> total.add_product("w", torch.tensor([[2.0], [3.0]]), torch.tensor([[5.0]]), 0.5)
@@ -105,7 +103,7 @@ class WeightedSum:
             self._multiply(name)
 
     def mean(self, old: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return Σ weight·tensor / Σ weight in the old dtypes; entries that nobody covered keep their old value."""
+        """Return Σ weight·tensor / Σ weight in the old dtypes; entries that no client covered keep their old value."""
         result = {}
         for name, before in old.items():
             self._multiply(name)
@@ -122,7 +120,7 @@ class WeightedSum:
         return result
 
     def _multiply(self, name: str) -> None:
-        """Add the product of the factors that wait, if any do."""
+        """Add the product of the waiting factors, if there are any."""
         if waiting := self._factors[name]:
             left, right = (torch.cat(parts, dim) for dim, parts in zip((1, 0), zip(*waiting, strict=True), strict=True))
             self._factors[name] = []

@@ -1,4 +1,4 @@
-"""The contract of a method: a frozen record of options with pure functions, the server's half and the client's half in one file."""
+"""The contract of a method: a frozen record of options with pure functions. The server's and the client's half are in one file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edgefl.errors import ConfigError, nearest
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
 from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState, misfit
+from edgefl.methods.state import GlobalState, Tensors, copied, misfit
 from edgefl.models.base import Architecture, Unfilled, load
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import methods
@@ -36,16 +36,16 @@ class MethodConfig(pydantic.BaseModel):
 class Method(abc.ABC):
     """A federated method for clients of several capacities.
 
-    Class attributes:
-        title, paper: how reports name it and what it comes from.
+    Attributes:
+        title, paper: its name in reports, and its source.
         tier_meaning: what a tier's ratio is.
-        travels, stays: one line each on what goes down and up, and on what never leaves the client.
-        default_tiers: tiers of a run that names none. Methods that exist at one size only take exactly one.
+        travels, stays: one line each on what is sent and on what never leaves the client.
+        default_tiers: tiers of a run that names none. A method that exists at one size has one.
         per_client: whether clients of one tier receive different sub-models.
-        personalised: whether clients end up with models of their own, which are then what is evaluated.
+        personalised: whether every client ends up with its own model, which is then evaluated.
         weighs_samples: whether :meth:`aggregate` weighs clients by their samples, instead of alike.
-        truncates: whether a tier's layers are truncated decompositions of dense ones, so that a plan may give each layer another rank.
-        lacks: what choices on other axes of a run may need and this method does not have → why (:mod:`edgefl.methods.axes`).
+        truncates: whether layers are truncated decompositions of dense ones, so that a plan may choose another rank for each.
+        lacks: capability that a choice on another axis may need (:mod:`edgefl.methods.axes`) → why this method lacks it.
         contract_exceptions: rule of the contract suite → why it cannot hold for this method.
     """
 
@@ -65,18 +65,18 @@ class Method(abc.ABC):
     lacks: ClassVar[Mapping[Need, str]] = {}
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
 
-    # What there is: shapes, and the first values of everything.
+    # Shapes and first values.
 
     @abc.abstractmethod
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the client's network with arbitrary weights, on whatever device is current (``meta`` for shapes only)."""
+        """Return the client's network with arbitrary weights, on torch's current device (``meta`` for shapes only)."""
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network that a device runs, with arbitrary weights: the trained one unless :meth:`deploy` makes another of it."""
+        """Return the network that a device runs, with arbitrary weights: by default the one that clients train."""
         return self.network(architecture, tier)
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError`, naming layer and numbers, where this method cannot train this network at these tiers."""
+        """Raise :class:`ConfigError`, naming layer and numbers, if this method cannot train this network at these tiers."""
         for tier in tiers:
             self.shapes(architecture, tier)
 
@@ -85,7 +85,7 @@ class Method(abc.ABC):
         return frozenset()
 
     def shapes(self, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
-        """Return name → shape of what travels to a client of ``tier``: the declaration that payloads are held to."""
+        """Return name → shape of what travels to a client of ``tier``; payloads are checked against it."""
         with torch.device("meta"), Unfilled():
             network = self.network(architecture, tier)
         personal = self.personal(network)
@@ -99,28 +99,28 @@ class Method(abc.ABC):
         """Return the first state: the dense network's initial weights."""
         with torch_seeded(rng):
             network = architecture.build()
-        return GlobalState(architecture, tiers, {k: v.detach().clone() for k, v in network.state_dict().items()})
+        return GlobalState(architecture, tiers, copied(network))
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Return what a client of ``tier`` keeps before it first trains; ``rng`` is the stream that :meth:`init` had.
+        """Return what a client of ``tier`` stores before it first trains; ``rng`` is the stream of :meth:`init`.
 
-        Every client so begins with the network that the server began with: it is shipped with the application, not sent.
+        So every client begins with the server's first network, which is shipped with the application, not sent.
         """
         with torch.device("meta"), Unfilled():
             if not (names := self.personal(self.network(architecture, tier))):
                 return {}
         with torch_seeded(rng):
             network = self.network(architecture, tier)
-        return {name: tensor.detach().clone() for name, tensor in network.state_dict().items() if name in names}
+        return {name: tensor for name, tensor in copied(network).items() if name in names}
 
     # The server's half.
 
     @abc.abstractmethod
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return what ``client`` of ``tier`` receives (None: nobody in particular); ``state`` stays as it is."""
+        """Return what ``client`` of ``tier`` receives (None: no client in particular); ``state`` does not change."""
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Return the next state: by default, the mean of every entry over the clients that hold it; entries that none holds stay.
+        """Return the next state: by default every entry's mean over the clients that hold it. Entries that no client holds stay.
 
         ``updates`` is consumed one at a time, so memory does not grow with the number of clients.
 
@@ -137,14 +137,14 @@ class Method(abc.ABC):
         return state.replace({**state.tensors, **total.mean(floats)})
 
     def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
-        """Return the method and state that round ``round_`` starts with: others than these where a new phase begins.
+        """Return the method and state with which round ``round_`` starts; they differ from these if a new phase begins.
 
-        The returned method's config says all that distinguishes it, so that a client or a resumed run can make it again.
+        Only its config distinguishes the returned method, so that a client or a resumed run can create it again.
         """
         return self, state
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return facts for the round's record, as JSON has them: of the state that the round began with, and of what was sent."""
+        """Return JSON values for the round's record, about the state that the round began with and about what was sent."""
         return {}
 
     def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
@@ -155,52 +155,40 @@ class Method(abc.ABC):
         """Return why ``stored`` cannot be a state that began as ``first``, or nothing."""
         return misfit(first, stored, self.client_shapes(first))
 
-    def trained(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the tier's network as clients train it, factors inside, with what the server sends; in evaluation mode.
+    def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        """Return the tier's network as clients train it, in evaluation mode.
 
-        ``personal`` is what ``client`` stores. Without them it is the network of no client in particular.
+        ``personal`` is what ``client`` stores. Without both it is the network of no client in particular.
         """
         submodel = self.submodel(state, tier, np.random.default_rng(0), client)
         module = submodel.build()
         module.load_state_dict({**submodel.tensors, **(personal or {})})
         return module.eval()
 
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the network that a device runs, but with factors where :meth:`composed` multiplies them out."""
+    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        """Return the network that a device runs, before :meth:`composed` multiplies its factors."""
         return self.trained(state, tier, personal, client)
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return the network that a device runs, made of the one that :meth:`factored` returned."""
+        """Return ``network``, which is :meth:`factored`, with its factors multiplied where that is how a device runs it."""
         return network
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the tier's network as a device runs it, in evaluation mode."""
         return self.composed(state.architecture, tier, self.factored(state, tier, personal, client))
 
     def global_tier(self, state: GlobalState) -> Tier:
-        """Return the size of what the server holds as one network, whether or not a client trains it."""
+        """Return the size of the network that the server holds, which no client may train."""
         return Tier(1.0)
 
     # The client's half.
 
-    def receive(
-        self,
-        module: nn.Module,
-        received: Mapping[str, Tensor],
-        personal: Mapping[str, Tensor],
-        batches: tuple[Tensor, Tensor],
-    ) -> None:
-        """Load what arrived and what was kept into ``module``, before training on ``batches``, the client's samples and labels."""
+    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
+        """Load received and stored tensors into ``module``. ``batches`` are the client's samples (n, …) and labels (n,)."""
         load(module, {**received, **personal})
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
-        """Return the scalar that a client minimises on one batch; ``received`` holds the tensors as they arrived."""
+    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
+        """Return the scalar that a client minimises on one batch; ``received`` are the tensors as they arrived."""
         return cross_entropy(module(batch.x), batch)
 
     def decayed(self, module: nn.Module) -> list[nn.Parameter]:
@@ -208,18 +196,15 @@ class Method(abc.ABC):
         return list(module.parameters())
 
     def step_tiers(self, tier: Tier) -> tuple[Tier, ...]:
-        """Return the tiers of which a client of ``tier`` trains one in each step, all equally likely."""
+        """Return the tiers of which a client of ``tier`` trains one in each step; all are equally likely."""
         return (tier,)
 
     def draws(self, tier: Tier) -> tuple[float | None, ...]:
-        """Return values of :attr:`edgefl.records.Batch.draw`, one from each equally likely kind of step of a client of ``tier``.
-
-        With n of them, kind i is what a draw in [i/n, (i + 1)/n) leads to.
-        """
+        """Return a :attr:`edgefl.records.Batch.draw` for each of n equally likely kinds of steps; kind i has [i/n, (i+1)/n)."""
         return (None,)
 
     def evaluated(self, samples: int) -> int:
-        """Return how many samples go forward only in a round of a client with ``samples`` of them."""
+        """Return how many samples go through a forward pass only, in a round of a client with ``samples`` samples."""
         return 0
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
@@ -228,14 +213,13 @@ class Method(abc.ABC):
         tensors = {name: tensor.detach() for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
         return {name: tensor for name, tensor in tensors.items() if name not in personal}
 
-    def keep(self, module: nn.Module, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def keep(self, module: nn.Module, received: Tensors) -> dict[str, Tensor]:
         """Return what the client stores until its next round."""
-        if not (personal := self.personal(module)):
-            return {}
+        personal = self.personal(module)
         return {name: tensor.detach().clone() for name, tensor in module.state_dict().items() if name in personal}
 
     def adapt(self, module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
-        """Return the network after what a client does with a deployed one before it uses it; ``x``, ``y`` are its own samples."""
+        """Return the deployed network as a client adapts it to its own samples ``x``, ``y`` before it uses it."""
         return module
 
 
@@ -244,8 +228,7 @@ def create(
 ) -> Method:
     """Return the method ``name`` with ``options``, which its own config class checks.
 
-    ``dynamic_tiers`` says whether clients change tier between rounds, ``tiers`` which there are (None: the method's own): facts of the
-    run that some methods need.
+    ``dynamic_tiers`` says whether clients change tier between rounds; ``tiers`` are the run's (None: the method's own).
 
     Raises:
         UnknownNameError: no such method.
@@ -259,8 +242,8 @@ def create(
     fields = method.config_class.model_fields
     for key in options:
         if key not in fields:
-            known = ", ".join(fields) or "none"
-            raise ConfigError(f"method_options.{key}: {name} has no such option;{nearest(key, fields)} known: {known}")
+            hint = f"{nearest(key, fields)} known: {', '.join(fields) or 'none'}"
+            raise ConfigError(f"method_options.{key}: {name} has no such option;{hint}")
     if "dynamic_tiers" in fields:
         options.setdefault("dynamic_tiers", dynamic_tiers)
     if "tiers" in fields:
@@ -272,12 +255,12 @@ def create(
 
 
 def travelling_shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Return name → shape of the tensors of ``network`` that travel: all but counters, such as BatchNorm's of its batches."""
+    """Return name → shape of the tensors of ``network`` that travel: all except counters, such as BatchNorm's."""
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
 
 
 def check_tiers(name: str, ratios: tuple[float, ...]) -> None:
-    """Raise :class:`ConfigError` when the method exists at one size only and several tiers were asked for."""
+    """Raise :class:`ConfigError` if the method exists at one size and several tiers were given."""
     method: type[Method] = methods.load(name)
     if len(method.default_tiers) == 1 and len(ratios) > 1:
         raise ConfigError(f"tiers: {name} trains one size only, got {len(ratios)} tiers; give one, such as --tiers 1")

@@ -1,4 +1,4 @@
-"""Clustered-FL: clients whose updates point away from each other are parted, and each cluster trains a model of its own."""
+"""Clustered-FL: clients whose updates point away from each other are separated, and each cluster trains its own model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgefl.methods.averaging import checked
 from edgefl.methods.axes import Need
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.state import GlobalState, shapes_of
+from edgefl.methods.state import GlobalState, Tensors, shapes_of
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
 
@@ -30,9 +30,9 @@ class ClusteredFLConfig(MethodConfig):
     """Options of Clustered-FL; the defaults are those of the authors' experiment.
 
     Attributes:
-        eps1: ε₁: a cluster may split when the norm of its weighted mean update is below it: its model is near a stationary point.
-        eps2: ε₂: … and when the largest norm of a client's update is above it: clients are not near theirs.
-        least: participants that a cluster must have in the round to split.
+        eps1: ε₁. A cluster splits only if the norm of its mean update is below it: its model is near a stationary point.
+        eps2: ε₂. A cluster splits only if the largest norm of a client's update is above it: its clients are not near theirs.
+        least: a cluster splits only if it has so many participants in the round.
     """
 
     eps1: float = Field(0.4, ge=0)
@@ -42,7 +42,7 @@ class ClusteredFLConfig(MethodConfig):
 
 @dataclass(frozen=True)
 class _Member:
-    """One client's part in a round: its update Δ as one vector (values,), float32, and its samples."""
+    """One client of a round: its update Δ as one vector (values,), float32, and its samples."""
 
     client: int
     delta: Tensor
@@ -51,20 +51,20 @@ class _Member:
 
 @method("clustered-fl")
 class ClusteredFL(FedAvg):
-    """FedAvg within clusters; a cluster splits in two where one model cannot serve all (Sattler et al. 2020, Algorithms 1 and 3).
+    """FedAvg within clusters; a cluster splits in two if one model cannot serve all (Sattler et al. 2020, Algorithms 1 and 3).
 
-    All clients begin in one cluster. Δ_i = θ_i − θ are the updates of the round's participants of a cluster. When ‖Σ n_i Δ_i / Σ n_i‖ < ε₁
-    and max ‖Δ_i‖ > ε₂, they are parted into the two groups whose largest cosine similarity across, of any pair of updates, is smallest.
-    Each group's model becomes θ plus its own mean update. The group of more participants (of the smallest client's number, when equal)
-    keeps the cluster's number; clients of the cluster that the round did not see stay with it, and may be parted from it later.
-    Clients that nothing is known of belong to cluster 0, which is also what is deployed without a client.
+    All clients begin in cluster 0. Δ_i = θ_i − θ are the updates of a cluster's participants. If ‖Σ n_i Δ_i / Σ n_i‖ < ε₁ and
+    max ‖Δ_i‖ > ε₂, the participants are separated into the two groups with the smallest largest cosine similarity across them. Each
+    group's model becomes θ plus its own mean update. The group with more participants (if equal: with the smallest client number) keeps
+    the cluster's number. Absent clients stay with that number, and may be separated from it later. New clients join cluster 0, whose model
+    is also deployed without a client.
 
     The global model is that of cluster 0, and the state remembers the cluster of every client that took part. A split depends on every
     pair of updates, so updates are stored as vectors until all have arrived: the server needs the memory of as many models as clients
     take part in a round.
 
-    Differs from the paper: clients may be absent from a round, which it does not treat; a split is not checked against the bound on
-    cross-cluster similarity (its γ), for which the clients' gradient noise would have to be known.
+    Differs from the paper: clients may be absent from a round. A split is not checked against the bound on cross-cluster similarity (γ),
+    which needs the clients' gradient noise.
     """
 
     config: ClusteredFLConfig
@@ -89,7 +89,7 @@ class ClusteredFL(FedAvg):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average every cluster's updates by sample counts, and split the clusters that ask for it."""
+        """Average every cluster's updates by samples, and split the clusters that need it."""
         shapes = shapes_of(state.tensors)
         members: dict[int, list[_Member]] = {}
         for update in checked(updates, lambda _: shapes):
@@ -105,7 +105,7 @@ class ClusteredFL(FedAvg):
         return state.replace(models.pop(0), clients=clients, clusters=models)
 
     def _groups(self, members: Sequence[_Member]) -> list[list[_Member]]:
-        """Return the participants of a cluster in one group, or in two where the cluster splits; the one that keeps the number first."""
+        """Return the participants of a cluster in one group, or in two if it splits; first the group that keeps the number."""
         largest = max(_norm(member.delta) for member in members)
         if len(members) < self.config.least or _norm(_mean(members)) >= self.config.eps1 or largest <= self.config.eps2:
             return [list(members)]
@@ -114,7 +114,7 @@ class ClusteredFL(FedAvg):
         return sorted(groups, key=lambda group: (-len(group), group[0].client))
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return how many clients that took part before are in each cluster."""
+        """Return how many known clients are in each cluster."""
         clusters = [_cluster_of(state, client) for client in state.clients]
         return {"clusters": [clusters.count(cluster) for cluster in range(max(clusters) + 1)]} if clusters else {}
 
@@ -134,10 +134,10 @@ class ClusteredFL(FedAvg):
 
 
 def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
-    """Part the positions of ``similarity`` (n, n) in two so that the largest similarity across is as small as it can be.
+    """Separate the positions of ``similarity`` (n, n) into two groups with the smallest largest similarity across (Sattler et al., Eq. 18).
 
-    Sattler et al., Eq. 18. Whatever pair is most alike has to stay together unless it is the last two groups that it joins: joining
-    groups by their most similar pair until two are left is optimal.
+    Merging the groups of the most similar pair until two groups are left is optimal: a pair may only be separated if all more similar
+    pairs are together.
 
     >>> bipartition(torch.tensor([[1.0, -0.5, 0.9], [-0.5, 1.0, 0.1], [0.9, 0.1, 1.0]]))
     ([0, 2], [1])
@@ -154,7 +154,7 @@ def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
     return one, [i for i in range(count) if group[i] != group[0]]
 
 
-def _model(state: GlobalState, cluster: int) -> Mapping[str, Tensor]:
+def _model(state: GlobalState, cluster: int) -> Tensors:
     return state.clusters[cluster] if cluster else state.tensors
 
 
@@ -171,7 +171,7 @@ def _mean(members: Sequence[_Member]) -> Tensor:
     return total / sum(member.samples for member in members)
 
 
-def _moved(base: Mapping[str, Tensor], delta: Tensor) -> dict[str, Tensor]:
+def _moved(base: Tensors, delta: Tensor) -> dict[str, Tensor]:
     """Return ``base`` plus the parts of ``delta`` (values,), in the old dtypes."""
     parts = delta.split([tensor.numel() for tensor in base.values()])
     return {

@@ -1,4 +1,4 @@
-"""Factorized-FL: rank-1 weights with a sparse correction, averaged for each client over the clients that resemble it."""
+"""Factorized-FL: rank-1 weights with a sparse correction, averaged for each client over similar clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState
+from edgefl.methods.state import GlobalState, Tensors, copied
 from edgefl.models.base import Architecture, Unfilled, replace_layer, weighted_layers
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method
@@ -32,10 +32,10 @@ class FactorizedFLConfig(MethodConfig):
     """Options of Factorized-FL.
 
     Attributes:
-        sparsity: λ of λ·‖μ‖₁ (Eq. 6), and the magnitude below which an entry of μ is pruned. The paper takes 5e-4 to 1e-3.
-        threshold: τ: clients whose cosine similarity is below it are left out (Eq. 4). The paper takes 0 to 0.75.
-        scale: ε of softmax(ε·σ) (Eq. 5). The paper takes 1 to 20.
-        personal_classifier: whether the last layer never leaves the client, as where labels are permuted or tasks differ.
+        sparsity: λ of λ·‖μ‖₁ (Eq. 6); smaller entries of μ are pruned. The paper has 5e-4 to 1e-3.
+        threshold: τ; clients of a smaller cosine similarity are left out (Eq. 4). The paper has 0 to 0.75.
+        scale: ε of softmax(ε·σ) (Eq. 5). The paper has 1 to 20.
+        personal_classifier: whether the last layer never leaves the client, for permuted labels or different tasks.
     """
 
     sparsity: float = Field(5e-4, ge=0, allow_inf_nan=False)
@@ -48,21 +48,20 @@ class FactorizedFLConfig(MethodConfig):
 class FactorizedFL(Method):
     """W = π(u vᵀ ⊕ μ) in every convolution and linear layer, trained as u, v and μ with λ‖μ‖₁ (Eq. 2, 3 and 6); μ begins at zero.
 
-    A client sends the u of its layers and v of the second-last layer. The server stores what each client sent last; client k then
-    receives u_k = Σ_i softmax(ε·σ)_i u_i over the clients whose σ_i, the cosine of that v with k's own, is at least τ; its own σ is 1
-    (Eq. 4 and 5, Algorithm 1). v, μ, biases and normalisation stay on the client. A client that never took part receives the mean of
-    the last round (weighted by samples), at first the initial u, which everyone begins with. Deployed networks are dense, with the
-    entries of μ below λ pruned; without a client it is the network of nobody in particular: the mean of what was sent last in the
-    first values of all else. The server's memory grows with the number of clients that took part.
+    A client sends the u of its layers and v of the second-last layer. The server stores what each client sent last. Client k receives
+    u_k = Σ_i softmax(ε·σ)_i u_i over the clients with σ_i ≥ τ, where σ_i is the cosine of that v with its own, and 1 for itself (Eq. 4
+    and 5, Algorithm 1). v, μ, biases and normalisation stay on the client. A new client receives the mean of the last round, by samples,
+    at first the initial u. Deployed networks are dense, with the entries of μ below λ pruned. Without a client, the network has that mean
+    and the first values of all other tensors. The server's memory grows with the number of clients that took part.
 
-    1×1 convolutions are factorized as the linear layers that they are on every pixel: by Eq. 3 their u would be one number.
-    Convolutions that pad with anything but zeros, and layers that are neither convolutions nor linear, stay dense, on the client.
+    1×1 convolutions are factorized as linear layers on every pixel: by Eq. 3 their u would be one number. Convolutions with padding other
+    than zeros, and layers that are neither convolutions nor linear, stay dense and on the client.
 
-    A step moves W by (1 + ‖u‖² + ‖v‖²)·η, about ten times what it moves a dense weight: take a rate below the dense network's.
+    A step moves W by (1 + ‖u‖² + ‖v‖²)·η, about ten times as far as a dense weight: choose a lower rate than for the dense network.
 
-    Differs from the paper: Eq. 5 has the sum over u_i outside of the weights, which as printed gives every client a multiple of the
-    plain sum; here each u_i has its own weight. The sum runs over all clients that ever took part, not only those drawn for this
-    round. The paper does not print its first values: see :func:`edgefl.factor.rank1.first_factors`.
+    Differs from the paper: Eq. 5 prints the sum over u_i outside of the weights, which gives every client a multiple of the plain sum.
+    Here each u_i has its own weight. The sum runs over all clients that ever took part, not over those of this round. The paper does not
+    print its first values (:func:`edgefl.factor.rank1.first_factors`).
     """
 
     config: FactorizedFLConfig
@@ -83,14 +82,12 @@ class FactorizedFL(Method):
     }
 
     contract_exceptions: ClassVar[Mapping[str, str]] = {
-        "entries that nobody covered keep their value": "a client sends v of the second-last layer, which it was not sent: no place of "
-        "what it received says so",
+        "entries that nobody covered keep their value": "a client sends v of the second-last layer, which it does not receive, so that "
+        "no place covers it",
     }
 
-    # What there is.
-
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Require someone to compare with, and a layer before the classifier whose v is compared."""
+        """Require another client, and a layer before the classifier whose v is compared."""
         if clients < 2:
             raise ConfigError(f"one client alone for similarity matching: clients is {clients}; Factorized-FL takes 2 or more")
         for tier in tiers:
@@ -105,7 +102,7 @@ class FactorizedFL(Method):
         return architecture.build(tier.ratio)
 
     def personal(self, network: nn.Module) -> frozenset[str]:
-        """Return all but what comes down."""
+        """Return all names except those that the server sends."""
         return frozenset(network.state_dict()) - self._down(network)
 
     def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
@@ -115,7 +112,7 @@ class FactorizedFL(Method):
         return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if name in up}
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return the first values of the whole network: personal tensors too, for what nobody has trained yet."""
+        """Return the first values of the whole network, personal tensors included."""
         return GlobalState(architecture, tiers, _first(architecture, tiers[0], rng))
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
@@ -129,10 +126,8 @@ class FactorizedFL(Method):
     def _up(self, network: nn.Module) -> frozenset[str]:
         return self._down(network) | {f"{_second_last(network)}.v"}
 
-    # The server's half.
-
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return the client's own average, or the global mean for one that never took part and for nobody in particular."""
+        """Return the client's own average, or the last round's mean for a new client or none."""
         names = state.once("down", lambda: self.shapes(state.architecture, tier))
         weights = self._weights(state, client)
         tensors = {name: _mixed(state, name, weights) if weights else state.tensors[name].clone() for name in names}
@@ -140,7 +135,7 @@ class FactorizedFL(Method):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def _weights(self, state: GlobalState, client: int | None) -> dict[int, float]:
-        """Return client → weight of its u in the average for ``client``, without zeros; empty where ``client`` never took part."""
+        """Return client → weight of its u in the average for ``client``, without zeros; empty for a new client."""
         members = state.once("members", lambda: sorted(state.clients))
         if client not in members:
             return {}
@@ -152,7 +147,7 @@ class FactorizedFL(Method):
         return {member: float(weight) for member, weight in zip(members, weights, strict=True) if weight > 0}
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Remember what each client sent, and keep the mean of the round for those that nothing is known of."""
+        """Remember what each client sent, and average it for new clients."""
         shapes = self.upload_shapes(state.architecture, state.tiers[0])
         sent, clients = {name: state.tensors[name] for name in shapes}, dict(state.clients)
         total = WeightedSum(sent)
@@ -163,7 +158,7 @@ class FactorizedFL(Method):
         return state.replace({**state.tensors, **total.mean(sent)}, clients=clients)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return how many clients took part before, and how many of them, itself included, an average is made of, in the mean."""
+        """Return how many clients are known, and over how many, in the mean, a client's average is taken."""
         members = sorted(state.clients)
         matched = [len(self._weights(state, member)) for member in members]
         return {"known_clients": len(members), "matched_clients": sum(matched) / len(matched)} if members else {}
@@ -176,9 +171,7 @@ class FactorizedFL(Method):
         """Return the dense network of u vᵀ ⊕ μ, with μ pruned."""
         return composed_network(network)
 
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
+    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the network of rank-1 layers, with μ pruned."""
         received = self.submodel(state, tier, np.random.default_rng(0), client).tensors
         tensors = {**state.tensors, **received, **(personal or {})}
@@ -193,9 +186,7 @@ class FactorizedFL(Method):
         """Return the run's only width."""
         return state.tiers[0]
 
-    # The client's half.
-
-    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
         """Return cross-entropy + λ·Σ‖μ‖₁ over all layers (Eq. 6)."""
         loss = cross_entropy(module(batch.x), batch)
         if self.config.sparsity:
@@ -210,7 +201,7 @@ class FactorizedFL(Method):
 
 
 def _factorized(network: nn.Module, filled: bool) -> nn.Module:
-    """Replace the layers of ``network`` that can be factorized; ``filled``: with factors made of their weights, or else with zeros."""
+    """Replace the layers of ``network`` that can be factorized; ``filled``: by factors of their weights, not by zeros."""
     for name, dense in list(weighted_layers(network)):
         if isinstance(dense, nn.Conv2d) and dense.padding_mode != "zeros":
             continue
@@ -224,7 +215,7 @@ def _factorized(network: nn.Module, filled: bool) -> nn.Module:
 def _first(architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
     with torch_seeded(rng):
         network = _factorized(architecture.build(tier.ratio), True)
-    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    return copied(network)
 
 
 def _skeleton(architecture: Architecture, tier: Tier) -> nn.Module:
@@ -252,7 +243,7 @@ def _second_last(network: nn.Module) -> str:
 
 
 def _shared(network: nn.Module, personal_classifier: bool) -> list[str]:
-    """Return the rank-1 layers that take part in the exchange."""
+    """Return the rank-1 layers whose u travels."""
     names = list(rank_one_layers(network))
     return names[:-1] if personal_classifier else names
 

@@ -16,10 +16,9 @@ from edgefl.registry import method
 class FactorizedFLBeta(FactorizedFL):
     """Factorized-FL whose u, v and μ all travel and are averaged with the same weights (section 5.1, Algorithm 2).
 
-    Biases and normalisation, which the paper does not mention, travel and are averaged with them; the classifier stays at home if
-    ``personal_classifier`` says so. Uploads have the entries of μ below λ at zero: under the codec ``sparse`` (``--codec sparse``) only
-    the others travel. Downloads are the average of several clients' μ, at full length. The server remembers a whole network of
-    every client that took part.
+    Biases and normalisation, which the paper does not mention, travel too; the classifier stays on the client with
+    ``personal_classifier``. Uploads have zeros for the entries of μ below λ, which the codec ``sparse`` leaves out. Downloads are averages
+    of several clients' μ, at full length. The server remembers a whole network of every client that took part.
     """
 
     title: ClassVar[str] = "Factorized-FL β"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from edgefl.factor.width import cut, leading
 from edgefl.methods.base import Method
-from edgefl.methods.state import GlobalState
+from edgefl.methods.state import GlobalState, Tensors, copied
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier
 from edgefl.registry import method
@@ -22,8 +21,7 @@ from edgefl.rng import torch_seeded
 class FedAvg(Method):
     """w ← Σ n_k w_k / Σ n_k over the clients of a round (McMahan et al. 2017, Algorithm 1).
 
-    One size only: with ``--tiers 0.5`` the global network itself has half the width, which is the "slimming model on all clients" that
-    FedHM compares with (section 4.1).
+    With ``--tiers 0.5`` the global network itself has half the width: the "slimming model on all clients" of FedHM, section 4.1.
     """
 
     title: ClassVar[str] = "FedAvg"
@@ -40,17 +38,15 @@ class FedAvg(Method):
         """Return the initial weights at the width of the only tier."""
         with torch_seeded(rng):
             network = self.network(architecture, tiers[0])
-        return GlobalState(architecture, tiers, {k: v.detach().clone() for k, v in network.state_dict().items()})
+        return GlobalState(architecture, tiers, copied(network))
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return a copy of every tensor that travels."""
         places = state.once("places", lambda: {n: leading(n, s) for n, s in self.shapes(state.architecture, tier).items()})
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
-    def trained(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the network with what the server sends, and with first values of what else it has, such as personal tensors."""
+    def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        """Return the network with what the server sends; what does not travel, such as personal tensors, has its first values."""
         network, sent = (
             self.network(state.architecture, tier),
             self.submodel(state, tier, np.random.default_rng(0), client).tensors,

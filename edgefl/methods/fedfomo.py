@@ -1,4 +1,4 @@
-"""FedFOMO: a client downloads other clients' models and moves towards those that do better on its own data."""
+"""FedFOMO: a client downloads other clients' models and moves towards those that are better on its own data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgefl.methods.axes import Need
 from edgefl.methods.base import MethodConfig, travelling_shapes
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState, shapes_of
+from edgefl.methods.state import GlobalState, Tensors, shapes_of
 from edgefl.models.base import Architecture, load
 from edgefl.models.norm import needs_statistics
 from edgefl.records import Batch, Submodel, Tier, Update
@@ -28,7 +28,7 @@ from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
 CHUNK = 32
-"""Samples that go through a model at once while it is judged."""
+"""Samples that go through a model at once while it is validated."""
 AFFINITY, ROUNDS = "affinity", "rounds"
 Shapes = dict[str, tuple[int, ...]]
 
@@ -38,9 +38,9 @@ class FedFOMOConfig(MethodConfig):
 
     Attributes:
         models: M, how many other clients' models a client downloads.
-        validation: share of a client's samples that the models are judged on.
-        epsilon: ε, the chance of a download chosen at random, in a client's first round.
-        epsilon_decay: how much ε falls with every round that the client took part in, down to 0.
+        validation: share of a client's samples that models are validated on.
+        epsilon: ε, the chance of random downloads in a client's first round.
+        epsilon_decay: how much ε falls with each of the client's rounds, down to 0.
     """
 
     models: int = Field(3, ge=1)
@@ -53,18 +53,16 @@ class FedFOMOConfig(MethodConfig):
 class FedFOMO(FedAvg):
     """θ ← θ + Σ_n w_n (θ_n − θ), w_n ∝ max((L(θ) − L(θ_n)) / ‖θ_n − θ‖, 0), Σ w_n = 1, then training (Zhang et al. 2021, Eq. 3 to 5).
 
-    θ is the client's own model, θ_n one of M others, L the mean cross-entropy on a part of its samples. The server keeps every client's
-    last model and, for every client, the sum of the unclipped weights that it reported of each other one: its affinity. It sends the M
-    models of the largest affinity, ties in random order, or with probability ε any M. While fewer than M others have taken part, the
-    slots left over hold the mean model of the last round, at first the initial one: payloads have one size, and a slot like this is
-    weighed as any other. A client stores its own model, which begins as the server's first. Without a client, the mean model is what
-    is deployed. The server's memory grows with the number of clients that took part: a model and a row of affinities of each.
+    θ is the client's own model, θ_n one of M others, and L the mean cross-entropy on a part of the client's samples. The server remembers
+    of every client its last model and its affinities: the sums of the unclipped weights that it reported for each other client. It sends
+    the M models with the largest affinity, ties in random order, or with probability ε any M. If fewer than M others are known, the
+    remaining slots hold the mean model of the last round, at first the initial one, so that all payloads have one size. A client stores
+    its own model, which begins as the server's first. Without a client, the mean model is deployed.
 
-    Half the width by default: M models come down beside the one that a client trains, and at full width they alone take a phone past a
-    deadline that is set for one.
+    The default is half the width: at full width, M models alone miss a deadline that a phone meets with one.
 
-    Differs from the paper: the samples that models are judged on are trained on too, as the local loop trains on all of a shard; a
-    model whose loss or distance is no finite number, or that equals θ, has weight 0; ε falls with the client's own rounds.
+    Differs from the paper: validation samples are trained on too. A model that equals θ, or whose loss or distance is not finite, has
+    weight 0. ε falls with the client's own rounds.
     """
 
     config: FedFOMOConfig
@@ -84,7 +82,7 @@ class FedFOMO(FedAvg):
     }
 
     contract_exceptions: ClassVar[Mapping[str, str]] = {
-        "entries that nobody covered keep their value": "a client is sent other clients' models and sends its own, which becomes the "
+        "entries that nobody covered keep their value": "a client receives other clients' models and sends its own, which enters the "
         "mean model: the places of what it received are other tensors",
     }
 
@@ -95,13 +93,13 @@ class FedFOMO(FedAvg):
         super().check(architecture, tiers, clients)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the dense network, with room for the weights that the client will report."""
+        """Return the dense network, with a buffer for the weights that the client reports."""
         network = super().network(architecture, tier)
         network.register_buffer(AFFINITY, torch.zeros(self.config.models), persistent=False)
         return network
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network without what only training holds."""
+        """Return the network without that buffer."""
         return architecture.build(tier.ratio)
 
     def shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
@@ -110,7 +108,7 @@ class FedFOMO(FedAvg):
         return {f"model{slot}.{name}": shape for slot in range(self.config.models) for name, shape in model.items()}
 
     def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
-        """Return the shapes of one model, and of the weights of the M models that it was made with."""
+        """Return the shapes of one model and of the M weights."""
         return {**travelling_shapes(architecture.skeleton(tier.ratio)), AFFINITY: (self.config.models,)}
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
@@ -123,10 +121,8 @@ class FedFOMO(FedAvg):
             network = architecture.build(tier.ratio)
         return {name: tensor.detach().clone() for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
 
-    # The server's half.
-
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return the models of M other clients; slots for which there is nobody hold the mean model."""
+        """Return the models of M other clients; slots without a client hold the mean model."""
         chosen = self._choose(state, client, rng)
         tensors, places = {}, {}
         for slot in range(self.config.models):
@@ -138,7 +134,7 @@ class FedFOMO(FedAvg):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def _choose(self, state: GlobalState, client: int | None, rng: np.random.Generator) -> list[int]:
-        """Return whose models ``client`` is sent, at most M: those of the largest affinity, or with probability ε any."""
+        """Return the clients whose models are sent, at most M: those of the largest affinity, or with probability ε any."""
         others = [other for other in sorted(state.clients) if other != client]
         order = [others[i] for i in rng.permutation(len(others))]
         explores = float(rng.random())
@@ -146,12 +142,12 @@ class FedFOMO(FedAvg):
         rounds = float(own[ROUNDS]) if own else 0.0
         if own and explores >= self.config.epsilon - self.config.epsilon_decay * rounds:
             affinity = own[AFFINITY].tolist()
-            # Sorting is stable: equals stay in random order. Whom it never met stands between helpful and harmful models.
+            # Sorting is stable: equals stay in random order. Unknown clients rank between helpful and harmful ones.
             order.sort(key=lambda other: -affinity[other] if other < len(affinity) else 0.0)
         return order[: self.config.models]
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Remember every client's model and add what it reported to its affinities; the mean serves those who have no other."""
+        """Remember every client's model, add its reported weights to its affinities, and average the models."""
         shapes = self.upload_shapes(state.architecture, state.tiers[0])
         clients = dict(state.clients)
         total = WeightedSum(state.tensors)
@@ -170,33 +166,21 @@ class FedFOMO(FedAvg):
         """Return the shapes of a client's model, its affinities, and the number of its rounds."""
         return {**shapes_of(state.tensors), AFFINITY: None, ROUNDS: ()}
 
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the client's own model: as it keeps it, or else as the server remembers it, or else the mean model."""
+    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        """Return the client's own model: as it stores it, else as the server remembers it, else the mean model."""
         network = state.architecture.build(tier.ratio)
         own = _memory(state, client)
         network.load_state_dict(personal or {name: own.get(name, tensor) for name, tensor in state.tensors.items()})
         return network.eval()
 
-    def trained(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the client's own model, with its room for affinities: what it is sent is judged, not trained."""
+    def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        """Return the client's own model, with its buffer: received models are validated, not trained."""
         network = self.network(state.architecture, tier)
         network.load_state_dict(self.factored(state, tier, personal, client).state_dict())
         return network.eval()
 
-    # The client's half.
-
-    def receive(
-        self,
-        module: nn.Module,
-        received: Mapping[str, Tensor],
-        personal: Mapping[str, Tensor],
-        batches: tuple[Tensor, Tensor],
-    ) -> None:
-        """Move the client's own model towards those of the received ones that do better on its validation samples."""
+    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
+        """Move the client's own model towards the received ones that are better on its validation samples."""
         x, y = _validation(*batches, self._judged(len(batches[1])))
         others = [_slot(received, slot) for slot in range(self.config.models)]
         own_loss = _loss(module, personal, x, y)
@@ -211,28 +195,28 @@ class FedFOMO(FedAvg):
         load(module, {name: tensor.float() for name, tensor in moved.items()})
 
     def evaluated(self, samples: int) -> int:
-        """Return the forward passes over validation samples: of its own model and of M others."""
+        """Return the validation samples, for the client's own model and for M others."""
         return (self.config.models + 1) * self._judged(samples)
 
     def _judged(self, samples: int) -> int:
         return max(1, math.ceil(self.config.validation * samples - 1e-9))
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the client's model and the weights that it gave to those that it received."""
+        """Return the client's model and its weights for the received ones."""
         return {**self.keep(module, {}), AFFINITY: module.get_buffer(AFFINITY).detach()}
 
-    def keep(self, module: nn.Module, received: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def keep(self, module: nn.Module, received: Tensors) -> dict[str, Tensor]:
         """Return the client's model."""
         state = module.state_dict()
         return {name: tensor.detach().clone() for name, tensor in state.items() if tensor.is_floating_point()}
 
 
-def _memory(state: GlobalState, client: int | None) -> Mapping[str, Tensor]:
+def _memory(state: GlobalState, client: int | None) -> Tensors:
     return {} if client is None else state.clients.get(client, {})
 
 
 def _added(before: Tensor, update: Update) -> Tensor:
-    """Return a client's affinities (clients,) with those added that it reported; whose models it had is in the update's places."""
+    """Return a client's affinities (clients,) plus its reported weights; the update's places name the models' clients."""
     places = update.places.items()
     senders = {
         int(name.removeprefix("model").split(".", 1)[0]): place.client for name, place in places if place.client is not None
@@ -244,7 +228,7 @@ def _added(before: Tensor, update: Update) -> Tensor:
     return after
 
 
-def _slot(received: Mapping[str, Tensor], slot: int) -> dict[str, Tensor]:
+def _slot(received: Tensors, slot: int) -> dict[str, Tensor]:
     prefix = f"model{slot}."
     return {name.removeprefix(prefix): tensor for name, tensor in received.items() if name.startswith(prefix)}
 
@@ -256,10 +240,10 @@ def _validation(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _loss(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor) -> float:
-    """Return the mean cross-entropy of the model ``tensors`` on ``x`` (n, …), ``y`` (n,), as it will be used.
+def _loss(module: nn.Module, tensors: Tensors, x: Tensor, y: Tensor) -> float:
+    """Return the mean cross-entropy of the model ``tensors`` on ``x`` (n, …), ``y`` (n,), in evaluation mode.
 
-    Static BatchNorm has no statistics on a client: there, the batch's are taken, as in training.
+    Static BatchNorm has no statistics on a client, and uses the batch's as in training.
     """
     load(module, tensors)
     module.train(needs_statistics(module))
@@ -267,8 +251,8 @@ def _loss(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor
     return sum(float(cross_entropy(module(x[part]), Batch(x[part], y[part]))) * len(part) for part in parts) / len(y)
 
 
-def _weight(gain: float, other: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> float:
-    """Return (L(θ) − L(θ_n)) / ‖θ_n − θ‖, or 0 where that is no finite number."""
+def _weight(gain: float, other: Tensors, own: Tensors) -> float:
+    """Return (L(θ) − L(θ_n)) / ‖θ_n − θ‖, or 0 if that is not finite."""
     squares = (float((other[name].double() - tensor.double()).square().sum()) for name, tensor in own.items())
     distance = math.sqrt(sum(squares))
     return gain / distance if distance > 0 and math.isfinite(gain) and math.isfinite(distance) else 0.0

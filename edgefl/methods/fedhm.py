@@ -20,7 +20,7 @@ from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy, masked_cross_entropy
 from edgefl.methods.ranks import Ranks, full_rank, hybrid_ranks, rank_candidates, ranked, spectral_ranks
-from edgefl.methods.state import GlobalState
+from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method
@@ -31,14 +31,14 @@ class FedHMConfig(MethodConfig):
 
     Attributes:
         frobenius_decay: λ of λ/2·‖UVᵀ‖²_F, in place of weight decay on factorized layers.
-        temperature: τ of the aggregation weights; None takes the paper's: 5 for dynamic tiers, ∞ (equal weights) for fixed ones.
-        dynamic_tiers: whether clients change tier between rounds; set from the run's tier assignment.
+        temperature: τ of the aggregation weights; None: the paper's 5 for dynamic tiers, ∞ (equal weights) for fixed ones.
+        dynamic_tiers: whether clients change tier between rounds; set by the run.
         mask_labels: whether a client's loss leaves out labels that it has no samples of, as in HeteroFL.
-        allocate: ``uniform``, one γ for every layer, as in the paper; ``spectral``, a rank per layer: the least truncation error of the
-            global weights with no more MACs, weights and activations than the uniform ranks take, planned anew from the second round on.
-        error: whether a layer's truncation error counts relative to its own weights, or as it is.
-        plan_every: rounds that a spectral plan is kept for.
-        ranks: tier's label → layer → rank, for a plan of one's own; a spectral run keeps its present plan here.
+        allocate: ``uniform``: one γ for every layer, as in the paper. ``spectral``: from the second round on, a rank per layer with the
+            least truncation error that needs no more MACs, weights and activations than the uniform ranks.
+        error: whether a layer's truncation error counts relative to its own weights, or absolutely.
+        plan_every: rounds between two spectral plans.
+        ranks: tier's label → layer → rank, for a plan of the user's own; a spectral run stores its present plan here.
     """
 
     frobenius_decay: float = Field(1e-4, ge=0, allow_inf_nan=False)
@@ -57,14 +57,13 @@ class FedHM(Method):
 
     Not factorized: the stem, 1×1 convolutions, the classifier, and what the network names in ``hybrid_dense`` (ResNet-18: the first
     residual block; ResNet-34: layers 1 and 2; Tables 5 and 6). The server multiplies every update back to full shape (Eq. 1) and
-    averages with α_p = softmax(γ_p/τ) (Eq. 2). One decomposition per layer and round serves every tier: the smaller ranks are leading
-    columns of the largest. It begins with the vectors of the round before.
+    averages with α_p = softmax(γ_p/τ) (Eq. 2). One decomposition per layer and round serves every tier: smaller ranks are leading columns
+    of the largest. It starts from the vectors of the round before.
 
-    Beyond the paper: ``allocate = "spectral"`` gives every layer a rank of its own, so that tiers keep more of the weights at the same
-    cost (see :func:`edgefl.methods.ranks.spectral_ranks`).
+    Beyond the paper: ``allocate = "spectral"`` chooses a rank for every layer (:func:`edgefl.methods.ranks.spectral_ranks`).
 
-    Differs from the paper: r = ⌊γ·n⌋ with n output channels (at most the full rank), as its parameter counts require, where its text
-    says γ times the full rank; a layer whose factors would hold as many weights as the dense one stays dense.
+    Differs from the paper: r = ⌊γ·n⌋ with n output channels (at most the full rank), as its parameter counts require; its text says γ
+    times the full rank. A layer stays dense if its factors would hold as many weights.
     """
 
     config: FedHMConfig
@@ -83,17 +82,17 @@ class FedHM(Method):
         "control variates would be of other coordinates",
     }
     contract_exceptions: ClassVar[Mapping[str, str]] = {
-        "unchanged clients leave the state unchanged": "a tier below 1 sends back the truncated weights, and Eq. 1 puts those in "
-        "place of the full ones: what the truncation cut off is gone",
+        "unchanged clients leave the state unchanged": "a tier below 1 sends back truncated weights, and by Eq. 1 they replace the "
+        "full ones: what the truncation cut off is gone",
     }
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the hybrid network: dense where the paper keeps it so, two small layers elsewhere."""
+        """Return the hybrid network: low-rank layers, and dense ones as in the paper."""
         network = architecture.build()
         return ranked(network, self._ranks(network, tier))
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` for ranks of one's own that name another tier, another layer, or more than its full rank."""
+        """Raise :class:`ConfigError` if the option ``ranks`` has an unknown tier or layer, or more than a layer's full rank."""
         candidates = rank_candidates(architecture.skeleton())
         for label, ranks in self.config.ranks.items():
             if label not in (known := [tier.label for tier in tiers]):
@@ -111,7 +110,7 @@ class FedHM(Method):
         return self.config.ranks.get(tier.label) or hybrid_ranks(network, tier.ratio)
 
     def advance(self, state: GlobalState, round_: int) -> tuple[FedHM, GlobalState]:
-        """Return the method with a new rank plan, in the rounds in which one is due; the first round's weights have no structure yet."""
+        """Return the method with a new rank plan if one is due. In the first round weights have no structure yet."""
         if self.config.allocate != "spectral" or round_ < 2 or (round_ - 2) % self.config.plan_every:
             return self, state
         names = rank_candidates(state.architecture.skeleton())
@@ -121,7 +120,7 @@ class FedHM(Method):
         return FedHM(self.config.model_copy(update={"ranks": plans})), state
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return dense tensors where the tier has them and spectral factors elsewhere."""
+        """Return the tier's dense tensors and spectral factors."""
         ranks = self._state_ranks(state, tier)
         tensors: dict[str, Tensor] = {}
         places: dict[str, Place] = {}
@@ -140,7 +139,7 @@ class FedHM(Method):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def _factors(self, state: GlobalState) -> dict[str, Factors]:
-        """Return every factorized layer's decomposition at the ranks that tiers need, computed once per state."""
+        """Return every factorized layer's decomposition at the ranks of all tiers, computed once per state."""
         needed: dict[str, set[int]] = {}
         for tier in state.tiers:
             for layer, rank in self._state_ranks(state, tier).items():
@@ -154,7 +153,7 @@ class FedHM(Method):
         uniform = state.once(f"ranks {tier.label}", lambda: hybrid_ranks(state.architecture.skeleton(), tier.ratio))
         return self.config.ranks.get(tier.label) or uniform
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
         """Return (masked) cross-entropy + λ/2 Σ ‖UVᵀ‖²_F over the factorized layers (section 2.2, Frobenius decay)."""
         loss = (masked_cross_entropy if self.config.mask_labels else cross_entropy)(module(batch.x), batch)
         if self.config.frobenius_decay:
@@ -163,7 +162,7 @@ class FedHM(Method):
         return loss
 
     def decayed(self, module: nn.Module) -> list[nn.Parameter]:
-        """Return every parameter but the factors, which Frobenius decay acts on."""
+        """Return every parameter except the factors, which have Frobenius decay."""
         factors = {p for layer in _low_rank_layers(module) for p in (layer.u.weight, layer.v.weight)}
         return [p for p in module.parameters() if p not in factors]
 
@@ -190,7 +189,7 @@ class FedHM(Method):
         return state.replace(total.mean(state.tensors), warm)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return how many layers were decomposed which way: by a block, in full, in full since the block was not good enough."""
+        """Return how many layers were decomposed which way: by a block, in full, or in full after a block failed."""
         if not any(self._state_ranks(state, submodel.tier) for submodel in sent):
             return {}
         return {"decompositions": dict(counted(self._factors(state).values()))}

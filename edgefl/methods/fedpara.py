@@ -1,4 +1,4 @@
-"""FedPara: every weight is the Hadamard product of two low-rank ones, and their factors are what is trained and sent."""
+"""FedPara: every weight is the Hadamard product of two low-rank ones, whose factors are trained and sent."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from edgefl.factor.hadamard_layers import RECURRENT, HadamardWeight, composed, c
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.losses import cross_entropy
+from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Tier
 from edgefl.registry import method
@@ -28,11 +29,11 @@ class FedParaConfig(MethodConfig):
     """Options of FedPara.
 
     Attributes:
-        linear: whether linear layers before the classifier are factorized too; None: where convolutions hold less than half of what
-            may be factorized. The paper's VGG16 has its convolutions factorized and its linear layers dense.
-        tanh: whether each inner weight goes through tanh before the product (appendix B; the paper's own runs do).
-        jacobian: λ of λ/2·‖W′ − (W − ηJ_W)‖₂ for every weight (Eq. 9); the paper's runs take 1. It costs a second backward pass.
-        jacobian_step: η of Eq. 9, the step size that the correction looks ahead by.
+        linear: whether linear layers before the classifier are factorized too; None: if convolutions hold less than half of the weights
+            that may be factorized. The paper's VGG16 has factorized convolutions and dense linear layers.
+        tanh: whether each inner weight goes through tanh before the product (appendix B, and the paper's runs).
+        jacobian: λ of λ/2·‖W′ − (W − ηJ_W)‖₂ for every weight (Eq. 9); 1 in the paper's runs. It costs a second backward pass.
+        jacobian_step: η of Eq. 9.
     """
 
     linear: bool | None = None
@@ -45,16 +46,16 @@ class FedParaConfig(MethodConfig):
 class FedPara(FedAvg):
     """W = (T₁ ×₁ X₁ ×₂ Y₁) ⊙ (T₂ ×₁ X₂ ×₂ Y₂) of rank up to R² (Propositions 1 and 3); FedAvg of the factors (Algorithm 1).
 
-    R = round((1 − γ)·r_min + γ·r_max) for every layer (section 3.1). Factorized: convolutions, recurrent weights (the gates as one
-    matrix), linear layers as ``linear`` says; never the classifier. A layer stays dense where even r_min takes more numbers than the
-    dense weight, and where its convolution pads with anything but zeros. What is deployed is the plain dense network, composed once.
+    R = round((1 − γ)·r_min + γ·r_max) for every layer (section 3.1). Convolutions, recurrent weights (the gates as one matrix) and, by
+    the option ``linear``, linear layers are factorized; the classifier never is. A layer stays dense if even r_min takes more numbers,
+    or if its convolution has padding other than zeros. Devices run the plain dense network, composed once.
 
     The default γ is 0.4, the smallest at which the paper's VGG16 is at least as good as the dense one (Table 9: 84.05 against 83.68
     after 200 rounds), with 29 % of its parameters.
 
-    Differs from the paper: factors start such that the composed weight has He's variance, where the paper only says "He"; 1×1
-    kernels are factorized by Proposition 1, because a T of one position adds numbers and no rank; tanh and the Jacobian correction,
-    which it calls optional, are off unless asked for; J_W is a constant in the correction's own gradient.
+    Differs from the paper: the first factors give the composed weight He's variance; the paper only says "He". 1×1 kernels are factorized
+    by Proposition 1, because a T of one position adds numbers and no rank. tanh and the Jacobian correction, which are optional there,
+    are off by default. J_W is a constant in the correction's own gradient.
     """
 
     config: FedParaConfig
@@ -67,11 +68,11 @@ class FedPara(FedAvg):
     default_tiers: ClassVar[tuple[float, ...]] = (0.4,)
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` where no layer can be factorized."""
+        """Raise :class:`ConfigError` if no layer can be factorized."""
         factorized_ranks(candidates(architecture.skeleton(), self.config.linear), tiers[0].ratio, "fedpara")
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network whose weights are composed from factors; the normalisation and the classifier are dense."""
+        """Return the network whose weights are composed from factors; normalisation and classifier are dense."""
         network = architecture.build()
         ranks = factorized_ranks(candidates(network, self.config.linear), tier.ratio, "fedpara")
         return with_weights(network, ranks, lambda shape, rank: HadamardWeight(shape, rank, tanh=self.config.tanh))
@@ -80,7 +81,7 @@ class FedPara(FedAvg):
         """Return the plain dense network."""
         return architecture.build()
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
         """Return cross-entropy and, with ``jacobian``, the correction of Eq. 9 summed over the factorized weights."""
         if not self.config.jacobian:
             return cross_entropy(module(batch.x), batch)
@@ -94,7 +95,7 @@ class FedPara(FedAvg):
         return loss
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return the plain dense network: every weight is composed here, once."""
+        """Return the plain dense network, composed once."""
         return filled(architecture.build(), network, HadamardWeight)
 
 
@@ -103,7 +104,7 @@ def candidates(network: nn.Module, linear: bool | None, classifier: bool = False
 
     Args:
         network: a dense network.
-        linear: whether linear layers count; None: where convolutions hold less than half of all that may be factorized.
+        linear: whether linear layers count; None: if convolutions hold less than half of all weights that may be factorized.
         classifier: whether the classifier counts.
     """
     last = stem_and_classifier(network)[1]
@@ -155,7 +156,7 @@ def with_weights(network: nn.Module, ranks: Mapping[str, int], make: Callable[[S
 
 @torch.no_grad()
 def filled(dense: nn.Module, network: nn.Module, kind: type[nn.Module]) -> nn.Module:
-    """Fill ``dense`` with the weights of ``network``, those of ``kind`` composed, and return it in evaluation mode."""
+    """Return ``dense`` with the weights of ``network``, those of ``kind`` composed, in evaluation mode."""
     weights = composed_weights(network, kind)
     plain = {name: value for name, value in network.state_dict().items() if name.rpartition(".")[0] not in weights}
     dense.load_state_dict({**plain, **{name: weight() for name, weight in weights.items()}})
@@ -169,7 +170,7 @@ def hadamard_weights(network: nn.Module) -> list[HadamardWeight]:
 
 @contextmanager
 def _given(parts: list[HadamardWeight], weights: list[Tensor]) -> Iterator[None]:
-    """Let ``parts`` answer with ``weights``, so that the loss has derivatives by them."""
+    """Make ``parts`` return ``weights``, so that the loss has derivatives by them."""
     for part, weight in zip(parts, weights, strict=True):
         part.given = weight
     try:

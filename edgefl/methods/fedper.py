@@ -1,4 +1,4 @@
-"""FedPer: the last layers stay on their clients, all others are averaged."""
+"""FedPer: the last layers stay on their clients; all others are averaged."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ class FedPerConfig(MethodConfig):
 class FedPer(FedAvg):
     """Base layers are averaged by sample counts; the last ``layers`` layers are each client's own (Algorithms 1 and 2).
 
-    What is defined after the first personal layer, such as the normalisation between two of them, is personal too. All clients begin
-    with the same personal layers.
+    Modules defined after the first personal layer, such as normalisation, are personal too.
 
-    Differs from the paper: its clients draw their personal layers themselves; here these come with the application, the same for all.
+    Differs from the paper: its clients draw their first personal layers; here the application ships the same ones to all.
     """
 
     config: FedPerConfig
@@ -46,7 +45,7 @@ class FedPer(FedAvg):
     stays: ClassVar[str] = "the last layers: the classifier, or as many as the option layers says"
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` where no layer would be left to average."""
+        """Raise :class:`ConfigError` if no layer is left to average."""
         network = architecture.skeleton(tiers[0].ratio)
         found = [name for name, _ in weighted_layers(network)]
         if self.config.layers > len(found) or self.personal(network) >= network.state_dict().keys():

@@ -1,8 +1,7 @@
-"""FjORD: a tier is a width, and in every step a client trains one of the widths up to its own."""
+"""FjORD: a tier is a width; in every step a client trains one of the widths up to its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from edgefl.factor.gradient import held
 from edgefl.factor.width import cut, nested, stacked_in
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState
+from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.records import Batch, Submodel, Tier
 from edgefl.registry import method
@@ -27,7 +26,7 @@ class FjORDConfig(MethodConfig):
 
     Attributes:
         distill: whether narrower widths learn from the client's own width (self-distillation) instead of the labels.
-        tiers: the run's widths, from which a client draws; set from the run.
+        tiers: the run's widths, from which a client draws; set by the run.
     """
 
     distill: bool = False
@@ -36,14 +35,14 @@ class FjORDConfig(MethodConfig):
 
 @dataclass(frozen=True)
 class Nested:
-    """The narrower networks inside a client's network: ordered dropout keeps the leading channels of every layer."""
+    """The narrower networks inside a client's network: the leading channels of every layer."""
 
     architecture: Architecture
     widths: tuple[float, ...]
     _skeletons: dict[float, nn.Module] = field(default_factory=dict, repr=False)
 
     def drawn(self, draw: float | None) -> float:
-        """Return the width of a step; None, while costs are counted, takes the client's own.
+        """Return the width of a step; None, while costs are counted, stands for the client's own.
 
         >>> nested = Nested(Architecture("mlp", (4,), 2), (0.25, 0.5, 1.0))
         >>> nested.drawn(0.0), nested.drawn(0.34), nested.drawn(0.99), nested.drawn(None)
@@ -53,7 +52,7 @@ class Nested:
         return self.widths[last if draw is None else min(int(draw * len(self.widths)), last)]
 
     def forward(self, module: nn.Module, width: float, x: Any) -> Tensor:
-        """Return the logits of the sub-network of ``width``: computed with slices of the weights of ``module``, of that size only."""
+        """Return the logits of the sub-network of ``width``, computed with slices of the weights of ``module``."""
         if width == self.widths[-1]:
             return module(x)
         if width not in self._skeletons:
@@ -70,17 +69,16 @@ class Nested:
 class FjORD(Method):
     """Ordered dropout: in each step a client draws a width uniformly from the tiers up to its own and trains those leading channels.
 
-    Drawn and trained is a network of physically that size: slices of the client's weights, so a step costs what its width costs. Every
-    entry is averaged over the clients that hold it, by samples; entries that nobody holds keep their value. Normalisation is the model's
-    at each width; its scales and shifts are leading slices too, and statistics never outlive a batch or sample.
+    The drawn network is physically small: it uses slices of the client's weights, so a step costs what its width costs. Every entry is
+    averaged over the clients that hold it, by samples; entries that no client holds keep their value. Scales and shifts of normalisation
+    are leading slices too, and statistics never outlive a batch or sample.
 
-    With ``distill`` a step trains the client's own width on the labels, and the drawn one, where narrower, on
-    KL(softmax of the own width's logits, held fixed ‖ its own softmax), at temperature 1 and with nothing of the labels, the paper's
-    α = T = 1; costs are then those of the own width and the widest below it in every step.
+    With ``distill`` a step trains the client's own width on the labels. The drawn width, if narrower, learns
+    KL(softmax of the own width's logits, held fixed ‖ its own softmax) at temperature 1 and without labels, the paper's α = T = 1. Costs
+    are then those of the own width and the widest below it, in every step.
 
-    Differs from the paper: it keeps BatchNorm statistics and scales of each width apart, here the model's normalisation policy has no
-    statistics to keep and widths share slices of one set of scales. Weight decay and momentum act on the entries outside of a drawn
-    width as well, as in any step whose gradient there is zero.
+    Differs from the paper: it has BatchNorm statistics and scales for each width; here widths share slices of one set of scales, and no
+    statistics are stored. Weight decay and momentum act on the entries outside of a drawn width too, as if their gradient were zero.
     """
 
     config: FjORDConfig
@@ -92,7 +90,7 @@ class FjORD(Method):
     travels: ClassVar[str] = "the leading slice of every weight at the client's own width, both ways"
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of width p, which knows the narrower ones inside it."""
+        """Return the network of width p, with the narrower ones inside it."""
         network = architecture.build(tier.ratio)
         network.nested = Nested(architecture, self._widths(tier))  # type: ignore[assignment]
         return network
@@ -114,8 +112,8 @@ class FjORD(Method):
         places = state.slices(tier, self.shapes)
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
-        """Return the cross-entropy of the drawn width, or with distillation that of the own width and what the drawn one learns of it."""
+    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
+        """Return the cross-entropy of the drawn width; with distillation, that of the own width plus the drawn one's divergence."""
         nested: Nested = module.nested  # type: ignore[assignment]
         width = nested.drawn(batch.draw)
         if not self.config.distill:
@@ -129,9 +127,7 @@ class FjORD(Method):
         student = F.log_softmax(nested.forward(module, width, batch.x), 1)
         return loss + F.kl_div(student, F.log_softmax(held(teacher), 1), reduction="batchmean", log_target=True)
 
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
+    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the plain network of width p."""
         network = state.architecture.build(tier.ratio)
         network.load_state_dict(self.submodel(state, tier, np.random.default_rng(0), client).tensors)

@@ -1,4 +1,4 @@
-"""FLANC: a tier is a width, and the weights of every width are combinations of one basis that all clients train."""
+"""FLANC: a tier is a width; the weights of every width are combinations of one basis that all clients train."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgefl.factor.basis import BasisRule, BasisSize, check_divisor, check_size,
 from edgefl.factor.basis_layers import Composed, basis_name, coefficients_name, composed_layers, dense_state
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState
+from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, Unfilled, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Place, Submodel, Tier
 from edgefl.registry import method
@@ -31,11 +31,11 @@ class FLANCConfig(MethodConfig):
 
     Attributes:
         orthogonality: λ of λ·Σ‖V·Vᵀ − I‖² (Eq. 3).
-        share: how much of the smallest width's channels R₁ may take (:class:`edgefl.factor.basis.BasisRule`).
+        share: the share of the smallest width's channels that R₁ may have (:class:`edgefl.factor.basis.BasisRule`).
         bases: R₂ is this times √(k₁k₂)·R₁.
-        basis_channels: R₁ of single layers, by name, instead of the rule's ("conv2", or "rnn.weight_hh_l0" in recurrent layers).
-        basis_count: R₂ of single layers, likewise.
-        tiers: the run's widths, which R₁ has to divide the channels of; set from the run.
+        basis_channels: layer → R₁, in place of the rule's ("conv2", or "rnn.weight_hh_l0" in recurrent layers).
+        basis_count: layer → R₂, likewise.
+        tiers: the run's widths; R₁ divides the channels of each. Set by the run.
     """
 
     orthogonality: float = Field(1e-3, ge=0, allow_inf_nan=False)
@@ -50,19 +50,18 @@ class FLANCConfig(MethodConfig):
 class FLANC(Method):
     """W_p = V·U_p: a basis V per layer, shared by all widths, and coefficients U_p that belong to width p (Eq. 1 and 2).
 
-    Composed are all convolutions, linear layers and the matrices of recurrent layers, the classifier too: its input scales with p, its
-    outputs are the classes at every width, so all tiers share its basis and each has its own coefficients and biases. Clients minimise
-    cross-entropy + λ Σ‖V·Vᵀ − I‖² (Eq. 3). The server averages V over all clients and U_p over those of tier p, by samples (Eq. 4); a tier
-    that nobody trained keeps its coefficients. What is not composed (biases, normalisation, embeddings) is the tier's own as U_p is: the
-    channels of different widths are different combinations, so channel 3 of one has nothing to do with channel 3 of another.
+    Convolutions, linear layers and the matrices of recurrent layers are composed, the classifier included: all tiers share its basis, since
+    only its input scales with p. Clients minimise cross-entropy + λ Σ‖V·Vᵀ − I‖² (Eq. 3). The server averages V over all clients and U_p
+    over those of tier p, by samples (Eq. 4); a tier without clients keeps its coefficients. Biases, normalisation and embeddings belong to
+    the tier too: channels of different widths are different combinations, and have nothing in common.
 
-    R₁ and R₂ follow from one rule (:class:`edgefl.factor.basis.BasisRule`), which stays within every communication count of Table 1. The
-    bases start orthonormal, and the coefficients so that composed weights have He's variance 2/(k²S) (the classifier and recurrent
-    matrices, which no rectifier follows: 1/(k²S)). A device runs the plain network of width p, composed once.
+    One rule gives R₁ and R₂ (:class:`edgefl.factor.basis.BasisRule`), within every communication count of Table 1. Bases start
+    orthonormal. First coefficients give composed weights He's variance 2/(k²S), or 1/(k²S) in the classifier and recurrent matrices, which
+    no rectifier follows. A device runs the plain network of width p, composed once.
 
-    Differs from the paper: it chooses R₁ and R₂ "depending on architecture and tasks" without printing them, here a rule does; its text
-    does not say which channels form a fragment, here R₁ consecutive ones; the authors redraw tiers until none is empty, here an empty
-    one stays as it is.
+    Differs from the paper: it chooses R₁ and R₂ "depending on architecture and tasks" and does not print them; here a rule does. It does
+    not say which channels form a fragment; here they are R₁ consecutive ones. The authors redraw tiers until none is empty; here an empty
+    tier does not change.
     """
 
     config: FLANCConfig
@@ -76,10 +75,10 @@ class FLANC(Method):
     travels: ClassVar[str] = "the shared bases, and the tier's own coefficients, norms and biases, both ways"
 
     def sizes(self, architecture: Architecture, tier: Tier) -> dict[str, dict[str, BasisSize]]:
-        """Return layer → weight → R₁ and R₂; ``tier`` counts among the run's widths, so that costs of any width can be asked for.
+        """Return layer → weight → R₁ and R₂; ``tier`` counts as one of the run's widths, so that any width has costs.
 
         Raises:
-            ConfigError: an R₁ or R₂ that the options ask for cannot be; the message has the layer and the numbers.
+            ConfigError: an R₁ or R₂ of the options is impossible; names the layer and the numbers.
         """
         stem = stem_and_classifier(architecture.skeleton())[0]
         rule = BasisRule(self.config.share, self.config.bases)
@@ -97,7 +96,7 @@ class FLANC(Method):
         return size
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Refuse widths whose channels have no common divisor, and R₁ or R₂ that cannot be."""
+        """Raise :class:`ConfigError` for widths whose channels have no common divisor, and for impossible R₁ or R₂."""
         shapes = {_key(n, w): at for n, of in _shapes(architecture, _ratios(tiers)).items() for w, at in of.items()}
         for option in ("basis_channels", "basis_count"):
             for name in getattr(self.config, option):
@@ -147,7 +146,7 @@ class FLANC(Method):
 
         return state.once(f"places {tier.label}", derive)
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
         """Return cross-entropy + λ Σ‖V·Vᵀ − I‖² over all bases (Eq. 3)."""
         loss = cross_entropy(module(batch.x), batch)
         if self.config.orthogonality:
@@ -171,7 +170,7 @@ def _ratios(tiers: Iterable[Tier]) -> tuple[float, ...]:
 
 
 def _key(layer: str, weight: str) -> str:
-    """Return how options and messages name a weight: by its layer, where that has no other."""
+    """Return the name of a weight in options and messages: its layer's, if the layer has no other."""
     return layer if weight == "weight" else f"{layer}.{weight}"
 
 

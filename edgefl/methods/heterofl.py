@@ -1,8 +1,7 @@
-"""HeteroFL: a tier is a width, and its tensors are the leading corner of the global ones."""
+"""HeteroFL: a tier is a width; its tensors are the leading corner of the global ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from edgefl.factor.width import cut
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy, masked_cross_entropy
-from edgefl.methods.state import GlobalState
+from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Submodel, Tier
 from edgefl.registry import method
@@ -23,7 +22,7 @@ class HeteroFLConfig(MethodConfig):
     """Options of HeteroFL.
 
     Attributes:
-        mask_labels: whether a client's loss leaves out labels that it has no samples of (section 4). Where clients have few labels, a
+        mask_labels: whether a client's loss leaves out labels that it has no samples of (section 4). If clients have few labels, a
             global model of few rounds is far better without.
     """
 
@@ -32,15 +31,15 @@ class HeteroFLConfig(MethodConfig):
 
 @method("heterofl")
 class HeteroFL(Method):
-    """Every tensor of width p is a leading slice; every entry is averaged over the clients that hold it, others keep their value.
+    """Every tensor of width p is a leading slice. Every entry is averaged over the clients that hold it; others keep their value.
 
-    While training, the outputs of hidden layers are divided by p so that all widths see activations of one size (section 4,
-    "scaler"); the loss is masked to the client's own labels; BatchNorm is static where the model has it.
+    In training, the outputs of hidden layers are divided by p, so that activations have one size at all widths (section 4, "scaler"). The
+    loss is masked to the client's own labels. BatchNorm is static if the model has it.
 
-    Differs from the paper: a deployed tier keeps the scaler, folded into its weights, because the paper deploys the full width only,
-    where p = 1. The scaler stands behind every layer but the classifier; before a normalisation layer, where the paper has all
-    of its scalers, the two cancel but for ε. Recurrent layers and embeddings have none: inside a recurrence it would act at every step.
-    Of recurrent weights every gate is sliced on its own.
+    Differs from the paper: a deployed tier has the scaler folded into its weights; the paper deploys the full width only, where p = 1. The
+    scaler follows every layer except the classifier. Before a normalisation layer, where the paper has all its scalers, the two cancel
+    except for ε. Recurrent layers and embeddings have none: inside a recurrence it would act at every step. Each gate of recurrent weights
+    is sliced separately.
     """
 
     config: HeteroFLConfig
@@ -65,13 +64,11 @@ class HeteroFL(Method):
         places = state.slices(tier, self.shapes)
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
-        """Return cross-entropy, over the labels that the client has unless ``mask_labels`` is off."""
+    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
+        """Return cross-entropy, with ``mask_labels`` over the labels that the client has."""
         return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(module(batch.x), batch)
 
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
+    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the plain network of width p with the scalers folded into its weights."""
         network = state.architecture.build(tier.ratio)
         network.load_state_dict(self.submodel(state, tier, np.random.default_rng(0)).tensors)

@@ -1,4 +1,4 @@
-"""Which layers of a network are sums of principal kernels, how many a tier has of each, and where its part of them lies."""
+"""The layers of a network that are sums of principal kernels, how many kernels a tier has of each, and their places."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ Gates = dict[str, dict[str, int]]
 def gates_of(network: nn.Module) -> Gates:
     """Return layer → weight → how many matrices are stacked in it, for the weights that are sums of principal kernels.
 
-    They are those of linear layers, of plain convolutions beyond 1×1, and of recurrent layers; not of the stem and the
-    classifier.
+    Linear layers, plain convolutions beyond 1×1 and recurrent layers have them; the stem and the classifier do not.
     """
     keep, stacks = stem_and_classifier(network), stacked_in(network)
     found: Gates = {}
@@ -48,7 +47,7 @@ def kernel_counts(architecture: Architecture, tier: Tier) -> dict[str, dict[str,
 def matrices(
     name: str, weight: str, counts: Sequence[int], gates: int, place: Place, state: GlobalState
 ) -> Iterator[KernelLayer]:
-    """Yield the matrices of one weight, whose part in the tier's dense network has ``place``."""
+    """Yield the matrices of one weight; ``place`` is its place in the tier's dense network."""
     target = f"{name}.{weight}"
     rows, *rest = state.tensors[target].shape
     shape = (rows // gates, *rest)
@@ -63,5 +62,5 @@ def matrices(
 
 
 def dense_name(name: str, dense: Mapping[str, Place]) -> str:
-    """Return what a client's tensor that is no factor is called in the dense network: only Conv_U's bias has moved."""
+    """Return the name in the dense network of a client's tensor that is no factor: only Conv_U's bias has moved."""
     return name if name in dense else name.removesuffix(".u.bias") + ".bias"

@@ -1,4 +1,4 @@
-"""Plain low rank: every weight is a product of small factors, which are what is trained and sent."""
+"""Plain low rank: every weight is a product of small factors, which are trained and sent."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class LowRankConfig(MethodConfig):
     """Options of plain low-rank training.
 
     Attributes:
-        linear: as FedPara's option of that name: which layers are factorized.
-        match: what a tier is. "share": the share of its dense weight that a layer's factors may hold. "fedpara": γ, and a layer's
-            factors may hold what FedPara's hold at this γ; a layer that FedPara leaves dense is dense.
+        linear: which layers are factorized, as FedPara's option.
+        match: what a tier is. "share": the share of its dense weight that a layer's factors may hold. "fedpara": a γ at which a layer's
+            factors may hold what FedPara's hold; a layer that FedPara leaves dense is dense.
     """
 
     linear: bool | None = None
@@ -37,10 +37,9 @@ class LowRankConfig(MethodConfig):
 class LowRankTraining(FedAvg):
     """W = T ×₁ X ×₂ Y (Tucker-2) for convolutions and X Yᵀ for linear and recurrent weights; FedAvg of the factors.
 
-    FedPara's rival of equal size ("Low", Table 2). A convolution is trained and deployed as three small ones in a row, a linear layer as
-    two: nothing is ever composed, but for recurrent weights, which no small layers can stand for. Each layer takes the largest rank
-    whose factors are within its tier's budget, at least 1; where that holds no less than the dense weight, it stays dense. The
-    classifier stays dense.
+    FedPara's baseline of equal size ("Low", Table 2). A convolution is trained and deployed as three small ones in a row, a linear layer as
+    two. Only recurrent weights are composed. Each layer has the largest rank whose factors fit its tier's budget, at least 1; it stays
+    dense if its factors would hold no fewer values. The classifier stays dense.
 
     Differs from the paper: it compares networks of about the same number of parameters (10.25 % against 10.15 % of the dense one);
     with ``match = "fedpara"`` no layer has more than FedPara's.
@@ -56,7 +55,7 @@ class LowRankTraining(FedAvg):
     default_tiers: ClassVar[tuple[float, ...]] = (0.25,)
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` where no layer can be factorized."""
+        """Raise :class:`ConfigError` if no layer can be factorized."""
         self._ranks(architecture.skeleton(), tiers[0])
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
@@ -72,17 +71,17 @@ class LowRankTraining(FedAvg):
         return self._small(network, self._ranks(network, tier))
 
     def _small(self, network: nn.Module, ranks: Mapping[str, int]) -> nn.Module:
-        """Put small layers in the place of those that ``ranks`` names, but for recurrent ones."""
+        """Replace the layers that ``ranks`` names by small ones, except recurrent layers."""
         for name, rank in ranks.items():
             if isinstance(layer := _layer(network, name), (nn.Conv2d, nn.Linear)):
                 replace_layer(network, name.rpartition(".")[0], small_layers(layer, rank))
         return network
 
     def _ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
-        """Return weight → rank for those that are factorized: none at the share 1.
+        """Return weight → rank of the factorized weights; none at the share 1.
 
         Raises:
-            ConfigError: no layer can be.
+            ConfigError: no layer can be factorized.
         """
         weights = {
             name: shape

@@ -1,4 +1,4 @@
-"""OrigDrop: HeteroFL in which every client is small; PriSM's rival in the original space."""
+"""OrigDrop: HeteroFL with small clients only, PriSM's baseline in the original space."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from edgefl.registry import method
 class OrigDrop(HeteroFL):
     """The leading slice of every weight, trained as HeteroFL trains it, with no client at full width (PriSM, section 4).
 
-    The global model is the network of the largest trained tier, and that is all the server holds: the full network's other
-    entries, which no client ever has, would keep their initial values and be part of no model. Scalers and first weights are
-    HeteroFL's for the full width, so that a run is HeteroFL's at the same tiers, bit for bit.
+    The server holds the network of the largest trained tier only: no client ever has the full network's other entries. Scalers and
+    first weights are HeteroFL's for the full width, so that a run has the bits of HeteroFL at the same tiers.
     """
 
     title: ClassVar[str] = "OrigDrop"

@@ -1,4 +1,4 @@
-"""OrthDrop: every client of a tier trains the same first kernels; PriSM's rival in the orthogonal space."""
+"""OrthDrop: every client of a tier trains the same first kernels, PriSM's baseline in the orthogonal space."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.prism import KernelConfig, PriSM
-from edgefl.methods.state import GlobalState
+from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
 from edgefl.registry import method
@@ -24,8 +24,8 @@ from edgefl.registry import method
 class OrthDrop(PriSM):
     """The r = ⌈c·N⌉ kernels of largest σ, always, with all output channels: Conv_V from m to r, Conv_U from r to n (PriSM, section 4).
 
-    As in FedHM the server averages the clients' products, so that kernels below every client's rank are given up; every client
-    has the same weight. c = 1 is the dense network.
+    As in FedHM, the server averages the clients' products, so kernels beyond every client's rank are lost. All clients have the same
+    weight. c = 1 is the dense network.
 
     Differs from the paper: it says "such as in FedHM", which unrolls a weight to (m·k) × (n·k); here it is PriSM's n × m·k², as
     the costs of Table 1 require.
@@ -43,8 +43,8 @@ class OrthDrop(PriSM):
         "control variates would be of other coordinates",
     }
     contract_exceptions: ClassVar[Mapping[str, str]] = {
-        "unchanged clients leave the state unchanged": "a tier below 1 sends back its first kernels only, and their sum takes the "
-        "place of the full weights: what the truncation cut off is gone",
+        "unchanged clients leave the state unchanged": "a tier below 1 sends back its first kernels only, and their sum replaces the "
+        "full weights: what the truncation cut off is gone",
     }
 
     def width(self, tier: Tier) -> float:
@@ -56,12 +56,10 @@ class OrthDrop(PriSM):
         return tier.ratio < 1
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network as it trains: its kernels are what makes it small."""
+        """Return the network as it trains: its kernels make it small."""
         return self.network(architecture, tier)
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the network of the first kernels."""
         return self.factored(state, tier, personal, client)
 

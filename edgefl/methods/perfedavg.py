@@ -1,9 +1,8 @@
-"""Per-FedAvg: a common starting point from which one step on a client's own data makes the client's model."""
+"""Per-FedAvg: a common starting point; one step on a client's own data makes the client's model."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -15,6 +14,7 @@ from edgefl.factor.gradient import gradients
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.losses import cross_entropy
+from edgefl.methods.state import Tensors
 from edgefl.records import Batch
 from edgefl.registry import method
 
@@ -27,7 +27,7 @@ class PerFedAvgConfig(MethodConfig):
 
     Attributes:
         alpha: α, the rate of the inner step. The outer rate β is the run's ``lr``.
-        adapt_steps: inner steps of a client before it uses the model that it was given.
+        adapt_steps: inner steps of a client before it uses the deployed model.
     """
 
     alpha: float = Field(0.01, gt=0, allow_inf_nan=False)
@@ -38,13 +38,11 @@ class PerFedAvgConfig(MethodConfig):
 class PerFedAvg(FedAvg):
     """First-order MAML in the clients, FedAvg on the server (Fallah et al. 2020, Algorithm 1 without its Hessian term).
 
-    Each step splits its batch in halves D and D': w̃ = w − α∇f(w, D), and w ← w − β∇f(w̃, D'), the gradient being taken at w̃ and used at
-    w. The halves of an odd batch share its middle sample, and a batch of one is both. What is deployed to a client takes
-    ``adapt_steps`` steps of rate α over all of its samples first; these are work of using the model, not of the round, and are not in
-    the round's costs.
+    Each step splits its batch in halves D and D': w̃ = w − α∇f(w, D), and w ← w − β∇f(w̃, D'); the gradient at w̃ is applied at w. The
+    halves of an odd batch share its middle sample; a batch of one is both halves. A deployed model takes ``adapt_steps`` steps of rate α
+    over all of the client's samples first. These belong to using the model and are not in the round's costs.
 
-    Differs from the paper: only the first-order variant; clients are averaged by their samples, as FedAvg does, where Algorithm 1
-    takes the plain mean.
+    Differs from the paper: only the first-order variant; clients are averaged by samples, where Algorithm 1 has the plain mean.
     """
 
     config: PerFedAvgConfig
@@ -54,13 +52,13 @@ class PerFedAvg(FedAvg):
     paper: ClassVar[str] = "Fallah et al., Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020, Algorithm 1"
     personalised: ClassVar[bool] = True
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
         """Return f(w − α∇f(w, D), D'), whose gradient is the first-order one: ∇f(w, D) counts as a constant."""
         half = (batch.y.shape[0] + 1) // 2  # not len: an exported batch has no size yet
         first, second = (Batch(batch.x[part], batch.y[part], batch.present) for part in (slice(half), slice(-half, None)))
         parameters = dict(module.named_parameters())
         inner = cross_entropy(module(first.x), first)
-        # A parameter that this network's forward pass leaves out has a gradient of zeros, and does not move.
+        # A parameter that the forward pass does not use has a gradient of zeros, and does not move.
         slopes = gradients(inner, list(parameters.values()))
         adapted = {name: w - self.config.alpha * g for (name, w), g in zip(parameters.items(), slopes, strict=True)}
         return cross_entropy(functional_call(module, adapted, (second.x,)), second)

@@ -1,4 +1,4 @@
-"""pFedPara: one inner weight of every layer is everyone's, the other one each client's own."""
+"""pFedPara: one inner weight of every layer is shared, the other one is each client's own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class PFedParaConfig(MethodConfig):
     """Options of pFedPara.
 
     Attributes:
-        classifier: whether the classifier is factorized too; None: where the network has no convolutions.
-        personal_classifier: whether the whole classifier stays on its client, as it must where clients name the labels differently.
+        classifier: whether the classifier is factorized too; None: if the network has no convolutions.
+        personal_classifier: whether the whole classifier stays on its client, as it must if clients permute the labels.
     """
 
     classifier: bool | None = None
@@ -31,12 +31,12 @@ class PFedParaConfig(MethodConfig):
 class PFedPara(FedAvg):
     """W = W₁ ⊙ (W₂ + 1): X₁, Y₁ (and T₁) are averaged, X₂, Y₂ (and T₂) never leave their client (section 2.3, Algorithm 2).
 
-    Every layer is factorized but for those that are smaller dense; see :class:`PFedParaConfig` for the classifier. Biases,
-    normalisation and dense layers are averaged. All clients begin with the same factors, the personal ones included. γ is 0.5 as in
-    the paper's experiments, where a client sends 3.4 times less than the whole network.
+    Every layer is factorized except those that are smaller dense; :class:`PFedParaConfig` tells about the classifier. Biases,
+    normalisation and dense layers are averaged. All clients begin with the same factors, personal ones included. γ is 0.5 as in the
+    paper's experiments, where a client sends 3.4 times less than the whole network.
 
-    Differs from the paper: it factorizes every layer of networks that have two linear ones. A classifier behind convolutions stays
-    dense here unless asked for: in factors, with hundreds of inputs of unit size, it diverges at rates that the rest trains well at.
+    Differs from the paper: it factorizes every layer of networks of two linear layers. A classifier behind convolutions stays dense here
+    by default: factorized, with hundreds of inputs of unit size, it diverges at rates that suit the other layers.
     """
 
     config: PFedParaConfig
@@ -52,7 +52,7 @@ class PFedPara(FedAvg):
     personalised: ClassVar[bool] = True
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` where no layer can be factorized."""
+        """Raise :class:`ConfigError` if no layer can be factorized."""
         self._ranks(architecture.skeleton(), tiers[0])
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
@@ -66,7 +66,7 @@ class PFedPara(FedAvg):
         return architecture.build()
 
     def personal(self, network: nn.Module) -> frozenset[str]:
-        """Return the names of the second inner weights' factors, and of the classifier where it is personal."""
+        """Return the names of the second inner weights' factors, and of a personal classifier."""
         weights = composed_weights(network, HadamardWeight)
         factors = {f"{name}.{key}" for name, w in weights.items() for key, _ in w.named_parameters() if key.endswith("2")}
         if not self.config.personal_classifier:

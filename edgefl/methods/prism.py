@@ -1,4 +1,4 @@
-"""PriSM: a tier is a keep ratio, and every client trains its own draw of the principal kernels, at the first channels only."""
+"""PriSM: a tier is a keep ratio; every client trains its own draw of the principal kernels, at the first channels only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.kernel_layers import kernel_layer, kernel_modules, kernel_parameters
-from edgefl.factor.kernels import (
-    KernelLayer,
-    Sampling,
-    draw,
-    effective_rank,
-    importance,
-)
+from edgefl.factor.kernels import KernelLayer, Sampling, draw, effective_rank, importance
 from edgefl.factor.layers import LowRank, frobenius_sq
 from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors
@@ -30,7 +24,7 @@ from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
 from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState
+from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method
@@ -40,7 +34,7 @@ class KernelConfig(MethodConfig):
     """Options of methods that train principal kernels.
 
     Attributes:
-        frobenius_decay: λ of λ/2·‖Σ u′v′ᵀ‖²_F (Eq. 6), in place of weight decay on the factors; Table 10's weight decay.
+        frobenius_decay: λ of λ/2·‖Σ u′v′ᵀ‖²_F (Eq. 6; value of Table 10), in place of weight decay on the factors.
     """
 
     frobenius_decay: float = Field(2e-4, ge=0, allow_inf_nan=False)
@@ -50,8 +44,8 @@ class PriSMConfig(KernelConfig):
     """Options of PriSM.
 
     Attributes:
-        sampling: how a kernel's chance follows from its singular value: "power" is the method (Eq. 2), the others its ablation.
-        kappa: κ of σ^κ; None takes the paper's: 4 for keep ratios up to 0.2, 2.5 above (Table 10).
+        sampling: a kernel's chance as a function of its singular value: "power" is the method (Eq. 2), the others its ablation.
+        kappa: κ of σ^κ; None: the paper's 4 for keep ratios up to 0.2, 2.5 above (Table 10).
     """
 
     sampling: Sampling = "power"
@@ -62,23 +56,21 @@ class PriSMConfig(KernelConfig):
 class PriSM(Method):
     """W̄ = Σ σᵢuᵢvᵢᵀ, of whose N kernels a client gets r = ⌈c·N⌉, drawn without replacement with pᵢ ∝ σᵢ^κ afresh every round (Eq. 2).
 
-    A layer is Conv_V, k×k from its input channels to the r kernels, then Conv_U, 1×1 to the first ⌈c·n⌉ outputs; the next layer
-    has those as inputs, so that the client's network has the shapes of a network of width c. Linear layers are the case k = 1,
-    a recurrent layer has kernels for every gate of its own (Remark 3.1). The server averages every uᵢ and vᵢ over the clients
-    that trained kernel i (1/Cᵢ), puts back what none of them had of it (ûᵢ, and vᵢ's other input channels), and adds the
-    kernels up (Eq. 5); those that nobody drew stay as they were. The next round decomposes the sum anew (orthogonal space
-    refresh). c = 1 trains all kernels at all channels.
+    A layer is Conv_V, k×k from its input channels to the r kernels, then Conv_U, 1×1 to the first ⌈c·n⌉ outputs, which are the next
+    layer's inputs: the client's network has the shapes of width c. A linear layer is the case k = 1; each gate of a recurrent layer has
+    kernels of its own (Remark 3.1). The server averages every uᵢ and vᵢ over the Cᵢ clients that trained kernel i, restores what none of
+    them had (ûᵢ, and vᵢ's other input channels), and adds the kernels up (Eq. 5); other kernels do not change. The next round decomposes
+    the sum anew (orthogonal space refresh). c = 1 trains all kernels at all channels.
 
-    What a layer is made of besides: convolutions of 1×1, the stem, the classifier, grouped convolutions, embeddings, biases and
-    the trainable parameters of normalisation layers are leading slices, averaged entry by entry over the clients that have them
-    (the paper shares no *statistics*: choose ``norm = "batch"`` for its activation normalisation, which has none to share).
+    1×1 and grouped convolutions, the stem, the classifier, embeddings, biases and the parameters of normalisation layers are leading
+    slices, averaged entry by entry over the clients that have them. The paper shares no statistics: ``norm = "batch"`` is its activation
+    normalisation, which has none.
 
-    A deployed tier is the plain network of width c whose weights are the sums of the first r kernels, largest σ first; tier 1
-    is the server's dense model. Where no client has all channels, those beyond the largest tier's are in that model with what
-    they began with, moved only through the vᵢ that they share with others.
+    A deployed tier is the plain network of width c whose weights are the sums of the first r kernels, largest σ first; tier 1 is the
+    server's dense model. If no client has all channels, that model's other channels move only through the vᵢ that they share.
 
-    Differs from the paper: N = min(n, m·k²) where it takes W̄ to be tall, so that r = ⌈c·n⌉ only there; with several tiers the
-    entries of uᵢ and vᵢ are averaged over those of the Cᵢ clients that have them. Its κ for LSTMs is 2, which must be set.
+    Differs from the paper: N = min(n, m·k²), where it assumes a tall W̄, so that r = ⌈c·n⌉ only there. With several tiers the entries of uᵢ
+    and vᵢ are averaged over those of the Cᵢ clients that have them. Its κ for LSTMs is 2, which must be set.
     """
 
     config: KernelConfig
@@ -98,26 +90,24 @@ class PriSM(Method):
         "control variates would be of other coordinates",
     }
 
-    # Where a subclass differs: how wide a tier is, and which kernels it gets.
+    # Hooks for subclasses.
 
     def width(self, tier: Tier) -> float:
         """Return the share of channels that a client of ``tier`` has."""
         return tier.ratio
 
     def factorized(self, tier: Tier) -> bool:
-        """Return whether a client of ``tier`` trains kernels, rather than the dense layers that are their sums."""
+        """Return whether a client of ``tier`` trains kernels, not dense layers."""
         return True
 
     def chosen(self, layer: KernelLayer, values: Tensor, tier: Tier, rng: np.random.Generator) -> Tensor:
-        """Return the kernels that one client is given of a layer with singular values ``values``, int64, ascending."""
+        """Return one client's kernels of a layer with singular values ``values``: int64, ascending."""
         config = cast(PriSMConfig, self.config)
         kappa = (4.0 if tier.ratio <= 0.2 else 2.5) if config.kappa is None else config.kappa
         return draw(layer.key, importance(values, config.sampling, kappa), layer.count, rng)
 
-    # What there is.
-
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Refuse networks without a layer of kernels, and keep ratios that leave one without any or ask for more than there are."""
+        """Raise :class:`ConfigError` if no layer has kernels, or if a keep ratio leaves a layer too few or too many."""
         if not gates_of(architecture.skeleton()):
             raise ConfigError(
                 f"{self.title} finds no layer with principal kernels: all are the stem, 1x1, grouped, or the classifier"
@@ -151,7 +141,7 @@ class PriSM(Method):
         return state.once(f"kernels {tier.label}", derive) if self.factorized(tier) else ()
 
     def _dense_places(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
-        """Return where the tensors of the plain network of the tier's width lie."""
+        """Return the places of the plain network of the tier's width."""
 
         def narrow(architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
             return {n: tuple(t.shape) for n, t in architecture.skeleton(self.width(tier)).state_dict().items()}
@@ -159,7 +149,7 @@ class PriSM(Method):
         return state.slices(tier, narrow)
 
     def _factors(self, state: GlobalState, layer: KernelLayer) -> Factors:
-        """Return all kernels of a layer; all layers of the tiers are decomposed at once per state: the orthogonal space refresh."""
+        """Return all kernels of a layer; all layers are decomposed at once per state: the orthogonal space refresh."""
 
         def derive() -> dict[str, Factors]:
             layers = {of.key: of for tier in state.tiers for of in self._kernel_layers(state, tier)}
@@ -169,13 +159,10 @@ class PriSM(Method):
         found = state.once("svd", derive)
         return found.get(layer.key) or state.once(f"svd {layer.key}", lambda: layer.decompose(state.tensors[layer.target]))
 
-    # The server's half.
-
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return a fresh draw of kernels at the first channels, and leading slices of the rest.
 
-        The place of a factor is the dense weight and its kernels' numbers, as a column: they number components, not rows of the
-        weight.
+        The place of a factor is the dense weight and a column of its kernels' numbers, which are no rows of the weight.
         """
         return self._cut(state, tier, lambda layer, values: self.chosen(layer, values, tier, rng))
 
@@ -195,10 +182,9 @@ class PriSM(Method):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average kernel by kernel over the clients that trained it, and the dense rest entry by entry; then add the kernels up (Eq. 5).
+        """Average every kernel over the clients that trained it, and the rest entry by entry; then add the kernels up (Eq. 5).
 
-        The sum over all kernels is taken as W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over those that were trained: the same, without the rounding
-        of others.
+        The sum is taken as W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over trained kernels: the same, without rounding the others.
         """
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         decomposed = {key: self._factors(state, layer) for key, layer in layers.items()}
@@ -229,7 +215,7 @@ class PriSM(Method):
         return state.replace(tensors)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return each layer's effective rank (section 4.4.1) and how many clients were given each of its kernels (Figure 9)."""
+        """Return each layer's effective rank (section 4.4.1) and how many clients drew each of its kernels (Figure 9)."""
         found: dict[str, Any] = {}
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         for key, layer in layers.items():
@@ -241,10 +227,8 @@ class PriSM(Method):
             found[key] = {"effective_rank": round(effective_rank(values), 3), "draws": draws.tolist()}
         return {"kernels": found}
 
-    def deploy(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the plain network of the tier's width with the sums of its first r kernels; at 1 the server's own weights."""
+    def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        """Return the plain network of the tier's width with the sums of its first r kernels; at 1 the server's weights."""
         if tier.ratio >= 1:
             return self.factored(state, tier, personal, client)
         parts: dict[str, list[Tensor]] = {}
@@ -253,15 +237,13 @@ class PriSM(Method):
             parts.setdefault(layer.target, []).append(layer.composed(self._factors(state, layer), first))
         return self._plain(state, tier, {name: torch.cat(of) for name, of in parts.items()})
 
-    def _plain(self, state: GlobalState, tier: Tier, composed: Mapping[str, Tensor]) -> nn.Module:
+    def _plain(self, state: GlobalState, tier: Tier, composed: Tensors) -> nn.Module:
         network = self.deployed(state.architecture, tier)
         network.load_state_dict({**cut(state.tensors, self._dense_places(state, tier)), **composed})
         return network.eval()
 
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return the network of the tier's width with its first r kernels; at 1 the server's own weights."""
+    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        """Return the network of the tier's width with its first r kernels; at 1 the server's weights."""
         if tier.ratio >= 1:
             return self._plain(state, tier, {})
         submodel = self._cut(state, tier, lambda layer, values: torch.arange(layer.count))
@@ -269,9 +251,7 @@ class PriSM(Method):
         network.load_state_dict(dict(submodel.tensors))
         return network.eval()
 
-    # The client's half.
-
-    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
+    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
         """Return cross-entropy + λ/2 Σ ‖Σ u′v′ᵀ‖²_F over the layers (Eq. 6)."""
         loss = cross_entropy(module(batch.x), batch)
         if self.config.frobenius_decay:
@@ -280,6 +260,6 @@ class PriSM(Method):
         return loss
 
     def decayed(self, module: nn.Module) -> list[nn.Parameter]:
-        """Return every parameter but the factors, which Eq. 6 acts on."""
+        """Return every parameter except the factors, which Eq. 6 regularises."""
         factors = kernel_parameters(module)
         return [p for p in module.parameters() if p not in factors]

@@ -1,4 +1,4 @@
-"""Pufferfish: a few rounds of the dense network, then low-rank layers that begin as its decomposition."""
+"""Pufferfish: a few rounds train the dense network, then low-rank layers that begin as its decomposition."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class PufferfishConfig(MethodConfig):
     """Options of Pufferfish.
 
     Attributes:
-        warmup_rounds: rounds that train the dense network first; 0: the factors of the initial weights are trained from the start.
-        phase: where the run is: "dense" in the warm-up, "lowrank" after it. A run sets it.
+        warmup_rounds: rounds of the dense network; 0 trains the factors of the initial weights from the start.
+        phase: "dense" in the warm-up, "lowrank" after it; set by the run.
     """
 
     warmup_rounds: int = Field(3, ge=0)
@@ -40,10 +40,10 @@ class PufferfishConfig(MethodConfig):
 class Pufferfish(FedAvg):
     """Vanilla warm-up: FedAvg of the dense network; then each layer W ≈ (U√Σ)(√ΣVᵀ) of rank ⌊γ·n⌋, and FedAvg of the factors.
 
-    A hybrid network: the stem, 1×1 convolutions, the classifier, and what the network names in ``hybrid_dense`` stay dense throughout.
+    The stem, 1×1 convolutions, the classifier, and the layers in the network's ``hybrid_dense`` stay dense throughout.
 
-    Differs from the paper: a convolution is decomposed into k×1 and 1×k convolutions, as FedHM has it, where Pufferfish has k×k to r
-    channels and 1×1; the paper trains on one cluster, FedPara (appendix D.2) is who takes it to federated clients.
+    Differs from the paper: a convolution is decomposed into k×1 and 1×k convolutions as in FedHM, where Pufferfish has k×k to r channels
+    and 1×1. The paper trains on one cluster; FedPara, appendix D.2, brings it to federated clients.
     """
 
     config: PufferfishConfig
@@ -63,7 +63,7 @@ class Pufferfish(FedAvg):
     }
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` where no layer can be factorized."""
+        """Raise :class:`ConfigError` if no layer can be factorized."""
         hybrid_ranks(architecture.skeleton(), tiers[0].ratio)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
@@ -93,5 +93,5 @@ class Pufferfish(FedAvg):
         return after, state.replace({name: tensors[name] for name in (*names, *tensors)})
 
     def global_tier(self, state: GlobalState) -> Tier:
-        """Return 1 in the warm-up, where the server's network is dense; then the only tier."""
+        """Return 1 in the warm-up, when the server's network is dense; then the only tier."""
         return Tier(1.0) if self.config.phase == "dense" else state.tiers[0]

@@ -1,9 +1,8 @@
-"""Which layers low-rank methods factorize, and at which ranks: one ratio for all of them, or a plan from the weights' own spectra."""
+"""The layers that low-rank methods factorize, and their ranks: one ratio for all layers, or a plan from the weights' spectra."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from edgefl.errors import ConfigError
 from edgefl.factor.layers import low_rank, parameters_of_rank
 from edgefl.factor.plan import LayerChoices, allocate
 from edgefl.factor.svd import unroll
+from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
 
 Ranks = dict[str, int]
@@ -21,7 +21,7 @@ Layer = nn.Conv2d | nn.Linear
 
 
 def rank_candidates(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
-    """Return the layers that may be factorized, by name: not the stem, the classifier, 1×1 and grouped convolutions, ``hybrid_dense``.
+    """Return the layers that may be factorized, by name: all except stem, classifier, 1×1 and grouped convolutions, ``hybrid_dense``.
 
     Raises:
         ConfigError: no layer of the network can be factorized.
@@ -39,7 +39,7 @@ def rank_candidates(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
 
 
 def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
-    """Return layer → rank for the layers that are factorized at rank ratio ``ratio``; empty at 1.
+    """Return layer → rank of the layers that are factorized at rank ratio ``ratio``; empty at 1.
 
     Raises:
         ConfigError: no layer of the network can be factorized.
@@ -52,14 +52,14 @@ def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
 
 
 def ranked(network: nn.Module, ranks: Ranks) -> nn.Module:
-    """Return ``network`` with low-rank layers in the place of those that ``ranks`` names."""
+    """Return ``network`` with low-rank layers in place of those that ``ranks`` names."""
     for name, rank in ranks.items():
         replace_layer(network, name, low_rank(network.get_submodule(name), rank))  # type: ignore[arg-type]
     return network
 
 
 def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
-    """Return ⌊γ·n⌋; n is taken no larger than the rows of the unrolled weight, above which a rank adds nothing."""
+    """Return ⌊γ·n⌋ with n at most the rows of the unrolled weight: a larger rank adds nothing."""
     rows = layer.in_channels * layer.kernel_size[0] if isinstance(layer, nn.Conv2d) else layer.in_features
     return max(1, math.floor(ratio * min(layer.weight.shape[0], rows) + 1e-9))
 
@@ -76,17 +76,17 @@ def full_rank(layer: Layer) -> int:
     return int(min(unroll(layer.weight).shape))
 
 
-def spectral_ranks(architecture: Architecture, ratio: float, values: Mapping[str, Tensor], relative: bool = True) -> Ranks:
-    """Return a rank per layer that loses the least of the weights at no more than the uniform ranks' cost.
+def spectral_ranks(architecture: Architecture, ratio: float, values: Tensors, relative: bool = True) -> Ranks:
+    """Return a rank per layer with the least truncation error at no more than the uniform ranks' cost.
 
-    The budgets are what the ranks of ``ratio`` take: MACs of a forward pass, weights, and values between the two factors of a layer
-    (which a training step keeps), each summed over the layers. A layer may also stay dense.
+    The budgets are those of the ranks of ``ratio``, summed over layers: MACs of a forward pass, weights, and values between a layer's two
+    factors, which a training step holds. A layer may also stay dense.
 
     Args:
         architecture: the network.
         ratio: rank ratio γ of the uniform plan, below 1.
         values: layer → all singular values of its unrolled weight, largest first.
-        relative: count each layer's error as a share of its own weights' energy.
+        relative: whether a layer's error counts as a share of its own weights' energy.
     """
     network = architecture.skeleton()
     candidates, uniform = rank_candidates(network), hybrid_ranks(network, ratio)

@@ -1,4 +1,4 @@
-"""Split-Mix: narrow base networks that are trained apart; a tier is how many of them a client trains and a device runs together."""
+"""Split-Mix: narrow base networks are trained apart; a tier is how many of them a client trains and a device runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState
+from edgefl.methods.state import GlobalState, Tensors, copied
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier
 from edgefl.registry import method
@@ -35,7 +35,7 @@ class SplitMixConfig(MethodConfig):
 
 
 class Ensemble(nn.Module):
-    """Networks of one architecture, ``base0`` onwards, whose logits are averaged."""
+    """Networks of one architecture, called ``base0`` onwards. Their logits are averaged."""
 
     def __init__(self, bases: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -55,17 +55,17 @@ class Ensemble(nn.Module):
 class SplitMix(Method):
     """K = round(1/b) base networks of width b; a client of tier p trains ⌊p/b⌋ of them, each on its own loss (Hong et al., section 3).
 
-    Which bases a client gets is drawn for each client and round: a start, all equally likely, and the ones that follow it cyclically,
-    so that every base is trained by the same share of clients on average. Each base is averaged over those who trained it, by samples; one
-    that nobody trained stays as it is. The model of tier p is the first ⌊p/b⌋ bases together: the mean of their logits, one graph.
-    A tier that is no multiple of b is that of the multiple below it, and every tier has at least one base and at most K.
+    Each client draws its bases anew in every round: a start, all equally likely, and the bases that follow it cyclically. So every base is
+    trained by the same share of clients on average. A base is averaged over the clients that trained it, by samples. The model of tier p
+    is the mean of the logits of the first ⌊p/b⌋ bases, in one graph. A tier that is no multiple of b has the bases of the multiple below,
+    at least one and at most K.
 
-    The bases share no weight, so the sum of their losses has the gradients of training them one after another; costs are those of
-    training them side by side, whose peak memory holds the activations of all.
+    The bases share no weight, so the sum of their losses has the gradients of training them one after another. Costs are those of
+    training them side by side: the peak memory holds the activations of all.
 
-    Differs from the paper: its server deals bases from one deck to a round's clients in turn; here each client draws alone, so that
-    what it trains does not depend on whom the server serves before it. Bases have no layer-wise rescaling: each is initialised as the
-    narrow network that it is. Mixing in adversarially trained normalisation (its section 4) is left out.
+    Differs from the paper: its server deals the bases of one deck to a round's clients in turn. Here each client draws alone, so that its
+    bases do not depend on other clients. Bases have no layer-wise rescaling: each is initialised as a narrow network. Mixing in
+    adversarially trained normalisation (its section 4) is left out.
     """
 
     config: SplitMixConfig
@@ -111,12 +111,12 @@ class SplitMix(Method):
         """Return K base networks, each with initial weights of its own."""
         with torch_seeded(rng):
             network = self.network(architecture, Tier(1.0))
-        return GlobalState(architecture, tiers, {k: v.detach().clone() for k, v in network.state_dict().items()})
+        return GlobalState(architecture, tiers, copied(network))
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return the bases that ``client`` trains; for nobody in particular, the first ones."""
+        """Return the bases that ``client`` trains; the first ones if there is no client."""
         start = 0 if client is None else int(rng.integers(self.bases))
-        # In ascending order, so that who holds all bases has each under its own name.
+        # Ascending, so that a client of all bases has each under its own name.
         numbers = sorted((start + slot) % self.bases for slot in range(self.held(tier)))
         places = {}
         for name in self.shapes(state.architecture, tier):
@@ -126,7 +126,7 @@ class SplitMix(Method):
         tensors = {name: state.tensors[place.target].clone() for name, place in places.items()}
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Mapping[str, Tensor]) -> Tensor:
-        """Return the sum of the bases' cross-entropies: each has the gradients that it would have alone."""
+    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
+        """Return the sum of the bases' cross-entropies: each base has the gradients that it would have alone."""
         losses = [cross_entropy(base(batch.x), batch) for base in module.children()]
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]

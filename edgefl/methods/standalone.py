@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from edgefl.methods.averaging import checked
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method
-from edgefl.methods.state import GlobalState
+from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
@@ -23,14 +23,14 @@ _NO_WEIGHTS = "nothing travels in stand-alone training: "
 
 @method("standalone")
 class StandAlone(Method):
-    """Every client trains the widest dense network that fits it on its own samples, round after round; the server learns nothing.
+    """Every client trains the widest dense network that fits it on its own samples; the server learns nothing.
 
-    The rival that any federation must beat. All clients of a tier begin with the same weights, which the server's state keeps, one
-    set for every tier: what is deployed for a client that has never trained.
+    The baseline that any federation must beat. All clients of a tier begin with the same weights. The server's state has them, called
+    ``<tier>/<name>``, and deploys them for a client that has never trained.
     """
 
     title: ClassVar[str] = "Stand-alone"
-    paper: ClassVar[str] = "no federation; the rival in personalised federated learning, as in FedPara, Figure 5"
+    paper: ClassVar[str] = "no federation; the baseline of personalised federated learning, as in FedPara, Figure 5"
     tier_meaning: ClassVar[str] = "width of the client's own network"
     travels: ClassVar[str] = "nothing"
     stays: ClassVar[str] = "the whole network"
@@ -56,31 +56,29 @@ class StandAlone(Method):
         return frozenset(network.state_dict())
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return what the clients of every tier begin with, as ``<tier>/<name>``."""
+        """Return the first weights of the clients of every tier."""
         tensors: dict[str, Tensor] = {}
         for tier in tiers:
-            first = self.first_personal(architecture, tier, copy.deepcopy(rng))  # as on the clients: each from the stream's start
+            first = self.first_personal(architecture, tier, copy.deepcopy(rng))  # as on clients: from the stream's start
             tensors |= {f"{tier.label}/{name}": tensor for name, tensor in first.items()}
         return GlobalState(architecture, tiers, tensors)
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return a network and no tensors for it."""
+        """Return a network without tensors."""
         return Submodel(tier, {}, partial(self.network, state.architecture, tier), {})
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Check that nothing but sample counts arrived, and return the same state."""
+        """Check that only sample counts arrived, and return the same state."""
         for _ in checked(updates, lambda _: {}):
             pass
         return state
 
-    def factored(
-        self, state: GlobalState, tier: Tier, personal: Mapping[str, Tensor] | None = None, client: int | None = None
-    ) -> nn.Module:
-        """Return a client's own network; None: what it began with."""
+    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        """Return a client's own network; None: its first one."""
         network = self.network(state.architecture, tier)
         network.load_state_dict(personal or {name: state.tensors[f"{tier.label}/{name}"] for name in network.state_dict()})
         return network.eval()
 
     def global_tier(self, state: GlobalState) -> Tier:
-        """Return the widest: no network is everyone's."""
+        """Return the widest: clients have no network in common."""
         return state.tiers[0]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgefl.factor.width import nested, stacked_in
 from edgefl.models.base import Architecture
@@ -64,14 +64,8 @@ class GlobalState:
         clusters: Mapping[int, Tensors] | None = None,
     ) -> GlobalState:
         """Return a state with other tensors; None stands for what this state has."""
-        return GlobalState(
-            self.architecture,
-            self.tiers,
-            tensors,
-            self.warm if warm is None else warm,
-            self.clients if clients is None else clients,
-            self.clusters if clusters is None else clusters,
-        )
+        given: dict[str, Any] = {"warm": warm, "clients": clients, "clusters": clusters}
+        return replace(self, tensors=tensors, _derived={}, **{part: value for part, value in given.items() if value is not None})
 
     def parts(self) -> dict[str, Tensors]:
         """Return all tensors as a file stores them, part by part: ``model``, ``warm``, ``client <number>``, ``cluster <number>``."""
@@ -93,6 +87,11 @@ class GlobalState:
             elif part not in ("model", "warm"):
                 raise ValueError(f"{part!r} is no part of a server's state")
         return self.replace(parts.get("model", {}), parts.get("warm", {}), numbered["client"], numbered["cluster"])
+
+
+def copied(network: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of every tensor in the state_dict of ``network``."""
+    return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
 
 
 def shapes_of(tensors: Tensors) -> dict[str, Shape]:

@@ -22,11 +22,44 @@ DOMAIN = "edgefl"
 Ready = Callable[[str, str], None]
 
 
-def differentiate(tape: Tape, value: str, tensors: Sequence[str], ready: Ready | None = None) -> dict[str, str]:
+def differentiate(model: onnx.ModelProto, value: str, tensors: Sequence[str]) -> onnx.ModelProto:
+    """Return ``model`` with an output for the gradient of its scalar ``value`` by each of ``tensors``.
+
+    Args:
+        model: a graph in float32 or float64.
+        value: one of its outputs.
+        tensors: inputs of the graph. The gradient of ``x`` is called ``x.gradient`` and has the shape of ``x``.
+
+    Raises:
+        InputError: an operator without a rule, or one whose rule does not cover its attributes or shapes; names the node.
+
+    Example:
+        >>> from onnx.parser import parse_model
+        >>> model = parse_model('<ir_version: 9, opset_import: ["": 20]> g (float[2] x) => (float y) { y = ReduceSumSquare (x) }')
+        >>> graph = differentiate(model, "y", ["x"]).graph
+        >>> [value.name for value in graph.output], [node.op_type for node in graph.node]
+        (['y', 'x.gradient'], ['ReduceSumSquare', 'Mul', 'Mul', 'Identity'])
+    """
+    tape = tape_of(model)
+    found = append_gradients(tape, value, tensors)
+    inputs = {given.name: given for given in model.graph.input}
+    outputs = list(model.graph.output)
+    for name in tensors:
+        output = onnx.ValueInfoProto()
+        output.CopyFrom(inputs[name])
+        output.name = f"{name}.gradient"
+        node = ("Identity", found[name]) if name in found else ("Sub", name, name)  # zeros: the value does not depend on it
+        tape.op(*node, out=output.name)
+        outputs.append(output)
+    opset = next(entry.version for entry in model.opset_import if entry.domain == "")
+    return as_model(tape, model.graph.input, outputs, model.graph.name, opset)
+
+
+def append_gradients(tape: Tape, value: str, tensors: Sequence[str], ready: Ready | None = None) -> dict[str, str]:
     """Append the gradient of the scalar ``value`` by each of ``tensors``, and return tensor → name of its gradient.
 
-    A tensor that ``value`` does not depend on is not in the result. Nodes are visited in reverse; ``ready(tensor, gradient)`` is called
-    as soon as a gradient is complete, so that what uses it can be written right there, and memory given back early.
+    A tensor that ``value`` does not depend on is not in the result. Nodes are visited in reverse. ``ready(tensor, gradient)`` is called
+    as soon as a gradient is complete: nodes that use it follow at once, and its memory is given back early.
 
     Raises:
         InputError: an operator without a rule, or one whose rule does not cover its attributes or shapes; names the node.
@@ -35,7 +68,7 @@ def differentiate(tape: Tape, value: str, tensors: Sequence[str], ready: Ready |
         >>> from onnx.parser import parse_model
         >>> model = parse_model('<ir_version: 9, opset_import: ["": 20]> g (float[2] x) => (float y) { y = ReduceSumSquare (x) }')
         >>> tape = tape_of(model)
-        >>> differentiate(tape, "y", ["x"]), [node.op_type for node in tape.nodes]
+        >>> append_gradients(tape, "y", ["x"]), [node.op_type for node in tape.nodes]
         ({'x': 'mul_4'}, ['ReduceSumSquare', 'Mul', 'Mul'])
     """
     nodes = [Op.of(node) for node in tape.nodes]
@@ -103,7 +136,7 @@ def tape_of(model: onnx.ModelProto) -> Tape:
     """Return the nodes of a graph on a tape, with what stands for gradients written out.
 
     Raises:
-        InputError: as :func:`differentiate`.
+        InputError: as :func:`append_gradients`.
     """
     numbers = {v.type.tensor_type.elem_type for v in model.graph.output}
     tape = Tape(_shaped(model), np.float64 if onnx.TensorProto.DOUBLE in numbers else np.float32)
@@ -121,7 +154,7 @@ def tape_of(model: onnx.ModelProto) -> Tape:
 
 def _write_out(tape: Tape, node: onnx.NodeProto) -> None:
     value, *tensors = node.input
-    gradients = differentiate(tape, value, tensors)
+    gradients = append_gradients(tape, value, tensors)
     for tensor, output in zip(tensors, node.output, strict=True):
         if tensor in gradients:
             tape.op("Identity", gradients[tensor], out=output)
@@ -183,6 +216,3 @@ def reads(node: onnx.NodeProto) -> set[str]:
     """Return the values that a node reads, bodies of loops included."""
     inner = {name for attribute in node.attribute if attribute.HasField("g") for n in attribute.g.node for name in reads(n)}
     return set(node.input) | inner
-
-
-__all__ = ["as_model", "differentiate", "reads", "tape_of"]

@@ -9,7 +9,7 @@ import onnx
 import onnx.numpy_helper
 import onnx.shape_inference
 
-from edgefl.onnxgrad.graphs import dims_of, graphs_in
+from edgefl.onnxgrad.graphs import dims_of
 
 BATCH = "batch"
 
@@ -117,44 +117,8 @@ def _drop_zero_states(graph: onnx.GraphProto) -> None:
                     node.input[slot] = ""
 
 
-def fixed_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Give every Reshape a constant target where only the batch is free: "the input's own first dimension, then these".
-
-    The exporter computes such a target while the graph runs (Shape of another value), and shapes are unknown from there on: a runtime
-    then cannot let one value take another's place in memory, and holds up to a third more.
-    """
-    shapes = _shapes_of(model)
-    for node in model.graph.node:
-        if node.op_type == "Reshape":
-            before, after = shapes.get(node.input[0], ()), shapes.get(node.output[0], ())
-            if before[:1] == after[:1] == (BATCH,):
-                set_target(model.graph, node, after)
-    drop_unread(model.graph)
-    return model
-
-
-def set_target(graph: onnx.GraphProto, node: onnx.NodeProto, after: tuple[int | str, ...]) -> None:
-    """Make a Reshape keep its input's first dimension and give the others the sizes ``after``, if all are known."""
-    if not all(isinstance(size, int) for size in after[1:]):
-        return
-    _write_target(graph, node, [0, *(int(size) for size in after[1:])])
-
-
 def _write_target(graph: onnx.GraphProto, node: onnx.NodeProto, target: list[int]) -> None:
     name = f"{node.output[0]}_shape"
     graph.initializer.append(onnx.numpy_helper.from_array(np.array(target, dtype=np.int64), name))
     node.input[1] = name
     node.ClearField("attribute")  # with allowzero, 0 would be a size
-
-
-def drop_unread(graph: onnx.GraphProto) -> None:
-    """Remove nodes and initializers whose values nobody reads."""
-    while True:
-        read = {name for part in graphs_in(graph) for node in part.node for name in node.input} | {v.name for v in graph.output}
-        dead = [node for node in graph.node if not read.intersection(node.output)]
-        for node in dead:
-            graph.node.remove(node)
-        if not dead:
-            break
-    for initializer in [i for i in graph.initializer if i.name not in read]:
-        graph.initializer.remove(initializer)

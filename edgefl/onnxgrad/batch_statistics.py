@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.export import OPSET
+from edgefl.onnxgrad.exporter import OPSET
 
 
 @contextmanager

@@ -63,6 +63,16 @@ def count_macs(model: onnx.ModelProto, batch_size: int) -> OnnxMacs:
     return OnnxMacs(tuple(counted), sum(macs for _, _, macs in counted), tuple(sorted(uncounted)))
 
 
+def macs_per_sample(model: onnx.ModelProto) -> int | None:
+    """Return the MACs that one more sample takes, without work on weights alone; None if some operator is of no table.
+
+    Raises:
+        InputError: as :func:`count_macs`.
+    """
+    one, two = (count_macs(model, batch_size) for batch_size in (1, 2))
+    return None if one.uncounted_ops else two.total - one.total
+
+
 def _shapes(model: onnx.ModelProto, batch_size: int) -> Shapes:
     """Return every value's shape, None where a dimension is not known."""
     fixed = onnx.ModelProto()

@@ -1,7 +1,7 @@
 """Training steps in onnxruntime: graphs of :mod:`edgefl.onnxgrad.step`, run with NumPy arrays and no torch.
 
 Parameters and the optimizer's state stay where onnxruntime reads them. A step reads one set of buffers and writes the other, and the two
-change places: nothing is copied between steps.
+sets change places: nothing is copied between steps.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 import onnxruntime as ort
 
 from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SHARE, Roles, sum_input
 from edgefl.onnxgrad.session import first_line, held_by, limited, opened, options_for, profiled, refusal_in
 
 Arrays = Mapping[str, np.ndarray]
-OUT = ".out"
 _GRAPH = "the training graph"
 
 
@@ -33,17 +33,17 @@ class ArenaFullError(EdgeflError):
 
 @dataclass(frozen=True)
 class StepGraphs:
-    """A tier's training step in ONNX, with its weights outside.
+    """A network's training step in ONNX, with its weights outside.
 
     Attributes:
         steps: graphs of whole optimizer steps, one for each equally likely kind of step.
-        roles: name of a tensor in the network → its name in the graphs.
-        passes: for batches that are taken in parts: graphs that add a part's gradient up, one for each kind of step.
-        update: the graph that takes the optimizer step with what was added up; empty without ``passes``.
+        roles: what the graphs' inputs are.
+        passes: for batches in parts: graphs that add up the gradient of a part, one for each kind of step.
+        update: the graph that takes the optimizer's step with the sum; empty without ``passes``.
     """
 
     steps: tuple[bytes, ...] = field(repr=False)
-    roles: Mapping[str, str] = field(repr=False)
+    roles: Roles = field(repr=False)
     passes: tuple[bytes, ...] = field(default=(), repr=False)
     update: bytes = field(default=b"", repr=False)
 
@@ -52,15 +52,17 @@ class Stepper:
     """Takes optimizer steps.
 
     Args:
-        graphs: a tier's steps.
-        tensors: by the graphs' names: every ``p.``, ``s.`` and ``f.`` tensor, float32. What is missing of ``m.``, ``v.``, ``t`` is zeros.
-        lr, beta: the optimizer's learning rate and momentum (or β₁).
-        parts: whether batches are taken in parts, which :attr:`StepGraphs.passes` are needed for.
+        graphs: the training step of a network.
+        tensors: every tensor of the network and every shared input, float32, by the graphs' names. The optimizer's state may be left
+            out and is then zeros.
+        lr: learning rate.
+        beta: the optimizer's momentum, or Adam's β₁.
+        parts: whether batches are taken in parts, for which :attr:`StepGraphs.passes` are needed.
         threads: of onnxruntime, inside of an operator.
         arena_bytes: what onnxruntime may allocate during a step, in all sessions of this process, for good; None: no limit.
 
     Raises:
-        EdgeflError: onnxruntime does not take a graph, or a tensor is missing or of another shape.
+        EdgeflError: onnxruntime does not accept a graph, or a tensor is missing or has another shape.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Stepper:
         threads: int = 1,
         arena_bytes: int | None = None,
     ) -> None:
-        self._arena_bytes = arena_bytes
+        self._arena_bytes, self._roles = arena_bytes, graphs.roles
         chosen = (*graphs.passes, graphs.update) if parts else graphs.steps
         if arena_bytes is None:
             runs = [_Run(_session(graph, threads)) for graph in chosen]
@@ -83,24 +85,24 @@ class Stepper:
             options = limited(options_for(threads), max(arena_bytes, *(2 * len(graph) for graph in chosen)))
             runs = [_Run(opened(graph, options, _GRAPH)) for graph in chosen]
         self._kinds, self._update = runs[: len(graphs.steps)], runs[-1] if parts else None
-        scalars = {"lr": np.array(lr, np.float32), "beta": np.array(beta, np.float32), "share": np.ones((), np.float32)}
+        scalars = {LEARNING_RATE: np.array(lr, np.float32), BETA: np.array(beta, np.float32), SHARE: np.ones((), np.float32)}
         changed = {name: shape for run in runs for name, shape in run.changed.items()}
-        first = {
-            **scalars,
-            **{name: np.zeros(shape, np.float32) for name, shape in changed.items() if name[0] in "mvgt"},
-            **tensors,
-        }
+        given = set(graphs.roles.tensors.values())
+        states = {name: np.zeros(shape, np.float32) for name, shape in changed.items() if name not in given}
+        first = {**scalars, **states, **tensors}
         for name, shape in changed.items():
             if name not in first or first[name].shape != shape:
                 found = f"shape {first[name].shape}" if name in first else "no value"
                 raise EdgeflError(f"tensor {name} of the training graph: {found}, expected shape {shape}")
-        needed = {name for run in runs for name in run.inputs} - {"x", "y"}
+        needed = {name for run in runs for name in run.inputs} - {*graphs.roles.batch}
         if missing := sorted(needed - first.keys()):
             raise EdgeflError(f"tensor {missing[0]} of the training graph: no value; {len(missing)} are missing")
         # onnxruntime takes an array's own memory: what steps write to is copied, or they would write to the caller's.
         self._now = {n: _value(first[n].copy() if n in changed else first[n]) for n in sorted(needed | changed.keys())}
         self._next = {name: _value(np.empty(shape, np.float32)) for name, shape in changed.items()}
-        self._zeros = {name: np.zeros(shape, np.float32) for name, shape in changed.items() if name.startswith("g.")}
+        sums = {sum_input(name): value for name, value in graphs.roles.trained.items()}
+        self._sums = {name: value for name, value in sums.items() if name in changed}
+        self._zeros = {name: np.zeros(changed[name], np.float32) for name in self._sums}
         self._loss = _value(np.zeros((), np.float32))
 
     @property
@@ -113,35 +115,38 @@ class Stepper:
         """What is held between steps: both sets of what a step changes, and what it reads."""
         return sum(4 * int(np.prod(value.shape(), dtype=np.int64)) for value in (*self._now.values(), *self._next.values()))
 
-    def step(self, x: np.ndarray, y: np.ndarray, kind: int = 0, part: int | None = None) -> float:
-        """Take one step on samples ``x`` (n, …) with labels ``y`` (n,) int64 by graph number ``kind``; return the loss before it.
+    def step(self, *batch: np.ndarray, kind: int = 0, part: int | None = None) -> float:
+        """Take one step and return the loss before it.
 
-        ``part`` is how many samples go through the network at once, where the stepper takes batches in parts.
+        Args:
+            batch: the inputs of the batch, samples first: as the loss takes them, for instance x (n, …) and y (n,) int64.
+            kind: number of the graph, where there are several kinds of step.
+            part: how many samples go through the network at once, where the stepper takes batches in parts.
 
         Raises:
             ArenaFullError: onnxruntime's arena may not take what the step needs; parameters are as they were.
-            EdgeflError: onnxruntime does not take the samples.
+            EdgeflError: onnxruntime does not accept the samples.
         """
+        names, count, total = self._roles.batch, len(batch[0]), 0.0
         if self._update is None:
-            return self._take(self._kinds[kind], {"x": x, "y": y})
-        part, total = part or len(y), 0.0
+            return self._take(self._kinds[kind], dict(zip(names, batch, strict=True)))
         for name, zeros in self._zeros.items():
             self._now[name].update_inplace(zeros)
-        for start in range(0, len(y), part):
-            piece = slice(start, start + part)
-            share = len(y[piece]) / len(y)
-            self._now["share"].update_inplace(np.array(share, np.float32))
-            total += share * self._take(self._kinds[kind], {"x": x[piece], "y": y[piece]})
+        for start in range(0, count, part or count):
+            pieces = [array[start : start + (part or count)] for array in batch]
+            share = len(pieces[0]) / count
+            self._now[SHARE].update_inplace(np.array(share, np.float32))
+            total += share * self._take(self._kinds[kind], dict(zip(names, pieces, strict=True)))
         self._take(self._update, {})
         return total
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return copies of the tensors that steps change, by the graphs' names."""
-        return {name: self._now[name].numpy().copy() for name in self._next if not name.startswith("g.")}
+        return {name: self._now[name].numpy().copy() for name in self._next if name not in self._sums}
 
     def sums(self) -> dict[str, np.ndarray]:
-        """Return copies of the gradients that the last step in parts added up, by the names of their parameters in the graphs."""
-        return {"p" + name[1:]: self._now[name].numpy().copy() for name in self._zeros}
+        """Return copies of the gradients that the last step in parts added up, by the inputs of their parameters."""
+        return {value: self._now[name].numpy().copy() for name, value in self._sums.items()}
 
     def _take(self, run: _Run, arrays: Arrays) -> float:
         binding = run.session.io_binding()
@@ -154,7 +159,7 @@ class Stepper:
             for name in run.changed:
                 binding.bind_ortvalue_output(name + OUT, self._next[name])
             if run.has_loss:
-                binding.bind_ortvalue_output("loss", self._loss)
+                binding.bind_ortvalue_output(LOSS, self._loss)
             run.session.run_with_iobinding(binding)
         except Exception as error:  # onnxruntime's exception types live in its C extension
             if refused := refusal_in(error):
@@ -167,22 +172,22 @@ class Stepper:
 
 
 class _Run:
-    """A session and what its graph declares: its inputs, and the tensors that it changes with their shapes."""
+    """A session and what its graph declares: its inputs, and name → shape of the tensors that it changes."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self.session = session
         outputs = {value.name: tuple(value.shape) for value in session.get_outputs()}
-        self.has_loss = "loss" in outputs
+        self.has_loss = LOSS in outputs
         self.changed = {name.removesuffix(OUT): shape for name, shape in outputs.items() if name.endswith(OUT)}
         self.inputs = [value.name for value in session.get_inputs()]
         self.types = {v.name: np.dtype(np.int64 if v.type == "tensor(int64)" else np.float32) for v in session.get_inputs()}
 
 
 def peak_bytes(graph: bytes, feed: Arrays) -> int:
-    """Return the most that onnxruntime had in use at once during one run of a graph, besides inputs and outputs that it was handed.
+    """Return the most bytes that onnxruntime had in use at once during one run of a graph, without inputs, outputs and constants.
 
-    What ``feed`` lacks of the tensors that the graph changes is zeros.
-    As it reports it (``mem_in_use_peak``), every value freed after its last use, and constants of the graph not counted.
+    The figure is the ``mem_in_use_peak`` of onnxruntime's profile, with every value freed after its last use. Tensors that the graph
+    changes and ``feed`` lacks are zeros.
     """
     with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
         run = _Run(opened(graph, profiled(options_for(1), folder), _GRAPH))
@@ -195,7 +200,7 @@ def peak_bytes(graph: bytes, feed: Arrays) -> int:
         for name, value in after.items():
             binding.bind_ortvalue_output(name + OUT, value)
         if run.has_loss:
-            binding.bind_output("loss")
+            binding.bind_output(LOSS)
         run.session.run_with_iobinding(binding)
         arena = held_by(run.session)
     return arena.in_use_bytes - arena.reserved_bytes

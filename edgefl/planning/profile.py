@@ -16,6 +16,7 @@ from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.rates import train_s
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture
+from edgefl.planning.mac_check import macs_in_onnx
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Cost, Tier
@@ -48,6 +49,7 @@ def profile(
     samples: int = DEFAULT_SAMPLES,
     local_epochs: int = 1,
     norm: str | None = None,
+    check_macs: bool = False,
 ) -> Results[ProfileRow]:
     """Return what ``network`` costs: one row per tier, and with devices one per tier and device.
 
@@ -72,8 +74,11 @@ def profile(
         samples: local samples of a client, for the seconds and joules of an epoch and a round.
         local_epochs: passes over them in a round.
         norm: normalisation policy, for reference networks.
+        check_macs: count the forward pass a second time, over the tier's ONNX graph (``macs_forward_onnx``). This exports the network,
+            which takes from a second to a minute.
 
     Raises:
+        EdgeflError: with ``check_macs``, an operation of the network has no ONNX form.
         InputError: an unknown name, a tier outside (0, 1], an input that the network does not take, or a network that cannot be traced.
 
     Example:
@@ -107,6 +112,7 @@ def profile(
             optimizer=optimizer,
             codec=codec,
             layers=cost.layers,
+            macs_forward_onnx=macs_in_onnx(chosen, architecture, tier) if check_macs else None,
             **_payload(chosen, architecture, tier, codec),
         )
         rows += [replace(row, **on_device) for on_device in on_devices[tier]] or [row]

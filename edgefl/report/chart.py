@@ -1,18 +1,15 @@
 """How charts are written down: Vega-Lite specifications over rows, in the colours and patterns of the page.
 
 A chart is layers; a layer is rows, a mark, and which field of a row each channel shows. The page draws SVG. A colour is therefore a CSS
-variable, ``var(--tier-0)``, which follows the reader's colour scheme. A pattern is the address of one of :data:`PATTERNS`.
+variable, ``var(--tier-0)``, which follows the reader's colour scheme. A pattern is the address of one that ``patterns.svg.j2`` defines,
+``url(#waiting)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from edgefl.report.statuses import STATUSES, look
-from edgefl.report.words import tier_label
-from edgefl.util.units import human_percent
 
 Json = Mapping[str, Any]
 Spec = dict[str, Any]
@@ -23,37 +20,6 @@ MARKED_POINTS = 60
 _SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
 _DASHES = ([1, 0], [6, 4], [2, 3], [8, 3, 2, 3])
 _AFTER_BAR = "slice(datum.label, 1 + indexof(datum.label, '|'))"
-_STROKES = {
-    "/": "M0 6L6 0M-1 1L1 -1M5 7L7 5",
-    "\\": "M0 0L6 6M-1 5L1 7M5 -1L7 1",
-    "x": "M0 6L6 0M0 0L6 6",
-    "-": "M0 3H6",
-    "|": "M3 0V6",
-    "+": "M0 3H6M3 0V6",
-    ".": "M2 3H4",
-}
-
-
-class Pattern(NamedTuple):
-    """An SVG pattern of 6 by 6 pixels: its id, what is behind its strokes, their colour and their path."""
-
-    id: str
-    background: str
-    colour: str
-    path: str
-
-
-def _patterns() -> list[Pattern]:
-    patterns = [Pattern("waiting", "var(--part-3)", "var(--ink)", _STROKES["/"])]
-    patterns.append(Pattern("untrained", "none", "var(--card)", _STROKES["/"]))
-    for status in ("unknown", *STATUSES):
-        if strokes := _STROKES.get(look(status).pattern):
-            patterns.append(Pattern(f"status-{status}", look(status).colour, "var(--card)", strokes))
-            patterns.append(Pattern(f"hatch-{status}", "none", "var(--ink)", strokes))
-    return patterns
-
-
-PATTERNS = tuple(_patterns())
 
 
 @dataclass(frozen=True)
@@ -104,7 +70,7 @@ def number(field: str, title: str | None, form: str = "", unit: str = "", scale:
 
 def share(field: str, title: str, **scale: Any) -> Spec:
     """Return the encoding of a share along an axis, in percent."""
-    return number(field, title, ".0%", scale=scale)
+    return number(field, title, ".0%", scale=scale, tickCount=6)
 
 
 def category(field: str, title: str | None, values: Sequence[Any]) -> Spec:
@@ -183,19 +149,6 @@ def slots(groups: Sequence[tuple[str | None, Sequence[str]]]) -> Slots:
 def colour(number: int) -> str:
     """Return the CSS variable of colour ``number``; colours repeat after six."""
     return f"var(--tier-{number % COLOURS})"
-
-
-def compared(tiers: Sequence[Json], values: Sequence[int], verb: str, what: str, human: Callable[[int], str]) -> str:
-    """Return a sentence on the smallest tier beside the largest; ``tiers`` are sorted upwards.
-
-    >>> compared([{"tier": 0.5}, {"tier": 1}], [20, 80], "moves", "per round", str)
-    'Tier 0.5 moves 20 per round: 25.0 % of the 80 of tier 1.'
-    """
-    smallest, largest = (tier_label(tiers[i]["tier"]) for i in (0, -1))
-    sentence = f"Tier {smallest} {verb} {human(values[0])} {what}"
-    if len(tiers) == 1 or not values[-1]:
-        return f"{sentence}."
-    return f"{sentence}: {human_percent(values[0] / values[-1])} of the {human(values[-1])} of tier {largest}."
 
 
 def clock_unit(longest_s: float) -> tuple[str, float]:

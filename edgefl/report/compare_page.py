@@ -7,7 +7,7 @@ from typing import Any
 
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, colour, layer, layered, legend, lines, number, share
 from edgefl.report.compare_table import compare_table, mixed_accuracies, setting_table
-from edgefl.report.page import render_page
+from edgefl.report.page import facts, render_page
 from edgefl.report.words import names
 from edgefl.util.units import human_bytes, human_count, human_percent, human_seconds
 
@@ -105,7 +105,7 @@ def tier_chart(summary: Json) -> Chart:
     spec = layered(
         260,
         layer("bar", rows, **at, y=y, fill=legend(colours, True), tooltip="told"),
-        layer({"type": "bar", "fill": "url(#untrained)"}, hatched, **at, y=y),
+        layer({"type": "bar", "fill": "url(#untrained)"}, hatched, **at, y=y, tooltip="told"),
         layer({"type": "rule", "color": "var(--soft)", "strokeWidth": 1.5}, spread, **at, y={**y, "field": "low"}, y2="high"),
     )
     return Chart(key, title, _weakest(methods), spec)
@@ -152,6 +152,5 @@ def _about(summary: Json) -> list[tuple[str, str]]:
         *("fleet", "model", "dataset", "partition", "clients", "per_round", "rounds", "local_epochs", "batch_size"),
         *("objective", "server_optimizer", "codec"),
     )
-    pairs = [(key.replace("_", " "), str(summary[key])) for key in keys if summary[key] is not None]
     tiers = summary["tiers"] if isinstance(summary["tiers"], str) else ", ".join(f"{tier:g}" for tier in summary["tiers"])
-    return [*pairs, ("tiers", tiers), ("seeds", ", ".join(map(str, summary["seeds"])))]
+    return [*facts(summary, keys), ("tiers", tiers), ("seeds", ", ".join(map(str, summary["seeds"])))]

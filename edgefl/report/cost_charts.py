@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from edgefl.report.chart import Chart, Spec, compared, layer, layered, number, slots, stacked
+from edgefl.report.chart import Chart, Spec, layer, layered, number, slots, stacked
 from edgefl.report.cost_columns import draws, weights_bytes
 from edgefl.report.cost_layers import OTHER, costliest, layer_rows, macs_of_step
 from edgefl.report.tables import Row
@@ -27,21 +27,36 @@ class Part:
     value: Callable[[Row], int]
 
 
-def _key(name: str, colour: str, key: str) -> Part:
+def part_of(name: str, colour: str, key: str) -> Part:
+    """Return the part that one field of a row fills; ``colour`` is a CSS variable without its dashes."""
     return Part(name, f"var(--{colour})", lambda row: int(row[key]))
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One sort of cost: what its bars are made of, and the words around them."""
+    """One sort of cost: what its bars are made of, and the words around them.
+
+    Attributes:
+        key: the word in the ids of its charts.
+        title: the heading.
+        axis: the title of the axis.
+        unit: ``B``, or empty for counts.
+        verb: what a tier does: "computes".
+        noun: what follows the figure in a sentence.
+        parts: the colours of a bar.
+    """
 
     key: str
     title: str
     axis: str
     unit: str
-    human: Callable[[float | None], str]
+    verb: str
     noun: str
     parts: tuple[Part, ...]
+
+    def human(self, value: float) -> str:
+        """Return a figure as people read it."""
+        return human_bytes(value) if self.unit else human_count(value)
 
     def total(self, row: Row) -> int:
         """Return the length of a row's bar."""
@@ -64,39 +79,39 @@ _COMPUTE = (
     Part("forward and gradients, mean of the networks drawn", "var(--part-3)", _macs_drawn),
     Part("composition", "var(--tier-1)", _macs("macs_compose")),
 )
-_TRAFFIC = (_key("down", "part-1", "download_bytes"), _key("up", "part-3", "upload_bytes"))
+TRAFFIC = (part_of("down", "part-1", "download_bytes"), part_of("up", "part-3", "upload_bytes"))
 _OF_TIERS = (
-    Measure("compute", "Compute of a training step", "MACs in a step", "", human_count, "MACs of a step", _COMPUTE),
-    Measure("memory", "Memory at the peak of a training step", "bytes at the peak", "B", human_bytes, "at the peak", (
+    Measure("compute", "Compute of a training step", "MACs in a step", "", "computes", "MACs of a step", _COMPUTE),
+    Measure("memory", "Memory at the peak of a training step", "bytes at the peak", "B", "holds", "at the peak", (
         Part("weights", "var(--part-0)", lambda row: weights_bytes(row) or 0),
-        _key("gradients", "part-1", "peak_gradient_bytes"),
-        _key("optimizer", "part-2", "optimizer_bytes"),
-        _key("saved activations", "part-3", "peak_saved_bytes"),
-        _key("temporaries", "tier-1", "peak_temporary_bytes"),
+        part_of("gradients", "part-1", "peak_gradient_bytes"),
+        part_of("optimizer", "part-2", "optimizer_bytes"),
+        part_of("saved activations", "part-3", "peak_saved_bytes"),
+        part_of("temporaries", "tier-1", "peak_temporary_bytes"),
     )),
-    Measure("traffic", "Bytes of a round", "bytes per client", "B", human_bytes, "per client and round", _TRAFFIC),
+    Measure("traffic", "Bytes of a round", "bytes per client", "B", "moves", "per client and round", TRAFFIC),
 )  # fmt: skip
 _OF_LAYERS = (
-    Measure("compute", "Compute by layer", "MACs in a step", "", human_count, "MACs of a step", _COMPUTE),
-    Measure("memory", "Memory by layer", "bytes at the peak", "B", human_bytes, "of activations and weights at the peak", (
-        _key("saved activations", "part-3", "saved_bytes_at_peak"),
-        _key("temporaries", "tier-1", "temporary_bytes_at_peak"),
-        _key("weights", "part-0", "parameter_bytes"),
+    Measure("compute", "Compute by layer", "MACs in a step", "", "computes", "MACs of a step", _COMPUTE),
+    Measure("memory", "Memory by layer", "bytes at the peak", "B", "holds", "of activations and weights at the peak", (
+        part_of("saved activations", "part-3", "saved_bytes_at_peak"),
+        part_of("temporaries", "tier-1", "temporary_bytes_at_peak"),
+        part_of("weights", "part-0", "parameter_bytes"),
     )),
-    Measure("traffic", "Bytes by layer", "bytes per client", "B", human_bytes, "of tensors per client and round", _TRAFFIC),
+    Measure("traffic", "Bytes by layer", "bytes per client", "B", "holds", "of tensors per client and round", TRAFFIC),
 )  # fmt: skip
 
 
-def tier_charts(tiers: Sequence[Row]) -> tuple[Chart, ...]:
-    """Return what each tier computes in a step, holds at its peak and sends in a round; ``tiers`` come largest first."""
-    upwards = list(reversed(tiers))
-    verbs = {"compute": "computes", "memory": "holds", "traffic": "moves"}
+def tier_charts(tiers: Sequence[Row], measures: Sequence[Measure] = _OF_TIERS, key: str = "tiers") -> tuple[Chart, ...]:
+    """Return what tiers cost, a chart per measure; ``tiers`` come largest first."""
+    names = [f"tier {tier_label(row['tier'])}" for row in tiers]
     charts = []
-    for measure in _OF_TIERS:
-        totals = [measure.total(row) for row in upwards]
-        sentence = compared(upwards, totals, verbs[measure.key], measure.noun, measure.human)
-        names = [f"tier {tier_label(row['tier'])}" for row in tiers]
-        charts.append(Chart(f"tiers-{measure.key}", measure.title, sentence, _bars(measure, names, tiers)))
+    for measure in measures:
+        (largest, most), (smallest, least) = ((names[at], measure.total(tiers[at])) for at in (0, -1))
+        sentence = f"{smallest.capitalize()} {measure.verb} {measure.human(least)} {measure.noun}"
+        if len(tiers) > 1 and most:
+            sentence += f": {human_percent(least / most)} of the {measure.human(most)} of {largest}"
+        charts.append(Chart(f"{key}-{measure.key}", measure.title, f"{sentence}.", _bars(measure, names, tiers)))
     return tuple(charts)
 
 
@@ -159,4 +174,8 @@ def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Spec:
     x = number("value", measure.axis, "~s", measure.unit, scale={"domain": [0, widest], "nice": False}, tickCount=4)
     text = {"type": "text", "align": "left", "baseline": "middle", "dx": 5}
     step = {"step": 34 if len(rows) < 8 else 22}
-    return layered(step, stacked(parts, looks, True, x=x, y=places.y), layer(text, ends, x=x, y=places.y, text="text"))
+    return layered(
+        step,
+        stacked(parts, looks, not looks.keys() <= set(names), x=x, y=places.y),
+        layer(text, ends, x=x, y=places.y, text="text"),
+    )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from edgefl.report.tables import Column, Row, text, under
-from edgefl.report.tier_table import DEVICE, TIER
+from edgefl.report.tier_table import BY_ONNX, DEVICE, TIER
 from edgefl.report.words import budget_name
 from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
@@ -40,6 +43,14 @@ COMPUTE = (
     *under("element-wise", human_count, elementwise_ops_step="per step"),
     *under("inference", human_count, macs_inference="MACs"),
 )
+
+
+def compute_columns(rows: Iterable[Row]) -> tuple[Column, ...]:
+    """Return the columns of compute, with the second count of MACs where a row has one."""
+    checked = any(row.get("macs_forward_onnx") is not None for row in rows)
+    return (*COMPUTE[:1], replace(BY_ONNX, group="MACs/sample"), *COMPUTE[1:]) if checked else COMPUTE
+
+
 MEMORY = (
     Column("training", "weights", lambda row: human_bytes(weights_bytes(row))),
     *under("training", human_bytes, peak_gradient_bytes="gradients", optimizer_bytes="optimizer", peak_saved_bytes="saved"),

@@ -9,7 +9,7 @@ from edgefl import __version__
 from edgefl.errors import InputError
 from edgefl.report.chart import Chart
 from edgefl.report.cost_charts import MOST_LAYERS, layer_charts, tier_charts
-from edgefl.report.cost_columns import COMPUTE, LAYERS, MEMORY, ON_DEVICE, SENT, SUMMARY, draws
+from edgefl.report.cost_columns import LAYERS, MEMORY, ON_DEVICE, SENT, SUMMARY, compute_columns, draws
 from edgefl.report.cost_layers import layer_rows
 from edgefl.report.cost_tables import about, per_device, per_tier
 from edgefl.report.page import render_page
@@ -50,7 +50,7 @@ def cost_page(rows: Sequence[Row]) -> str:
         method=rows[0]["method"],
         about=about(rows),
         batch_size=rows[0]["batch_size"],
-        tiers=PlainTable.of((*SUMMARY, *COMPUTE, *MEMORY), tiers),
+        tiers=PlainTable.of((*SUMMARY, *compute_columns(tiers), *MEMORY), tiers),
         charts=of_tiers,
         layers=of_layers,
         most_layers=MOST_LAYERS,

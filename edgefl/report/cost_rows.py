@@ -100,6 +100,8 @@ class ProfileRow(CostRow, Setting):
         formula_bytes: four bytes per parameter, the usual estimate of what travels down.
         layers: the costs of every layer.
         tensors: every tensor that travels.
+        macs_forward_onnx: MACs of one sample's forward pass, counted over the tier's ONNX graph; None if that was not asked for, or some
+            operator is not counted.
         device: the device's name. This field and all below are None in a row without a device.
         device_title: its name for people.
         inference_seconds: one sample through the deployed network.
@@ -118,6 +120,7 @@ class ProfileRow(CostRow, Setting):
     formula_bytes: int
     layers: tuple[LayerCost, ...]
     tensors: tuple[TensorBytes, ...]
+    macs_forward_onnx: int | None = None
     device: str | None = None
     device_title: str | None = None
     inference_seconds: float | None = None
@@ -135,9 +138,11 @@ class ProfileRow(CostRow, Setting):
     takes: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; a row without a device has no keys of a device."""
-        row = super().to_dict()
-        return row if self.device is not None else {key: value for key, value in row.items() if key not in DEVICE_COLUMNS}
+        """Return the JSON form, without the keys of a device and of a second count of MACs where the row has none."""
+        absent = DEVICE_COLUMNS if self.device is None else ()
+        if self.macs_forward_onnx is None:
+            absent = (*absent, "macs_forward_onnx")
+        return {key: value for key, value in super().to_dict().items() if key not in absent}
 
 
 def _names(kind: type[Any]) -> tuple[str, ...]:

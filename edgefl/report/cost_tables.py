@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from edgefl.errors import UnknownNameError
-from edgefl.report.cost_columns import COMPUTE, LAYERS, MEMORY, ON_DEVICE, SUMMARY, draws
+from edgefl.report.cost_columns import LAYERS, MEMORY, ON_DEVICE, SUMMARY, compute_columns, draws
 from edgefl.report.cost_layers import costliest, layer_rows
 from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, NESTED
 from edgefl.report.tables import PlainTable, Row, raw_table
@@ -106,7 +106,7 @@ def _for_people(rows: Sequence[Row]) -> Group:
     memory = "Memory: what is alive at the peak of a training step, and of inference"
     tables = [
         PlainTable.of(SUMMARY, tiers, title="What a tier costs"),
-        PlainTable.of((TIER, *COMPUTE), tiers, title=compute),
+        PlainTable.of((TIER, *compute_columns(tiers)), tiers, title=compute),
         PlainTable.of((TIER, *MEMORY), tiers, title=memory),
     ]
     if on_device:

@@ -8,7 +8,7 @@ from statistics import fmean, median
 from edgefl.report.chart import Chart, Json, category, clock_unit, layer, layered, number, stacked
 from edgefl.report.class_tables import assignment_steps, inclusion_columns
 from edgefl.report.fleet_view import fleet_view, useful_card
-from edgefl.report.page import render_page
+from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import tier_colour
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
 from edgefl.report.tier_table import TIER_COLUMNS, largest_first
@@ -32,12 +32,12 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
     fleet = fleet_view(summary, rounds)
     lasting = [chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart]
     titles = {item["device"]: item["title"] for item in summary["classes"]}
-    policies = summary["policies"]
+    policies, deadline_s = summary["policies"], summary["deadline_s"]
     known = [column for column in TIER_COLUMNS if column.group != "accuracy" and "measured" not in column.head]
     return render_page(
         "dry.html.j2",
         [*lasting, *fleet.charts],
-        about=_about(summary),
+        about=[*facts(summary, _ABOUT), ("round deadline", "none" if deadline_s is None else human_seconds(deadline_s))],
         fleet_name=summary["fleet"],
         cards=_cards(summary, rounds),
         lasting=lasting,
@@ -58,7 +58,7 @@ def round_chart(rounds: Sequence[Json]) -> Chart:
     if not rounds:
         return Chart(key, title, "The dry run has no round.", None)
     lasted = {record["round"]: record["round_s"] for record in rounds}
-    waited_s = sum(record.get("waited_s") or 0.0 for record in rounds)
+    waited_s = sum(record["waited_s"] for record in rounds)
     typical, longest = median(lasted.values()), max(lasted.values())
     sentence = f"The median round lasts {human_seconds(typical)}, the longest {human_seconds(longest)}"
     sentence += f"; the server waited {human_seconds(waited_s)} in all for clients to become eligible." if waited_s else "."
@@ -73,13 +73,13 @@ def round_chart(rounds: Sequence[Json]) -> Chart:
 
 def hour_chart(summary: Json, rounds: Sequence[Json]) -> Chart | None:
     """Return rounds by the hour of day at which the server asked for clients; None where hours make no difference."""
-    if summary.get("availability", "always") == "always":
+    if summary["availability"] == "always":
         return None
     hours: dict[int, list[tuple[float, float]]] = {}
     for record in rounds:
-        waited_s = record.get("waited_s") or 0.0
+        waited_s = record["waited_s"]
         asked_s = record["clock_s"] - record["round_s"] - waited_s
-        hour = int((asked_s / 3600 + (summary.get("start_hour") or 0)) % 24)
+        hour = int((asked_s / 3600 + summary["start_hour"]) % 24)
         hours.setdefault(hour, []).append((waited_s, record["round_s"]))
     if len(hours) < 2:
         return None
@@ -123,12 +123,6 @@ def policy_sentence(policies: Sequence[Json], titles: Mapping[str, str]) -> str:
     if share == lost_share:
         return f"{sentence}; no assignment does better, none worse."
     return f"{sentence}; under “{worst}” it is {titles.get(lost, lost)}, with {human_percent(lost_share)}."
-
-
-def _about(summary: Json) -> list[tuple[str, str]]:
-    pairs = [(key.replace("_", " "), f"{summary[key]}") for key in _ABOUT]
-    deadline_s = summary["deadline_s"]
-    return [*pairs, ("round deadline", "none" if deadline_s is None else human_seconds(deadline_s))]
 
 
 def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from edgefl.report import dry_page
 from edgefl.report.class_tables import MEASURED, assignment_steps, class_table, memory_table, refusals_of, stage_table
 from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.observed import observed_charts
-from edgefl.report.page import render_page
+from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import accuracy_charts, budget_chart, cost_charts, of_clients, tier_colour
 from edgefl.report.run_rows import read_rounds, read_summary
 from edgefl.report.tier_table import largest_first, tier_table
@@ -19,6 +19,12 @@ from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 Json = Mapping[str, Any]
+
+
+_ABOUT = (
+    "method", "fleet", "partition", "clients", "per_round", "rounds", "local_epochs", "batch_size", "tier_assignment", "seed", "objective",
+    "server_optimizer", "codec", "conditions", "availability", "over_selection", "mode", "enforce",
+)  # fmt: skip
 
 
 def write(run: Path) -> Path:
@@ -72,30 +78,9 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
 
 def _about(summary: Json) -> list[tuple[str, str]]:
     """Return what was run, as pairs of a name and its value."""
-    keys = (
-        "method",
-        "fleet",
-        "partition",
-        "clients",
-        "per_round",
-        "rounds",
-        "local_epochs",
-        "batch_size",
-        "tier_assignment",
-        "seed",
-        "objective",
-        "server_optimizer",
-        "codec",
-        "conditions",
-        "availability",
-        "over_selection",
-        "mode",
-        "enforce",
-    )
-    pairs = [(key.replace("_", " "), str(summary[key])) for key in keys]
     whose = "the mean over clients, each on its own" if of_clients(summary) else "the global model"
     return [
-        *pairs,
+        *facts(summary, _ABOUT),
         ("labels", "each client's own" if summary["permute_labels"] else "the same for all"),
         ("accuracy of", whose),
         ("round deadline", "none" if summary["deadline_s"] is None else human_seconds(summary["deadline_s"])),
@@ -107,7 +92,7 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
     turns = [client for record in rounds for client in record.get("clients", ())]
     down, up = summary["download_bytes"], summary["upload_bytes"]
     accuracy = human_percent(summary["global_accuracy"])
-    shown = ("Clients' accuracy", accuracy, "in the mean, each on its own held-out samples")
+    shown = ("Clients' accuracy", accuracy, "on average, each on its own held-out samples")
     return [
         shown if of_clients(summary) else ("Global accuracy", accuracy, "of held-out samples"),
         ("Simulated time", human_seconds(summary["simulated_s"]), "on the fleet's own clock"),

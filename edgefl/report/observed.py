@@ -1,13 +1,13 @@
 """Charts of what a method says of its own rounds: effective ranks, draws per kernel, clusters, whatever there is.
 
-A number is a line over the rounds, a table of numbers (by layer) one line each, or with many layers a map; a table of lists (by layer,
-then by kernel) is summed over the rounds and drawn as a map.
+A number is a line over the rounds. A table of numbers, such as one per layer, is a line each, or a map if there are many. A table of
+lists, such as one per layer and kernel, is summed over the rounds and drawn as a map.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -16,24 +16,25 @@ from edgefl.report.chart import Chart, Json, Spec, category, colour, layer, laye
 MOST_LINES = 8
 _TITLES = {"effective_rank": "Effective rank per layer", "draws": "Draws per kernel"}
 
-Series = dict[str, dict[int, float]]
-"""Line → round → value."""
+_Path = tuple[str | int, ...]
+"""Where a number is in an observation: none, a line, or a row and its position."""
 
 
 def observed_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
-    """Return a chart for everything that the rounds' records hold under ``observed``; of an unknown form there is none."""
-    observed = {record["round"]: _by_figure(record.get("observed", {})) for record in rounds}
+    """Return a chart for every figure that the rounds' records hold under ``observed``; of an unknown form there is none."""
+    figures: dict[str, dict[int, dict[_Path, float]]] = {}
+    for record in rounds:
+        for name, value in _by_figure(record.get("observed", {})).items():
+            figures.setdefault(name, {})[record["round"]] = _numbers(value)
     charts: list[Chart] = []
-    for name in dict.fromkeys(name for found in observed.values() for name in found):
-        values = {round_: found[name] for round_, found in observed.items() if name in found}
+    for name, found in figures.items():
         plain = name.replace("_", " ")
-        key, title = f"observed-{len(charts)}", _TITLES.get(name, plain.capitalize())
-        if (totals := _totals(values)) is not None:
-            charts.append(Chart(key, title, *_total_map(totals, "kernel" if name == "draws" else "number")))
-        elif series := _series(plain, values):
-            charts.append(
-                Chart(key, title, _latest(series), _lines(series, plain) if len(series) <= MOST_LINES else _map(series))
-            )
+        head = f"observed-{len(charts)}", _TITLES.get(name, plain.capitalize())
+        paths = {path for numbers in found.values() for path in numbers}
+        if paths and all(len(path) == 2 and isinstance(path[0], str) and isinstance(path[1], int) for path in paths):
+            charts.append(Chart(*head, *_totals(found.values(), "kernel" if name == "draws" else "number")))
+        elif any(len(path) < 2 for path in paths):
+            charts.append(Chart(*head, *_series(found, plain)))
     return tuple(charts)
 
 
@@ -46,95 +47,69 @@ def _by_figure(observed: Json) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, value in observed.items():
         if isinstance(value, Mapping) and value and all(isinstance(inner, Mapping) for inner in value.values()):
-            for layer, inner in value.items():
+            for layer_name, inner in value.items():
                 for figure, of_layer in inner.items():
-                    figures.setdefault(figure, {})[layer] = of_layer
+                    figures.setdefault(figure, {})[layer_name] = of_layer
         else:
             figures[name] = value
     return figures
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+def _numbers(value: Any, path: _Path = ()) -> dict[_Path, float]:
+    """Return the numbers in nested tables and lists by their paths.
+
+    >>> _numbers({"conv1": [3, 1], "conv2": "unknown"})
+    {('conv1', 0): 3.0, ('conv1', 1): 1.0}
+    """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return {path: float(value)}
+    listed = enumerate(value) if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    inner = value.items() if isinstance(value, Mapping) else listed
+    return {found: number for name, part in inner for found, number in _numbers(part, (*path, name)).items()}
 
 
-def _totals(values: Mapping[int, Any]) -> dict[str, list[float]] | None:
-    """Return name → sums over the rounds, position by position, if the values are tables of lists of numbers."""
-    totals: dict[str, list[float]] = {}
-    for value in values.values():
-        if not isinstance(value, Mapping) or not value:
-            return None
-        for name, row in value.items():
-            if not isinstance(row, Sequence) or isinstance(row, str) or not all(map(_is_number, row)):
-                return None
-            totals[name] = [a + b for a, b in zip_longest(totals.get(name, []), row, fillvalue=0.0)]
-    return totals
-
-
-def _series(name: str, values: Mapping[int, Any]) -> Series:
-    """Return the lines of numbers, of lists of numbers by position, or of tables of numbers by name."""
-    series: Series = {}
-    for round_, value in values.items():
-        if _is_number(value):
-            parts = {name: value}
-        elif isinstance(value, Mapping):
-            parts = dict(value)
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            parts = {str(position): part for position, part in enumerate(value)}
-        else:
-            parts = {}
-        for label, part in parts.items():
-            if _is_number(part):
-                series.setdefault(label, {})[round_] = float(part)
-    return series
-
-
-def _latest(series: Series) -> str:
-    last = max(max(line) for line in series.values())
-    found = [f"{label} {line[last]:,.3g}" for label, line in series.items() if last in line]
-    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-    return f"In round {last}: {', '.join(found[:4])}{more}."
-
-
-def _lines(series: Series, title: str) -> Spec:
-    rows = [
-        {"series": label, "round": round_, "value": value, "told": f"{label}: {value:,.4g} in round {round_}"}
-        for label, line in series.items()
-        for round_, value in line.items()
-    ]
-    x, y = number("round", "round", scale={"zero": False}, tickMinStep=1), number("value", title, tickCount=5)
-    return layered(230, *lines(rows, {name: colour(place) for place, name in enumerate(series)}, x, y))
-
-
-def _map(series: Series) -> Spec:
-    rounds = sorted({round_ for line in series.values() for round_ in line})
-    return _heat_map(
-        {label: [(round_, line[round_]) for round_ in rounds if round_ in line] for label, line in series.items()}, "round"
-    )
-
-
-def _total_map(totals: Mapping[str, Sequence[float]], label: str) -> tuple[str, Spec | None]:
-    name, row = max(totals.items(), key=lambda pair: max(pair[1], default=0.0))
-    if not row:
-        return "Nothing was counted.", None
-    most = max(range(len(row)), key=row.__getitem__)
-    sentence = (
-        f"Summed over all rounds; the largest is {label} {most} of {name}, {row[most]:,.4g}; its smallest is {min(row):,.4g}."
-    )
-    return sentence, _heat_map({name: list(enumerate(row)) for name, row in totals.items()}, label)
-
-
-def _heat_map(cells: Mapping[str, Sequence[tuple[int, float]]], label: str) -> Spec:
-    """Return a map of cells, each a column and its value, by row; the larger, the stronger the shade."""
-    (of,) = (places := slots([(None, list(cells))])).of
+def _series(found: Mapping[int, Mapping[_Path, float]], title: str) -> tuple[str, Spec]:
+    """Return the figures of the last round in words, and all of them as lines, or as a map if there are many."""
     rows: list[Json] = [
-        {"slot": slot, "at": at, "value": value, "told": f"{name}, {label} {at}: {value:,.4g}"}
-        for slot, (name, found) in zip(of, cells.items(), strict=True)
-        for at, value in found
+        {"series": label, "round": round_, "value": value, "told": f"{label}: {value:,.4g} in round {round_}"}
+        for round_, numbers in found.items()
+        for label, value in ((str(path[0]) if path else title, value) for path, value in numbers.items() if len(path) < 2)
     ]
+    last = max(row["round"] for row in rows)
+    told = [f"{row['series']} {row['value']:,.3g}" for row in rows if row["round"] == last]
+    more = f" and {len(told) - 4} more" if len(told) > 4 else ""
+    sentence = f"In round {last}: {', '.join(told[:4])}{more}."
+    names = list(dict.fromkeys(row["series"] for row in rows))
+    if len(names) > MOST_LINES:
+        return sentence, _heat_map(names, [{**row, "row": row["series"], "at": row["round"]} for row in rows], "round")
+    x, y = number("round", "round", scale={"zero": False}, tickMinStep=1), number("value", title, tickCount=5)
+    return sentence, layered(230, *lines(rows, {name: colour(place) for place, name in enumerate(names)}, x, y))
+
+
+def _totals(found: Iterable[Mapping[_Path, float]], label: str) -> tuple[str, Spec]:
+    """Return sums over the rounds as a map, position by position, and in words the largest."""
+    totals: Counter[_Path] = Counter()
+    for numbers in found:
+        totals.update(numbers)
+    rows: list[Json] = [
+        {"row": name, "at": at, "value": value, "told": f"{name}, {label} {at}: {value:,.4g}"}
+        for (name, at), value in totals.items()
+    ]
+    most = max(rows, key=lambda row: row["value"])
+    least = min(row["value"] for row in rows if row["row"] == most["row"])
+    sentence = f"Summed over all rounds; the largest is {label} {most['at']} of {most['row']}, {most['value']:,.4g}"
+    sentence += f"; its smallest is {least:,.4g}."
+    return sentence, _heat_map(list(dict.fromkeys(row["row"] for row in rows)), rows, label)
+
+
+def _heat_map(names: Sequence[str], rows: Sequence[Json], label: str) -> Spec:
+    """Return a map of cells, by ``row`` and column ``at``; the larger the value, the stronger the shade."""
+    (places,) = (rungs := slots([(None, names)])).of
+    at = dict(zip(names, places, strict=True))
+    cells = [{**row, "slot": at[row["row"]]} for row in rows]
     x = category("at", label, sorted({row["at"] for row in rows}))
     scale = {"range": [0.05, 1], "domainMin": min(0.0, *(row["value"] for row in rows))}
     shade = {"field": "value", "type": "quantitative", "title": None, "scale": scale}
     return layered(
-        {"step": 22}, layer({"type": "rect", "color": colour(0)}, rows, x=x, y=places.y, opacity=shade, tooltip="told")
+        {"step": 22}, layer({"type": "rect", "color": colour(0)}, cells, x=x, y=rungs.y, opacity=shade, tooltip="told")
     )

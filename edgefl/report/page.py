@@ -2,51 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from edgefl.errors import StorageError
-from edgefl.report.chart import PATTERNS, Chart, Spec
+from edgefl.report.chart import Chart, Spec
+from edgefl.report.statuses import STATUSES, UNKNOWN
 from edgefl.util.files import user_cache, write_bytes
 
-_SOFT = {
-    "labelColor": "var(--soft)",
-    "titleColor": "var(--ink)",
-    "titleFontWeight": "normal",
-    "labelFontSize": 12,
-    "titleFontSize": 13,
-}
-CONFIG: Spec = {
-    "aria": False,  # the page labels the whole chart
-    "autosize": {"type": "fit-x", "contains": "padding"},
-    "background": "transparent",
-    "padding": 2,
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {**_SOFT, "gridColor": "var(--grid)", "domain": False, "ticks": False, "labelPadding": 6, "titlePadding": 10},
-    "legend": {
-        **_SOFT,
-        "orient": "top",
-        "layout": {"direction": "vertical", "anchor": "start"},
-        "rowPadding": 5,
-        "symbolOpacity": 1,
-        "symbolSize": 110,
-        "labelLimit": 320,
-    },
-    "line": {"strokeWidth": 2},
-    "scale": {"bandPaddingInner": 0.25, "barBandPaddingInner": 0.25},
-    "text": {"color": "var(--ink)", "fontSize": 12},
-}
+CONFIG: Spec = json.loads(Path(__file__).with_name("vega_config.json").read_text(encoding="utf-8"))
 """What all charts share, in Vega-Lite's terms."""
-
-
 _BUNDLE = """
 import sys, vl_convert as vega
 versions = vega.get_vega_version(), vega.get_vegalite_versions()[-1], vega.get_vega_embed_version()
@@ -90,8 +64,13 @@ def render_page(template: str, drawn: Iterable[Chart], **values: Any) -> str:
     return environment.get_template(template).render(
         specs={chart.key: chart.spec for chart in drawn if chart.spec is not None},
         config=CONFIG,
-        patterns=PATTERNS,
+        statuses={**STATUSES, "unknown": UNKNOWN},
         vega=vega(),
         vega_versions=vega().partition("\n")[0].strip("/* "),
         **values,
     )
+
+
+def facts(record: Mapping[str, Any], keys: Iterable[str]) -> list[tuple[str, str]]:
+    """Return what a page says at its top: names and values of the keys that have one."""
+    return [(key.replace("_", " "), str(record[key])) for key in keys if record[key] is not None]

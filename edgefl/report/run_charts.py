@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from edgefl.report.chart import (
-    Chart,
-    Json,
-    Spec,
-    category,
-    clock_unit,
-    colour,
-    compared,
-    layer,
-    layered,
-    lines,
-    number,
-    share,
-    slots,
-    stacked,
-)
+from edgefl.report.chart import Chart, Json, Spec, clock_unit, colour, layer, layered, lines, number, share, slots
+from edgefl.report.cost_charts import TRAFFIC, Measure, Part, part_of, tier_charts
+from edgefl.report.tier_table import largest_first
 from edgefl.report.words import budget_name, tier_label
-from edgefl.util.units import human_budget, human_bytes, human_count, human_percent, human_seconds
+from edgefl.util.units import human_budget, human_bytes, human_percent, human_seconds
 
-_PARTS = {
-    "parameter_bytes": ("parameters", "var(--part-0)"),
-    "optimizer_bytes": ("optimizer", "var(--part-2)"),
-    "step_bytes": ("activations and gradients", "var(--part-3)"),
-}
-_TRAFFIC = {"download_bytes": ("down", "var(--part-1)"), "upload_bytes": ("up", "var(--part-3)")}
 _WIDEST_SHARE = 1.5
 
 
@@ -40,7 +21,7 @@ def tier_colour(summary: Json, tier: float | None) -> str:
 
 def of_clients(summary: Json) -> bool:
     """Whether accuracies are means over clients, each with a model or labels of its own."""
-    return summary.get("accuracy_of") == "clients"
+    return bool(summary["accuracy_of"] == "clients")
 
 
 def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
@@ -113,53 +94,33 @@ def _close_to_best(summary: Json, evaluated: Sequence[Json], sent_bytes: Sequenc
 
 def cost_charts(summary: Json) -> tuple[Chart, ...]:
     """Return what each tier computes in a step, holds while it trains, and sends in a round."""
-    tiers = [
-        {**row, "step_bytes": max(0, row["training_memory_bytes"] - row["parameter_bytes"] - row["optimizer_bytes"])}
-        for row in sorted(summary["tiers"], key=lambda row: row["tier"])
-    ]
+    tiers = largest_first(summary)
     if not tiers:
         sentence = "The run has no tier, so there is no cost to draw."
         return tuple(Chart(f"cost-{key}", key.capitalize(), sentence, None) for key in ("compute", "memory", "traffic"))
-    names = [f"tier {tier_label(row['tier'])}" for row in tiers]
-    macs = [row["macs_train_step"] for row in tiers]
-    computed = [{"tier": name, "series": name, "value": value} for name, value in zip(names, macs, strict=True)]
-    colours = {name: tier_colour(summary, row["tier"]) for name, row in zip(names, tiers, strict=True)}
-    held, sent = (
-        [
-            {"tier": name, "series": part, "value": row[key]}
-            for name, row in zip(names, tiers, strict=True)
-            for key, (part, _) in parts.items()
-        ]
-        for parts in (_PARTS, _TRAFFIC)
-    )
-    memory_bytes, traffic_bytes = ([sum(row[key] for key in parts) for row in tiers] for parts in (_PARTS, _TRAFFIC))
     step = f"a training step at a batch of {summary['batch_size']}"
-    sentences = (
-        compared(tiers, macs, "computes", f"MACs in {step}", human_count),
-        compared(tiers, memory_bytes, "holds", f"at the peak of {step}", human_bytes),
-        compared(tiers, traffic_bytes, "moves", "per client and round", human_bytes),
+    compute = tuple(_macs_of(row["tier"], tier_colour(summary, row["tier"])) for row in tiers)
+    measures = (
+        Measure("compute", "Compute", "MACs in a training step", "", "computes", f"MACs in {step}", compute),
+        Measure("memory", "Memory", "bytes held while training", "B", "holds", f"at the peak of {step}", _MEMORY),
+        Measure("traffic", "Traffic", "bytes in a round", "B", "moves", "per client and round", TRAFFIC),
     )
-    compute = _columns(computed, colours, "MACs in a training step", "", shown=False)
-    memory = _columns(held, dict(_PARTS.values()), "bytes held while training", "B")
-    traffic = _columns(sent, dict(_TRAFFIC.values()), "bytes in a round", "B")
-    return (
-        Chart("cost-compute", "Compute", sentences[0], compute),
-        Chart("cost-memory", "Memory", sentences[1], memory),
-        Chart("cost-traffic", "Traffic", sentences[2], traffic),
-    )
+    return tier_charts(tiers, measures, "cost")
 
 
-def _columns(rows: Sequence[Json], looks: Mapping[str, str], title: str, unit: str, shown: bool = True) -> Spec:
-    """Return one stacked column per tier, with its total on top."""
-    human = human_bytes if unit else human_count
-    totals: dict[str, int] = {}
-    for row in rows:
-        totals[row["tier"]] = totals.get(row["tier"], 0) + row["value"]
-    told = [{**row, "told": f"{', '.join(dict.fromkeys((row['tier'], row['series'])))}: {human(row['value'])}"} for row in rows]
-    tops = [{"tier": tier, "value": total, "text": human(total)} for tier, total in totals.items()]
-    x, y = category("tier", None, list(totals)), number("value", title, "~s", unit, tickCount=5)
-    labels = layer({"type": "text", "baseline": "bottom", "dy": -3}, tops, x=x, y=y, text="text")
-    return layered(260, stacked(told, looks, shown, x=x, y=y), labels)
+def _macs_of(tier: float, colour: str) -> Part:
+    return Part(f"tier {tier_label(tier)}", colour, lambda row: row["macs_train_step"] if row["tier"] == tier else 0)
+
+
+def _step_bytes(row: Json) -> int:
+    return max(0, row["training_memory_bytes"] - row["parameter_bytes"] - row["optimizer_bytes"])
+
+
+_MEMORY = (
+    part_of("parameters", "part-0", "parameter_bytes"),
+    part_of("optimizer", "part-2", "optimizer_bytes"),
+    Part("activations and gradients", "var(--part-3)", _step_bytes),
+)
 
 
 def budget_chart(summary: Json) -> Chart:

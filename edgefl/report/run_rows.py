@@ -37,12 +37,14 @@ class TierResult:
         torch_accuracy: of the torch module.
         measured_peak_activation_bytes_inference: what onnxruntime held at its peak for the exported file.
         measured_peak_activation_bytes_onnx: the same for the exported training graph.
+        macs_forward_onnx: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
     """
 
     accuracy: Number | None = None
     torch_accuracy: Number | None = None
     measured_peak_activation_bytes_inference: Whole | None = None
     measured_peak_activation_bytes_onnx: Whole | None = None
+    macs_forward_onnx: Whole | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,12 +47,12 @@ STATUSES = {
     "crashed": Look("var(--crashed)", "+", _STAR, "its process died"),
     "diverged": Look("var(--diverged)", ".", "cross", "its weights are no numbers"),
 }
-_UNKNOWN = Look("var(--soft)", "/", "stroke", "")
+UNKNOWN = Look("var(--soft)", "/", "stroke", "")
 
 
 def look(status: str) -> Look:
     """Return what a status looks like; one that no version knows is grey."""
-    return STATUSES.get(status, _UNKNOWN)
+    return STATUSES.get(status, UNKNOWN)
 
 
 def status_name(status: str) -> str:

@@ -12,7 +12,7 @@ from edgefl.fleet.budget import use
 from edgefl.records import Tier, Totals
 from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, Participation, RunTotals, TierResult, TierRow
 from edgefl.report.statuses import USEFUL, summed, work_of
-from edgefl.server.assignment import ClassPlan, Fit, Plan
+from edgefl.server.assignment import Assignment, ClassPlan, Plan
 
 Json = Mapping[str, Any]
 
@@ -27,8 +27,8 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[J
     rows = []
     for tier in plan.costs:
         home = plan.home_of(tier)
-        fit = next((fit for fit in home.options if fit is not None and fit.tier == tier), Fit(tier))
-        cost, timing = plan.cost(fit), plan.timing(home.device, fit, plan.mean_shard)
+        fit = next((fit for fit in home.options if fit is not None and fit.tier == tier), Assignment(tier))
+        cost, timing = plan.cost(fit), plan.timing(home.device, fit, plan.workload.mean_shard)
         limiting = max(_budgets(plan, home, fit), key=lambda use: use.share, default=None)
         rows.append(
             TierRow.of(
@@ -55,8 +55,10 @@ def class_rows(plan: Plan) -> list[ClassRow]:
     """Return the table of device classes: the tier of each, its budgets, and the steps of its assignment."""
     rows = []
     for c in plan.classes:
-        fit = c.fit or Fit(min(plan.costs))
-        steps = tuple(AssignmentStep(step.fit.tier.number, step.fit.micro_batch, step.refusals) for step in c.considered)
+        fit = c.assignment or Assignment(min(plan.costs))
+        steps = tuple(
+            AssignmentStep(step.assignment.tier.number, step.assignment.micro_batch, step.refusals) for step in c.attempts
+        )
         rows.append(
             ClassRow(
                 device=c.device.name,
@@ -126,13 +128,13 @@ def totals(rounds: Sequence[Json]) -> RunTotals:
     )
 
 
-def _budgets(plan: Plan, c: ClassPlan, fit: Fit) -> tuple[BudgetUse, ...]:
-    timing = plan.timing(c.device, fit, plan.largest_shard)
+def _budgets(plan: Plan, c: ClassPlan, fit: Assignment) -> tuple[BudgetUse, ...]:
+    timing = plan.timing(c.device, fit, plan.workload.largest_shard)
     used = use(plan.cost(fit), timing, c.budget)
     return tuple(BudgetUse(name, need, have, need / have) for name, (need, have) in used.items())
 
 
-def _measured(rounds: Iterable[Json], fit: Fit, key: str) -> int | None:
+def _measured(rounds: Iterable[Json], fit: Assignment, key: str) -> int | None:
     peaks = [
         client[key]
         for line in rounds

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from edgefl.report.tables import Column, PlainTable, Row, text, under
 from edgefl.report.words import budget_name, budget_used, names, taken_as, tier_label, uncounted
-from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
+from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 TIER = Column("tier", "", lambda row: tier_label(row["tier"]))
 _AS_TAKEN = Column("tier", "", taken_as)
 DEVICE = text("device", "", "device_title", "device")
+
+
+def _by_onnx(row: Row) -> str:
+    """Return the second count of a forward pass's MACs: whether it equals the first one, or else the count."""
+    first, second = row.get("macs_forward"), row.get("macs_forward_onnx")
+    return MISSING if second is None else "equal" if first == second else human_count(second)
+
+
+BY_ONNX = Column("MACs per sample", "by ONNX", _by_onnx)
 
 TIER_COLUMNS = (
     _AS_TAKEN,
@@ -17,6 +26,7 @@ TIER_COLUMNS = (
     *under("accuracy", human_percent, accuracy="exported file", torch_accuracy="in torch"),
     *under("parameters", human_count, params=""),
     *under("MACs per sample", human_count, macs_forward="forward", macs_backward="backward"),
+    BY_ONNX,
     *under("MACs per step", human_count, macs_compose="composition", macs_train_step="whole step"),
     *under("peak activations", human_bytes, peak_activation_bytes_inference="inference"),
     *under("peak activations", human_bytes, peak_activation_bytes_training="training, predicted"),

@@ -80,18 +80,18 @@ def timelines(summary: Json, rounds: Sequence[Json]) -> Timelines:
 
 def lines_of(record: Json) -> list[Line]:
     """Return the clients of a round to which something was sent."""
-    begin_s = record["clock_s"] - record.get("round_s", 0.0)
+    begin_s = record["clock_s"] - record["round_s"]
     return [
         Line(
             client=client["client"],
             device=client["device"],
-            how=", ".join(filter(None, ["" if client.get("tier") is None else f"tier {taken_as(client)}", client.get("state")])),
+            how=", ".join(filter(None, ["" if client["tier"] is None else f"tier {taken_as(client)}", client.get("state")])),
             status=client["status"],
-            start_s=client.get("start_s", begin_s) - begin_s,
+            start_s=client["start_s"] - begin_s,
             phases_s=(client["download_s"], client["train_s"], client["upload_s"]),
         )
         for client in record.get("clients", ())
-        if client["status"] != "refused" and client.get("download_s") is not None
+        if client["status"] != "refused" and client["download_s"] is not None
     ]
 
 
@@ -101,14 +101,13 @@ def timeline(summary: Json, record: Json) -> Chart:
     picked = pick(lines)
     titles = {item["device"]: item["title"] for item in summary["classes"]}
     sentences = [_closed(record), _refused(titles, record)]
-    if record.get("waited_s"):
+    if record["waited_s"]:
         sentences.append(f"Before it, the server waited {human_seconds(record['waited_s'])} for clients to become eligible.")
     if len(picked) < len(lines):
         sentences.append(f"Drawn are {len(picked)} of {len(lines):,} clients: some of every class and outcome.")
-    longest_s, round_s = max(line.end_s for line in lines), record.get("round_s") or 0.0
+    longest_s, round_s = max(line.end_s for line in lines), record["round_s"]
     end_s = min(longest_s, _CUT * round_s) if round_s else longest_s
-    deadline_s = record.get("deadline_s")
-    limits = {"the round closes": round_s}
+    limits, deadline_s = {"the round closes": round_s}, record["deadline_s"]
     if deadline_s is not None and (_is_step(record) or deadline_s > 2 * max(end_s, round_s)):
         where = "is each client's own" if _is_step(record) else "lies beyond the chart"
         sentences.append(f"Its deadline, {human_seconds(deadline_s)}, {where}.")
@@ -145,46 +144,33 @@ def _spec(titles: Mapping[str, str], lines: Sequence[Line], limits: Mapping[str,
     places = slots([(titles.get(device, device), [str(line.client) for line in own]) for device, own in groups.items()])
     widest_s = max(end_s, *limits.values())
     unit, unit_s = clock_unit(widest_s)
-    bars: list[Json] = []
-    ends: list[Json] = []
-    for own, of in zip(groups.values(), places.of, strict=True):
-        for line, slot in zip(own, of, strict=True):
-            bars += _phases(line, slot, unit_s)
-            if line.status != USEFUL:
-                late = f", {human_seconds(line.end_s)}" if line.end_s > end_s else ""
-                at = min(line.end_s, end_s) / unit_s
-                ends.append({"slot": slot, "at": at, "series": line.status, "reason": status_name(line.status) + late})
+    placed = [pair for own, of in zip(groups.values(), places.of, strict=True) for pair in zip(own, of, strict=True)]
+    bars = [row for line, slot in placed for row in _phases(line, slot, unit_s)]
+    ends = [_end(line, slot, end_s, unit_s) for line, slot in placed if line.status != USEFUL]
     # Reasons are written to the right of where lines end, so they need room there.
     left = min(0.0, *(line.start_s for line in lines)) / unit_s
     right = max(widest_s * 1.03 / unit_s, *(1.25 * end["at"] for end in ends), 0.0)
     x = number("start", f"time in the round ({unit})", scale={"domain": [left, right], "nice": False})
-    at_x = {**x, "field": "at"}
-    seen = in_order({end["series"] for end in ends})
-    colours, shapes = ({status: getattr(look(status), of) for status in seen} for of in ("colour", "symbol"))
+    at, y = {**x, "field": "at"}, places.y
+    looks = {end["series"]: look(end["series"]) for end in ends}
+    colours, shapes = (legend({name: getattr(of, key) for name, of in looks.items()}, False) for key in ("colour", "symbol"))
     bar = {"type": "bar", "clip": True, "stroke": "var(--soft)", "strokeWidth": 0.5}
     rules = [{"at": limit_s / unit_s, "series": name} for name, limit_s in limits.items()]
-    strokes = {name: "var(--ink)" if name == "the round closes" else "var(--refused)" for name in limits}
-    dashes = {name: [1, 0] if name == "the round closes" else [6, 4] for name in limits}
+    closes = {name: name == "the round closes" for name in limits}
+    strokes = legend({name: "var(--ink)" if solid else "var(--refused)" for name, solid in closes.items()}, True)
+    dashes = legend({name: [1, 0] if solid else [6, 4] for name, solid in closes.items()}, True)
     text = {"type": "text", "align": "left", "baseline": "middle", "dx": 8, "fontSize": 11}
+    span = {"x": x, "x2": "end", "y": y, "tooltip": "told"}
+    hatch = {"field": "hatch", "type": "nominal", "scale": None}
     return layered(
         {"step": 20},
-        layer(bar, bars, x=x, x2="end", y=places.y, fill=legend(_PHASES), tooltip="told"),
-        layer({**bar, "tooltip": None}, [row for row in bars if row["hatch"]], x=x, x2="end", y=places.y, fill=_AS_IT_SAYS),
-        layer({"type": "rule", "strokeWidth": 1.5}, rules, x=at_x, stroke=legend(strokes, True), strokeDash=legend(dashes, True)),
-        layer(
-            {"type": "point", "filled": True, "size": 60},
-            ends,
-            x=at_x,
-            y=places.y,
-            color=legend(colours, False),
-            shape=legend(shapes, False),
-        ),
-        layer(text, ends, x=at_x, y=places.y, text="reason"),
+        layer(bar, bars, **span, fill=legend(_PHASES)),
+        layer(bar, [row for row in bars if row["hatch"]], **span, fill=hatch),
+        layer({"type": "rule", "strokeWidth": 1.5}, rules, x=at, stroke=strokes, strokeDash=dashes),
+        layer({"type": "point", "filled": True, "size": 60}, ends, x=at, y=y, color=colours, shape=shapes),
+        layer(text, ends, x=at, y=y, text="reason"),
         places.heads,
     )
-
-
-_AS_IT_SAYS = {"field": "hatch", "type": "nominal", "scale": None}
 
 
 def _phases(line: Line, slot: str, unit_s: float) -> list[Json]:
@@ -198,6 +184,12 @@ def _phases(line: Line, slot: str, unit_s: float) -> list[Json]:
         rows.append({"slot": slot, "series": phase, **span, "hatch": hatch, "told": f"{told}: {phase} {human_seconds(length_s)}"})
         start_s += length_s
     return rows
+
+
+def _end(line: Line, slot: str, end_s: float, unit_s: float) -> Json:
+    """Return where a line ends and why; beyond the end of the chart, also when."""
+    when = f", {human_seconds(line.end_s)}" if line.end_s > end_s else ""
+    return {"slot": slot, "at": min(line.end_s, end_s) / unit_s, "series": line.status, "reason": status_name(line.status) + when}
 
 
 def _is_step(record: Json) -> bool:
@@ -214,10 +206,9 @@ def _closed(record: Json) -> str:
     counts = Counter({status: n for status, n in sessions_of(record).items() if status != "refused"})
     lost = counts.total() - counts[USEFUL] - counts["late"]
     whole = "all" if counts[USEFUL] == counts.total() else f"{counts[USEFUL]:,} of"
-    after = human_seconds(record.get("round_s"))
-    when = f"closed after {after} with"
-    if _is_step(record):
-        when = f"ended with a step of the server, {after} after the one before, on"
+    after = human_seconds(record["round_s"])
+    stepped = f"ended with a step of the server, {after} after the one before, on"
+    when = stepped if _is_step(record) else f"closed after {after} with"
     sentence = f"Round {record['round']} {when} {whole} {counts.total():,}"
     parts = [f"{counts['late']:,} {_were(counts['late'])} late"] if counts["late"] else []
     if lost:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 from torch import nn
 
 from edgefl import __version__
@@ -18,6 +19,7 @@ from edgefl.bundle.quantize import Kind, int8_kind, variant
 from edgefl.bundle.tier_graphs import same_network, with_weights
 from edgefl.bundle.write import Budget, Manifest, Sign, TierEntry, Variant, build_tier, write
 from edgefl.data.sources import Split
+from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import OutOfMemoryError, predict_capped
 from edgefl.records import Tier
 from edgefl.report.cost_rows import CostRow
@@ -33,18 +35,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Deployed:
-    """One exported tier: its entry in the manifest and the files that it names."""
+    """One exported tier.
+
+    Attributes:
+        entry: the tier's entry in the manifest.
+        contents: the files that the entry names, by their paths in the bundle.
+        inference_bytes: what running the exported file held at its peak; None if it was not measured.
+        macs_forward: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
+    """
 
     entry: TierEntry
     contents: Mapping[str, bytes]
     inference_bytes: int | None
+    macs_forward: int | None
 
     @property
     def result(self) -> TierResult:
         """The tier's accuracy, from the exported file and from the torch module, and what running the file held."""
         training_bytes = None if self.entry.train is None else self.entry.train.onnx_peak_bytes
         accuracies = float(self.entry.accuracy_onnx or 0.0), float(self.entry.accuracy_torch or 0.0)
-        return TierResult(*accuracies, self.inference_bytes, training_bytes)
+        return TierResult(*accuracies, self.inference_bytes, training_bytes, self.macs_forward)
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,8 @@ def _deploy(run: Run, tier: Tier, chosen: Representative, say: Callable[[str], N
         parity_max_abs_error=files.parity_max_abs_error,
     )
     contents = {**files.contents, **training.contents, **{record.graph: content for record, content in variants}}
-    return Deployed(entry, contents, inference_bytes)
+    predict = run.graphs_of(run.method, tier).predict
+    return Deployed(entry, contents, inference_bytes, macs_per_sample(onnx.load_model_from_string(predict)))
 
 
 def _formed(run: Run, tier: Tier, network: nn.Module, form: Form) -> Formed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ import safetensors.numpy
 from torch import Tensor, nn
 
 from edgefl.bundle.manifest import Objective, TrainEntry
-from edgefl.client.objective import CONTROL
 from edgefl.client.onnx_loop import beta_of
+from edgefl.client.parts import shared_parameters
 from edgefl.models.base import named_tensors
-from edgefl.onnxgrad.stepper import StepGraphs, Stepper, peak_bytes
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE
+from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
 from edgefl.rng import generator
 
@@ -36,27 +38,34 @@ class Trainable:
 
 
 def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor]) -> Trainable:
-    """Return the graphs with which a device trains ``network``, the tier's as clients train it, and infers with what came out.
+    """Return the graphs with which a device trains a tier and infers with the result.
 
-    ``control`` are the server's control variates, stored beside the first tensors.
+    Args:
+        run: the run that the bundle is made of.
+        tier: the tier.
+        network: as clients train it.
+        control: the server's control variates, which are stored beside the first tensors.
 
     Raises:
         EdgeflError: its training cannot be written as a graph (names operation or operator).
     """
     method, training, objective = run.method, run.clients.task.training, run.clients.task.objective
-    graphs = run.graphs_of(method, tier)
-    tensors = named_tensors(network)
-    roles = {name: role for name, role in graphs.steps.roles.items() if name in tensors}  # an objective's anchors are none of its
-    arrays = {role: np.ascontiguousarray(tensors[name].detach().numpy()) for name, role in roles.items()}
+    graphs, tensors = run.graphs_of(method, tier), named_tensors(network)
+    started = copy.deepcopy(network)  # with the tensors that an objective needs in a device's first round
+    objective.attach(started, shared_parameters(method, network), {}, control)
+    own, roles = named_tensors(started), graphs.steps.roles
+    feed = {value: np.ascontiguousarray(own[name].detach().numpy()) for name, value in roles.tensors.items()}
+    feed |= {name: np.ones(run.data.classes, bool) for name in roles.shared}
     x, y = _samples(run, tier, training.batch_size)
     reference = {"x": x[:REFERENCE_SAMPLES], "y": y[:REFERENCE_SAMPLES]}
-    feed = _with_anchors(graphs.steps, arrays, control, run)
     beta = beta_of(training)
     stepper = Stepper(graphs.steps, feed, training.lr, beta)
     losses = [stepper.step(reference["x"], reference["y"]) for _ in range(REFERENCE_STEPS)]
-    scalars = {"lr": np.array(0.0, np.float32), "beta": np.array(0.0, np.float32), "x": x, "y": y}
-    by_role = {kind: {name: tuple(tensors[name].shape) for name, role in roles.items() if role[0] == kind} for kind in "psf"}
-    learned = by_role["p"] | by_role["s"]
+    scalars = {LEARNING_RATE: np.array(0.0, np.float32), BETA: np.array(0.0, np.float32), "x": x, "y": y}
+    kinds = (roles.trained, roles.statistics, roles.frozen)
+    trained, statistics, frozen = ({n: tuple(tensors[n].shape) for n in names if n in tensors} for names in kinds)
+    stored = {name: feed[roles.tensors[name]] for name in (*trained, *statistics, *frozen)}
+    learned = trained | statistics
     upload = method.upload_shapes(run.architecture, tier)
     no_update = _no_update(run, upload, learned)
     paths = {f"{tier.label}/{_graph_name(i, len(graphs.steps.steps))}": graph for i, graph in enumerate(graphs.steps.steps)}
@@ -64,7 +73,7 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
         **paths,
         f"{tier.label}/predict.onnx": graphs.predict,
         f"{tier.label}/parameters.safetensors": safetensors.numpy.save(
-            {**{role[2:]: array for role, array in arrays.items()}, **{name: tensor.numpy() for name, tensor in control.items()}}
+            {**stored, **{name: tensor.numpy() for name, tensor in control.items()}}
         ),
         f"{tier.label}/train_reference.safetensors": safetensors.numpy.save(
             {**reference, "losses": np.array(losses, np.float32)}
@@ -80,9 +89,9 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
         momentum=beta,
         batch_size=training.batch_size,
         epochs=training.epochs,
-        trained=by_role["p"],
-        statistics=by_role["s"],
-        frozen=by_role["f"],
+        trained=trained,
+        statistics=statistics,
+        frozen=frozen,
         personal=tuple(sorted(method.personal(network) & learned.keys())),
         upload={} if no_update else upload,
         objective=Objective(name=objective.name, strength=objective.strength if objective.adds else 0.0),
@@ -104,20 +113,6 @@ def _samples(run: Run, tier: Tier, count: int) -> tuple[np.ndarray[Any, Any], np
     shape = (count, *data.input_shape)
     x = rng.integers(data.vocabulary, size=shape) if data.vocabulary else rng.standard_normal(shape).astype(np.float32)
     return x, rng.integers(data.classes, size=count)
-
-
-def _with_anchors(
-    graphs: StepGraphs, arrays: Mapping[str, np.ndarray], control: Mapping[str, Tensor], run: Run
-) -> dict[str, np.ndarray]:
-    """Return ``arrays`` with what an objective holds on to in a device's first round: the weights, and the server's control or zeros."""
-    feed = {**arrays, "present": np.ones(run.data.classes, bool)}
-    for role in graphs.roles.values():
-        if role not in feed:
-            kind, name = role.removeprefix("f.").split(".", 1)
-            start = arrays[f"p.{name}"]
-            shift = control[CONTROL + name].numpy() if CONTROL + name in control else np.zeros_like(start)
-            feed[role] = start if kind == "start" else shift
-    return feed
 
 
 def _no_update(run: Run, upload: Mapping[str, object], learned: Mapping[str, object]) -> str:

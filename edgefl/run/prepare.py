@@ -56,8 +56,8 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     if required:
         plan.require_someone()
     if config.enforce == "hard":
-        for cell in (cell for states in plan.cells for cell in states):
-            check_limit(cell.device.name, cell.device.training_bytes * cell.state.memory_share)
+        for of_class in (of_class for states in plan.class_plans for of_class in states):
+            check_limit(of_class.device.name, of_class.device.training_bytes * of_class.state.memory_share)
     return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
 
 

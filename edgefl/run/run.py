@@ -25,8 +25,8 @@ from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
 from edgefl.report.run_rows import Configured
 from edgefl.rng import generator
-from edgefl.server.assign import Planning, make_plan
-from edgefl.server.assignment import Plan
+from edgefl.server.assign import PlanCosts, make_plan
+from edgefl.server.assignment import Plan, TierPolicy, Workload
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import ExchangeRules
 from edgefl.server.fedbuff import Buffer
@@ -93,9 +93,8 @@ class Run:
 
     @cached_property
     def forecast(self) -> Forecast:
-        """What is to be expected of clients."""
-        config, shards = self.config, self.clients.shards
-        return Forecast(self.plan, self.conditions, config.seed, shards.size, config.tier_assignment, config.tier_shares)
+        """What is expected of clients."""
+        return Forecast(self.plan, self.conditions, self.config.seed, self.clients.shards.size)
 
     def at(self, method: Method) -> Run:
         """Return this run under ``method``, a later phase of its own: with that phase's costs and what fits the fleet then."""
@@ -155,10 +154,6 @@ class Run:
         phase = replace(self, method=method, tiers=tiers, costs=costs, plan=plan)
         return replace(phase, config=config, fleet=fleet, conditions=conditions)
 
-    def tier_of(self, client: int, round_: int) -> Tier | None:
-        """Return the tier that ``client`` is given in a round."""
-        return self.plan.tier_of(self.config.tier_assignment, self.config.tier_shares, client, round_)
-
     @cached_property
     def test(self) -> Split:
         """The held-out samples that models are evaluated on in the end."""
@@ -201,19 +196,13 @@ def method_of(config: RunConfig) -> Method:
 
 
 def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
-    """Return what every class of the fleet can take."""
+    """Return which class of the fleet takes which tier."""
     tiers = tiers_of(config)
-    return make_plan(
-        Population(fleet, config.clients, config.seed),
-        {tier: costs.of(tier) for tier in tiers},
-        clients.task.training,
-        clients.shards.largest,
-        clients.shards.mean,
-        costs.full,
-        costs.method.evaluated,
-        conditions.states,
-        Planning(config.on_shortfall, costs.splits(tiers[0]), costs.of),
-    )
+    plan_costs = PlanCosts({tier: costs.of(tier) for tier in tiers}, costs.full, costs.of if costs.splits(tiers[0]) else None)
+    workload = Workload(clients.task.training, clients.shards.largest, clients.shards.mean, costs.method.evaluated)
+    population = Population(fleet, config.clients, config.seed)
+    plan = make_plan(population, plan_costs, workload, config.on_shortfall, conditions.states)
+    return replace(plan, policy=TierPolicy(config.tier_assignment, config.tier_shares))
 
 
 def about(run: Run) -> dict[str, Any]:

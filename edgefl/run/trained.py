@@ -112,7 +112,7 @@ def _client_means(trained: Trained) -> dict[str, float]:
     by_tier: defaultdict[Tier, list[float]] = defaultdict(list)
     shared: dict[Tier, nn.Module] = {}
     for client in _evaluated(run):
-        tier = run.tier_of(client, trained.state.round) or run.tiers[-1]
+        tier = run.plan.tier_of(client, trained.state.round) or run.tiers[-1]
         if run.method.personalised:
             module = trained.module(tier, client)
         else:
@@ -162,5 +162,5 @@ def representatives(trained: Trained) -> dict[Tier, Representative]:
 
 def _first_of(trained: Trained, tier: Tier) -> int | None:
     run = trained.run
-    of_tier = [c for c in _evaluated(run) if run.tier_of(c, run.config.rounds) == tier]
+    of_tier = [c for c in _evaluated(run) if run.plan.tier_of(c, run.config.rounds) == tier]
     return next((c for c in of_tier if c in trained.store), of_tier[0] if of_tier else None)

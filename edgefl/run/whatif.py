@@ -82,7 +82,7 @@ def whatif(
                 on_policy(label)
             if config.tiers == "auto" and "tiers" not in changes:
                 one = run.varied(**changes)
-                changes["tiers"] = chosen_tiers(one.config, one.fleet, one.architecture, one.plan.training, one.clients)
+                changes["tiers"] = chosen_tiers(one.config, one.fleet, one.architecture, one.plan.workload.training, one.clients)
             rows.append(outcome_of(label, run.varied(**changes), config.rounds))
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
     titles = {c.device.name: c.device.title for c in run.fleet.classes}

@@ -1,4 +1,4 @@
-"""Which class of devices takes which tier, settled before anything is sent."""
+"""Assignments: which class of devices takes which tier, known before anything is sent."""
 
 from __future__ import annotations
 
@@ -25,126 +25,183 @@ def no_evaluation(samples: int) -> int:
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A tier as a device takes it: whole batches, or ``micro_batch`` samples at once with their gradients accumulated."""
+class Workload:
+    """What a client of a run does in a round.
+
+    Attributes:
+        training: how clients train.
+        largest_shard, mean_shard: samples of a client, the most and the mean.
+        evaluated: a client's samples → those that it sends forward only, besides training.
+    """
+
+    training: Training
+    largest_shard: int
+    mean_shard: int
+    evaluated: Evaluated = no_evaluation
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A tier that a class is given.
+
+    Attributes:
+        tier: the tier.
+        micro_batch: samples that pass the network at once, their gradients accumulated; None: whole batches.
+    """
 
     tier: Tier
     micro_batch: int | None = None
 
 
 @dataclass(frozen=True)
-class Considered:
-    """One step of the planning: what was considered, and the budgets that it does not meet; none where it fits."""
+class Attempt:
+    """One step of the planning.
 
-    fit: Fit
+    Attributes:
+        assignment: what was tried.
+        refusals: the budgets that it does not meet; none if it fits.
+    """
+
+    assignment: Assignment
     refusals: tuple[Shortfall, ...]
 
 
 @dataclass(frozen=True)
 class ClassPlan:
-    """One device class in one state: its budget, what it can be given (largest tier first), and why it is not given more.
+    """One device class in one state of its devices.
 
-    Everything is settled for the largest shard of the run, so a class that fits does so with every client's data. ``options`` has None for
-    a tier that is refused and that nothing stands in for; ``considered`` are the steps in which it was settled, in their order.
+    All of it holds for the run's largest shard, so a class that fits does so with every client's data.
+
+    Attributes:
+        device: the device.
+        share: of all clients.
+        clients: how many.
+        budget: what the device has.
+        options: what the class can be given, largest tier first; None for a tier that is refused without a substitute.
+        attempts: the steps of the planning, in their order.
+        state: the state of the devices.
     """
 
     device: DeviceProfile
     share: float
     clients: int
     budget: Budget
-    options: tuple[Fit | None, ...]
-    considered: tuple[Considered, ...]
+    options: tuple[Assignment | None, ...]
+    attempts: tuple[Attempt, ...]
     state: State = UNDISTURBED
 
     @property
     def fits(self) -> tuple[Tier, ...]:
         """The tiers that it can be given."""
-        return tuple(fit.tier for fit in self.options if fit is not None)
+        return tuple(option.tier for option in self.options if option is not None)
 
     @property
-    def fit(self) -> Fit | None:
-        """What it is given where the devices decide: the largest tier."""
+    def assignment(self) -> Assignment | None:
+        """What it is given if the devices decide: the largest tier."""
         return self.options[0] if self.options else None
 
     @property
     def tier(self) -> Tier | None:
-        """The tier that it is given where the devices decide."""
-        return self.fit.tier if self.fit else None
+        """The tier that it is given if the devices decide."""
+        return self.assignment.tier if self.assignment else None
 
     @property
     def refusals(self) -> tuple[Shortfall, ...]:
-        """Every budget that something considered does not meet."""
-        return tuple(short for step in self.considered for short in step.refusals)
+        """Every budget that an attempt does not meet."""
+        return tuple(short for attempt in self.attempts for short in attempt.refusals)
+
+
+@dataclass(frozen=True)
+class TierPolicy:
+    """How clients are given tiers.
+
+    Attributes:
+        name: "auto" (the largest that fits), "uniform" or "dynamic".
+        shares: of clients at each tier, largest first; None: no preference.
+    """
+
+    name: str = "auto"
+    shares: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The fleet under this run's costs; ``cells[class][state]`` are the plans of classes in every state that devices may be in."""
+    """Which class of a fleet takes which tier, under a run's costs.
+
+    Attributes:
+        population: who the clients are.
+        class_plans: ``class_plans[class][state]`` is the plan of a class in a state of its devices.
+        costs: tier, largest first → its cost in whole batches.
+        workload: what a client does in a round.
+        deadline_s: the most that a round may last; None: no limit.
+        split_costs: assignment in micro-batches → its cost.
+        substitutes: whether a smaller tier stands in for one that does not fit.
+        policy: how clients are given tiers.
+    """
 
     population: Population
-    cells: tuple[tuple[ClassPlan, ...], ...]
+    class_plans: tuple[tuple[ClassPlan, ...], ...]
     costs: Mapping[Tier, Cost]
-    training: Training
+    workload: Workload
     deadline_s: float | None
-    largest_shard: int
-    mean_shard: int
-    evaluated: Evaluated = no_evaluation
-    split_costs: Mapping[Fit, Cost] = field(default_factory=dict)
+    split_costs: Mapping[Assignment, Cost] = field(default_factory=dict)
     substitutes: bool = True
+    policy: TierPolicy = TierPolicy()
 
     @property
     def classes(self) -> tuple[ClassPlan, ...]:
         """The plan of each class in its first state, the undisturbed one."""
-        return tuple(states[0] for states in self.cells)
+        return tuple(states[0] for states in self.class_plans)
 
     @property
     def states(self) -> tuple[State, ...]:
         """What a device may be in during a round."""
-        return tuple(cell.state for cell in self.cells[0])
+        return tuple(plan.state for plan in self.class_plans[0])
 
-    def cells_of(self, clients: np.ndarray, round_: int) -> list[ClassPlan]:
+    def class_plans_of(self, clients: np.ndarray, round_: int) -> list[ClassPlan]:
         """Return the plan of each client's class in the state that its device is in during a round."""
         classes = self.population.classes(clients).tolist()
         states = self.population.states(clients, self.states, round_).tolist()
-        return [self.cells[number][state] for number, state in zip(classes, states, strict=True)]
+        return [self.class_plans[number][state] for number, state in zip(classes, states, strict=True)]
 
-    def fits_of(
-        self, policy: str, shares: Sequence[float] | None, clients: np.ndarray, cells: Sequence[ClassPlan], round_: int
-    ) -> list[Fit | None]:
-        """Return what each client is given in a round; ``shares`` are those of the tiers, largest first, or None for no preference."""
+    def assigned(self, clients: np.ndarray, plans: Sequence[ClassPlan], round_: int) -> list[Assignment | None]:
+        """Return what each client is given in a round, whose class plans are ``plans``."""
+        name, shares = self.policy.name, self.policy.shares
         if shares is None:
-            options = np.array([len(cell.options) for cell in cells], np.int64)
-            chosen = self.population.tiers(policy, options, clients, round_).tolist()
-            return [cell.options[number] if number >= 0 else None for cell, number in zip(cells, chosen, strict=True)]
-        dealt = self.population.dealt(policy, shares, clients, round_).tolist()
+            options = np.array([len(plan.options) for plan in plans], np.int64)
+            chosen = self.population.tiers(name, options, clients, round_).tolist()
+            return [plan.options[number] if number >= 0 else None for plan, number in zip(plans, chosen, strict=True)]
+        dealt = self.population.dealt(name, shares, clients, round_).tolist()
         tiers = list(self.costs)
-        return [_nearest(cell, tiers[number], self.substitutes) for cell, number in zip(cells, dealt, strict=True)]
+        return [_nearest(plan, tiers[number], self.substitutes) for plan, number in zip(plans, dealt, strict=True)]
 
-    def tier_of(self, policy: str, shares: Sequence[float] | None, client: int, round_: int) -> Tier | None:
-        """Return the tier of ``client`` in a round, None where it is given none."""
+    def tier_of(self, client: int, round_: int) -> Tier | None:
+        """Return the tier of ``client`` in a round, None if it is given none."""
         clients = np.array([client])
-        fit = self.fits_of(policy, shares, clients, self.cells_of(clients, round_), round_)[0]
-        return fit.tier if fit else None
+        (assignment,) = self.assigned(clients, self.class_plans_of(clients, round_), round_)
+        return assignment.tier if assignment else None
 
-    def cost(self, fit: Fit) -> Cost:
-        """Return what a tier costs as it is taken."""
-        return self.costs[fit.tier] if fit.micro_batch is None else self.split_costs[fit]
+    def cost(self, assignment: Assignment) -> Cost:
+        """Return what an assignment costs."""
+        return self.costs[assignment.tier] if assignment.micro_batch is None else self.split_costs[assignment]
 
-    def timing(self, device: DeviceProfile, fit: Fit | Tier, samples: int) -> Timing:
+    def timing(self, device: DeviceProfile, given: Assignment | Tier, samples: int) -> Timing:
         """Return the simulated seconds and joules of one round on ``device`` with ``samples`` local samples."""
-        fit = Fit(fit) if isinstance(fit, Tier) else fit
-        return timing_of(device, self.cost(fit), split(self.training, fit), samples, self.evaluated)
+        assignment = Assignment(given) if isinstance(given, Tier) else given
+        training = split(self.workload.training, assignment)
+        return timing_of(device, self.cost(assignment), training, samples, self.workload.evaluated)
 
-    def macs(self, fit: Fit | Tier, samples: int) -> int:
+    def macs(self, given: Assignment | Tier, samples: int) -> int:
         """Return the MACs of one client's round with ``samples`` local samples."""
-        fit = Fit(fit) if isinstance(fit, Tier) else fit
-        passes = split(self.training, fit).passes(samples)
-        return self.cost(fit).macs_of(samples * self.training.epochs, passes, self.evaluated(samples))
+        assignment = Assignment(given) if isinstance(given, Tier) else given
+        training = split(self.workload.training, assignment)
+        evaluated = self.workload.evaluated(samples)
+        return self.cost(assignment).macs_of(samples * training.epochs, training.passes(samples), evaluated)
 
     def home_of(self, tier: Tier) -> ClassPlan:
-        """Return the class that a tier's row speaks of.
+        """Return the class that a tier's row describes.
 
-        That is the largest class which takes this tier; if none does, the slowest that could; if none could, the fastest.
+        That is the largest class with this tier. If no class has it, it is the slowest that could, else the fastest of all.
         """
         taking = [c for c in self.classes if c.tier == tier]
         if taking:
@@ -152,7 +209,7 @@ class Plan:
         able = [c for c in self.classes if tier in c.fits]
 
         def seconds(c: ClassPlan) -> float:
-            return self.timing(c.device, tier, self.mean_shard).total_s
+            return self.timing(c.device, tier, self.workload.mean_shard).total_s
 
         return max(able, key=seconds) if able else min(self.classes, key=seconds)
 
@@ -163,9 +220,9 @@ class Plan:
             raise BudgetError(f"no device of the fleet fits any tier:\n{needs}\ngive smaller tiers, a smaller model or batch")
 
 
-def split(training: Training, fit: Fit) -> Training:
-    """Return how a client trains that takes its batches as ``fit`` says."""
-    return training if fit.micro_batch is None else replace(training, micro_batch=fit.micro_batch)
+def split(training: Training, assignment: Assignment) -> Training:
+    """Return how a client with ``assignment`` trains."""
+    return training if assignment.micro_batch is None else replace(training, micro_batch=assignment.micro_batch)
 
 
 def timing_of(
@@ -176,7 +233,7 @@ def timing_of(
     evaluated: Evaluated = no_evaluation,
     speed: float = 1.0,
 ) -> Timing:
-    """Return the simulated round of one client: ``samples`` local samples, every epoch of them, and what it evaluates besides."""
+    """Return the simulated round of one client with ``samples`` local samples: all epochs, and what it evaluates."""
     return round_timing(device, cost, samples * training.epochs, training.passes(samples), evaluated(samples), speed)
 
 
@@ -185,10 +242,10 @@ def fastest_round_s(fleet: Fleet, full: Cost, training: Training, samples: int) 
     return min(timing_of(c.device, full, training, samples).total_s for c in fleet.classes)
 
 
-def _nearest(cell: ClassPlan, dealt: Tier, substitutes: bool) -> Fit | None:
-    """Return the dealt tier, or of those that fit the next smaller one, else the smallest larger one."""
-    fits = [fit for fit in cell.options if fit is not None]
+def _nearest(plan: ClassPlan, dealt: Tier, substitutes: bool) -> Assignment | None:
+    """Return the dealt tier; if it does not fit, the next smaller one that does, else the smallest larger one."""
+    fits = [option for option in plan.options if option is not None]
     if not substitutes:
-        return next((fit for fit in fits if fit.tier == dealt), None)
-    smaller = [fit for fit in fits if fit.tier <= dealt]
+        return next((option for option in fits if option.tier == dealt), None)
+    smaller = [option for option in fits if option.tier <= dealt]
     return smaller[0] if smaller else (fits[-1] if fits else None)

@@ -1,6 +1,6 @@
-"""What is to be expected of clients before any of them trains: who is given what, how long it takes, and who is lost on the way.
+"""What is expected of clients before any of them trains: their tiers, how long sessions take, and which sessions are lost.
 
-Nothing here computes a network. Of every client the same follows from (seed, turn, client), on any host, to the last bit.
+Nothing here computes a network. What is expected of a client follows from (seed, turn, client), to the last bit on any host.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from edgefl.fleet.clock import durations, energies
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.rates import train_s
 from edgefl.records import Expected, Foreseen, Shortfall, Tier, Timing
-from edgefl.server.assignment import ClassPlan, Fit, Plan, split
+from edgefl.server.assignment import Assignment, ClassPlan, Plan, split
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Clients that the server asks at one moment; ``turn``, the number of the round or of the request, makes their draws its own."""
+    """Clients that the server asks at one moment.
+
+    Attributes:
+        clients: their numbers.
+        turn: the number of the round or of the request, from which their random draws follow.
+        start_s: the simulated clock.
+    """
 
     clients: np.ndarray
     turn: int
@@ -39,24 +45,20 @@ class _Load:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Foresees clients' sessions: the plan of a phase under the run's conditions.
+    """Predicts clients' sessions: the plan of a phase under the run's conditions.
 
     Attributes:
-        plan: who is given what.
+        plan: which clients are given which tiers.
         conditions: how sessions vary and fail.
         seed: of the run.
         size_of: a client's training samples.
-        policy: how tiers are assigned.
-        shares: of clients at each tier, None for no preference.
     """
 
     plan: Plan
     conditions: Conditions
     seed: int
     size_of: Callable[[int], int]
-    policy: str = "auto"
-    shares: tuple[float, ...] | None = None
-    _loads: dict[tuple[int, Fit, int], _Load] = field(default_factory=dict, repr=False, compare=False)
+    _loads: dict[tuple[int, Assignment, int], _Load] = field(default_factory=dict, repr=False, compare=False)
 
     def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Expected]:
         """Return what is expected of each client asked, in their order.
@@ -69,9 +71,9 @@ class Forecast:
             drained_j: client → joules that its sessions drew from its battery today.
         """
         clients, turn, conditions = asked.clients, asked.turn, self.conditions
-        cells = self.plan.cells_of(clients, turn)
-        fits = self.plan.fits_of(self.policy, self.shares, clients, cells, turn)
-        sigmas = np.array([(c.device.link.spread_sigma.value, c.device.link.session_spread) for c in cells]).reshape(-1, 2)
+        plans = self.plan.class_plans_of(clients, turn)
+        assignments = self.plan.assigned(clients, plans, turn)
+        sigmas = np.array([(c.device.link.spread_sigma.value, c.device.link.session_spread) for c in plans]).reshape(-1, 2)
         links = conditions.link_shares(self.seed, clients, (sigmas[:, 0], sigmas[:, 1]), turn).tolist()
         responses = conditions.responses(self.seed, clients, turn).tolist()
         interrupted, dropped, moments = (x.tolist() for x in conditions.fates(self.seed, clients, turn))
@@ -79,12 +81,12 @@ class Forecast:
         levels = conditions.battery_levels(self.seed, clients).tolist()
         found = []
         for i, client in enumerate(clients.tolist()):
-            cell, fit = cells[i], fits[i]
-            whole = self._whole(cell, fit, client, links[i], responses[i], asked.start_s)
-            if fit is None or whole.timing is None:
+            of_class, given = plans[i], assignments[i]
+            whole = self._whole(of_class, given, client, links[i], responses[i], asked.start_s)
+            if given is None or whole.timing is None:
                 found.append(whole)
                 continue
-            if short := _battery_short(cell, fit.tier, whole.timing, levels[i], drained_j.get(client, 0.0)):
+            if short := _battery_short(of_class, given.tier, whole.timing, levels[i], drained_j.get(client, 0.0)):
                 found.append(replace(_refused(whole), refusal=(short,)))
                 continue
             end_s, status = whole.timing.total_s, whole.status
@@ -94,16 +96,18 @@ class Forecast:
                 end_s, status = moments[i] * end_s, "dropped"
             if until[i] - asked.start_s < end_s:
                 end_s, status = until[i] - asked.start_s, "interrupted"
-            found.append(whole if status == "expected" else cut(cell, whole, end_s, status))
+            found.append(whole if status == "expected" else cut(of_class, whole, end_s, status))
         return found
 
-    def _whole(self, cell: ClassPlan, fit: Fit | None, client: int, link: float, response: float, start_s: float) -> Expected:
-        samples, device = self.size_of(client), cell.device
-        memory_bytes, state = cell.budget.memory_bytes, cell.state.name
-        if fit is None:
-            refused = Expected(client, device.name, "refused", None, samples, refusal=cell.refusals)
+    def _whole(
+        self, of_class: ClassPlan, given: Assignment | None, client: int, link: float, response: float, start_s: float
+    ) -> Expected:
+        samples, device = self.size_of(client), of_class.device
+        memory_bytes, state = of_class.budget.memory_bytes, of_class.state.name
+        if given is None:
+            refused = Expected(client, device.name, "refused", None, samples, refusal=of_class.refusals)
             return replace(refused, memory_bytes=memory_bytes, start_s=start_s, state=state)
-        load = self._load(cell, fit, samples)
+        load = self._load(of_class, given, samples)
         down_s, train_s, up_s = durations(device, load.download_bytes, load.work_s, load.upload_bytes, link)
         parts = down_s, train_s * response, up_s
         spent = energies(device, load.macs, load.download_bytes, load.upload_bytes, sum(parts))
@@ -111,7 +115,7 @@ class Forecast:
             client,
             device.name,
             "expected",
-            fit.tier,
+            given.tier,
             samples,
             timing=Timing(*parts, *spent),
             macs=load.macs,
@@ -119,52 +123,52 @@ class Forecast:
             upload_bytes=load.upload_bytes,
             predicted_memory_bytes=load.memory_bytes,
             memory_bytes=memory_bytes,
-            micro_batch=fit.micro_batch,
+            micro_batch=given.micro_batch,
             start_s=start_s,
             state=state,
         )
 
-    def _load(self, cell: ClassPlan, fit: Fit, samples: int) -> _Load:
-        key = id(cell), fit, samples  # the plan holds its cells; two classes may give their devices one name
+    def _load(self, of_class: ClassPlan, given: Assignment, samples: int) -> _Load:
+        key = id(of_class), given, samples  # the plan holds its class plans; two classes may give their devices one name
         if key not in self._loads:
-            plan, cost = self.plan, self.plan.cost(fit)
-            seen, evaluated = samples * plan.training.epochs, plan.evaluated(samples)
-            passes = split(plan.training, fit).passes(samples)
-            work_s = train_s(cell.device.compute, cost, seen, passes, evaluated) / cell.state.speed_share
+            plan, cost = self.plan, self.plan.cost(given)
+            training, evaluated = split(plan.workload.training, given), plan.workload.evaluated(samples)
+            seen, passes = samples * training.epochs, training.passes(samples)
+            work_s = train_s(of_class.device.compute, cost, seen, passes, evaluated) / of_class.state.speed_share
             macs = cost.macs_of(seen, passes, evaluated)
             self._loads[key] = _Load(macs, work_s, cost.download_bytes, cost.upload_bytes, cost.training_memory_bytes)
         return self._loads[key]
 
-    def cell_of(self, client: int, turn: int) -> ClassPlan:
+    def class_plan_of(self, client: int, turn: int) -> ClassPlan:
         """Return the plan of a client's class in the state that its device is in during a turn."""
-        return self.plan.cells_of(np.array([client]), turn)[0]
+        return self.plan.class_plans_of(np.array([client]), turn)[0]
 
 
-def cut(cell: ClassPlan, whole: Expected, end_s: float, status: Foreseen) -> Expected:
-    """Return a session that ends ``end_s`` seconds after its beginning: with the work, bytes and joules of that part of it."""
+def cut(of_class: ClassPlan, whole: Expected, end_s: float, status: Foreseen) -> Expected:
+    """Return a session that ends ``end_s`` seconds after its start, with the work, bytes and joules until then."""
     timing = whole.timing
     assert timing is not None
     down_s = min(timing.download_s, end_s)
     train_s = min(max(end_s - timing.download_s, 0.0), timing.train_s)
     up_s = min(max(end_s - timing.download_s - timing.train_s, 0.0), timing.upload_s)
-    return _took(cell, whole, (down_s, train_s, up_s), status)
+    return _took(of_class, whole, (down_s, train_s, up_s), status)
 
 
-def failed_after(cell: ClassPlan, whole: Expected, steps: int, of_steps: int) -> Expected:
+def failed_after(of_class: ClassPlan, whole: Expected, steps: int, of_steps: int) -> Expected:
     """Return a session that ends after ``steps`` of its training steps: nothing is sent back."""
     assert whole.timing is not None
-    return _took(cell, whole, (whole.timing.download_s, whole.timing.train_s * (steps / of_steps), 0.0), whole.status)
+    return _took(of_class, whole, (whole.timing.download_s, whole.timing.train_s * (steps / of_steps), 0.0), whole.status)
 
 
-def _took(cell: ClassPlan, whole: Expected, parts: tuple[float, float, float], status: Foreseen) -> Expected:
-    """Return a session of which only ``parts`` took place: seconds of download, training and upload."""
+def _took(of_class: ClassPlan, whole: Expected, parts: tuple[float, float, float], status: Foreseen) -> Expected:
+    """Return a session cut to ``parts``: seconds of download, training and upload."""
     timing = whole.timing
     assert timing is not None
     of_parts = timing.download_s, timing.train_s, timing.upload_s
-    # What lasted as long as the whole has a share of exactly 1: nothing of it is lost in rounding.
+    # A part that is not cut has a share of exactly 1, so nothing of it is lost in rounding.
     down, train, up = (took_s / of_s if of_s else 0.0 for took_s, of_s in zip(parts, of_parts, strict=True))
     macs, download_bytes, upload_bytes = int(whole.macs * train), int(whole.download_bytes * down), int(whole.upload_bytes * up)
-    spent = energies(cell.device, macs, download_bytes, upload_bytes, sum(parts))
+    spent = energies(of_class.device, macs, download_bytes, upload_bytes, sum(parts))
     took = replace(whole, macs=macs, download_bytes=download_bytes, upload_bytes=upload_bytes)
     return replace(took, status=status, timing=Timing(*parts, *spent))
 
@@ -173,11 +177,11 @@ def _refused(whole: Expected) -> Expected:
     return replace(whole, status="refused", timing=None, macs=0, download_bytes=0, upload_bytes=0)
 
 
-def _battery_short(cell: ClassPlan, tier: Tier, timing: Timing, level: float, drained_j: float) -> Shortfall | None:
-    """Return what a session would take too much of a battery that stands at ``level`` less what was drained today."""
-    if level == float("inf") or cell.device.power.battery_wh is None:
+def _battery_short(of_class: ClassPlan, tier: Tier, timing: Timing, level: float, drained_j: float) -> Shortfall | None:
+    """Return by how much a session exceeds a battery that began the day at ``level`` and was drained since; None if it does not."""
+    if level == float("inf") or of_class.device.power.battery_wh is None:
         return None
-    left_j = level * cell.device.power.battery_wh.value * 3600 - drained_j
+    left_j = level * of_class.device.power.battery_wh.value * 3600 - drained_j
     if timing.total_j <= left_j:
         return None
-    return Shortfall("battery_j", timing.total_j, max(left_j, 0.0), cell.device.name, tier.ratio)
+    return Shortfall("battery_j", timing.total_j, max(left_j, 0.0), of_class.device.name, tier.ratio)

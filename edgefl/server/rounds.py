@@ -163,11 +163,11 @@ def ended(session: OpenSession, outcome: Outcome, forecast: Forecast) -> ClientR
     expected, bare = session.expected, replace(outcome, payload=b"", kept=b"")
     if outcome.status == "trained":
         return ClientRecord(replace(expected, upload_bytes=len(outcome.payload)), bare)
-    steps = forecast.plan.training.steps(expected.samples)
+    steps = forecast.plan.workload.training.steps(expected.samples)
     # The first step is the largest, so it is the one that exceeds the memory. A process may die at any moment: all of its work is lost.
     # NaN is detected after the last step, and nothing is sent.
     survived = 1 if outcome.status == "out_of_memory" else steps
-    return ClientRecord(failed_after(forecast.cell_of(expected.client, session.turn), expected, survived, steps), bare)
+    return ClientRecord(failed_after(forecast.class_plan_of(expected.client, session.turn), expected, survived, steps), bare)
 
 
 def _store_payloads(server: Server, exchange: Exchange, sessions: Iterable[OpenSession]) -> None:

@@ -100,7 +100,7 @@ def header_bytes(shapes: Shapes, codec: str = "fp32") -> int:
     (64, 16)
     """
     _checked(shapes, codec)
-    return len(cached_layout_of(_largest(shapes, codec), codec).header)
+    return len(cached_layout_of(_largest(tuple(shapes.items()), codec), codec).header)
 
 
 def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32", copy: bool = True) -> dict[str, Tensor]:
@@ -117,7 +117,7 @@ def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32",
     [0.0999755859375, 65504.0]
     """
     of = _checked(expected, codec)
-    found, finite = _predicted(payload, _largest(expected, codec), codec)
+    found, finite = _predicted(payload, _largest(tuple(expected.items()), codec), codec)
     if found is not None and finite:  # float32, each name one part
         return {name: found[name].clone() if copy else found[name] for name in expected}
     layout = {name: of.parts(name, shape) for name, shape in expected.items()}
@@ -222,15 +222,10 @@ def _values(part: Part, entry: Mapping[str, Any], sender: str) -> Tensor:
     return _view(entry["data"], part)
 
 
-def _largest(shapes: Shapes, codec: str) -> tuple[Part, ...]:
-    """Return the parts of tensors of these shapes, the largest that there can be."""
-    return _largest_of(tuple(shapes.items()), codec)
-
-
 @lru_cache(maxsize=64)
-def _largest_of(shapes: tuple[tuple[str, tuple[int, ...]], ...], codec: str) -> tuple[Part, ...]:
-    of = codec_named(codec)
-    return tuple(part for name, shape in shapes for part in of.parts(name, shape))
+def _largest(shapes: tuple[tuple[str, tuple[int, ...]], ...], codec: str) -> tuple[Part, ...]:
+    """Return the parts of tensors of these shapes, the largest that there can be."""
+    return tuple(part for name, shape in shapes for part in codec_named(codec).parts(name, shape))
 
 
 def _checked(names: Mapping[str, Any], codec: str) -> Codec:

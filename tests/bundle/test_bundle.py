@@ -12,11 +12,12 @@ import torch
 from small_bundle import replaced, rewrite
 from torch import nn
 
+from edgefl.bundle.forms import forward_graph
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import Manifest, TierEntry, build_tier, read, write
 from edgefl.errors import BundleError, EdgeflError
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.export import OPSET, forward_graph
+from edgefl.onnxgrad.exporter import OPSET
 from edgefl.onnxgrad.predict import OutOfMemoryError, predict, predict_capped
 from edgefl.util.files import shared
 

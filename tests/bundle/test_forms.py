@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from edgefl.bundle.form_choice import FormCost, LayerForms, Room, choice_for, choose, layer_forms, room_for
-from edgefl.bundle.forms import form_files, form_graph, formed
+from edgefl.bundle.forms import form_files, form_graph, formed, forward_graph
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, composes, factorized_layers, plain_layer
 from edgefl.factor.hadamard_layers import ComposedLinear, HadamardWeight, ProductWeight, composed
@@ -20,7 +20,6 @@ from edgefl.factor.rank1 import RankOneConv2d
 from edgefl.factor.tucker import TuckerConv2d
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.export import forward_graph
 from edgefl.onnxgrad.external import check, files_of
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier

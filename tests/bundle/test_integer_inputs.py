@@ -10,13 +10,14 @@ import pytest
 import safetensors.numpy
 import torch
 
+from edgefl.bundle.forms import forward_graph
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import MANIFEST, Manifest, TierEntry, build_tier, read, write
 from edgefl.data.sources import Split
 from edgefl.errors import BundleError, ConfigError, EdgeflError
 from edgefl.models.base import Architecture
 from edgefl.models.custom import InputSpec
-from edgefl.onnxgrad.export import OPSET, forward_graph
+from edgefl.onnxgrad.exporter import OPSET
 from edgefl.onnxgrad.predict import predict, predict_capped
 from edgefl.planning.network import architecture_of
 from edgefl.rng import torch_seeded

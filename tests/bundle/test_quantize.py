@@ -12,13 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from edgefl.bundle.forms import form_graph
+from edgefl.bundle.forms import form_graph, forward_graph
 from edgefl.bundle.quantize import KINDS, int8_kind, quantized, variant
 from edgefl.data.sources import Split
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.export import forward_graph
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier
 from edgefl.registry import datasets

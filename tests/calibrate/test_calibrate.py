@@ -419,7 +419,7 @@ finally:
 def bundle(tmp_path_factory):
     from torch import nn
 
-    from edgefl.onnxgrad.export import forward_graph
+    from edgefl.bundle.forms import forward_graph
 
     folder = tmp_path_factory.mktemp("bundle")
     graph = forward_graph(nn.Sequential(nn.Flatten(), nn.Linear(64, 1000), nn.Linear(1000, 10)).eval(), (1, 8, 8))

@@ -55,6 +55,20 @@ def test_help_fits_a_terminal_of_80_columns(arguments):
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.parametrize(
+    "name", ["simulate --model", "profile mlp --out", "profile mlp --device", "calibrate --link", "serve x --host"]
+)
+def test_an_empty_value_is_a_usage_error(name):
+    result = CliRunner().invoke(group, [*name.split(), ""])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{name.split()[-1]}': expected a value, got ''" in result.output
+
+
+def test_an_empty_key_of_a_run_is_refused():
+    with pytest.raises(ConfigError, match="model must be text of 1 or more characters, got ''"):
+        RunConfig(model="")
+
+
 def test_a_reader_that_leaves_is_no_failure(monkeypatch):
     def leave(*_, **__):
         raise SystemExit(1)  # what rich does when the pipe is broken

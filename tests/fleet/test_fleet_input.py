@@ -211,4 +211,4 @@ def test_conditions_of_eligibility_are_some_each_once(value: tuple[str, ...]) ->
 def test_too_few_samples_for_what_an_index_draws_is_an_error_of_the_data() -> None:
     with pytest.raises(DataError, match="index:1438: 1438 different samples for each client, but there are only 1437"):
         prepare(RunConfig(partition="index:1438", model="mlp"))
-    assert prepare(RunConfig(partition="index:1437", model="mlp")).plan.largest_shard == 1437
+    assert prepare(RunConfig(partition="index:1437", model="mlp")).plan.workload.largest_shard == 1437

@@ -12,7 +12,7 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import op_scan
 
-from edgefl.onnxgrad.autodiff import as_model, differentiate, tape_of
+from edgefl.onnxgrad.autodiff import append_gradients, as_model, tape_of
 
 STEPS, BATCH, INPUTS, HIDDEN = 4, 3, 2, 3
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -101,7 +101,7 @@ def draw(shapes: Mapping[str, Sequence[Any]], seed: int = 0, batch: int = BATCH)
 
 def with_gradients(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
     tape = tape_of(model)
-    found = differentiate(tape, "loss", tensors)
+    found = append_gradients(tape, "loss", tensors)
     outputs, types = [model.graph.output[0]], {value.name: value.type for value in model.graph.input}
     for name in tensors:
         tape.op("Identity", found[name], out=f"d.{name}")

@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from edgefl.bundle.forms import forward_graph
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.export import OPSET, forward_graph
+from edgefl.onnxgrad.exporter import OPSET
 from edgefl.onnxgrad.graphs import graphs_in
 
 
@@ -118,7 +119,7 @@ QUIET = """
 import torch
 from torch import nn
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.export import forward_graph
+from edgefl.bundle.forms import forward_graph
 class Branches(nn.Module):
     def forward(self, x):
         return x.flatten(1) if x.sum() > 0 else -x.flatten(1)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import edgefl
+from edgefl.bundle.forms import forward_graph
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.export import forward_graph
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.planning.profile import training_for

@@ -9,10 +9,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edgefl import RunConfig
+from edgefl.bundle.forms import forward_graph
 from edgefl.errors import InputError
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.export import forward_graph
 from edgefl.onnxgrad.macs import COUNTED, IGNORED, count_macs
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Tier

@@ -17,7 +17,7 @@ from recurrent_graphs import GATES, HIDDEN, INPUTS, Values, draw, graph, run, si
 from torch import nn
 
 from edgefl.errors import InputError
-from edgefl.onnxgrad.autodiff import differentiate, tape_of
+from edgefl.onnxgrad.autodiff import append_gradients, tape_of
 
 # Where torch's blocks of rows stand in ONNX's matrices: i f g o → i o f g, and r z n → z r n.
 ORDER = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}
@@ -174,4 +174,4 @@ def test_second_derivatives_are_refused() -> None:
     model.graph.node.extend([first, make_node("ReduceSumSquare", ["slope"], ["steepness"], keepdims=0)])
     tape = tape_of(model)
     with pytest.raises(InputError, match="no second derivatives"):
-        differentiate(tape, "steepness", ["R"])
+        append_gradients(tape, "steepness", ["R"])

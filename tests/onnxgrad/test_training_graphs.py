@@ -37,7 +37,11 @@ def samples(count=7, shape=(2, 3), classes=3):
 
 
 def graphs_of(module, optimizer="momentum", decay=DECAY, loss=cross_entropy, shape=(2, 3), draws=(None,), decayed=None):
-    graph = loss_graph(module.train(), loss, torch.zeros(2, *shape), 3, draws=draws)
+    def of_draw(draw):
+        return lambda own, x, y: loss(own, Batch(x, y, draw=draw))
+
+    batch = {"x": torch.zeros(2, *shape), "y": torch.zeros(2, dtype=torch.int64)}
+    graph = loss_graph(module.train(), [of_draw(draw) for draw in draws], batch)
     names = dict(module.named_parameters()) if decayed is None else decayed
     rule = StepRule(optimizer, decay, set(names))
     return StepGraphs(training_graphs(graph, rule), graph.roles, *part_graphs(graph, rule))
@@ -45,7 +49,7 @@ def graphs_of(module, optimizer="momentum", decay=DECAY, loss=cross_entropy, sha
 
 def stepper_of(graphs, module, beta=BETA, **options):
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    arrays = {role: tensors[name].detach().numpy() for name, role in graphs.roles.items()}
+    arrays = {role: tensors[name].detach().numpy() for name, role in graphs.roles.tensors.items()}
     return Stepper(graphs, arrays, LR, beta, **options)
 
 
@@ -114,7 +118,7 @@ def test_a_batch_in_parts_is_the_same_step(kind, part):
 def test_running_statistics_are_state():
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3))
     graphs = graphs_of(module, shape=(3,))
-    assert [role for role in graphs.roles.values() if role.startswith("s.")] == ["s.1.running_mean", "s.1.running_var"]
+    assert list(graphs.roles.statistics.values()) == ["s.1.running_mean", "s.1.running_var"]
     steps = [samples(count, (3,)) for count in (7, 4)]
     stepper = stepper_of(graphs, module)
     before = copy.deepcopy(module).train()
@@ -129,7 +133,7 @@ def test_a_parameter_without_a_gradient_stays_and_one_that_is_frozen_is_read_onl
     module.register_parameter("unused", nn.Parameter(torch.ones(3)))
     module[1].bias.requires_grad_(False)
     graphs = graphs_of(module)
-    assert graphs.roles["1.bias"] == "f.1.bias"
+    assert graphs.roles.frozen["1.bias"] == "f.1.bias"
     stepper = stepper_of(graphs, module)
     stepper.step(*samples())
     np.testing.assert_array_equal(stepper.tensors()["p.unused"], np.ones(3))
@@ -143,7 +147,7 @@ def test_kinds_of_steps_share_their_tensors():
     module = network()
     graphs = graphs_of(module, "sgd", 0.0, loss, draws=(0.25, 0.75))
     first, second = (stepper_of(graphs, module) for _ in range(2))
-    assert 3 * first.step(*samples(), 0) == pytest.approx(second.step(*samples(), 1), rel=1e-6)
+    assert 3 * first.step(*samples(), kind=0) == pytest.approx(second.step(*samples(), kind=1), rel=1e-6)
     moved = [stepper.tensors()["p.3.weight"] - module[3].weight.detach().numpy() for stepper in (first, second)]
     np.testing.assert_allclose(3 * moved[0], moved[1], atol=1e-6)
 

@@ -32,7 +32,8 @@ from edgefl.planning.uniform import STEPS
 from edgefl.records import Tier
 from edgefl.rng import torch_seeded
 from edgefl.run.prepare import auto_tiers
-from edgefl.server.assign import make_plan
+from edgefl.server.assign import PlanCosts, make_plan
+from edgefl.server.assignment import Workload
 from edgefl.util.units import parse_amount
 from edgefl.wire.payload import payload_bytes
 
@@ -417,7 +418,7 @@ def test_every_class_of_a_fleet_gets_its_largest_ratio(method):
     ratios = auto_tiers(chosen, fleet, trace, training, 100)
     assert 1.0 not in ratios
     costs = {Tier(ratio): trace(ratio) for ratio in ratios}
-    plan_of_run = make_plan(Population(fleet, 10, 0), costs, training, 100, 100, trace(1.0))
+    plan_of_run = make_plan(Population(fleet, 10, 0), PlanCosts(costs, trace(1.0)), Workload(training, 100, 100))
     taken = {device.tier.ratio for device in plan_of_run.classes if device.tier}
     assert taken == set(ratios)
     for device in plan_of_run.classes:

@@ -27,7 +27,7 @@ from edgefl.report.summary import class_rows, participation_rows, tier_rows, tot
 from edgefl.report.tier_table import compact_tiers, tier_table
 from edgefl.report.timeline import Line, pick, timeline, timelines
 from edgefl.report.words import taken_as
-from edgefl.server.assignment import Considered, Fit
+from edgefl.server.assignment import Assignment, Attempt
 
 EVIL = "<script>alert(1)</script><b>&\"'"
 SHORT = Shortfall("memory_bytes", 2e6, 1e6, "slow", 0.5)
@@ -78,15 +78,15 @@ def device(name: str) -> Any:
 def a_plan() -> Any:
     """Two classes: the fast one takes the full tier in whole batches, the slow one half of it in micro-batches of 8."""
     refused = (SHORT,)
-    full, half, parts = Fit(Tier(1.0)), Fit(Tier(0.5)), Fit(Tier(0.5), 8)
+    full, half, parts = Assignment(Tier(1.0)), Assignment(Tier(0.5)), Assignment(Tier(0.5), 8)
     costs = {full: cost(), half: cost(training_memory_bytes=2_000_000), parts: cost(training_memory_bytes=400_000, micro_batch=8)}
     fast = SimpleNamespace(
-        device=device("fast"), share=0.25, clients=1, fit=full, tier=full.tier, options=(full, half), refusals=(),
-        considered=(Considered(full, ()), Considered(half, ())), budget=Budget(memory_bytes=8e6),
+        device=device("fast"), share=0.25, clients=1, assignment=full, tier=full.tier, options=(full, half), refusals=(),
+        attempts=(Attempt(full, ()), Attempt(half, ())), budget=Budget(memory_bytes=8e6),
     )  # fmt: skip
     slow = SimpleNamespace(
-        device=device("slow"), share=0.75, clients=3, fit=parts, tier=parts.tier, options=(parts,), refusals=refused,
-        considered=(Considered(half, refused), Considered(parts, ())), budget=Budget(memory_bytes=1e6),
+        device=device("slow"), share=0.75, clients=3, assignment=parts, tier=parts.tier, options=(parts,), refusals=refused,
+        attempts=(Attempt(half, refused), Attempt(parts, ())), budget=Budget(memory_bytes=1e6),
     )  # fmt: skip
     return SimpleNamespace(
         classes=(fast, slow),
@@ -94,8 +94,7 @@ def a_plan() -> Any:
         cost=costs.__getitem__,
         timing=lambda device, fit, samples: Timing(1.0, samples / 10, 1.0, 1.0, 1.0),
         home_of=lambda tier: fast if tier == Tier(1.0) else slow,
-        largest_shard=50,
-        mean_shard=20,
+        workload=SimpleNamespace(largest_shard=50, mean_shard=20),
     )
 
 
@@ -135,6 +134,16 @@ def test_every_status_has_a_look_of_its_own_that_the_page_has_colours_for() -> N
     patterns = [look.pattern for status, look in STATUSES.items() if status not in ("trained", "refused")]
     assert len(set(patterns)) == len(patterns)
     assert "" not in patterns
+
+
+def test_every_pattern_of_a_chart_is_on_the_page() -> None:
+    rounds = [busy(), busy(8)]
+    rounds[1]["groups"][0]["status"] = rounds[1]["clients"][0]["status"] = "of the future"
+    for rendered in (html.render(summary_of(rounds), rounds), dry_page.render(*dry())):
+        used = set(re.findall(r"url\(#([\w-]+)\)", data_of(rendered)))
+        assert used <= set(re.findall(r'<pattern id="([\w-]+)"', rendered))
+        assert {"hatch-late", "status-late"} <= used
+    assert {"waiting", "untrained"} <= set(re.findall(r'<pattern id="([\w-]+)"', rendered))
 
 
 def test_a_round_is_drawn_from_its_beginning_and_closed_where_it_closed() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from client_records import client_record
-from pages import Page, charts_of, data_of, drawn, layers, looks, printed, rows, series
+from pages import Page, charts_of, data_of, drawn, labels, layers, looks, printed, rows, series
 
 from edgefl.errors import InputError
 from edgefl.records import RoundRecord, Shortfall, Tier, Timing, Totals
@@ -323,7 +323,8 @@ def test_a_tier_has_one_colour_in_every_chart() -> None:
     lines = looks(layers(charts["accuracy-bytes"], "line")[0], "color")
     (bars,) = layers(charts["cost-compute"], "bar")
     assert looks(bars, "fill").items() <= lines.items()
-    assert [row["tier"] for row in bars["data"]["values"]] == list(looks(bars, "fill")) == ["tier 0.25", "tier 0.5", "tier 1"]
+    assert [row["series"] for row in bars["data"]["values"]] == list(looks(bars, "fill")) == ["tier 1", "tier 0.5", "tier 0.25"]
+    assert labels(charts["cost-compute"]) == ["tier 1", "tier 0.5", "tier 0.25"]
     assert len(set(lines.values())) == len(lines) == 4
     assert lines["tier 1"] == "var(--tier-0)"
     assert [row["colour"] for row in rows(charts["budget-use"], "bar")[:2]] == [lines["tier 1"]] * 2
@@ -559,7 +560,7 @@ def test_the_page_says_how_clients_and_server_optimize_and_what_travels() -> Non
 def test_accuracies_of_clients_are_never_called_the_global_model_s() -> None:
     rendered = html.render(make_summary() | ADDED, make_rounds())
     text = Page(rendered).text
-    assert "in the mean, each on its own held-out samples" in text
+    assert "on average, each on its own held-out samples" in text
     assert "clients are right on" in text
     assert "The clients' mean came within one point of its best" in text
     assert "global model is right" not in text

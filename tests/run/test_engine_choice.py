@@ -110,9 +110,9 @@ def test_groups_have_the_same_bits_for_any_number_of_workers(tmp_path):
 
 
 def test_what_takes_clients_one_by_one_refuses_groups():
-    with pytest.raises(ConfigError, match="enforce hard takes them one by one"):
+    with pytest.raises(ConfigError, match="enforce hard trains them one by one"):
         RunConfig.of({"engine": "group", "enforce": "hard"})
-    with pytest.raises(ConfigError, match="runtime onnx takes them one by one"):
+    with pytest.raises(ConfigError, match="runtime onnx trains them one by one"):
         RunConfig.of({"engine": "group", "runtime": "onnx"})
     assert changed(RunConfig(engine="group", workers=2), RunConfig(engine="group")) == []
 

@@ -181,7 +181,7 @@ def test_what_is_cut_took_its_share_of_work_bytes_and_joules(board, part):
 def test_what_was_done_to_the_end_was_all_of_it(board):
     """A sum of seconds is not exact to the last bit: no MAC of a finished training may get lost in that, and no upload begin."""
     run = small(board, clients=200)
-    cells = run.plan.cells_of(np.arange(200), 1)
+    cells = run.plan.class_plans_of(np.arange(200), 1)
     for cell, whole in zip(cells, expected(run, range(200)).values(), strict=True):
         lost = failed_after(cell, whole, 5, 5)
         assert (lost.macs, lost.download_bytes, lost.upload_bytes) == (whole.macs, whole.download_bytes, 0)

@@ -48,7 +48,7 @@ def without(run, *clients):
             return [replace(o, status="refused", timing=None) if o.client in clients else o for o in found]
 
     copy = replace(run)
-    values = {name: getattr(forecast, name) for name in ("plan", "conditions", "seed", "size_of", "policy", "shares")}
+    values = {name: getattr(forecast, name) for name in ("plan", "conditions", "seed", "size_of")}
     copy.__dict__["forecast"] = Without(**values)
     return copy
 

@@ -51,7 +51,7 @@ def test_a_round_leaves_the_state_it_started_from_alone(run):
 
 def test_a_round_in_which_nobody_may_train_changes_nothing(run):
     closed = tuple((dataclasses.replace(c, options=()),) for c in run.plan.classes)
-    shut = dataclasses.replace(run, plan=dataclasses.replace(run.plan, cells=closed))
+    shut = dataclasses.replace(run, plan=dataclasses.replace(run.plan, class_plans=closed))
     state = shut.first_state()
     after, record = play(shut, state)
     assert after is state

@@ -17,8 +17,8 @@ from edgefl.models.norm import splits_batches
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
 from edgefl.rng import generator
-from edgefl.server.assign import Planning, make_plan
-from edgefl.server.assignment import Fit
+from edgefl.server.assign import PlanCosts, make_plan
+from edgefl.server.assignment import Assignment, TierPolicy
 from edgefl.server.forecast import Asked
 from edgefl.wire.payload import decode, encode
 
@@ -58,15 +58,8 @@ def planned(roomy, costs, memory_bytes, order, tiers=(BIG, HALF)):
     figure = device.memory.training_bytes.model_copy(update={"value": float(memory_bytes)})
     device = device.model_copy(update={"memory": device.memory.model_copy(update={"training_bytes": figure})})
     fleet = fleet.model_copy(update={"classes": (fleet.classes[0].model_copy(update={"device": device}),)})
-    shards = roomy.clients.shards
-    plan = make_plan(
-        replace(roomy.plan.population, fleet=fleet),
-        {tier: costs[tier, None] for tier in tiers},
-        roomy.plan.training,
-        shards.largest,
-        shards.mean,
-        rules=Planning(order, True, lambda tier, parts: costs[tier, parts]),
-    )
+    plan_costs = PlanCosts({tier: costs[tier, None] for tier in tiers}, split=lambda tier, parts: costs[tier, parts])
+    plan = make_plan(replace(roomy.plan.population, fleet=fleet), plan_costs, roomy.plan.workload, order)
     return replace(roomy, plan=plan)
 
 
@@ -81,19 +74,19 @@ def expected(run, clients=range(12), turn=1):
 
 # Which of the orders gives what ------------------------------------------------------------------------------------------------
 
-WHOLE = (Fit(BIG), Fit(HALF))
-IN_PARTS = (Fit(BIG, 8), Fit(HALF, 16))
+WHOLE = (Assignment(BIG), Assignment(HALF))
+IN_PARTS = (Assignment(BIG, 8), Assignment(HALF, 16))
 # Whether the whole of both, the half tier alone, neither but parts of both, or nothing at all fits → order → what is given.
 GIVEN = {
     "both": {("micro-batch", "tier"): WHOLE, ("tier",): WHOLE, ("refuse",): WHOLE, ("send",): WHOLE},
     "half": {
-        ("micro-batch", "tier"): (Fit(BIG, 16), Fit(HALF)),
-        ("micro-batch",): (Fit(BIG, 16), Fit(HALF)),
-        ("micro-batch", "refuse"): (Fit(BIG, 16), Fit(HALF)),
-        ("tier", "micro-batch"): (Fit(HALF),),
-        ("tier",): (Fit(HALF),),
-        ("tier", "send"): (Fit(HALF),),
-        ("refuse",): (None, Fit(HALF)),
+        ("micro-batch", "tier"): (Assignment(BIG, 16), Assignment(HALF)),
+        ("micro-batch",): (Assignment(BIG, 16), Assignment(HALF)),
+        ("micro-batch", "refuse"): (Assignment(BIG, 16), Assignment(HALF)),
+        ("tier", "micro-batch"): (Assignment(HALF),),
+        ("tier",): (Assignment(HALF),),
+        ("tier", "send"): (Assignment(HALF),),
+        ("refuse",): (None, Assignment(HALF)),
         ("send",): WHOLE,
     },
     "parts": {
@@ -103,7 +96,7 @@ GIVEN = {
         ("micro-batch", "send"): IN_PARTS,
         ("tier",): (),
         ("tier", "refuse"): (),
-        ("tier", "send"): (Fit(HALF),),
+        ("tier", "send"): (Assignment(HALF),),
         ("refuse",): (None, None),
         ("send",): WHOLE,
     },
@@ -112,8 +105,8 @@ GIVEN = {
         ("tier", "micro-batch"): (),
         ("micro-batch",): (None, None),
         ("micro-batch", "send"): WHOLE,
-        ("tier", "send"): (Fit(HALF),),
-        ("micro-batch", "tier", "send"): (Fit(HALF),),
+        ("tier", "send"): (Assignment(HALF),),
+        ("micro-batch", "tier", "send"): (Assignment(HALF),),
     },
 }
 
@@ -150,8 +143,8 @@ def test_what_a_device_is_given_follows_from_the_order(what, order, roomy, costs
 
 def test_a_run_s_own_order_is_what_it_is_planned_by(memory, tmp_path):
     have = bytes_for("half", memory)
-    assert prepared(tmp_path, have).plan.classes[0].options == (Fit(BIG, 16), Fit(HALF))
-    assert prepared(tmp_path, have, on_shortfall=("tier", "micro-batch")).plan.classes[0].options == (Fit(HALF),)
+    assert prepared(tmp_path, have).plan.classes[0].options == (Assignment(BIG, 16), Assignment(HALF))
+    assert prepared(tmp_path, have, on_shortfall=("tier", "micro-batch")).plan.classes[0].options == (Assignment(HALF),)
     with pytest.raises(BudgetError, match="no device of the fleet fits any tier"):
         prepared(tmp_path, bytes_for("parts", memory), on_shortfall=("tier",))
 
@@ -162,20 +155,20 @@ def test_a_run_s_own_order_is_what_it_is_planned_by(memory, tmp_path):
 def test_a_tier_that_is_drawn_is_refused_where_nothing_stands_in_for_it(policy, shares, roomy, costs, memory):
     def given(order):
         run = planned(roomy, costs, bytes_for("half", memory), order)
-        cells = run.plan.cells_of(np.arange(12), 1)
-        return run.plan.fits_of(policy, shares, np.arange(12), cells, 1)
+        plan = replace(run.plan, policy=TierPolicy(policy, shares))
+        return plan.assigned(np.arange(12), plan.class_plans_of(np.arange(12), 1), 1)
 
     refused, in_parts, sent = given(("refuse",)), given(("micro-batch",)), given(("send",))
-    assert set(refused) == {None, Fit(HALF)}
-    assert set(given(("tier",))) == {Fit(HALF)}
-    assert [Fit(BIG, 16) if fit is None else fit for fit in refused] == in_parts
-    assert [Fit(BIG) if fit is None else fit for fit in refused] == sent
+    assert set(refused) == {None, Assignment(HALF)}
+    assert set(given(("tier",))) == {Assignment(HALF)}
+    assert [Assignment(BIG, 16) if fit is None else fit for fit in refused] == in_parts
+    assert [Assignment(BIG) if fit is None else fit for fit in refused] == sent
 
 
 def test_the_steps_of_the_planning_are_listed_in_their_order(roomy, costs, memory):
     def considered(what, order):
         (cell,) = planned(roomy, costs, bytes_for(what, memory), order).plan.classes
-        return [(step.fit.tier, step.fit.micro_batch, bool(step.refusals)) for step in cell.considered]
+        return [(step.assignment.tier, step.assignment.micro_batch, bool(step.refusals)) for step in cell.attempts]
 
     assert considered("both", ("micro-batch", "tier")) == [(BIG, None, False), (HALF, None, False)]
     assert considered("half", ("micro-batch", "tier")) == [(BIG, None, True), (BIG, 16, False), (HALF, None, False)]
@@ -203,11 +196,11 @@ def test_a_refusal_says_what_is_needed_and_what_there_is(roomy, costs, memory):
 
 
 def test_the_plan_fits_to_the_byte(roomy, costs, memory):
-    for parts, fit in [(None, Fit(BIG)), (16, Fit(BIG, 16)), (1, Fit(BIG, 1))]:
+    for parts, fit in [(None, Assignment(BIG)), (16, Assignment(BIG, 16)), (1, Assignment(BIG, 1))]:
         exact = planned(roomy, costs, memory[BIG, parts], ("micro-batch",), (BIG,))
         assert exact.plan.classes[0].options == (fit,)
     less = planned(roomy, costs, memory[BIG, 16] - 1, ("micro-batch",), (BIG,))
-    assert less.plan.classes[0].options == (Fit(BIG, 8),)
+    assert less.plan.classes[0].options == (Assignment(BIG, 8),)
 
 
 def test_parts_may_be_too_small_for_the_deadline_where_larger_ones_fit_both(tmp_path):
@@ -224,7 +217,7 @@ def test_parts_may_be_too_small_for_the_deadline_where_larger_ones_fit_both(tmp_
     between_s = (seconds(16) + seconds(4)) / 2
     memory_bytes = cost_of(run, HALF, 16).training_memory_bytes
     found = prepared(tmp_path, memory_bytes, tiers=(0.5,), deadline_s=between_s, on_shortfall=("micro-batch",))
-    assert found.plan.classes[0].options == (Fit(HALF, 16),)
+    assert found.plan.classes[0].options == (Assignment(HALF, 16),)
     with pytest.raises(BudgetError, match="in micro-batches of 4: deadline_s needs"):
         prepared(tmp_path, memory_bytes // 2, tiers=(0.5,), deadline_s=between_s, on_shortfall=("micro-batch",))
 
@@ -232,8 +225,8 @@ def test_parts_may_be_too_small_for_the_deadline_where_larger_ones_fit_both(tmp_
 def test_what_is_no_matter_of_memory_is_not_split(tmp_path):
     run = prepared(tmp_path, tiers=(1.0,), deadline_s=0.5, on_shortfall=("micro-batch", "send"))
     (cell,) = run.plan.classes
-    assert cell.options == (Fit(BIG),)
-    assert [step.fit for step in cell.considered] == [Fit(BIG)]
+    assert cell.options == (Assignment(BIG),)
+    assert [step.assignment for step in cell.attempts] == [Assignment(BIG)]
     assert [short.budget for short in cell.refusals] == ["deadline_s"]
 
 
@@ -275,7 +268,7 @@ def test_parts_cost_more_passes(tmp_path, memory):
         passes = 2 * full + (rest > 0) + (rest > 16)
         assert outcome.micro_batch == 16
         assert outcome.macs == outcome.samples * (whole.macs_forward + whole.macs_backward) + passes * whole.macs_compose
-        assert run.plan.macs(Fit(HALF, 16), outcome.samples) == outcome.macs
+        assert run.plan.macs(Assignment(HALF, 16), outcome.samples) == outcome.macs
         assert outcome.timing.train_s == pytest.approx(outcome.macs / 0.5e9)
 
 
@@ -284,8 +277,10 @@ def test_batches_whose_statistics_matter_are_never_split(norm, tmp_path):
     keys = {"tiers": (1.0, 0.5), "method": "heterofl", "norm": norm}
     run = prepared(tmp_path, **keys)
     need = cost_of(run, BIG).training_memory_bytes
-    assert prepared(tmp_path, need - 1, **keys, on_shortfall=("micro-batch", "tier")).plan.classes[0].options == (Fit(HALF),)
-    assert prepared(tmp_path, need - 1, **keys, on_shortfall=("micro-batch",)).plan.classes[0].options == (None, Fit(HALF))
+    assert prepared(tmp_path, need - 1, **keys, on_shortfall=("micro-batch", "tier")).plan.classes[0].options == (
+        Assignment(HALF),
+    )
+    assert prepared(tmp_path, need - 1, **keys, on_shortfall=("micro-batch",)).plan.classes[0].options == (None, Assignment(HALF))
     with pytest.raises(BudgetError):
         prepared(tmp_path, need // 8, **keys)
 
@@ -313,7 +308,7 @@ def test_devices_are_in_their_states_as_often_as_the_profile_says_and_stay_in_th
     again = run.plan.population.states(everyone[::-1], run.plan.states, 3)[::-1]
     assert (again == found).all()
     assert (run.plan.population.states(everyone, run.plan.states, 4) != found).mean() > 0.3
-    assert run.forecast.cell_of(17, 3).state.name == names[found[17]]
+    assert run.forecast.class_plan_of(17, 3).state.name == names[found[17]]
 
 
 def test_what_other_apps_leave_of_memory_and_speed_decides_the_tier(tmp_path, memory):
@@ -327,9 +322,9 @@ def test_what_other_apps_leave_of_memory_and_speed_decides_the_tier(tmp_path, me
     assert needs[HALF] < 0.6 * needs[BIG]
     write_device(tmp_path, "board", training_bytes=float(needs[BIG]))
     run = small(profile, **heavy, dynamic_devices=True, deadline_s=1.01 * seconds[BIG])
-    given = {state.state.name: state.options for state in run.plan.cells[0]}
-    assert given == {"free": (Fit(BIG), Fit(HALF)), "busy": (Fit(HALF),), "saving": (Fit(HALF),)}
-    assert [state.refusals[0].budget for state in run.plan.cells[0] if state.refusals] == ["memory_bytes", "deadline_s"]
+    given = {state.state.name: state.options for state in run.plan.class_plans[0]}
+    assert given == {"free": (Assignment(BIG), Assignment(HALF)), "busy": (Assignment(HALF),), "saving": (Assignment(HALF),)}
+    assert [state.refusals[0].budget for state in run.plan.class_plans[0] if state.refusals] == ["memory_bytes", "deadline_s"]
     for turn in (1, 2):
         for outcome in expected(run, range(60), turn):
             assert outcome.tier == (BIG if outcome.state == "free" else HALF)

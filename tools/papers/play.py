@@ -42,7 +42,7 @@ def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:
         return {
             "accuracy": accuracy,
             "local_accuracy": _local(trained, accuracy) if local else None,
-            "samples": run.plan.mean_shard,
+            "samples": run.plan.workload.mean_shard,
             "evaluated": len(run.test),
             "tiers": {tier.label: _costs(run, tier) for tier in run.tiers},
             "total": {key: sum(r.to_json()[key] for r in records) for key in ("download_bytes", "upload_bytes", "macs")},
@@ -75,7 +75,7 @@ def _costs(run: Run, tier: Tier) -> dict[str, int]:
         "params": cost.params,
         "download_bytes": cost.download_bytes,
         "upload_bytes": cost.upload_bytes,
-        "macs_round": plan.macs(tier, plan.mean_shard),
+        "macs_round": plan.macs(tier, plan.workload.mean_shard),
         "macs_forward": cost.macs_forward,
         "macs_inference": cost.macs_inference,
         "peak_activation_bytes_training": cost.peak_activation_bytes_training,

@@ -2,7 +2,7 @@
 
 :data:`~edgefl.onnxgrad.gradients.tape.RULES` is the table. A rule is a small function in the file of its family,
 
-    @rule("Tanh")
+    @register_rule("Tanh")
     def tanh(tape, op, gradient):
         return [tape.op("Mul", gradient, ...)]
 
@@ -24,6 +24,6 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     reduction,
     shape,
 )
-from edgefl.onnxgrad.gradients.tape import PREPARED, RULES, Op, Rule, Tape, prepared, rule
+from edgefl.onnxgrad.gradients.tape import PREPARED, RULES, Op, Rule, Tape, prepared, register_rule
 
-__all__ = ["PREPARED", "RULES", "Op", "Rule", "Tape", "prepared", "rule"]
+__all__ = ["PREPARED", "RULES", "Op", "Rule", "Tape", "prepared", "register_rule"]

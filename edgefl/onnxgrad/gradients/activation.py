@@ -5,52 +5,35 @@ from __future__ import annotations
 import math
 
 import onnx
-import onnx.helper
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
-
-
-@rule("Relu")
-def relu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """1 where the output is positive: a cast to bool and back, half the time of Greater and Where."""
-    return [tape.op("Mul", gradient, where_not_zero(tape, op.outputs[0]))]
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Slope, Tape, register_rule, register_slopes
 
 
-def where_not_zero(tape: Tape, value: str) -> str:
-    """Return 1 where ``value`` is not 0, else 0."""
-    other = tape.op("Cast", value, to=onnx.TensorProto.BOOL)
-    return str(tape.op("Cast", other, to=tape.element_type))
+def _where_not_zero(tape: Tape, value: str) -> str:
+    """Return 1 where ``value`` is not 0, else 0: a cast to bool and back, half the time of Greater and Where."""
+    return str(tape.op("Cast", tape.op("Cast", value, to=onnx.TensorProto.BOOL), to=tape.element_type))
 
 
-@rule("LeakyRelu")
-def leaky_relu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """1 where the input is positive, else alpha."""
-    slope = tape.number(op.get("alpha", 0.01))
-    return [tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, tape.op("Mul", gradient, slope))]
+def _above(tape: Tape, op: Op, gradient: str, below: str) -> str:
+    """Return the gradient where the input is positive, else ``below``."""
+    return str(tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, below))
 
 
-@rule("Elu")
-def elu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of α(eˣ − 1) below 0: y + α."""
-    below = tape.op("Mul", gradient, tape.op("Add", op.outputs[0], tape.number(op.get("alpha", 1.0))))
-    return [tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, below)]
+_SLOPES: dict[str, Slope] = {
+    "Relu": lambda tape, op, g: tape.op("Mul", g, _where_not_zero(tape, op.outputs[0])),
+    "LeakyRelu": lambda tape, op, g: _above(tape, op, g, tape.op("Mul", g, tape.number(op.get("alpha", 0.01)))),
+    # y = α(eˣ − 1) below 0, with the slope y + α.
+    "Elu": lambda tape, op, g: _above(
+        tape, op, g, tape.op("Mul", g, tape.op("Add", op.outputs[0], tape.number(op.get("alpha", 1.0))))
+    ),
+    "Tanh": lambda tape, op, g: tape.op("Sub", g, tape.op("Mul", tape.op("Mul", g, op.outputs[0]), op.outputs[0])),
+    "Sigmoid": lambda tape, op, g: tape.op("Mul", g, tape.op("Sub", op.outputs[0], tape.op("Mul", op.outputs[0], op.outputs[0]))),
+    "Softplus": lambda tape, op, g: tape.op("Mul", g, tape.op("Sigmoid", op.inputs[0])),
+}
+register_slopes(_SLOPES)
 
 
-@rule("Tanh")
-def tanh(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """1 − y²."""
-    (y,) = op.outputs
-    return [tape.op("Sub", gradient, tape.op("Mul", tape.op("Mul", gradient, y), y))]
-
-
-@rule("Sigmoid")
-def sigmoid(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """y(1 − y)."""
-    (y,) = op.outputs
-    return [tape.op("Mul", gradient, tape.op("Sub", y, tape.op("Mul", y, y)))]
-
-
-@rule("HardSigmoid")
+@register_rule("HardSigmoid")
 def hard_sigmoid(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Alpha where the output is strictly between 0 and 1."""
     (y,) = op.outputs
@@ -58,7 +41,7 @@ def hard_sigmoid(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.op("Where", inside, tape.op("Mul", gradient, tape.number(op.get("alpha", 0.2))), tape.number(0.0))]
 
 
-@rule("HardSwish")
+@register_rule("HardSwish")
 def hard_swish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """x·h with h = clip(x/6 + 1/2): h + x/6 inside, 0 or 1 outside."""
     (x,) = op.inputs
@@ -68,13 +51,7 @@ def hard_swish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.op("Mul", gradient, slope)]
 
 
-@rule("Softplus")
-def softplus(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The sigmoid."""
-    return [tape.op("Mul", gradient, tape.op("Sigmoid", op.inputs[0]))]
-
-
-@rule("Erf")
+@register_rule("Erf")
 def erf(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """2/√π · exp(−x²)."""
     (x,) = op.inputs
@@ -82,7 +59,7 @@ def erf(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.op("Mul", gradient, tape.op("Mul", bell, tape.number(2 / math.sqrt(math.pi))))]
 
 
-@rule("Gelu")
+@register_rule("Gelu")
 def gelu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """x·Φ(x): Φ(x) + x·φ(x); with approximate="tanh" the derivative of that approximation."""
     (x,) = op.inputs
@@ -105,7 +82,7 @@ def _tanh_slope(tape: Tape, x: str) -> str:
     return str(tape.op("Mul", tape.op("Add", tape.op("Add", y, tape.number(1.0)), rise), tape.number(0.5)))
 
 
-@rule("Softmax")
+@register_rule("Softmax")
 def softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """y(g − Σ g·y)."""
     (y,) = op.outputs
@@ -113,7 +90,7 @@ def softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.op("Mul", y, tape.op("Sub", gradient, summed))]
 
 
-@rule("LogSoftmax")
+@register_rule("LogSoftmax")
 def log_softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The gradient g less softmax · Σ g."""
     summed = tape.op("ReduceSum", gradient, tape.integers(op.get("axis", -1)), keepdims=1)

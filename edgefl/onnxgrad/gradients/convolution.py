@@ -6,14 +6,14 @@ import math
 
 from edgefl.onnxgrad.gradients.conv_weight import WORK_PER_COPY, reversed_rows, weight_gradient
 from edgefl.onnxgrad.gradients.patterns import channel_sum
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
-from edgefl.onnxgrad.gradients.windows import Window, window_of
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
+from edgefl.onnxgrad.gradients.windows import Window, spread, window_of
 
 WORK_PER_TRANSPOSE = 6.0
 """Multiplications that a sample's share of ConvTranspose's work on each weight is worth: onnxruntime lays them out anew every time."""
 
 
-@rule("Conv")
+@register_rule("Conv")
 def conv(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """For y = w * x + b the transposed convolution of the gradient, the correlation of gradient and map, the sum over places."""
     (x, w), b, groups = op.inputs[:2], op.input(2), op.get("group", 1)
@@ -26,7 +26,7 @@ def conv(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     ][: len(op.inputs)]
 
 
-@rule("ConvTranspose")
+@register_rule("ConvTranspose")
 def conv_transpose(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The transpose of a convolution of (batch, outputs, …) that has the same weights: roles change."""
     (x, w), b, groups = op.inputs[:2], op.input(2), op.get("group", 1)
@@ -61,19 +61,7 @@ def input_gradient(tape: Tape, window: Window, w: str, shape: tuple[int, ...], g
         flipped = _flipped(tape, w, shape, groups)
         pads, dilations = [*turned, *behind], list(window.dilations)
         return str(tape.op("Conv", gradient, flipped, pads=pads, dilations=dilations, group=groups))
-    left_out = [max(-end, 0) for end in window.ends]
-    return str(
-        tape.op(
-            "ConvTranspose",
-            gradient,
-            w,
-            strides=list(window.strides),
-            dilations=list(window.dilations),
-            pads=list(window.pads),
-            output_padding=left_out if any(left_out) else None,
-            group=groups,
-        )
-    )
+    return spread(tape, window, gradient, w, groups)
 
 
 def _flipped(tape: Tape, w: str, shape: tuple[int, ...], groups: int) -> str:

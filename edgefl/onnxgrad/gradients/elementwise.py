@@ -5,28 +5,35 @@ from __future__ import annotations
 import numpy as np
 import onnx.helper
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Slope, Tape, register_rule, register_slopes
+
+_SLOPES: dict[str, Slope] = {
+    "Identity": lambda tape, op, g: g,
+    "Neg": lambda tape, op, g: tape.op("Neg", g),
+    "Abs": lambda tape, op, g: tape.op("Mul", g, tape.op("Sign", op.inputs[0])),  # 0 at 0, as in torch
+    "Reciprocal": lambda tape, op, g: tape.op("Neg", tape.op("Mul", g, tape.op("Mul", op.outputs[0], op.outputs[0]))),
+    "Sqrt": lambda tape, op, g: tape.op("Mul", g, tape.op("Div", tape.number(0.5), op.outputs[0])),
+    "Exp": lambda tape, op, g: tape.op("Mul", g, op.outputs[0]),
+    "Log": lambda tape, op, g: tape.op("Div", g, op.inputs[0]),
+    "Sin": lambda tape, op, g: tape.op("Mul", g, tape.op("Cos", op.inputs[0])),
+    "Cos": lambda tape, op, g: tape.op("Neg", tape.op("Mul", g, tape.op("Sin", op.inputs[0]))),
+}
+register_slopes(_SLOPES)
 
 
-@rule("Identity")
-def identity(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The same."""
-    return [gradient]
-
-
-@rule("Cast")
+@register_rule("Cast")
 def cast(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The same between types of real numbers, of which graphs have one; integers and truth values have no slope."""
     return [gradient if onnx.helper.tensor_dtype_to_np_dtype(op.get("to")).kind == "f" else None]
 
 
-@rule("Add", "Sum")
+@register_rule("Add", "Sum")
 def add(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of a sum: to every operand."""
     return [tape.unbroadcast(gradient, name, op.outputs[0]) if tape.needs(name) else None for name in op.inputs]
 
 
-@rule("Sub")
+@register_rule("Sub")
 def sub(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of a − b: 1 and −1."""
     a, b = op.inputs
@@ -36,7 +43,7 @@ def sub(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     ]
 
 
-@rule("Mul")
+@register_rule("Mul")
 def mul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of a · b: b and a."""
     a, b = op.inputs
@@ -47,7 +54,7 @@ def _of_product(tape: Tape, op: Op, gradient: str, own: str, other: str) -> Grad
     return tape.unbroadcast(tape.op("Mul", gradient, other), own, op.outputs[0]) if tape.needs(own) else None
 
 
-@rule("Div")
+@register_rule("Div")
 def div(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of q = a / b: 1/b and −q/b."""
     a, b = op.inputs
@@ -58,56 +65,7 @@ def div(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     ]
 
 
-@rule("Neg")
-def neg(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of −x: −1."""
-    return [tape.op("Neg", gradient)]
-
-
-@rule("Abs")
-def absolute(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """|x|: the sign, 0 at 0 as in torch."""
-    return [tape.op("Mul", gradient, tape.op("Sign", op.inputs[0]))]
-
-
-@rule("Reciprocal")
-def reciprocal(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of r = 1/x: −r²."""
-    (r,) = op.outputs
-    return [tape.op("Neg", tape.op("Mul", gradient, tape.op("Mul", r, r)))]
-
-
-@rule("Sqrt")
-def sqrt(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of r = √x: 1/(2r)."""
-    return [tape.op("Mul", gradient, tape.op("Div", tape.number(0.5), op.outputs[0]))]
-
-
-@rule("Exp")
-def exp(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of eˣ: itself."""
-    return [tape.op("Mul", gradient, op.outputs[0])]
-
-
-@rule("Log")
-def log(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of ln x: 1/x."""
-    return [tape.op("Div", gradient, op.inputs[0])]
-
-
-@rule("Sin")
-def sin(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The cosine."""
-    return [tape.op("Mul", gradient, tape.op("Cos", op.inputs[0]))]
-
-
-@rule("Cos")
-def cos(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Minus the sine."""
-    return [tape.op("Neg", tape.op("Mul", gradient, tape.op("Sin", op.inputs[0])))]
-
-
-@rule("Pow")
+@register_rule("Pow")
 def power(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of xⁿ with a constant n: n·xⁿ⁻¹."""
     x, exponent = op.inputs
@@ -121,7 +79,7 @@ def power(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.op("Mul", gradient, tape.op("Mul", tape.number(n), lower)), None]
 
 
-@rule("Where")
+@register_rule("Where")
 def where(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Each entry's gradient goes to whichever operand it came from."""
     condition, a, b = op.inputs
@@ -133,7 +91,7 @@ def where(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     ]
 
 
-@rule("Min", "Max")
+@register_rule("Min", "Max")
 def extreme(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The gradient goes to the operand that was taken; where several are equal, in equal parts, as in torch."""
     zero, (taken,) = tape.number(0.0), op.outputs
@@ -143,7 +101,7 @@ def extreme(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.unbroadcast(tape.op("Mul", share, hit), name, taken) if tape.needs(name) else None for name, hit in parts]
 
 
-@rule("Clip")
+@register_rule("Clip")
 def clip(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """1 inside the bounds, them included, 0 outside."""
     x = op.inputs[0]
@@ -153,7 +111,7 @@ def clip(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [gradient, None, None]
 
 
-@rule("Dropout")
+@register_rule("Dropout")
 def dropout(tape: Tape, op: Op, gradient: str, of_mask: Gradient = None) -> list[Gradient]:
     """What was kept counts 1/(1 − ratio); without a mask in use it is the identity."""
     training = tape.known(op.input(2))

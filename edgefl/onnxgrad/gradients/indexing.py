@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import onnx
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
 
 
-@rule("Gather")
+@register_rule("Gather")
 def gather(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """One known index: zeros around it. Otherwise, as for an embedding, each row's gradients are added up where it was taken from."""
     x, index = op.inputs
@@ -32,7 +32,7 @@ def gather(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [_summed_rows(tape, gradient, index, rows, widths), None]
 
 
-@rule("GatherND")
+@register_rule("GatherND")
 def gather_nd(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """What an index of the first axes picked is a row of all those axes as one: gradients of a row are added up."""
     x, index = op.inputs
@@ -47,7 +47,7 @@ def gather_nd(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.reshape(summed, sizes), None]
 
 
-@rule("GatherElements")
+@register_rule("GatherElements")
 def gather_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Each entry's gradient is added up where it was taken from."""
     x, index = op.inputs
@@ -55,7 +55,7 @@ def gather_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.op("ScatterElements", zeros, index, gradient, axis=op.get("axis", 0), reduction="add"), None]
 
 
-@rule("ScatterElements")
+@register_rule("ScatterElements")
 def scatter_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """What was added has the gradient of where it went; only where it is added up."""
     if op.get("reduction", "none") != "add":

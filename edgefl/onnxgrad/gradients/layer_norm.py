@@ -7,7 +7,7 @@ import onnx.helper
 
 from edgefl.onnxgrad.gradients.normalization import EPSILON
 from edgefl.onnxgrad.gradients.patterns import put
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, register_rule
 
 
 @prepared("LayerNormalization")
@@ -22,7 +22,7 @@ def with_statistics(tape: Tape, op: Op) -> None:
     tape.nodes.append(onnx.helper.make_node("LayerNormalization", op.inputs, names, name=op.name, **op.attributes))
 
 
-@rule("LayerNormalization")
+@register_rule("LayerNormalization")
 def layer_normalization(
     tape: Tape, op: Op, gradient: Gradient, of_mean: Gradient = None, of_inverse: Gradient = None
 ) -> list[Gradient]:

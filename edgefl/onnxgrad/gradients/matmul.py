@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
 
 
-@rule("MatMul")
+@register_rule("MatMul")
 def matmul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of A·B: G·Bᵀ and Aᵀ·G, summed over what was broadcast; vectors count as matrices of one row or column."""
     a, b = op.inputs
@@ -42,7 +42,7 @@ def _summed(tape: Tape, value: str, operand: str, result: str) -> str:
     return tape.sum_of_copies(value, operand, tape.shape(operand)[:-2], tape.shape(result)[:-2])
 
 
-@rule("Gemm")
+@register_rule("Gemm")
 def gemm(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of α·A′·B′ + β·C, with A′ and B′ transposed or not."""
     a, b, c = op.inputs[0], op.inputs[1], op.input(2)
@@ -68,7 +68,7 @@ def gemm(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [of_a, of_b, of_c][: len(op.inputs)]
 
 
-@rule("Einsum")
+@register_rule("Einsum")
 def einsum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The gradient of an operand is the sum over the others and the result's gradient, with their letters."""
     equation = op.get("equation").replace(" ", "")

@@ -12,7 +12,7 @@ import onnx.helper
 
 from edgefl.onnxgrad.gradients.patterns import channel_sum, made_by, put
 from edgefl.onnxgrad.gradients.reduction import axes_of, share_of
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, register_rule
 
 EPSILON = 1e-5
 
@@ -88,7 +88,7 @@ def _mean_of(tape: Tape, value: str, x: str) -> str | None:
     return op.inputs[0] if sorted(axes_of(tape, op)) == [0, *range(2, rank)] else None
 
 
-@rule("BatchNormalization")
+@register_rule("BatchNormalization")
 def batch_normalization(
     tape: Tape, op: Op, gradient: Gradient, of_mean: Gradient = None, of_variance: Gradient = None
 ) -> list[Gradient]:

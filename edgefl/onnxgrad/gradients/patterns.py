@@ -8,18 +8,10 @@ from typing import Any
 from edgefl.onnxgrad.gradients.tape import Op, Shape, Tape
 
 
-def producer(tape: Tape, value: str) -> Op | None:
-    """Return the node on the tape that computes ``value``; None for inputs and constants."""
-    for node in reversed(tape.nodes):
-        if value in node.output:
-            return Op.of(node)
-    return None
-
-
 def made_by(tape: Tape, value: str, kind: str) -> Op | None:
-    """Return the node that computes ``value`` if it is of this kind."""
-    op = producer(tape, value)
-    return op if op is not None and op.kind == kind else None
+    """Return the node on the tape that computes ``value`` if it is of this kind; None for inputs, constants and other nodes."""
+    node = next((node for node in reversed(tape.nodes) if value in node.output), None)
+    return None if node is None or node.op_type != kind else Op.of(node)
 
 
 def put(tape: Tape, shape: Shape, kind: str, *inputs: str | None, **attributes: Any) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 import onnx.helper
 
 from edgefl.onnxgrad.gradients.patterns import made_by
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, rule
-from edgefl.onnxgrad.gradients.windows import Window, window_of
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, register_rule
+from edgefl.onnxgrad.gradients.windows import Window, spread, window_of
 
 
 @prepared("MaxPool")
@@ -43,7 +43,7 @@ def as_max_pool(tape: Tape, op: Op) -> None:
     with_indices(tape, Op(op.name, "MaxPool", op.inputs, op.outputs, {"kernel_shape": list(sizes)}))
 
 
-@rule("MaxPool")
+@register_rule("MaxPool")
 def max_pool(tape: Tape, op: Op, gradient: Gradient, of_indices: Gradient = None) -> list[Gradient]:
     """Each place's gradient goes to where its maximum stood, the first one of several; where windows overlap they add up."""
     if gradient is None:
@@ -60,7 +60,7 @@ def max_pool(tape: Tape, op: Op, gradient: Gradient, of_indices: Gradient = None
     return [tape.op("Reshape", tape.op("ScatterElements", zeros, *flat, axis=0, reduction="add"), tape.op("Shape", x))]
 
 
-@rule("MaxUnpool")
+@register_rule("MaxUnpool")
 def max_unpool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Each entry's gradient is where it was put."""
     indices, every = op.inputs[1], tape.integers(-1)
@@ -68,7 +68,7 @@ def max_unpool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.op("Reshape", tape.op("GatherElements", *flat, axis=0), tape.op("Shape", indices)), None, None]
 
 
-@rule("AveragePool")
+@register_rule("AveragePool")
 def average_pool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Every entry of a window gets the same share; what counts as an entry of one that reaches over the edge is an attribute's choice."""
     (x,) = op.inputs
@@ -78,17 +78,7 @@ def average_pool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         gradient, shares = tape.op("Mul", gradient, tape.constant(shares.astype(tape.real))), np.ones(1)
     one = np.full((1, 1, *window.kernel), shares.flat[0], tape.real)
     maps = tape.op("Reshape", gradient, tape.integers(-1, 1, *window.places))
-    left_out = [max(-end, 0) for end in window.ends]
-    spread = tape.op(
-        "ConvTranspose",
-        maps,
-        tape.constant(one),
-        strides=list(window.strides),
-        dilations=list(window.dilations),
-        pads=list(window.pads),
-        output_padding=left_out if any(left_out) else None,
-    )
-    return [tape.like(spread, x)]
+    return [tape.like(spread(tape, window, maps, tape.constant(one)), x)]
 
 
 def _entries(op: Op, window: Window) -> np.ndarray[Any, Any]:
@@ -105,7 +95,7 @@ def _entries(op: Op, window: Window) -> np.ndarray[Any, Any]:
     return counts
 
 
-@rule("GlobalAveragePool")
+@register_rule("GlobalAveragePool")
 def global_average_pool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """1/n for each of the map's n entries."""
     (x,) = op.inputs

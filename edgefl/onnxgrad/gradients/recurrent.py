@@ -8,10 +8,10 @@ the gradient needs; the rule of that loop is a loop back, and one product over a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from edgefl.onnxgrad.gradients.patterns import put
 from edgefl.onnxgrad.gradients.recurrent_loops import loop
-from edgefl.onnxgrad.gradients.tape import Op, Shape, Tape, prepared
+from edgefl.onnxgrad.gradients.tape import Op, Tape, prepared
 
 _ACTIVATIONS = {"LSTM": (["sigmoid", "tanh", "tanh"],), "GRU": (["sigmoid", "tanh"],), "RNN": (["tanh"], ["relu"])}
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
@@ -27,17 +27,17 @@ def recurrent(tape: Tape, op: Op) -> None:
         op.refuse("its number of steps must be fixed")
     (_, _, inputs), (count, width, size) = tape.fixed(op, w), tape.fixed(op, r)
     tape.shapes[x] = (steps, batch, inputs)  # from W's: shape inference loses it in what torch writes between two layers
-    rows = _put(tape, "Reshape", (batch and batch * steps, inputs), x, tape.integers(-1, inputs))
+    rows = put(tape, (batch and batch * steps, inputs), "Reshape", x, tape.integers(-1, inputs))
     initial = [op.input(5 + slot) for slot in range(_STATES[op.kind])]
     zeros = None
     if not all(initial):
         sizes = tape.op("Concat", tape.op("Shape", x, start=1, end=2), tape.integers(size), axis=0)
-        zeros = _put(tape, "ConstantOfShape", (batch, size), sizes, value=tape.filling(0.0))
+        zeros = put(tape, (batch, size), "ConstantOfShape", sizes, value=tape.filling(0.0))
     apart = (_directions(tape, value, count) for value in (w, r, op.input(3), *initial))
     found = []
     for number, (own_w, own_r, bias, *states) in enumerate(zip(*apart, strict=True)):
         flat, weights = _read_by_steps(tape, name, rows, str(own_w), str(own_r), bias)
-        gates = _put(tape, "Reshape", (steps, batch, width), flat, tape.integers(steps, -1, width))
+        gates = put(tape, (steps, batch, width), "Reshape", flat, tape.integers(steps, -1, width))
         backwards = number == 1 or op.get("direction", "forward") == "reverse"
         found.append(loop(tape, name, [str(state or zeros) for state in states], gates, weights, backwards))
     _write_outputs(tape, op, found)
@@ -63,13 +63,6 @@ def _cell_of(op: Op) -> str:
     return "edgefl.lstm" if op.kind == "LSTM" else f"edgefl.rnn.{directions[0][0]}"
 
 
-def _put(tape: Tape, kind: str, shape: Shape, *inputs: str, **attributes: Any) -> str:
-    """Append a node of the forward graph with an output of this shape."""
-    name = str(tape.op(kind, *inputs, **attributes))
-    tape.shapes[name] = shape
-    return name
-
-
 def _cut(tape: Tape, value: str, sizes: Sequence[int], axis: int) -> list[str]:
     """Cut a value of the forward graph into pieces of these sizes."""
     if len(sizes) == 1:
@@ -85,7 +78,7 @@ def _directions(tape: Tape, value: str | None, count: int) -> list[str | None]:
     if value is None:
         return [None] * count
     parts = _cut(tape, value, [1] * count, 0)
-    return [_put(tape, "Squeeze", tape.shape(value)[1:], part, tape.integers(0)) for part in parts]
+    return [put(tape, tape.shape(value)[1:], "Squeeze", part, tape.integers(0)) for part in parts]
 
 
 def _read_by_steps(tape: Tape, name: str, rows: str, w: str, r: str, bias: str | None) -> tuple[str, list[str]]:
@@ -96,10 +89,10 @@ def _read_by_steps(tape: Tape, name: str, rows: str, w: str, r: str, bias: str |
     if name == "edgefl.gru":
         weights += biases[1:]  # the reset gate multiplies this one
     elif biases:
-        biases = [_put(tape, "Add", (width,), *biases)]
+        biases = [put(tape, (width,), "Add", *biases)]
     if name == "edgefl.gru.early":
         weights = _cut(tape, r, [2 * (size or 0), size or 0], 0)
-    return _put(tape, "Gemm", (tape.shape(rows)[0], width), rows, w, *biases[:1], transB=1), weights
+    return put(tape, (tape.shape(rows)[0], width), "Gemm", rows, w, *biases[:1], transB=1), weights
 
 
 def _write_outputs(tape: Tape, op: Op, found: Sequence[Sequence[str]]) -> None:
@@ -113,7 +106,7 @@ def _write_outputs(tape: Tape, op: Op, found: Sequence[Sequence[str]]) -> None:
         if len(parts) == 1:
             tape.op("Unsqueeze", parts[0], tape.integers(axis), out=output)
         else:
-            wide = [_put(tape, "Unsqueeze", tuple(shape), part, tape.integers(axis)) for part in parts]
+            wide = [put(tape, tuple(shape), "Unsqueeze", part, tape.integers(axis)) for part in parts]
             tape.op("Concat", *wide, axis=axis, out=output)
         shape[axis] = len(parts)
         tape.shapes[output] = tuple(shape)

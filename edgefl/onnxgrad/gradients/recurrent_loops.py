@@ -9,7 +9,7 @@ import onnx
 import onnx.helper
 
 from edgefl.onnxgrad.gradients.recurrent_cells import CELLS, Names
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
 
 Widths = tuple[Sequence[int], Sequence[int], Sequence[int]]
 """Of states, of what is read step by step, and of what is written step by step; each is (batch, width) within a step."""
@@ -44,7 +44,7 @@ def loop(tape: Tape, name: str, states: Sequence[str], gates: str, weights: Sequ
     return outputs
 
 
-@rule("Scan")
+@register_rule("Scan")
 def loop_back(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
     """Back through a loop that :func:`loop` wrote; others have no rule, and neither has the loop back itself."""
     name = op.get("body").name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
 
 
 def axes_of(tape: Tape, op: Op) -> list[int]:
@@ -26,14 +26,14 @@ def widened(tape: Tape, op: Op, value: str, axes: list[int]) -> str:
     return str(tape.op("Unsqueeze", value, tape.integers(*axes)))
 
 
-@rule("ReduceSum")
+@register_rule("ReduceSum")
 def reduce_sum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The same gradient for every summand."""
     axes = axes_of(tape, op)
     return [_spread(tape, widened(tape, op, gradient, axes), op.inputs[0]), None]
 
 
-@rule("ReduceMean")
+@register_rule("ReduceMean")
 def reduce_mean(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """An n-th of it for each of n."""
     axes, shape = axes_of(tape, op), tape.shape(op.inputs[0])
@@ -54,20 +54,20 @@ def _spread(tape: Tape, value: str, like: str) -> str:
     return str(tape.op("Expand", value, tape.op("Shape", like)))
 
 
-@rule("ReduceSumSquare")
+@register_rule("ReduceSumSquare")
 def reduce_sum_square(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of x²: 2x."""
     (x, *_), axes = op.inputs, axes_of(tape, op)
     return [tape.op("Mul", tape.op("Mul", x, tape.number(2.0)), widened(tape, op, gradient, axes)), None]
 
 
-@rule("ReduceL1")
+@register_rule("ReduceL1")
 def reduce_l1(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The sign."""
     return [tape.op("Mul", tape.op("Sign", op.inputs[0]), widened(tape, op, gradient, axes_of(tape, op))), None]
 
 
-@rule("ReduceL2")
+@register_rule("ReduceL2")
 def reduce_l2(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of n = ‖x‖: x/n, and 0 at 0, as in torch."""
     axes = axes_of(tape, op)
@@ -77,7 +77,7 @@ def reduce_l2(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.op("Mul", op.inputs[0], safe), None]
 
 
-@rule("ReduceLogSumExp")
+@register_rule("ReduceLogSumExp")
 def reduce_log_sum_exp(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The softmax."""
     axes = axes_of(tape, op)
@@ -85,7 +85,7 @@ def reduce_log_sum_exp(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.op("Mul", shares, widened(tape, op, gradient, axes)), None]
 
 
-@rule("ReduceMax", "ReduceMin")
+@register_rule("ReduceMax", "ReduceMin")
 def reduce_extreme(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """In equal parts to the entries that are as large, as torch's amax does."""
     axes = axes_of(tape, op)

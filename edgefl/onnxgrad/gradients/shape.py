@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
 
 
-@rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+@register_rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def reshape(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Back to the shape before."""
     return [tape.like(gradient, op.inputs[0]), None]
 
 
-@rule("Transpose")
+@register_rule("Transpose")
 def transpose(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The inverse permutation."""
     perm = op.get("perm")
     return [tape.op("Transpose", gradient, perm=None if perm is None else [int(axis) for axis in np.argsort(perm)])]
 
 
-@rule("Expand")
+@register_rule("Expand")
 def expand(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The sum over copies."""
     return [tape.unbroadcast(gradient, op.inputs[0], op.outputs[0]), None]
 
 
-@rule("Concat")
+@register_rule("Concat")
 def concat(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Cut apart again."""
     axis = op.attributes["axis"]
@@ -37,14 +37,14 @@ def concat(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return list(parts)
 
 
-@rule("Split")
+@register_rule("Split")
 def split(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
     """Put together again; parts that nobody used count zero."""
     parts = [tape.op("Sub", name, name) if g is None else g for g, name in zip(gradients, op.outputs, strict=True)]
     return [tape.op("Concat", *parts, axis=op.get("axis", 0)), None]
 
 
-@rule("Slice")
+@register_rule("Slice")
 def slice_(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Zeros around, and between where the step is not 1; a negative step is turned round first."""
     x = op.inputs[0]
@@ -90,7 +90,7 @@ def _spaced(tape: Tape, value: str, axis: int, stride: int) -> str:
     return str(tape.op("Slice", flat, tape.integers(0), tape.integers(1 - stride), tape.integers(axis)))
 
 
-@rule("Pad")
+@register_rule("Pad")
 def pad(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Cut off what was added; only constant padding."""
     if op.get("mode", "constant") != "constant":
@@ -108,7 +108,7 @@ def pad(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     return [tape.op("Slice", gradient, *cut) if any(pads) else gradient, None, None, None]
 
 
-@rule("Tile")
+@register_rule("Tile")
 def tile(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The sum over copies."""
     repeats = tape.known(op.input(1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -67,6 +67,7 @@ def _outer_reads(node: onnx.NodeProto) -> list[str]:
 
 Gradient = str | None
 """The name of a gradient; None: there is none."""
+Slope = Callable[["Tape", Op, str], str]
 Rule = Callable[..., Sequence[Gradient]]
 """(tape, op, gradient of each output) → gradient of each input, None where there is none."""
 
@@ -75,29 +76,15 @@ RULES: dict[str, Rule] = {}
 PREPARED: dict[str, Callable[[Tape, Op], None]] = {}
 """Operator → how it is put on the tape instead, where its rule needs more than its output."""
 CONSTANT = frozenset(
-    (
-        *(
-            "Shape",
-            "Size",
-            "Equal",
-            "Greater",
-            "Less",
-            "GreaterOrEqual",
-            "LessOrEqual",
-            "Not",
-            "And",
-            "Or",
-            "Xor",
-            "ArgMax",
-            "ArgMin",
-        ),
-        *("ConstantOfShape", "OneHot", "Range", "Sign", "Floor", "Ceil", "Round", "IsNaN", "IsInf", "NonZero", "EyeLike"),
-    )
+    """
+    Shape Size Equal Greater Less GreaterOrEqual LessOrEqual Not And Or Xor ArgMax ArgMin ConstantOfShape OneHot Range Sign Floor Ceil Round
+    IsNaN IsInf NonZero EyeLike
+    """.split()  # noqa: SIM905 - one word per operator reads better than as many quoted ones
 )
 """Operators whose outputs do not change with small changes of their inputs."""
 
 
-def rule(*kinds: str) -> Callable[[Rule], Rule]:
+def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
     """Enter a function into the table under the names of operators."""
 
     def enter(function: Rule) -> Rule:
@@ -106,6 +93,12 @@ def rule(*kinds: str) -> Callable[[Rule], Rule]:
         return function
 
     return enter
+
+
+def register_slopes(slopes: Mapping[str, Slope]) -> None:
+    """Enter operators of one input into the table, each with a function that returns its input's gradient."""
+    for kind, slope in slopes.items():
+        register_rule(kind)(lambda tape, op, gradient, slope=slope: [slope(tape, op, gradient)])
 
 
 def prepared(kind: str) -> Callable[[Callable[[Tape, Op], None]], Callable[[Tape, Op], None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from edgefl.onnxgrad.gradients.tape import Op, Tape
 
@@ -98,3 +99,11 @@ def window_of(tape: Tape, op: Op, x: str, y: str, kernel: Sequence[int], *, tran
         lower = mode == "SAME_LOWER" or (transposed and mode == "NOTSET")
         begins = tuple(pad - pad // 2 if lower else pad // 2 for pad in total)
     return replace(window, begins=begins)
+
+
+def spread(tape: Tape, window: Window, places: str, weights: str, groups: int | None = None) -> str:
+    """Return the map to which every place adds ``weights`` times its value, by a transposed convolution."""
+    sizes: dict[str, Any] = {name: list(getattr(window, name)) for name in ("strides", "dilations", "pads")}
+    left_out = [max(-end, 0) for end in window.ends]
+    behind = left_out if any(left_out) else None
+    return str(tape.op("ConvTranspose", places, weights, **sizes, group=groups, output_padding=behind))

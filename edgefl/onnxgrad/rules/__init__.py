@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from edgefl.onnxgrad.rules import (
     activation,
     convolution,
@@ -18,31 +20,17 @@ from edgefl.onnxgrad.rules import (
 )
 from edgefl.onnxgrad.rules.common import Check, Rule
 
-RULES: dict[str, Rule] = {
-    **convolution.RULES,
-    **pooling.RULES,
-    **matmul.RULES,
-    **recurrent.RULES,
-    **normalization.RULES,
-    **activation.RULES,
-    **elementwise.RULES,
-    **reduction.RULES,
-    **indexing.RULES,
-    **shape.RULES,
-    **resize.RULES,
-}
+_FAMILIES: tuple[Any, ...] = (
+    *(convolution, pooling, matmul, recurrent, normalization, activation, elementwise, reduction, indexing, shape, resize),
+)
 
-CHECKS: dict[str, Check] = {
-    **pooling.CHECKS,
-    **matmul.CHECKS,
-    **recurrent.CHECKS,
-    **normalization.CHECKS,
-    **activation.CHECKS,
-    **elementwise.CHECKS,
-    **indexing.CHECKS,
-    **shape.CHECKS,
-    **resize.CHECKS,
-}
+
+def _joined(table: str) -> dict[str, Any]:
+    return {kind: entry for family in _FAMILIES for kind, entry in getattr(family, table, {}).items()}
+
+
+RULES: dict[str, Rule] = _joined("RULES")
+CHECKS: dict[str, Check] = _joined("CHECKS")
 """Of operators whose rule does not know every attribute, input or output."""
 
 FOLDED = frozenset(known.KNOWN)
@@ -51,14 +39,7 @@ FOLDED = frozenset(known.KNOWN)
 SHAPES = frozenset({"Shape", "Size"})
 """Operators whose rule makes a known value of a tensor."""
 
-KNOWN: dict[str, tuple[int, ...]] = {
-    **known.KNOWN,
-    **recurrent.KNOWN,
-    **activation.KNOWN,
-    **reduction.KNOWN,
-    **shape.KNOWN,
-    **resize.KNOWN,
-}
+KNOWN: dict[str, tuple[int, ...]] = {**known.KNOWN, **_joined("KNOWN")}
 """Positions of inputs that are shapes and settings: a rule takes them as NumPy arrays."""
 
 STATISTICS = normalization.STATISTICS

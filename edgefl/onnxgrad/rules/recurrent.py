@@ -49,39 +49,33 @@ def _check_steps(node: Operator, x: Tensor, lengths: Array | None) -> None:
         node.refuse(f"sequence_lens {lengths.tolist()}, expected all {steps}: shorter sequences have no rule")
 
 
-def _activations(node: Operator, default: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the activations of one direction, lower case."""
-    names = tuple(name.lower() for name in node.get("activations", [])) or default
-    if names[: len(default)] * (len(names) // len(default)) != names:
+def _activations(node: Operator) -> tuple[str, ...]:
+    """Return the activations of one direction, lower case, or refuse the node."""
+    usual, *others = _ACTIVATIONS[node.op]
+    names = tuple(name.lower() for name in node.get("activations", [])) or usual
+    if names[: len(usual)] * (len(names) // len(usual)) != names:
         node.refuse(f"activations {', '.join(names)}: directions that differ have no rule")
-    return names[: len(default)]
+    if names[: len(usual)] not in (usual, *others):
+        expected = " or ".join(", ".join(known) for known in (usual, *others))
+        node.refuse(f"activations {', '.join(names)} have no rule, expected {expected}")
+    return names[: len(usual)]
 
 
-def _lstm(
-    node: Operator, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, lengths: Array | None = None,
-    h: Tensor | None = None, c: Tensor | None = None, peepholes: None = None,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    _check_steps(node, x, lengths)
-    return _recurrent(node, _lstm_cell, x, w, r, b, (h, c))
+def _rule(states: int, cell_of: Callable[[Operator], Cell]) -> Rule:
+    def rule(
+        node: Operator, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, lengths: Array | None = None,
+        *initial: Tensor | None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        _check_steps(node, x, lengths)
+        return _recurrent(node, cell_of(node), x, w, r, b, (*initial, None, None)[:states])
+
+    return rule
 
 
 def _lstm_cell(gate: Tensor, states: tuple[Tensor, ...], r: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
     i, o, f, new = (gate + F.linear(states[0], r, bias)).chunk(4, -1)
     c = torch.sigmoid(f) * states[1] + torch.sigmoid(i) * torch.tanh(new)
     return torch.sigmoid(o) * torch.tanh(c), c
-
-
-def _gru(
-    node: Operator,
-    x: Tensor,
-    w: Tensor,
-    r: Tensor,
-    b: Tensor | None = None,
-    lengths: Array | None = None,
-    h: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    _check_steps(node, x, lengths)
-    return _recurrent(node, functools.partial(_gru_cell, bool(node.get("linear_before_reset", 0))), x, w, r, b, (h,))
 
 
 def _gru_cell(late_reset: bool, gate: Tensor, states: tuple[Tensor, ...], r: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
@@ -93,45 +87,25 @@ def _gru_cell(late_reset: bool, gate: Tensor, states: tuple[Tensor, ...], r: Ten
     return ((1 - z) * torch.tanh(gate[:, last] + memory) + z * h,)
 
 
-def _rnn(
-    node: Operator,
-    x: Tensor,
-    w: Tensor,
-    r: Tensor,
-    b: Tensor | None = None,
-    lengths: Array | None = None,
-    h: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    _check_steps(node, x, lengths)
-    activation = RNN_ACTIVATIONS[_activations(node, ("tanh",))[0]]
-    return _recurrent(node, lambda gate, s, rd, bias: (activation(gate + F.linear(s[0], rd, bias)),), x, w, r, b, (h,))
+def _rnn_cell(node: Operator) -> Cell:
+    activation = {"tanh": torch.tanh, "relu": torch.relu}[_activations(node)[0]]
+    return lambda gate, states, r, bias: (activation(gate + F.linear(states[0], r, bias)),)
 
 
-def _check_lstm(node: Operator) -> None:
-    if 7 in node.present or _activations(node, ("sigmoid", "tanh", "tanh")) != ("sigmoid", "tanh", "tanh"):
-        node.refuse("peepholes and activations other than sigmoid, tanh, tanh have no rule")
-    _check_gates(node)
-
-
-def _check_gru(node: Operator) -> None:
-    if _activations(node, ("sigmoid", "tanh")) != ("sigmoid", "tanh"):
-        node.refuse("activations other than sigmoid, tanh have no rule")
-    _check_gates(node)
-
-
-def _check_rnn(node: Operator) -> None:
-    if _activations(node, ("tanh",))[0] not in RNN_ACTIVATIONS:
-        node.refuse("activations other than tanh and relu have no rule")
-    _check_gates(node)
-
-
-def _check_gates(node: Operator) -> None:
+def _check(node: Operator) -> None:
+    if node.op == "LSTM" and 7 in node.present:
+        node.refuse("peepholes have no rule")
+    _activations(node)
     if node.get("clip") is not None or node.get("input_forget", 0):
         node.refuse("clip and input_forget have no rule")
 
 
-RNN_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu}
+_ACTIVATIONS = {"LSTM": (("sigmoid", "tanh", "tanh"),), "GRU": (("sigmoid", "tanh"),), "RNN": (("tanh",), ("relu",))}
 
-RULES: dict[str, Rule] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
+RULES: dict[str, Rule] = {
+    "LSTM": _rule(2, lambda node: _lstm_cell),
+    "GRU": _rule(1, lambda node: functools.partial(_gru_cell, bool(node.get("linear_before_reset", 0)))),
+    "RNN": _rule(1, _rnn_cell),
+}
 KNOWN = dict.fromkeys(RULES, (4,))
-CHECKS: dict[str, Check] = {"LSTM": _check_lstm, "GRU": _check_gru, "RNN": _check_rnn}
+CHECKS: dict[str, Check] = dict.fromkeys(RULES, _check)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
-
-import numpy as np
-from torch import Tensor
 
 from edgefl.registry import codec
 from edgefl.wire.codec import Codec, Shape
@@ -22,11 +18,3 @@ class FP32(Codec):
     def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
         """Return the tensor itself."""
         return (Part(name, "F32", shape),)
-
-    def pack(self, w: Tensor, rng: np.random.Generator | None) -> tuple[Tensor, ...]:
-        """Return ``w``."""
-        return (w,)
-
-    def unpack(self, values: Sequence[Tensor], shape: Shape) -> Tensor:
-        """Return the only part."""
-        return values[0]

@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from torch import nn
 
-from edgefl.onnxgrad.autodiff import as_model, differentiate, tape_of
+from edgefl.onnxgrad.autodiff import append_gradients, as_model, tape_of
 
 Array = np.ndarray[Any, Any]
 STEP = 1e-5
@@ -106,7 +106,7 @@ def graph(case: Case, results: list[Array], real: int) -> onnx.ModelProto:
 def with_gradients(case: Case, model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph with an output ``d.<input>`` for each gradient, checked."""
     tape = tape_of(model)
-    found = differentiate(tape, "loss", case.by)
+    found = append_gradients(tape, "loss", case.by)
     shapes = {value.name: value.type.tensor_type for value in model.graph.input}
     outputs = [model.graph.output[0]]
     for name in case.by:

@@ -27,12 +27,12 @@ def network() -> nn.Sequential:
 def test_a_step_with_running_statistics() -> None:
     x, y, own = torch.tensor(2 * draw(5, 1, 4, 4) + 1).float(), torch.tensor([0, 2, 1, 1, 0]), network()
     expected = copy.deepcopy(own)
-    graph = loss_graph(own, lambda net, batch: F.cross_entropy(net(batch.x), batch.y), torch.zeros(2, 1, 4, 4), 3)
+    graph = loss_graph(own, [lambda net, x, y: F.cross_entropy(net(x), y)], {"x": x[:2], "y": y[:2]})
     assert torch.equal(own[1].running_mean, torch.zeros(3))
     assert not any("forward" in vars(layer) for layer in own)
     session = session_of(load_from_string(training_graphs(graph, StepRule("sgd", 0.0, ()))[0]))
     tensors = {**dict(own.named_parameters()), **dict(own.named_buffers())}
-    fed = {role: tensors[name].detach().numpy() for name, role in graph.roles.items()}
+    fed = {role: tensors[name].detach().numpy() for name, role in graph.roles.tensors.items()}
     fed |= {"x": x.numpy(), "y": y.numpy(), "lr": np.array(0.5, np.float32)}
     names = [value.name for value in session.get_outputs()]
     found = dict(zip(names, session.run(None, {value.name: fed[value.name] for value in session.get_inputs()}), strict=True))
@@ -42,8 +42,8 @@ def test_a_step_with_running_statistics() -> None:
     torch.optim.SGD(expected.parameters(), 0.5).step()
     after = {**dict(expected.named_parameters()), **dict(expected.named_buffers())}
     np.testing.assert_allclose(found["loss"], loss.item(), rtol=1e-5)
-    assert sum(role.startswith("s.") for role in graph.roles.values()) == 6
-    for name, role in graph.roles.items():
+    assert len(graph.roles.statistics) == 6
+    for name, role in graph.roles.tensors.items():
         np.testing.assert_allclose(found[f"{role}.out"], after[name].detach().numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
 
 

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from onnx.helper import make_node, make_tensor_value_info
 
 from edgefl.errors import InputError
-from edgefl.onnxgrad.autodiff import as_model, differentiate, tape_of
+from edgefl.onnxgrad.autodiff import append_gradients, as_model, tape_of
 
 # The weights' gradient is a convolution whose channels are the samples; it has no fixed sizes to go on with.
 ONCE = {"Conv", "ConvTranspose"}
@@ -52,7 +52,7 @@ def second_graph(case: Case, results: list[Array]) -> onnx.ModelProto:
     model.graph.node.extend(sums([f"g.{n}" for n in case.by], [f"c.{n}" for n in case.by]))
     tape = tape_of(model)
     outputs = [make_tensor_value_info(f"d.{n}", TensorProto.DOUBLE, None) for n in case.by]
-    found = differentiate(tape, "loss", case.by)
+    found = append_gradients(tape, "loss", case.by)
     for name in case.by:
         kind, inputs = ("Identity", [found[name]]) if name in found else ("Sub", [name, name])
         tape.op(kind, *inputs, out=f"d.{name}")

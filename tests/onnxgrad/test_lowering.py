@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.export import ExportedProgram
 
-from edgefl.onnxgrad import decomposing, export
-from edgefl.onnxgrad.export import forward_graph
+from edgefl.bundle.forms import forward_graph
 
 
 class Plain(nn.Module):
@@ -38,11 +38,8 @@ class Diagonal(nn.Module):
 @pytest.fixture
 def decomposed(monkeypatch):
     """Return a list that grows by one for each graph that torch decomposes."""
-    from torch.onnx._internal.exporter import _fx_passes as passes
-
-    calls, original = [], passes.decompose_with_registry
-    spared = decomposing.sparing(lambda program, registry: calls.append(program) or original(program, registry))
-    monkeypatch.setattr(export, "_decomposition", lambda: (passes, "decompose_with_registry", spared))
+    calls, original = [], ExportedProgram.run_decompositions
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", lambda self, *args: calls.append(self) or original(self, *args))
     return calls
 
 

@@ -1,0 +1,205 @@
+"""A torch module as a plain ONNX graph: the one place that calls torch's exporter."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import io
+import logging
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass, ShapeInferencePass
+from torch import Tensor, nn
+
+from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.batch import BATCH
+from edgefl.onnxgrad.graphs import graphs_in
+from edgefl.onnxgrad.lowering import LSTM, HasForm, traced
+
+OPSET = 20
+"""The newest operator set in which onnxruntime has a kernel of its own for everything that the reference networks export to.
+
+From 21 on GroupNormalization stays one operator, which onnxruntime expands into some 30: 10 % slower, and twice the memory.
+"""
+
+_TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
+
+
+def export(
+    module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str] = ("y",), *, unfolded: Collection[str] = ()
+) -> onnx.ModelProto:
+    """Return the inference graph of ``module``, with its weights inside and a free batch.
+
+    Source locations, and with them paths of this computer, are not in the graph. The same module gives the same bytes.
+
+    Args:
+        module: a network in evaluation mode.
+        inputs: an example for each input in the order of the module's arguments, at least two samples each: name → (samples, …).
+        outputs: names of the outputs.
+        unfolded: parameters that stay as they are. Products of other parameters are computed once, while the graph is made.
+
+    Raises:
+        EdgeflError: a part of the network is in training mode, or an operation has no ONNX form (named).
+
+    Example:
+        >>> graph = export(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval(), {"x": torch.zeros(2, 1, 2, 2)}).graph
+        >>> [node.op_type for node in graph.node], [value.name for value in (*graph.input, *graph.output)]
+        (['Reshape', 'Gemm'], ['x', 'y'])
+    """
+    name = type(module).__name__
+    if training := [type(part).__name__ for part in module.modules() if part.training]:
+        raise EdgeflError(f"{name}: {training[0]} is in training mode; a network is exported for evaluation: call eval() first")
+    free = tuple({0: torch.export.Dim(BATCH)} for _ in inputs)
+    model = converted(module, tuple(inputs.values()), free, list(inputs), outputs, f"{name} cannot be exported to ONNX", unfolded)
+    model.graph.name = "forward"
+    proto = ir.to_proto(fixed_reshapes(model))
+    strip(proto)
+    return proto
+
+
+def converted(
+    module: nn.Module,
+    arguments: tuple[Any, ...],
+    free: tuple[Any, ...],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    failure: str,
+    unfolded: Collection[str] = (),
+) -> Any:
+    """Return the :class:`onnx_ir.Model` that torch's exporter makes of a module, simplified.
+
+    Args:
+        module: in the mode in which it is exported.
+        arguments: of the call that is traced.
+        free: the free dimensions of each argument, as torch.export takes them.
+        inputs: names of the arguments' tensors.
+        outputs: names of the results.
+        failure: the beginning of the error's message.
+        unfolded: parameters that the simplification does not compute with.
+
+    Raises:
+        EdgeflError: an operation has no ONNX form (named), or torch cannot trace the module.
+    """
+    with quiet():
+        try:
+            program = _to_onnx(traced(module, arguments, free, _has_form()), input_names=list(inputs), output_names=list(outputs))
+            graph = program.model.graph
+            kept = [value for name, value in graph.initializers.items() if name in unfolded]
+            graph.inputs.extend(kept)  # an input has no value that could be folded
+            program.optimize()
+            for value in kept:
+                graph.inputs.remove(value)
+        except Exception as error:  # the exporter raises many kinds, each with its own chain of causes
+            raise EdgeflError(f"{failure}: {_reason_of(error)}") from error
+    _name_batch(program.model)
+    return program.model
+
+
+def _name_batch(model: ir.Model) -> None:
+    """Call the free size by its name instead of torch's symbol, also where it is part of another size."""
+    free = {dim.value for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)}
+    for value in ir.convenience.create_value_mapping(model.graph).values():
+        for symbol in free:
+            for axis, dim in enumerate(value.shape or ()):
+                if isinstance(dim, ir.SymbolicDim) and dim.value and value.shape is not None:
+                    value.shape[axis] = re.sub(rf"\b{symbol}\b", BATCH, dim.value)
+
+
+def _to_onnx(program: torch.export.ExportedProgram, **names: list[str]) -> Any:
+    """Call torch.onnx.export for a traced module, with a table of operators that is made once in a process.
+
+    The public function makes the table anew in every call, which takes several times as long as the export of a small network. Its
+    inner function takes the table as an argument.
+    """
+    options: dict[str, Any] = {**names, "optimize": False, "opset_version": OPSET, "verbose": False}
+    inner, table = _inner()
+    found = torch.onnx.export(program, dynamo=True, **options) if inner is None else inner(program, registry=table, **options)
+    if found is None:
+        raise EdgeflError("torch.onnx.export returned no program; torch 2.8 or newer is needed")
+    return found
+
+
+@functools.cache
+def _inner() -> tuple[Callable[..., Any] | None, Any]:
+    """Return torch's inner exporter and its table of operators; None where this torch has another one."""
+    try:
+        from torch.onnx._internal.exporter._core import export as inner
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+    except ImportError:
+        return None, None
+    known = {"registry", "input_names", "output_names", "optimize", "opset_version", "verbose"}
+    if not known <= inspect.signature(inner).parameters.keys():
+        return None, None
+    table = ONNXRegistry.from_torchlib(opset_version=OPSET)
+    table.register_op(LSTM, table.get_decomps(torch.ops.aten.lstm.input)[0].onnx_function)
+    return inner, table
+
+
+def _has_form() -> HasForm | None:
+    """Return whether torch's exporter has a form for an operator; None where it does not say."""
+    _, table = _inner()
+    return getattr(table, "is_registered", None)
+
+
+def fixed_reshapes(model: ir.Model) -> ir.Model:
+    """Give every Reshape a constant target where only the batch is free: "the input's own first dimension, then these".
+
+    The exporter computes such a target while the graph runs (Shape of another value), and shapes are unknown from there on: a runtime
+    then cannot let one value take another's place in memory, and holds up to a third more. Nodes that nothing reads are removed.
+    """
+    ShapeInferencePass(data_prop=True)(model)
+    for node in list(model.graph):
+        if node.op_type != "Reshape" or node.inputs[0] is None:
+            continue
+        before, after = node.inputs[0].shape, node.outputs[0].shape
+        if before and after and str(before[0]) == str(after[0]) == BATCH and all(isinstance(size, int) for size in after[1:]):
+            name = f"{node.outputs[0].name}_shape"
+            target = ir.tensor([0, *(size for size in after[1:] if isinstance(size, int))], ir.DataType.INT64, name=name)
+            value = ir.Value(name=name, shape=ir.Shape([len(after)]), type=ir.TensorType(ir.DataType.INT64), const_value=target)
+            model.graph.register_initializer(value)
+            node.replace_input_with(1, value)
+            node.attributes.pop("allowzero", None)  # with it, 0 would be a size
+    RemoveUnusedNodesPass()(model)
+    RemoveUnusedOpsetsPass()(model)
+    return model
+
+
+def _reason_of(error: BaseException) -> str:
+    """Name the operation that has no ONNX form, or else repeat what the exporter says first."""
+    cause = error.__cause__ or error
+    if target := _TARGET.search(str(cause)):
+        return f"{target[1]} has no ONNX form"
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+
+
+def strip(model: onnx.ModelProto) -> None:
+    """Clear what the exporter notes beside a graph: stack traces, with file names of this computer.
+
+    onnx-ir's pass clears nodes and graphs, and leaves the notes of values and weights.
+    """
+    records = [model]
+    for graph in graphs_in(model.graph):
+        records += [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]
+    for record in records:
+        record.ClearField("doc_string")
+        record.ClearField("metadata_props")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence what prints, logs and warns, as the exporter does about its progress, its graphs and its own calls."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
