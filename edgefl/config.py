@@ -122,16 +122,13 @@ class RunConfig(BaseModel):
         str,
         Flag(
             DATA,
-            "How clients share the samples. iid: evenly; dirichlet:A: uneven labels, the more the smaller A; classes:K: "
-            "K labels each; natural: by the owners that the data set names; index:S or index:S:A: each client draws S samples (with "
-            "uneven labels), for any number of clients.",
+            "How clients share the samples. iid: evenly; dirichlet:A: uneven labels, more so for small A; classes:K: K labels each; "
+            "natural: by the data set's owners; index:S or index:S:A: S samples per client (uneven labels), for any number of clients.",
             "SPEC",
         ),
     ] = "dirichlet:0.5"
     data_share: Annotated[float, Field(gt=0, le=1), Flag(DATA, "Share of its training samples that each client uses.")] = 1.0
-    permute_labels: Annotated[
-        bool, Flag(DATA, "Each client has its own order of labels; accuracy is the mean over clients. [no]")
-    ] = False
+    permute_labels: Annotated[bool, Flag(DATA, "Each client has its own order of labels; accuracy is their mean. [no]")] = False
 
     rounds: Annotated[Count, Flag(ROUNDS, "Number of rounds; with --mode async, of server steps.")] = 30
     per_round: Annotated[
@@ -154,15 +151,10 @@ class RunConfig(BaseModel):
     ] = None
     tier_assignment: Annotated[
         Literal["auto", "uniform", "dynamic"],
-        Flag(
-            TIERS,
-            "How clients get their tiers. auto: the largest that fits the budgets of the device class; uniform: drawn once "
-            "per client among those that fit; dynamic: drawn anew each round.",
-        ),
+        Flag(TIERS, "auto: the largest tier that fits the class; uniform: a random fitting tier per client; dynamic: per round."),
     ] = "auto"
     tier_shares: Annotated[
-        tuple[float, ...] | None,
-        Flag(TIERS, "Shares of clients at each tier, for uniform and dynamic assignment. [equal]", "0.5,0.3,0.2"),
+        tuple[float, ...] | None, Flag(TIERS, "Shares of clients at each tier, unless assigned by auto. [equal]", "0.5,0.3,0.2")
     ] = None
 
     local_epochs: Annotated[Count | None, Flag(CLIENT, "Epochs that a client trains each round. [digits: 5, else 1]")] = None
@@ -192,8 +184,7 @@ class RunConfig(BaseModel):
     codec: Annotated[str, _known(codecs), Flag(SERVER, "Encoding of the updates that clients send.", names=codecs)] = "fp32"
 
     conditions: Annotated[
-        Literal["fleet", "ideal"],
-        Flag(FLEET, "fleet: varying links and lost sessions, by the profile; ideal: no losses, delays or batteries."),
+        Literal["fleet", "ideal"], Flag(FLEET, "fleet: links vary and sessions are lost; ideal: no losses, delays or batteries.")
     ] = "fleet"
     over_selection: Annotated[
         float | None, Field(ge=1, le=10), Flag(FLEET, "Clients selected per update wanted. [the profile's own; ideal: 1]")
@@ -205,8 +196,7 @@ class RunConfig(BaseModel):
         str,
         Flag(
             FLEET,
-            "When clients are eligible. always; daily: by the hour of the day; FILE: by a trace (CSV or Parquet with the "
-            "columns client, from, to, state).",
+            "When clients are eligible: always, by the hour of the day, or by a trace (CSV, Parquet: client, from, to, state).",
             "always|daily|FILE",
         ),
     ] = "always"
@@ -214,10 +204,7 @@ class RunConfig(BaseModel):
         tuple[Literal["idle", "charging", "unmetered"], ...],
         AfterValidator(_some_once),
         Flag(
-            FLEET,
-            "States that a trace must show together for a client to be eligible; with daily, only charging matters: "
-            "without it, devices run on batteries.",
-            "WORD,…",
+            FLEET, "Device states that a trace must show for a client to be eligible; for daily, only charging counts.", "WORD,…"
         ),
     ] = ("idle", "charging", "unmetered")
     start_hour: Annotated[float, Field(ge=0, lt=24), Flag(FLEET, "Hour of the day at which the simulated clock starts.")] = 0.0
@@ -231,19 +218,14 @@ class RunConfig(BaseModel):
     staleness_power: Annotated[float, Field(ge=0), Flag(FLEET, "In mode async, updates s steps old weigh 1/(1 + s)^X.")] = 0.5
     enforce: Annotated[
         Literal["plan", "meter", "hard"],
-        Flag(
-            FLEET,
-            "How memory budgets are enforced. plan: by predictions; meter: also metered while clients train; hard: by the "
-            "operating system, with a process per client.",
-        ),
+        Flag(FLEET, "Memory is predicted (plan), metered in training (meter), or limited in a process per client (hard)."),
     ] = "meter"
     on_shortfall: Annotated[
         tuple[Literal["micro-batch", "tier", "refuse", "send"], ...],
         AfterValidator(_steps),
         Flag(
             FLEET,
-            "Steps to try, in order, if a tier does not fit a device class: micro-batch, tier (a smaller one); then refuse "
-            "(the default) or send (train all the same).",
+            "Steps to try if a tier does not fit: micro-batch, tier; then refuse (implied) or send (train anyway).",
             "STEP,…",
         ),
     ] = ("micro-batch", "tier")

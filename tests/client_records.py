@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgefl.records import ClientRecord, Expected, Outcome, Shortfall, Tier, Timing
+from edgefl.records import ClientRecord, Expected, Foreseen, Outcome, Shortfall, Tier, Timing
 
 JOB = ("measured_peak_activation_bytes", "measured_training_memory_bytes", "host_memory_bytes")
 
@@ -25,8 +25,7 @@ def client_record(
 ) -> ClientRecord:
     """Return the record of a client whose part in a round ended as ``status``; ``more`` are fields of its session and of its job."""
     measured = {name: more.pop(name) for name in JOB if name in more}
-    if status in ("refused", "dropped", "interrupted", "late"):
-        foreseen, outcome = ("expected" if status == "late" else status), None
-    else:
-        foreseen, outcome = "expected", Outcome(client, status, steps, train_loss, **measured)
+    foreseen: Foreseen = status if status in ("refused", "dropped", "interrupted") else "expected"
+    silent = foreseen != "expected" or status == "late"
+    outcome = None if silent else Outcome(client, status, steps, train_loss, **measured)
     return ClientRecord(Expected(client, device, foreseen, tier, samples, timing, refusal=refusal, **more), outcome, staleness)

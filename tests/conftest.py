@@ -47,7 +47,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
+def _one_thread() -> Iterator[None]:
     """As in a run: sums come out to the same bits whatever the machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

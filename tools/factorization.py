@@ -19,6 +19,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,11 +99,11 @@ def rows_of(ratios: tuple[float, ...], rounds: int, move: float, full: bool) -> 
     tiers, method = tuple(map(Tier, ratios)), create("fedhm", tiers=ratios)
     assert isinstance(method, FedHM)
     state = method.init(ARCHITECTURE, tiers, generator(0, "init"))
-    first, _ = timed(lambda: method._factors(state))
+    first, _ = timed(partial(method._factors, state))
     later, fallbacks = [], 0
     for number in range(1, rounds + 1):
         state = round_of(method, state, number, move)
-        seconds, factors = timed(lambda state=state: method._factors(state))
+        seconds, factors = timed(partial(method._factors, state))
         later.append(seconds)
         fallbacks += counted(factors.values())["fallback"]
     matrices = {layer: unroll(state.tensors[f"{layer}.weight"]).contiguous() for layer in factors}
@@ -110,7 +111,7 @@ def rows_of(ratios: tuple[float, ...], rounds: int, move: float, full: bool) -> 
     for tier in tiers:
         total = np.zeros(2)
         for layer in method._state_ranks(state, tier) or matrices:  # a dense tier is timed for the last column
-            seconds, (_, values, _) = timed(lambda layer=layer: torch.linalg.svd(matrices[layer], full_matrices=False))
+            seconds, (_, values, _) = timed(partial(torch.linalg.svd, matrices[layer], full_matrices=False))
             total += seconds
         passes.append(total)
         again.append(timed(lambda: method._factors(fresh(state)))[0])
@@ -150,7 +151,7 @@ def kernel_rows() -> list[dict[str, Any]]:
     state = method.init(ARCHITECTURE, tiers, generator(0, "init"))
     layers = method._kernel_layers(state, tiers[0])  # type: ignore[attr-defined]
     matrices = [state.tensors[layer.target].flatten(1) for layer in layers]
-    baseline = np.sum([timed(lambda m=m: torch.linalg.svd(m, full_matrices=False))[0] for m in matrices], 0)
+    baseline = np.sum([timed(partial(torch.linalg.svd, m, full_matrices=False))[0] for m in matrices], 0)
     seconds, _ = timed(lambda: method._factors(state, layers[0]))  # type: ignore[attr-defined]
     return [row(f"prism: {case}", s, baseline) for case, s in {"torch.linalg.svd once": baseline, "all kernels": seconds}.items()]
 

@@ -80,7 +80,7 @@ def measured(
     state = method.init(architecture, tiers, generator(seed, "init"))
     module = method.trained(state, tier, first_personal(method, architecture, tier, seed), 0)
     shape = (samples, *architecture.input_shape)
-    x = rng.integers(architecture.vocabulary, size=shape) if architecture.vocabulary else rng.standard_normal(shape)
+    x: np.ndarray = rng.integers(architecture.vocabulary, size=shape) if architecture.vocabulary else rng.standard_normal(shape)
     y = rng.integers((architecture.classes + 1) // 2, size=samples)
     present = np.arange(architecture.classes) < (architecture.classes + 1) // 2
     x = x if architecture.vocabulary else x.astype(np.float32)

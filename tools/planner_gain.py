@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -75,7 +76,7 @@ def _right(network: nn.Module, data: Dataset) -> float:
     return sum(int((network(a).argmax(1) == b).sum()) for a, b in zip(x.split(250), y.split(250), strict=True)) / len(y)
 
 
-def table(path: Path, error: str) -> str:
+def table(path: Path, error: Literal["absolute", "relative"]) -> str:
     """Return the Markdown table: per ratio, what both plans keep within the uniform one's own costs."""
     method = create("fedhm")
     weights = decode(path.read_bytes(), method.shapes(ARCHITECTURE, Tier(1.0)), str(path))

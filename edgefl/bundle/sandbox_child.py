@@ -34,7 +34,7 @@ def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
             continue
         try:
             result = check_tier(folder, manifest, entry, announce)
-        except Exception as error:  # whatever a file brings about is what is wrong with it
+        except Exception as error:  # noqa: BLE001 - whatever a file raises is what is wrong with it
             say({"tier": entry.label, "problem": _what(at, error, memory_bytes)})
         else:
             say({"tier": entry.label, "errors": [result.max_abs_error, result.max_loss_error]})

@@ -28,7 +28,7 @@ def signer(path: Path) -> Callable[[bytes], bytes]:
         key = serialization.load_pem_private_key(content, password=None)
     except TypeError:
         raise InputError(f"{path}: has a passphrase, expected an Ed25519 private key without one") from None
-    except Exception as error:  # what is not PEM, and what the library does not support, are errors of several types
+    except Exception as error:  # noqa: BLE001 - text that is not PEM, and keys that the library does not support, raise several types
         raise InputError(f"{path}: no private key in PEM form, expected one of Ed25519: {_said(error)}") from None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise InputError(f"{path}: a key of another kind ({_kind(key)}), expected an Ed25519 private key")
@@ -47,7 +47,7 @@ def public_key(path: Path) -> Ed25519PublicKey:
         raise InputError(f"{path}: a private key, expected the public one that belongs to it; keep the private one to yourself")
     try:
         key = serialization.load_pem_public_key(content)
-    except Exception as error:  # as above
+    except Exception as error:  # noqa: BLE001 - as above
         raise InputError(f"{path}: no public key in PEM form, expected one of Ed25519: {_said(error)}") from None
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise InputError(f"{path}: a key of another kind ({_kind(key)}), expected an Ed25519 public key")

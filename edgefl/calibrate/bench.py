@@ -1,7 +1,6 @@
-"""What is timed on this machine: matrix products, convolutions, copies, training steps in torch, inference in onnxruntime.
+"""The tasks that calibration times: matrix products, convolutions, copies, training steps in torch, inference in onnxruntime.
 
-Tasks are repeated in rounds in which each has its turn, so that a disturbance of some seconds falls on all of them alike; what a quarter
-of the rounds reached is what counts.
+Tasks run in rounds, each task once per round, so that a disturbance of some seconds affects all of them alike. The best quartile counts.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ KERNELS = {
     "convolution 1x1": 4 * _CHANNELS**2 * _PIXELS**2,
     "values": 6 * 8 * _CHANNELS * _PIXELS**2,
 }
-"""Kernel → its MACs: a product of 512×512 matrices; a batch of one with 64 channels, 28×28; 1×1 with twice the channels.
+"""Kernel → its MACs: a product of 512×512 matrices; one image with 64 channels, 28×28; 1×1 with twice the channels.
 
-Of ``values`` it is the values, as costs count them: normalisation, ReLU and pooling, forward and backward, of a batch of eight.
+``values`` has values instead: normalisation, ReLU and pooling, forward and backward, of a batch of eight.
 """
 
 _LEAST = 5
-_READING_S = 0.02  # what is shorter is repeated within one reading
+_READING_S = 0.02  # a shorter task is repeated within one reading
 _RESOLUTION_S = 1e-6
 
 
@@ -52,7 +51,7 @@ Readings = Mapping[str, Sequence[Seconds]]
 
 
 def interleaved(tasks: Mapping[str, Task], seconds: float, least: int = _LEAST) -> Readings:
-    """Run every task once a round, for about ``seconds`` and at least ``least`` rounds, after one that does not count."""
+    """Run every task once per round, for about ``seconds`` and at least ``least`` rounds, after a warm-up round."""
     for task in tasks.values():
         task()
     found: dict[str, list[Seconds]] = {name: [] for name in tasks}
@@ -67,19 +66,18 @@ def interleaved(tasks: Mapping[str, Task], seconds: float, least: int = _LEAST) 
 
 
 def clock_of(threads: int) -> Clock:
-    """Return the clock that work on so many threads is timed by, in seconds.
+    """Return the clock that times work on so many threads, in seconds.
 
-    One thread's own processor time is what it takes on the clock of a computer that does nothing else, and stays that when others
-    compute too. Threads wait for each other, so that of several only the clock tells how long they take.
+    The processor time of one thread does not depend on other programs. Several threads wait for each other, so only wall time counts.
     """
     fine = time.get_clock_info("process_time").resolution <= _RESOLUTION_S
     return time.process_time if threads == 1 and fine else time.perf_counter
 
 
 def repeated(once: Task) -> Task:
-    """Return a task of one reading of ``once``: where that is short, the mean of several after one that does not count.
+    """Return a task that reads ``once``; a short one is read several times after a warm-up, and the mean counts.
 
-    After a large network's turn the caches hold nothing of a small one, whose steps usually follow each other.
+    The warm-up fills the caches, which another network's task may have emptied.
     """
     once()
     times = max(1, int(_READING_S / max(sum(once()), 1e-7)))
@@ -95,7 +93,7 @@ def repeated(once: Task) -> Task:
 
 
 def timed(run: Callable[[], object], clock: Clock) -> Task:
-    """Return a task that takes the time of ``run``."""
+    """Return a task that times ``run``."""
 
     def once() -> Seconds:
         begun = clock()
@@ -107,7 +105,7 @@ def timed(run: Callable[[], object], clock: Clock) -> Task:
 
 @contextlib.contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Let torch use so many threads."""
+    """Set torch's number of threads within a ``with`` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -138,20 +136,20 @@ def kernel_tasks() -> dict[str, Task]:
 
 
 def copy_task() -> Task:
-    """Return a task that copies :data:`COPIED_BYTES` on one core, from one place to another."""
+    """Return a task that copies :data:`COPIED_BYTES` on one core."""
     source, target = np.ones(COPIED_BYTES, np.uint8), np.empty(COPIED_BYTES, np.uint8)
     return timed(lambda: np.copyto(target, source), clock_of(1))
 
 
 def step_cost(architecture: Architecture, batch_size: int) -> Cost:
-    """Return what a training step of a whole network costs, under plain federated averaging with momentum."""
+    """Return the cost of a training step of a whole network, under federated averaging with momentum."""
     return tier_cost(create("fedavg"), architecture, Tier(1.0), training_for(batch_size, None, "momentum"))
 
 
 def step_task(architecture: Architecture, batch_size: int) -> Task:
-    """Return a task that takes a training step in torch: the seconds of the forward and backward pass, and of the update.
+    """Return a task that times a training step in torch: the forward and backward pass, and the update.
 
-    As a client of a simulation does it: cross-entropy, SGD with momentum, weights from the last step. Data are noise.
+    It trains as a simulated client does, with cross-entropy and SGD with momentum. The data are noise.
     """
     method, classes = create("fedavg"), architecture.classes
     network = architecture.build().train()

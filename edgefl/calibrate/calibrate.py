@@ -27,12 +27,12 @@ from edgefl.util.files import write_bytes
 from edgefl.util.machine import Machine, Others, this_machine
 
 NETWORKS = ("cnn-digits", "vgg11", "lstm-shakespeare")
-"""A small network, one of large convolutions, and a recurrent one: together they tell the kinds of work apart."""
+"""A small network, one with large convolutions, and a recurrent one: together they separate the kinds of work."""
 
 _BATCHES, _FEWER = (8, 32), (2, 8)
-_SLOW_S = 0.02  # of all seconds: a first step that takes more calls for smaller batches
-_STEPS, _INFERENCE, _KERNELS, _COPY = 0.55, 0.1, 0.1, 0.05  # of the seconds left; inference and kernels run twice
-_PREPARING = 2 / 3  # of all seconds is the most that exports and traces take away from measuring
+_SLOW_S = 0.02  # share of all seconds: if the first step takes longer, batches are smaller
+_STEPS, _INFERENCE, _KERNELS, _COPY = 0.55, 0.1, 0.1, 0.05  # shares of the seconds left; inference and kernels run twice
+_PREPARING = 2 / 3  # at most this share of all seconds goes to exports and traces
 
 Notify = Callable[[str], None]
 
@@ -42,10 +42,8 @@ def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = 
 
     Args:
         seconds: about how long in all; every figure has at least five repeats, however long they take.
-        threads: what "all threads" means; None is every core that this process may use.
-        notify: told what is being done.
-
-    Training is torch's. Training steps that run in onnxruntime belong beside ``steps``; there are none yet, only inference.
+        threads: the number of all threads; None for every core that this process may use.
+        notify: called with a line of text per phase.
     """
     begun, machine, others = time.perf_counter(), this_machine(), Others()
     every = threads or machine.threads
@@ -57,18 +55,16 @@ def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = 
         left_s = max(seconds - (time.perf_counter() - begun), seconds * (1 - _PREPARING))
         notify(f"timing training steps in torch, threads: {every}")
         trained = timing.interleaved(steps, left_s * _STEPS)
-        kernels, inference = {}, {}
+        kernels: dict[int, timing.Readings] = {}
+        inference: dict[int, dict[str, Any]] = {}
         for count in dict.fromkeys((1, every)):
             notify(f"timing matrix products, convolutions and inference in onnxruntime, threads: {count}")
             torch.set_num_threads(count)
             kernels[count] = timing.interleaved(timing.kernel_tasks(), left_s * _KERNELS)
-            # One session at a time: the threads of another would go on looking for work.
-            inference[count] = {
-                name: timing.interleaved({name: timing.inference_task(graph, networks[name], count)}, left_s * _INFERENCE / 3)[
-                    name
-                ]
-                for name, graph in graphs.items()
-            }
+            inference[count] = {}
+            for name, graph in graphs.items():  # one session at a time: idle threads of another one would keep spinning
+                task = timing.inference_task(graph, networks[name], count)
+                inference[count] |= timing.interleaved({name: task}, left_s * _INFERENCE / 3)
         copied = timing.interleaved({"copy": timing.copy_task()}, left_s * _COPY)
     return Measured(
         processor=machine.processor,
@@ -100,18 +96,18 @@ def calibrate(
 
     Args:
         out: the file.
-        name: the profile's name; None is that of the file.
-        link: name or file of its link, None for that of ``like``; one from a file is written into the profile.
-        like: the profile whose power and throttling stand in for what is not measured, marked as assumed.
+        name: the profile's name; None for that of the file.
+        link: name or file of its link, None for that of ``like``; a link from a file is written into the profile.
+        like: the profile whose power and throttling are assumed.
         seconds: about how long to measure.
-        threads: what "all threads" means; None is every core that this process may use.
-        notify: told what is being done.
+        threads: the number of all threads; None for every core that this process may use.
+        notify: called with a line of text per phase.
 
     Returns:
-        The profile as its file has it, and everything that was measured.
+        The content of the file, and all measurements.
 
     Raises:
-        InputError: there is no such link or profile, the name is none, or ``out`` cannot be written: before anything is measured.
+        InputError: a link, profile or name is wrong, or ``out`` cannot be written; raised before anything is measured.
     """
     stand_in = load_device(like)
     chosen = load_link(link or stand_in.link.name)
@@ -128,7 +124,7 @@ def calibrate(
 
 
 def _check_writable(out: Path) -> None:
-    """Raise now what writing would raise after half a minute of measuring."""
+    """Raise before the measurement what writing would raise after it."""
     folder = next(parent for parent in out.absolute().parents if parent.exists())
     try:
         if out.is_dir():

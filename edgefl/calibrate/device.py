@@ -18,9 +18,9 @@ NOT_MEASURED = "not measured by calibration: the figure of the {title} profile, 
 
 @dataclass(frozen=True)
 class Spread:
-    """What repeats of a measurement gave: the figure taken, their median, the least and the most.
+    """The repeats of a measurement: the figure to use, their median, the least and the most.
 
-    Taken is what a quarter of them reached: other programs only ever make a measurement worse, but a single best one may be a fluke.
+    The figure is the best quartile: other programs can only slow a measurement down, but the single best repeat may be an outlier.
     """
 
     value: float
@@ -31,7 +31,7 @@ class Spread:
 
     @classmethod
     def of_seconds(cls, seconds: Sequence[float]) -> Spread:
-        """Return the spread of at least one time: a quarter were as short.
+        """Return the spread of at least one time.
 
         >>> Spread.of_seconds([5.0, 3.0, 1.0, 2.0, 4.0])
         Spread(value=2.0, median=3.0, low=1.0, high=5.0, repeats=5)
@@ -40,7 +40,7 @@ class Spread:
         return cls(ordered[len(ordered) // 4], median(ordered), ordered[0], ordered[-1], len(ordered))
 
     def rate(self, amount: float) -> Spread:
-        """Return the rate in ``amount`` per second, of a spread of seconds."""
+        """Return the rates in ``amount`` per second of a spread of seconds."""
         return Spread(amount / self.value, amount / self.median, amount / self.high, amount / self.low, self.repeats)
 
     def __str__(self) -> str:
@@ -49,16 +49,16 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a machine; rates are in MACs and bytes per second.
+    """The measurements of a machine; rates are in MACs and bytes per second.
 
     Attributes:
-        threads: of what ran on all threads.
-        source: what was run where, for figures of kernels and steps.
-        kernels: kernel → rate on one thread and on all; of ``values`` it is values per second.
+        threads: number of all threads.
+        source: hardware and software, for the notes of the figures.
+        kernels: kernel → rate on one thread and on all threads; ``values`` is in values per second.
         copied: bytes that one core copies in a second.
-        steps: network and batch → its training step, once per round of repeats; in a round every step ran once.
-        inference: network → rate of an inference of one sample, on one thread and on all.
-        busy: share of all cores that other programs took while this one measured, in [0, 1].
+        steps: network and batch → its training step, one per round of repeats.
+        inference: network → rate of an inference of one sample, on one thread and on all threads.
+        busy: share of all cores that other programs used meanwhile, in [0, 1].
     """
 
     processor: str
@@ -75,15 +75,12 @@ class Measured:
     busy: float
 
     def typical(self) -> list[Step]:
-        """Return every step with the seconds that are taken of its repeats."""
-        return [
-            Step(
-                repeats[0].work,
-                Spread.of_seconds([step.pass_s for step in repeats]).value,
-                Spread.of_seconds([step.update_s for step in repeats]).value,
-            )
-            for repeats in self.steps.values()
-        ]
+        """Return every step with the best quartile of its seconds."""
+
+        def best(repeats: Sequence[Step], part: str) -> float:
+            return Spread.of_seconds([getattr(step, part) for step in repeats]).value
+
+        return [Step(repeats[0].work, best(repeats, "pass_s"), best(repeats, "update_s")) for repeats in self.steps.values()]
 
     def step_rates(self) -> dict[str, Spread]:
         """Return the MACs per second of every step."""
@@ -100,34 +97,27 @@ def compute_of(measured: Measured) -> dict[str, Any]:
     """
     steps = {name: _giga(spread) for name, spread in measured.step_rates().items()}
     largest = {name.partition(" at ")[0]: spread for name, spread in steps.items()}
-    kernels, inference = measured.kernels, measured.inference
+
+    def inference(which: int, threads: str) -> dict[str, Any]:
+        rate = median(pair[which].value for pair in measured.inference.values()) / 1e9
+        of_networks = f"onnxruntime, {threads}batch of 1, median of networks: {_each(measured.inference, which)}"
+        return _figure(rate, measured.source, f"{of_networks}. Kernels in torch: {_each(measured.kernels, which)}")
+
+    step = "torch, forward, backward and update, median of networks at the larger batch: "
+    step += ", ".join(f"{name} {spread}" for name, spread in steps.items())
+    copied = f"one core copies, bytes counted once: {_giga(measured.copied)}"
     return {
-        "inference_gmacs_per_s": _figure(
-            median(every.value for _, every in inference.values()) / 1e9,
-            measured.source,
-            f"onnxruntime, batch of 1, median of networks: {_each(inference, 1)}. Kernels in torch: {_each(kernels, 1)}",
-        ),
-        "inference_single_thread_gmacs_per_s": _figure(
-            median(one.value for one, _ in inference.values()) / 1e9,
-            measured.source,
-            f"onnxruntime, one thread, batch of 1, median of networks: {_each(inference, 0)}. Kernels in torch: {_each(kernels, 0)}",
-        ),
-        "training_gmacs_per_s": _figure(
-            median(spread.value for spread in largest.values()),
-            measured.source,
-            "torch, forward, backward and update, median of networks at the larger batch: "
-            + ", ".join(f"{name} {spread}" for name, spread in steps.items()),
-        ),
-        "memory_bandwidth_gb_per_s": _figure(
-            measured.copied.value / 1e9, measured.source, f"one core copies, bytes counted once: {_giga(measured.copied)}"
-        ),
+        "inference_gmacs_per_s": inference(1, ""),
+        "inference_single_thread_gmacs_per_s": inference(0, "one thread, "),
+        "training_gmacs_per_s": _figure(median(spread.value for spread in largest.values()), measured.source, step),
+        "memory_bandwidth_gb_per_s": _figure(measured.copied.value / 1e9, measured.source, copied),
         "training_step": _step_costs(measured),
     }
 
 
 def _step_costs(measured: Measured) -> dict[str, Any]:
-    """Return the table ``compute.training_step``: fitted to what is taken of each step, with the range of fits to single rounds."""
-    # More threads than free cores are slower than one: no device would use them.
+    """Return the table ``compute.training_step``, fitted to the best quartile of each step, with the range of fits to single rounds."""
+    # If other programs use the cores, several threads are slower than one.
     gemm, values = (max(measured.kernels[name], key=lambda spread: spread.value) for name in ("gemm", "values"))
     costs = fit(measured.typical(), gemm.value, values.value)
     rounds = [fit(steps, gemm.value, values.value) for steps in zip(*measured.steps.values(), strict=True)]
@@ -148,14 +138,7 @@ def _step_costs(measured: Measured) -> dict[str, Any]:
 
 
 def device_values(measured: Measured, name: str, link: str | Mapping[str, Any], like: DeviceProfile) -> dict[str, Any]:
-    """Return the profile as its TOML file has it; power and throttling are those of ``like``, marked as assumed.
-
-    Args:
-        measured: what was measured.
-        name: the profile's name.
-        link: its link, by name or as a table.
-        like: whose figures stand in for what cannot be measured.
-    """
+    """Return the content of a profile's TOML file; power and throttling are those of ``like``, marked as assumed."""
     system = f"{measured.source.partition(';')[0]}; psutil"
     power = {key: value for key, value in _assumed(like.power, like).items() if key != "battery_wh" or measured.battery}
     values = {
@@ -183,7 +166,7 @@ def counted(threads: int) -> str:
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """Return a profile's text: names first, then a table per group, a figure a line.
+    """Return a profile's text: names first, then a table per group with one figure per line.
 
     >>> print(to_toml({"name": "x", "power": {"idle_w": {"value": 1.5, "mark": "assumed"}}}), end="")
     name = "x"
@@ -191,25 +174,18 @@ def to_toml(values: Mapping[str, Any]) -> str:
     [power]
     idle_w = {value = 1.5, mark = "assumed"}
     """
-    document = tomlkit.document()
-    # Names stand before tables: what follows a table's heading would belong to it.
-    for key, value in sorted(values.items(), key=lambda item: isinstance(item[1], Mapping)):
-        document.add(key, _table(value) if isinstance(value, Mapping) else tomlkit.item(value))
-    return tomlkit.dumps(document)
+    # Names stand before tables: TOML reads whatever follows a table's heading as part of it.
+    return tomlkit.dumps(
+        {key: _item(value) for key, value in sorted(values.items(), key=lambda item: isinstance(item[1], Mapping))}
+    )
 
 
-def _table(values: Mapping[str, Any]) -> Any:
-    table = tomlkit.table()
-    for key, value in values.items():
-        if not isinstance(value, Mapping):
-            table.add(key, value)
-            continue
-        if "value" not in value:
-            table.add(key, _table(value))
-            continue
-        figure = tomlkit.inline_table()
-        figure.update(value)
-        table.add(key, figure)
+def _item(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    table = tomlkit.inline_table() if "value" in value else tomlkit.table()
+    for key, inner in value.items():
+        table.add(key, _item(inner))
     return table
 
 
@@ -219,12 +195,11 @@ def _figure(value: float, source: str, note: str) -> dict[str, Any]:
 
 
 def _assumed(record: Record, like: DeviceProfile) -> dict[str, Any]:
-    """Return a record's figures, each marked as assumed, whatever it was in the profile that it comes from."""
+    """Return the figures of a part of the profile ``like``, each marked as assumed."""
     source = NOT_MEASURED.format(title=like.name)
-    figures = {key: getattr(record, key) for key in type(record).model_fields}
     return {
         key: {"value": figure.value, "mark": "assumed", "source": source, "note": f"there {figure.mark}: {figure.source}"}
-        for key, figure in figures.items()
+        for key, figure in record
         if isinstance(figure, Figure)
     }
 

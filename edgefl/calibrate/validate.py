@@ -1,4 +1,4 @@
-"""Holds a profile's predicted training times to what steps take on this machine."""
+"""Compares a profile's predicted training times with measured steps on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgefl.rng import generator, torch_seeded
 from edgefl.util.machine import Others, this_machine
 
 BAR = 0.25
-"""The median error of predicted training times that a calibrated profile is held to."""
+"""The largest acceptable median error of a calibrated profile."""
 
 _BATCHES = (16, 4, 1)
 _STEP_LIMIT_S = 1.0
@@ -27,8 +27,8 @@ Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A reference model's training step here: predicted and measured seconds, and those that a single rate of MACs predicts."""
+class StepComparison:
+    """A reference model's training step: predicted and measured seconds, and the prediction of a single rate of MACs."""
 
     model: str
     batch_size: int
@@ -53,19 +53,19 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Validation:
-    """How a profile's predictions hold here; ``busy`` is the share of all cores that other programs took meanwhile."""
+    """The errors of a profile's predictions; ``busy`` is the share of all cores that other programs used meanwhile."""
 
-    rows: tuple[Comparison, ...]
+    rows: tuple[StepComparison, ...]
     busy: float
 
     @property
     def median_error(self) -> float:
-        """The median of the errors' sizes."""
+        """The median of the absolute errors."""
         return median(abs(row.error) for row in self.rows)
 
     @property
     def median_error_elsewhere(self) -> float:
-        """The same over the models that profiles are not calibrated on."""
+        """The same without the models that calibration uses."""
         return median(abs(row.error) for row in self.rows if not row.calibrated_on)
 
     @property
@@ -74,7 +74,7 @@ class Validation:
         return median(abs(row.predicted_by_rate_s / row.measured_s - 1) for row in self.rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the medians beside their bar, and every model."""
+        """Return the medians, their limit, and every model."""
         return {
             "median_error": self.median_error,
             "bar": BAR,
@@ -92,8 +92,8 @@ def validate(compute: Any, threads: int | None = None, seconds: float = 1.0, not
     Args:
         compute: a profile's rates, as :func:`edgefl.fleet.rates.train_s` takes them.
         threads: of torch; None is every core that this process may use.
-        seconds: about how long each model is measured; at least three steps, whose quickest quarter counts, as in calibration.
-        notify: told which model is next.
+        seconds: about how long each model is measured, with at least three steps; their best quartile counts.
+        notify: called with a line of text per model.
     """
     others, rows = Others(), []
     with torch_seeded(generator(0, "validate")), timing.torch_threads(threads or this_machine().threads):
@@ -103,7 +103,7 @@ def validate(compute: Any, threads: int | None = None, seconds: float = 1.0, not
     return Validation(tuple(rows), others.share())
 
 
-def _comparison(compute: Any, name: str, seconds: float) -> Comparison:
+def _comparison(compute: Any, name: str, seconds: float) -> StepComparison:
     network = architecture_of(name)
     for batch in _BATCHES:
         cost = timing.step_cost(network, batch)
@@ -115,4 +115,4 @@ def _comparison(compute: Any, name: str, seconds: float) -> Comparison:
     macs = cost.macs_of(batch, 1)
     by_rate_s = macs / (compute.training_gmacs_per_s.value * 1e9)
     spread = measured.value, measured.low, measured.high, measured.repeats
-    return Comparison(name, batch, macs, predicted_s, by_rate_s, *spread, name in NETWORKS)
+    return StepComparison(name, batch, macs, predicted_s, by_rate_s, *spread, name in NETWORKS)

@@ -1,4 +1,4 @@
-"""One training step and one inference of a network on fake tensors: what they compute and hold, with nothing computed or held."""
+"""One training step and one inference of a network, traced on fake tensors, which have shapes and no values."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Tracer:
         try:
             with torch.device("meta"):
                 return self._watched(self._subject.build(), batch_size)
-        except Exception:  # whatever a network does that needs a device
+        except Exception:  # noqa: BLE001 - a network that needs a device may raise anything
             return []
 
     def _watched(self, network: nn.Module, batch_size: int) -> list[Operation]:

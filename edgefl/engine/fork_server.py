@@ -227,7 +227,7 @@ def _work(files: Sequence[int]) -> NoReturn:
         work(*files)
     except SystemExit:
         pass  # it was told to exit
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - a child must not return into the fork server
         traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):

@@ -136,7 +136,7 @@ def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = No
             run = _runner(Assignment.of(fields), jobs, lifeline, data_fd)
         except ChildProcessError:
             return  # the process that measures was killed: as if this one had been killed itself
-        except Exception as error:  # the data cannot be loaded here, or the system's limits not be set
+        except Exception as error:  # noqa: BLE001 - data that cannot be loaded here, or limits that cannot be set
             run = _refusing(error)
         while True:
             frame = FRAME.unpack(jobs.recv_bytes())
@@ -149,7 +149,7 @@ def _answer(run: Run, mailbox: WorkerMailbox, frame: Frame) -> list[bytes]:
         started = time.perf_counter()
         outcomes = run(mailbox.read_request(frame))
         return mailbox.write_answer(frame, outcomes, drain(), time.perf_counter() - started)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the server raises it
         return [write_header("error", error_fields(error))]
 
 

@@ -28,7 +28,7 @@ class Composed(nn.Module):
         self.sizes = dict(sizes)
         self.others = tuple(name for name, _ in dense.named_parameters() if name not in sizes)
         # In a tuple, for its parameters are not this network's.
-        self._skeleton = (skeleton,)
+        self.skeleton = (skeleton,)
         for name, parameter in dense.named_parameters():
             if name not in sizes:
                 self.register_parameter(name, parameter)
@@ -47,7 +47,7 @@ class Composed(nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         """Compute what the dense layer computes with the composed weights."""
-        layer = self._skeleton[0].train(self.training)
+        layer = self.skeleton[0].train(self.training)
         others = {name: getattr(self, name) for name in self.others}
         return torch.func.functional_call(layer, {**others, **self.weights()}, inputs)
 

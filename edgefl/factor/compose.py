@@ -170,14 +170,14 @@ def _composed_linear(layer: ComposedLinear) -> nn.Module:
 
 @composes(ComposedRecurrent)
 def _composed_recurrent(layer: ComposedRecurrent) -> nn.Module:
-    parts = {name: getattr(layer, name) for name in layer._names}
-    return recurrent(layer._cell[0], {name: part() if isinstance(part, nn.Module) else part for name, part in parts.items()})
+    parts = {name: getattr(layer, name) for name in layer.names}
+    return recurrent(layer.cell[0], {name: part() if isinstance(part, nn.Module) else part for name, part in parts.items()})
 
 
 @composes(Composed)
 def _of_a_basis(layer: Composed) -> nn.Module:
     weights = {**layer.weights(), **{name: getattr(layer, name) for name in layer.others}}
-    skeleton = layer._skeleton[0]
+    skeleton = layer.skeleton[0]
     if isinstance(skeleton, nn.RNNBase):
         return recurrent(skeleton, weights)
     if isinstance(skeleton, nn.Conv2d):

@@ -132,20 +132,20 @@ class ComposedRecurrent(nn.Module):
             else:
                 self.register_parameter(name, getattr(dense, name))
             delattr(dense, name)
-        self._names = tuple(names)
-        self._cell = (dense,)  # in a tuple, so that its parameters are not this module's
+        self.names = tuple(names)
+        self.cell = (dense,)  # in a tuple, so that its parameters are not this module's
 
     def forward(self, x: Any, state: Any = None) -> Any:
         """Compute what the dense layer computes for a sequence and an initial state."""
-        cell = self._cell[0].train(self.training)
+        cell = self.cell[0].train(self.training)
         try:
-            for name in self._names:
+            for name in self.names:
                 own = getattr(self, name)
                 # A bias is put there as a plain tensor, or the cell would count it among its own parameters.
                 setattr(cell, name, own() if isinstance(own, nn.Module) else own.view_as(own))
             return cell(x, state)
         finally:
-            for name in self._names:
+            for name in self.names:
                 setattr(cell, name, None)  # a composed weight lives as long as its pass
 
 

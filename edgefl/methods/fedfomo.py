@@ -182,7 +182,7 @@ class FedFOMO(FedAvg):
     def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
         """Move the client's own model towards the received ones that are better on its validation samples."""
         x, y = _validation(*batches, self._judged(len(batches[1])))
-        others = [_slot(received, slot) for slot in range(self.config.models)]
+        others = [{name: received[f"model{slot}.{name}"] for name in personal} for slot in range(self.config.models)]
         own_loss = _loss(module, personal, x, y)
         raw = torch.tensor([_weight(own_loss - _loss(module, other, x, y), other, personal) for other in others])
         module.get_buffer(AFFINITY).copy_(raw)
@@ -226,11 +226,6 @@ def _added(before: Tensor, update: Update) -> Tensor:
     for slot, sender in senders.items():
         after[sender] += update.tensors[AFFINITY][slot]
     return after
-
-
-def _slot(received: Tensors, slot: int) -> dict[str, Tensor]:
-    prefix = f"model{slot}."
-    return {name.removeprefix(prefix): tensor for name, tensor in received.items() if name.startswith(prefix)}
 
 
 def _validation(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:

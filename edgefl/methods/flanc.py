@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.basis import BasisRule, BasisSize, check_divisor, check_size, first_basis, first_coefficients
 from edgefl.factor.basis_layers import Composed, basis_name, coefficients_name, composed_layers, dense_state
+from edgefl.factor.width import cut
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy
 from edgefl.methods.state import GlobalState, Tensors
@@ -135,16 +136,13 @@ class FLANC(Method):
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return copies of the bases and of the tier's own tensors."""
-        places = self._placed(state, tier)
-        tensors = {name: state.tensors[place.target].clone() for name, place in places.items()}
-        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
-    def _placed(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
         def derive() -> dict[str, Place]:
             with torch.device("meta"), Unfilled():
                 return _places(self.network(state.architecture, tier), tier)
 
-        return state.once(f"places {tier.label}", derive)
+        places = state.once(f"places {tier.label}", derive)
+        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
     def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
         """Return cross-entropy + λ Σ‖V·Vᵀ − I‖² over all bases (Eq. 3)."""
@@ -200,7 +198,7 @@ def _places(network: nn.Module, tier: Tier) -> dict[str, Place]:
     """Return where every tensor lives: a basis under its own name, everything else under that and the tier's label."""
     shared = {f"{name}.{basis_name(w)}" for name, layer in composed_layers(network).items() for w in layer.sizes}
     names = [name for name, tensor in network.state_dict().items() if tensor.is_floating_point()]
-    return {name: Place(name if name in shared else f"{name}@{tier.label}", (slice(None),)) for name in names}
+    return {name: Place(name if name in shared else f"{name}@{tier.label}", ()) for name in names}
 
 
 def _fill(network: nn.Module, classifier: str) -> None:

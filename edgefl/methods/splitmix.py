@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from edgefl.factor.width import cut
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.losses import cross_entropy
@@ -122,9 +123,8 @@ class SplitMix(Method):
         for name in self.shapes(state.architecture, tier):
             slot, _, rest = name.partition(".")
             number = numbers[int(slot.removeprefix("base"))]
-            places[name] = Place(f"base{number}.{rest}", (slice(None),))
-        tensors = {name: state.tensors[place.target].clone() for name, place in places.items()}
-        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+            places[name] = Place(f"base{number}.{rest}", ())
+        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
     def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
         """Return the sum of the bases' cross-entropies: each base has the gradients that it would have alone."""

@@ -87,14 +87,14 @@ def traced(module: nn.Module, arguments: tuple[Any, ...], free: Any, has_form: H
     """
     try:
         program = _traced(module, arguments, free, strict=False)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - torch.export raises many types
         fixes = str(getattr(error, "msg", ""))
         try:
             if "Suggested fixes" in fixes:
                 free = torch.export.dynamic_shapes.refine_dynamic_shapes_from_suggested_fixes(fixes, free)
             # Without a fix, by another way, which reads the module's Python code and takes longer.
             program = _traced(module, arguments, free, strict="Suggested fixes" not in fixes)
-        except Exception:
+        except Exception:  # noqa: BLE001 - as above
             raise error from None
     program.__class__ = _Lowered
     program.has_form = has_form  # type: ignore[attr-defined]  # of the class that it now has

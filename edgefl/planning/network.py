@@ -1,4 +1,4 @@
-"""Which network is meant: a reference network by name, a factory by import path, an ONNX file, or a module at hand."""
+"""From what a user gives to an architecture: a reference network's name, a factory's import path, an ONNX file, or a module."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ GivenInputs = Sample | Sequence[str] | Sequence[Tensor] | Mapping[str, Sample] |
 def architecture_of(
     network: Network, inputs: GivenInputs = None, classes: int | None = None, norm: str | None = None
 ) -> Architecture:
-    """Return the architecture of ``network``, which can be built any number of times, also under fake tensors.
+    """Return the architecture of ``network``, from which it can be built repeatedly, also under fake tensors.
 
     Args:
         network: a reference network's name, ``package.module:factory``, a path that ends in ``.onnx``, a module, or a factory.
         inputs: a sample's shape, ``(3, 32, 32)`` or ``"3x32x32"``; several as name → shape, or as texts ``"ids=int64:80"``; or example
-            tensors, whose first dimension is the batch. An ONNX file knows its own, a reference network the shape that it is made for.
-        classes: number of labels, for reference networks; None takes what the network is usually for, 10 where nothing is said.
+            tensors, whose first dimension is the batch. ONNX files and reference networks need none.
+        classes: number of labels, for reference networks; None for the usual number.
         norm: normalisation policy, for reference networks.
 
     Raises:
-        InputError: there is no such network, or the inputs are not its own.
+        InputError: there is no such network, or the inputs do not fit it.
 
     >>> str(architecture_of("resnet18", "3x32x32")), str(architecture_of(nn.Linear(4, 2), {"input": (7, 4)}))
     ('3x32x32', 'input=7x4')
@@ -55,7 +55,7 @@ def architecture_of(
 
 
 def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None, norm: str | None) -> Architecture:
-    """Return a reference network's architecture; a shape without a type is of the network's own, token ids included."""
+    """Return a reference network's architecture; a shape without a type has the network's own type."""
     facts = models.facts(network)
     usual, dtype = facts["usual_input"], torch.int64 if facts.get("vocabulary") else torch.float32
     specs = given or {"": InputSpec(usual, dtype)}
@@ -85,7 +85,7 @@ def _custom(
 
 
 def _specs(inputs: GivenInputs, module: nn.Module | None) -> dict[str, InputSpec]:
-    """Return name → specification; the name of a single input without one is ""."""
+    """Return name → specification; an unnamed single input has the name ""."""
     if inputs is None or (isinstance(inputs, (str, tuple, list, Mapping)) and not inputs):
         return {}
     if isinstance(inputs, Mapping):
@@ -133,7 +133,7 @@ def _positional(module: nn.Module) -> list[str]:
 
 
 def _from_file(path: Path, inputs: GivenInputs, norm: str | None) -> CustomArchitecture:
-    """Return the network of an ONNX file; sizes that it leaves free, other than the batch, come from ``inputs``."""
+    """Return the network of an ONNX file; ``inputs`` gives its free sizes other than the batch."""
     from edgefl.onnxgrad.batch import free_batch
     from edgefl.onnxgrad.dense import with_torch_layers
     from edgefl.onnxgrad.rules.require import inputs_of
@@ -171,7 +171,7 @@ def _runs(network: CustomArchitecture, batch: int) -> bool:
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), quiet():
         try:
             network.build().eval()(network.samples(batch))
-        except Exception:  # whatever a graph's operators raise for sizes that do not fit
+        except Exception:  # noqa: BLE001 - a graph's operators raise anything for sizes that do not fit
             return False
     return True
 

@@ -1,4 +1,4 @@
-"""What a network costs before anything is trained: a row per tier, and per device that it is meant for."""
+"""The costs of a network before anything is trained: a row per tier and device."""
 
 from __future__ import annotations
 
@@ -51,20 +51,19 @@ def profile(
     norm: str | None = None,
     check_macs: bool = False,
 ) -> Results[ProfileRow]:
-    """Return what ``network`` costs: one row per tier, and with devices one per tier and device.
+    """Return the costs of ``network``: one row per tier, and with devices one per tier and device.
 
-    Nothing is computed and no large tensor is allocated: one training step and one inference are traced with fake tensors.
+    One training step and one inference are traced with fake tensors: nothing is computed and no large tensor is allocated.
     ``macs_forward`` and ``macs_backward_*`` are per sample, ``macs_compose`` per forward and backward pass, ``macs_train_step`` the whole
-    step at ``batch_size``. ``*_inference`` is about the network that a device runs, which some methods make of the one that is trained.
-    ``layers`` has a row per layer, ``tensors`` one for everything that travels.
+    step at ``batch_size``. ``*_inference`` is about the deployed network, which may differ from the trained one.
 
     Args:
         network: a reference network's name, ``"package.module:factory"``, an ``.onnx`` file, a module, or a factory.
         inputs: a sample's shape, or name → shape, or example tensors (their batch is then the default ``batch_size``).
-        classes: number of labels, for reference networks; None takes the usual one.
-        method: makes the sub-models; None takes the network as it is.
+        classes: number of labels, for reference networks; None for the usual one.
+        method: makes the sub-models; None for the network as it is.
         method_options: the method's own options.
-        tiers: ratios, largest first; None takes the method's own.
+        tiers: ratios, largest first; None for the method's own.
         batch_size: samples of a training step and of an inference; 32 by default.
         micro_batch: samples of one forward and backward pass; gradients are accumulated up to ``batch_size``.
         optimizer: "momentum", "sgd" or "adam".
@@ -79,7 +78,7 @@ def profile(
 
     Raises:
         EdgeflError: with ``check_macs``, an operation of the network has no ONNX form.
-        InputError: an unknown name, a tier outside (0, 1], an input that the network does not take, or a network that cannot be traced.
+        InputError: a name is unknown, a tier is outside (0, 1], the network refuses the input, or it cannot be traced.
 
     Example:
         >>> profile("cnn-digits", (1, 8, 8), 10)[0].macs_forward
@@ -127,10 +126,10 @@ def training_for(
     samples: int = DEFAULT_SAMPLES,
     codec: str = "fp32",
 ) -> Training:
-    """Return how a client trains, with the defaults of a run for what costs do not depend on.
+    """Return how a client trains; settings that do not change costs have the defaults of a run.
 
     Raises:
-        ConfigError: a number is below 1, that of local samples included.
+        ConfigError: a number is below 1.
         UnknownNameError: there is no such optimizer or codec.
     """
     numbers = {"batch_size": batch_size, "micro_batch": micro_batch, "local_epochs": local_epochs, "samples": samples}
@@ -147,7 +146,7 @@ def training_for(
 def method_and_tiers(
     method: str | None, method_options: Mapping[str, Any] | None, tiers: Sequence[float] | None
 ) -> tuple[Method, tuple[float, ...]]:
-    """Return the method and its ratios; without a method the network as it is, trained by itself."""
+    """Return the method and its ratios; without a method, FedAvg at ratio 1."""
     if tiers is not None:
         try:
             check_ratios(tuple(tiers))
@@ -164,7 +163,7 @@ def method_and_tiers(
 
 
 def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str) -> dict[str, Any]:
-    """Return what travels, tensor by tensor: the codec's bytes, with the header apart, and four bytes a parameter beside them."""
+    """Return the bytes of every tensor that travels, those of the headers, and four bytes per parameter for comparison."""
     shapes, sent = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
     down, up = tensor_bytes(shapes), tensor_bytes(sent, codec)
     travelling = shapes | sent
@@ -184,7 +183,7 @@ def device_rows(
     training: Training,
     samples: int,
 ) -> dict[Tier, list[dict[str, Any]]]:
-    """Return for every tier the columns of every device: one given by itself has its memory as budget, a fleet's class all of its own."""
+    """Return for every tier the columns of every device; the budget of a single device is its memory."""
     budgets = [(device, Budget(device.training_bytes)) for device in devices]
     if fleet is not None and full is not None:
         fastest_s = fastest_round_s(fleet, full, training, samples)

@@ -1,9 +1,8 @@
-"""A rank for every layer under a budget: the least truncation error of given weights that fits.
+"""A rank for every layer under a budget, with the least truncation error of given weights.
 
-Costs of a plan are those of its own trace. Between traces they are predicted from two of them, the dense network and every layer at
-rank 1: MACs and bytes of a factorized layer grow with its rank, the Frobenius term with its square, and a unit of rank keeps the
-same activation at every rank. The prediction is put right at each plan that is traced, so that it is exact there; plans are made and
-traced until one fits and repeats. What is returned was traced, and fits.
+The costs of a plan come from its own trace. Between traces they are predicted from two of them: the dense network, and every layer at
+rank 1. MACs and bytes of a factorized layer grow with its rank, the Frobenius term with its square, and every unit of rank saves the
+same activation. Each trace corrects the prediction. Plans are made and traced until one fits and repeats.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ATTEMPTS = 8
 
 @dataclass(frozen=True)
 class Work:
-    """One client's round on a device: what turns MACs and bytes into seconds and joules."""
+    """One client's round on a device, which converts MACs and bytes into seconds and joules."""
 
     device: DeviceProfile
     samples: int
@@ -39,7 +38,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Spectral:
-    """A plan: layer → rank (dense layers are not in it), its traced cost, and how far a better one could be, as a share of energy."""
+    """A plan: layer → rank (without dense layers), its traced cost, and an upper bound of what a better plan could add to its energy."""
 
     ranks: Ranks
     cost: Cost
@@ -53,7 +52,7 @@ Layer = nn.Conv2d | nn.Linear
 def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor], relative: bool = False) -> dict[str, np.ndarray]:
     """Return Σ_{i≤r} σᵢ² of every layer's unrolled weight for r = 1, 2, …, float64, from weights named ``layer.weight``.
 
-    ``relative`` gives them as shares of the layer's own energy, so that layers with small weights count as much as others.
+    ``relative`` divides by the layer's own energy, so that layers with small weights count as much as others.
     """
     found = {}
     for name in layers:
@@ -64,7 +63,7 @@ def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor], relativ
 
 
 def share_kept(energy: Mapping[str, np.ndarray], ranks: Mapping[str, int]) -> float:
-    """Return the share of all layers' energy that ``ranks`` keep; a layer that is not in it is dense and keeps all."""
+    """Return the share of all layers' energy that ``ranks`` keep; layers without a rank are dense."""
     total = math.fsum(float(e[-1]) for e in energy.values())
     kept = math.fsum(float(e[ranks[name] - 1] if name in ranks else e[-1]) for name, e in energy.items())
     return kept / total if total > 0 else 1.0
@@ -78,7 +77,7 @@ def spectral(
     uses_of: Callable[[Cost], Uses],
     work: Work | None,
 ) -> Spectral | None:
-    """Return the plan that keeps the most energy within the budgets, never less than ``start`` keeps where that fits.
+    """Return the plan that keeps the most energy within the budgets, at least as much as ``start`` if that fits.
 
     Args:
         layers: what may be factorized, by name.
@@ -114,7 +113,7 @@ def _improved(
     uses_of: Callable[[Cost], Uses],
     work: Work | None,
 ) -> tuple[Spectral | None, float]:
-    """Plan and trace in turn, from ``at`` on; return the best plan that fits, if any, and the bound that the plans were made under."""
+    """Plan and trace in turn from ``at`` on; return the best plan that fits, if any, and the bound of all plans."""
     best: Spectral | None = None
     bound = 0.0
     margins: dict[BudgetName, float] = {}
@@ -124,7 +123,7 @@ def _improved(
         left = {name: have - need for name, (need, have) in uses_of(cost).items()}
         if min(left.values(), default=0.0) >= 0 and (best is None or share > best.energy_share):
             best = Spectral(at, cost, share, 0.0)
-        # A plan that needs more than was predicted makes the next ones stay further away.
+        # If a plan needs more than was predicted, the next plans get a larger margin.
         margins = {name: margins.get(name, 0.0) + max(0.0, -room) for name, room in left.items()}
         allocation = _next(energy, tables, at, cost, {name: room - margins[name] for name, room in left.items()}, work)
         if allocation is None:
@@ -143,7 +142,7 @@ at the training peak."""
 
 
 def _quantities(name: str, layer: Layer, dense: Cost, thin: Cost, layers: Mapping[str, Layer]) -> np.ndarray:
-    """Return what each choice of one layer adds: (ranks, 6); the last row is the dense layer."""
+    """Return the quantities of each choice of one layer, shape (ranks, 6); the last row is the dense layer."""
     numel, unit = layer.weight.numel(), parameters_of_rank(layer, 1)
     ranks = np.arange(1, min(math.ceil(numel / unit) - 1, *unroll(layer.weight).shape) + 1, dtype=np.float64)
     rows = {row.layer: row for row in (*dense.layers, *thin.layers)}
@@ -176,7 +175,7 @@ def _next(
     limits: Mapping[BudgetName, float],
     work: Work | None,
 ) -> Allocation | None:
-    """Make a plan from costs that are right at ``at``, a plan that was traced as ``cost``; ``limits`` is what it leaves of each budget."""
+    """Return the best plan by costs predicted around ``at``, whose trace is ``cost``; ``limits`` is the rest of each budget."""
     weighting = np.array([_weighting(name, cost, work) for name in limits]).reshape(len(limits), 6)
     choices, used = [], np.zeros(len(limits))
     for name, table in tables.items():
@@ -188,7 +187,7 @@ def _next(
 
 
 def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:
-    """Return how much a budget needs of each quantity, near a plan that costs ``cost``."""
+    """Return the weight of each quantity in a budget, near a plan that costs ``cost``."""
     row = np.zeros(6)
     if name == "memory_bytes":
         row[_MEMORY] = 1
@@ -218,6 +217,6 @@ def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:
 
 
 def _upload_per_weight(cost: Cost) -> float:
-    """Return the codec's bytes of one weight: what goes up, without the header, which is about as long as that of what comes down."""
+    """Return the codec's bytes per weight: the upload without its header, which is about as long as that of the download."""
     header = cost.download_bytes - cost.parameter_bytes
     return max(0.0, cost.upload_bytes - header) / cost.params

@@ -1,4 +1,4 @@
-"""What a tier costs to train, to run and to send under one method."""
+"""The costs of a tier under one method: to train, to run and to send."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def tier_cost(
 ) -> Cost:
     """Return the cost of one tier's training step and inference at the batch size of ``training``.
 
-    Where a step trains one of several networks, ``macs_drawn`` is the mean over them; everything else is the tier's own network's.
-    An inference is that of :meth:`edgefl.methods.base.Method.deployed`.
+    If a step trains one of several networks, ``macs_drawn`` is the mean over them; all else is about the tier's own network.
+    Inference runs the network of :meth:`edgefl.methods.base.Method.deployed`.
 
     Raises:
-        ConfigError: the network does not take this input, or what it computes depends on values.
+        ConfigError: the network refuses this input, or its operations depend on values.
     """
     asked = _Asked((type(method), method.config.model_dump_json()), architecture, tier, training, codec, objective, method)
     # A network that the user brings may change between two calls; a registered one is named by its architecture.
@@ -110,9 +110,9 @@ def network_cost(
     objective: Objective = PLAIN,
     deployed: Callable[[], nn.Module] | None = None,
 ) -> Cost:
-    """Return the cost of a network that ``method`` trains under ``objective``, and that sends ``sizes`` bytes down and up.
+    """Return the cost of a network that ``method`` trains under ``objective``; ``sizes`` are its payload's bytes down and up.
 
-    ``deployed`` builds what a device runs, where it is another network. What the objective attaches is held while training only.
+    ``deployed`` builds the network that a device runs, if it is another one.
     """
 
     def batch(samples: int) -> Batch:
@@ -145,7 +145,7 @@ def objective_of(config: RunConfig) -> Objective:
 
 
 class Costs:
-    """What the tiers of a run cost, each worked out once."""
+    """The costs of a run's tiers, each computed once."""
 
     def __init__(self, method: Method, config: RunConfig, architecture: Architecture, training: Training) -> None:
         self.method, self.architecture = method, architecture
@@ -153,7 +153,7 @@ class Costs:
         self._found: dict[tuple[Tier, int | None], Cost] = {}
 
     def of(self, tier: Tier, micro_batch: int | None = None) -> Cost:
-        """Return the cost of a tier, its batches taken whole or in micro-batches."""
+        """Return the cost of a tier, for whole batches or for micro-batches."""
         if (tier, micro_batch) not in self._found:
             steps = self._training if micro_batch is None else replace(self._training, micro_batch=micro_batch)
             found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective)
@@ -162,10 +162,10 @@ class Costs:
 
     @cached_property
     def full(self) -> Cost:
-        """The cost of the dense network, for which deadlines are stated, whatever the method."""
+        """The cost of the dense network, to which deadlines refer for every method."""
         return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec)
 
     def splits(self, tier: Tier) -> bool:
-        """Whether batches may be split without changing what a step comes to."""
+        """Whether batches may be split without changing a step's result."""
         with torch.device("meta"), Unfilled():
             return splits_batches(self.method.network(self.architecture, tier))

@@ -1,4 +1,4 @@
-"""The largest uniform ratio that fits a budget, found by tracing sub-models until one fits."""
+"""The largest uniform ratio that fits a budget."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ STEPS = 1000
 
 
 def largest_ratio(fits: Callable[[float], bool]) -> float | None:
-    """Return the largest multiple of 0.001 in (0, 1] that fits, or None where not even 0.001 does.
+    """Return the largest multiple of 0.001 in (0, 1] that fits, or None if even 0.001 does not.
 
-    The whole network is tried first: beside it a factorized one can need more memory. Below it needs grow with the ratio, and halving
-    finds one that fits where the next step above does not.
+    The whole network is tried first, because a factorized one can need more memory. Below it needs grow with the ratio: bisection.
 
     >>> largest_ratio(lambda ratio: ratio <= 0.4375), largest_ratio(lambda ratio: True), largest_ratio(lambda ratio: False)
     (0.437, 1.0, None)

@@ -23,26 +23,32 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Contender:
+class Failure:
+    """A run that failed, and why."""
+
+    seed: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender(Result):
     """One method of a comparison.
 
     Attributes:
         label: how it was asked for: ``fedhm``, ``fedavg@0.5``.
         method: its name.
         title: its name as its authors write it.
-        tiers_why: the reason for its tiers.
         options: the method's own options.
-        runs: its finished runs, one per seed.
-        failures: seed → why that run failed.
+        tiers_why: the reason for its tiers.
+        failures: runs that failed.
     """
 
     label: str
     method: str
     title: str
-    tiers_why: str
     options: Json
-    runs: tuple[Played, ...]
-    failures: Mapping[int, str]
+    tiers_why: str
+    failures: tuple[Failure, ...]
 
 
 @dataclass(frozen=True)
@@ -83,46 +89,21 @@ class CurvePoint(Spent):
     highest: float
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A run that failed, and why."""
-
-    seed: int
-    reason: str
-
-
 @dataclass(frozen=True, kw_only=True)
-class MethodResult(Result):
-    """One method of a comparison; without a finished run its figures are None or empty.
+class MethodResult(Contender):
+    """One method of a comparison with its figures, which are None or empty without a finished run.
 
     Attributes:
-        label: how it was asked for.
-        method: its name.
-        title: its name as its authors write it.
-        options: the method's own options.
-        tiers_why: the reason for its tiers.
-        seeds: seeds of its finished runs.
-        failures: runs that failed.
-        tiers: its ratios, largest first.
+        seeds: of its finished runs.
         accuracy_of: "global" or "clients": whose accuracies these are.
-        accuracy: after the last round.
-        tier_accuracy: tier → its accuracy after the last round.
+        accuracy: after the last round, as ``tier_accuracy``.
         untrained_tiers: tiers that no client trained in some run: their accuracies show only how well other tiers carry over.
-        params: tier → parameters.
-        curve: a point per evaluated round.
         to_target: what was spent when the curve first reached the target accuracy, None if it never did.
-        bytes: sent in all, both ways; the fields below are totals over the rounds too.
+        bytes: sent in all, both ways; this field and those below are totals over the rounds.
         host_s: this computer's time.
-        uncounted_ops: operations whose cost is not counted.
     """
 
-    label: str
-    method: str
-    title: str
-    options: Json
-    tiers_why: str
     seeds: tuple[int, ...]
-    failures: tuple[Failure, ...]
     tiers: tuple[float, ...] = ()
     accuracy_of: str | None = None
     accuracy: Spread | None = None
@@ -145,9 +126,7 @@ class MethodResult(Result):
 class ComparisonSummary(Result):
     """The content of ``compare.json``: what all runs have in common (None if none finished), and a row per method.
 
-    Attributes:
-        tiers: ratios, largest first, or "auto".
-        target_accuracy: the lowest final accuracy among the methods, each the mean over its seeds.
+    ``target_accuracy`` is the lowest final accuracy among the methods, each the mean over its seeds.
     """
 
     format: int
@@ -176,14 +155,16 @@ _SPENT = tuple(field.name for field in fields(Spent))[1:]
 _COMMON = tuple(field.name for field in fields(ComparisonSummary))[2:-4]
 
 
-def comparison_of(contenders: Sequence[Contender], seeds: Sequence[int], tiers: Sequence[float] | str) -> ComparisonSummary:
-    """Return the content of ``compare.json``.
+def comparison_of(
+    contenders: Sequence[tuple[Contender, Sequence[Played]]], seeds: Sequence[int], tiers: Sequence[float] | str
+) -> ComparisonSummary:
+    """Return the content of ``compare.json`` from the methods with their finished runs.
 
     What the target accuracy took is read off each method's mean curve: the first evaluated round with at least that accuracy.
     """
-    rows = [_result(contender) for contender in contenders]
+    rows = [_result(contender, runs) for contender, runs in contenders]
     target = min((row.accuracy.mean for row in rows if row.accuracy), default=None)
-    first = next((played.summary for contender in contenders for played in contender.runs), {})
+    first = next((played.summary for _, runs in contenders for played in runs), {})
     return ComparisonSummary(
         1,
         __version__,
@@ -227,17 +208,8 @@ def _reached(curve: Sequence[CurvePoint], target: float | None) -> Spent | None:
     return None if found is None else Spent(found.round, *(getattr(found, key) for key in _SPENT))
 
 
-def _result(contender: Contender) -> MethodResult:
-    runs = contender.runs
-    row = MethodResult(
-        label=contender.label,
-        method=contender.method,
-        title=contender.title,
-        options=dict(contender.options),
-        tiers_why=contender.tiers_why,
-        seeds=tuple(played.seed for played in runs),
-        failures=tuple(Failure(seed, reason) for seed, reason in contender.failures.items()),
-    )
+def _result(contender: Contender, runs: Sequence[Played]) -> MethodResult:
+    row = MethodResult(**vars(contender), seeds=tuple(played.seed for played in runs))
     if not runs:
         return row
     last = [played.rounds[-1]["accuracy"] for played in runs]

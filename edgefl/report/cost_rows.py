@@ -52,14 +52,7 @@ class CostRow(Result):
 
 @dataclass(frozen=True)
 class TensorBytes:
-    """The bytes of one tensor that travels.
-
-    Attributes:
-        name: its name in payloads.
-        shape: its shape.
-        download_bytes: its bytes on the way to the client, 0 if only the client sends it.
-        upload_bytes: its bytes on the way to the server, as the codec packs it.
-    """
+    """The bytes of one tensor on its way down and up; 0 where it does not travel."""
 
     name: str
     shape: tuple[int, ...]
@@ -69,17 +62,7 @@ class TensorBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(Result):
-    """What a row of costs is about.
-
-    Attributes:
-        tier: the ratio.
-        method: what makes the sub-model; None for the network as it is.
-        model: the network's name.
-        batch_size: samples of a training step.
-        micro_batch: samples of one forward and backward pass.
-        optimizer: the client's optimizer.
-        codec: how updates travel.
-    """
+    """What a row of costs is about; ``method`` is None for the network as it is."""
 
     tier: float
     method: str | None
@@ -96,19 +79,11 @@ class ProfileRow(CostRow, Setting):
 
     Attributes:
         header_bytes: bytes of the payload's header on the way down.
-        upload_header_bytes: the same on the way up.
         formula_bytes: four bytes per parameter, the usual estimate of what travels down.
-        layers: the costs of every layer.
-        tensors: every tensor that travels.
         macs_forward_onnx: MACs of one sample's forward pass, counted over the tier's ONNX graph; None if that was not asked for, or some
             operator is not counted.
         device: the device's name. This field and all below are None in a row without a device.
-        device_title: its name for people.
-        inference_seconds: one sample through the deployed network.
-        train_step_seconds: one training step.
-        epoch_seconds: one pass over a client's samples.
-        round_seconds: download, training and upload.
-        samples: local samples of a client.
+        inference_seconds: one sample through the deployed network; an epoch is one pass over a client's ``samples``.
         fits: whether the tier meets every budget.
         limiting_budget: the budget of which the largest share is used.
         budget_share: that share; None if some operation is not counted.

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, layer, layered, legend, number, share, slots, stacked
 from edgefl.report.participation import weakest_sentence
-from edgefl.report.statuses import STATUSES, USEFUL, by_status, groups_of, in_order, look, sessions_of, status_name, summed
+from edgefl.report.statuses import STATUSES, USEFUL, by_status, in_order, look, sessions_of, status_name, summed
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 _RESOURCES = {
@@ -28,7 +28,7 @@ def outcome_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
     by_round = {record["round"]: counts for record in rounds if (counts := sessions_of(record))}
     by_device: dict[str, Counter[str]] = {item["device"]: Counter() for item in summary["classes"]}
     for record in rounds:
-        for group in groups_of(record):
+        for group in record["groups"]:
             by_device.setdefault(group["device"], Counter())[group["status"]] += group["clients"]
     heads = (("outcomes-rounds", "Outcomes per round"), ("outcomes-classes", "Outcomes per device class"))
     if not by_round:

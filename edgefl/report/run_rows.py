@@ -30,13 +30,11 @@ class BudgetUse(Result):
 
 @dataclass(frozen=True)
 class TierResult:
-    """How one tier came out of a run.
+    """How one tier came out of a run; the measured bytes are onnxruntime's, for the exported file and its training graph.
 
     Attributes:
         accuracy: of the exported file, run under its device's memory; None if it was not evaluated.
         torch_accuracy: of the torch module.
-        measured_peak_activation_bytes_inference: what onnxruntime held at its peak for the exported file.
-        measured_peak_activation_bytes_onnx: the same for the exported training graph.
         macs_forward_onnx: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
     """
 
@@ -48,15 +46,16 @@ class TierResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TierHome(Result):
-    """A tier and the device class that it is shown for.
+class TierRow(CostRow, TierResult):
+    """One tier of a run, as the device class that it is shown for trains it.
 
     Attributes:
-        tier: the ratio.
         micro_batch: samples of one forward and backward pass on that device, None for the run's own number.
         device: the device's name, None if no class takes the tier.
-        device_title: its name for people.
         clients: clients whose class takes the tier.
+        measured_training_memory_bytes: the largest that a client measured, as for the activations; None without a measurement.
+        round_seconds: of a client with the mean number of samples, as are the joules.
+        limiting_budget: the budget of which the largest share is used.
     """
 
     tier: Number
@@ -64,20 +63,6 @@ class TierHome(Result):
     device: str | None
     device_title: str | None
     clients: Whole
-
-
-@dataclass(frozen=True, kw_only=True)
-class TierRow(CostRow, TierResult, TierHome):
-    """One tier of a run: its device, accuracy and costs. Seconds and joules are those of a client with the mean number of samples.
-
-    Attributes:
-        batch_size: samples of a training step.
-        measured_peak_activation_bytes_training: the largest that a client of the tier measured, None without a measurement.
-        measured_training_memory_bytes: the same for all that a training step holds.
-        budget_share: the share that is used of the budget of which most is used.
-        limiting_budget: the name of that budget.
-    """
-
     batch_size: Whole
     measured_peak_activation_bytes_training: Whole | None
     measured_training_memory_bytes: Whole | None
@@ -101,13 +86,9 @@ class ClassRow(Result):
     """One class of devices.
 
     Attributes:
-        device: the device's name.
-        title: its name for people.
         share: of the population, in [0, 1].
-        clients: clients of the class.
         tier: the tier that it takes, None if none fits.
         micro_batch: samples of one forward and backward pass, None for the run's own number.
-        budgets: what it needs of each budget.
         refusals: the budgets that refused a tier.
         considered: the steps of its assignment.
         assumed: figures of its profile that are assumed.
@@ -130,15 +111,12 @@ class Participation(Result):
     """How a device class took part over all rounds.
 
     Attributes:
-        device: the device's name.
-        title: its name for people.
         share: of the population, in [0, 1].
-        clients: clients of the class.
         sessions: its sessions, refused ones included.
         distinct: clients that trained at least once.
         statuses: status → sessions.
-        useful: work of sessions whose updates the server used.
-        wasted: work of the others.
+        useful: the sessions whose updates the server used.
+        wasted: the other sessions, refused ones excluded.
         tier: the tier that it takes, None if none fits.
         accuracy: that tier's accuracy, None if it was not evaluated.
     """
@@ -177,16 +155,13 @@ class HostStages(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class RunTotals(Result):
-    """What all rounds together took; host time is apart from simulated time.
+    """What all rounds together took.
 
     Attributes:
-        simulated_s: the fleet's clock at the end.
         waited_s: how long the server waited for clients to become eligible.
-        host_s: this computer's time.
-        energy_j: energy on devices.
-        end_to_end_j: that, and the energy of the network's path.
-        useful: work of the clients whose updates the server used.
-        wasted: work of the others.
+        host_s: this computer's time, which is no part of the simulated time.
+        end_to_end_j: energy of the devices and of the network's path; ``energy_j`` is that of the devices.
+        useful: the sessions whose updates the server used; ``wasted`` are the others, refused ones excluded.
     """
 
     simulated_s: Number
@@ -232,18 +207,7 @@ class Configured(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Summary(RunTotals, Configured):
-    """The content of every ``summary.json``.
-
-    Attributes:
-        format: version of the file.
-        over_selection: clients selected for each one wanted.
-        deadline_s: the most that a round may last, None without a limit.
-        fleet: the fleet's name.
-        assumed: its figures that are assumed.
-        tiers: a row per tier, largest first.
-        classes: a row per device class.
-        participation: how each device took part.
-    """
+    """The content of every ``summary.json``; ``assumed`` are the fleet's figures that are assumed."""
 
     format: Whole
     over_selection: Number
@@ -262,7 +226,6 @@ class RunSummary(Summary):
     Attributes:
         accuracy_of: "global" for one model on all held-out samples, "clients" for the mean over clients on their own.
         global_accuracy: that accuracy after the last round, None if no round was evaluated.
-        host_stages: where this computer's time went.
     """
 
     accuracy_of: Literal["global", "clients"]

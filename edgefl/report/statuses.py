@@ -74,11 +74,6 @@ def in_order(statuses: Iterable[str]) -> list[str]:
     return [*(status for status in STATUSES if status in found), *sorted(found.difference(STATUSES))]
 
 
-def groups_of(record: Json) -> list[Json]:
-    """Return the sums of a round over clients of one device, tier and status each."""
-    return list(record["groups"])
-
-
 def summed(groups: Iterable[Json]) -> dict[str, Any]:
     """Return the sums of groups under the names of :class:`edgefl.records.Totals`."""
     total: dict[str, Any] = {key: 0.0 if key.endswith(("_j", "_s")) else 0 for key in WORK}
@@ -90,12 +85,12 @@ def summed(groups: Iterable[Json]) -> dict[str, Any]:
 
 def work_of(rounds: Iterable[Json], wanted: Callable[[str], bool]) -> dict[str, Any]:
     """Return what the clients took, over all rounds, whose status is ``wanted``."""
-    return summed(group for record in rounds for group in groups_of(record) if wanted(group["status"]))
+    return summed(group for record in rounds for group in record["groups"] if wanted(group["status"]))
 
 
 def by_status(rounds: Sequence[Json]) -> dict[str, dict[str, Any]]:
     """Return what each status took over all rounds."""
-    groups = [group for record in rounds for group in groups_of(record)]
+    groups = [group for record in rounds for group in record["groups"]]
     return {
         status: summed(group for group in groups if group["status"] == status)
         for status in in_order(group["status"] for group in groups)
@@ -105,7 +100,7 @@ def by_status(rounds: Sequence[Json]) -> dict[str, dict[str, Any]]:
 def sessions_of(record: Json) -> Counter[str]:
     """Return how many of a round's clients ended in each status."""
     counts: Counter[str] = Counter()
-    for group in groups_of(record):
+    for group in record["groups"]:
         counts[group["status"]] += group["clients"]
     return counts
 

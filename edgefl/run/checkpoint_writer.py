@@ -66,5 +66,5 @@ class CheckpointWriter:
     def _save(self, state: ServerState) -> None:
         try:
             self._folder.save(state)
-        except BaseException as error:  # wait() raises it in the thread of the run
+        except BaseException as error:  # noqa: BLE001 - wait() raises it in the thread of the run
             self._failed = error

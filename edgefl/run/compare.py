@@ -12,7 +12,7 @@ from edgefl.errors import AggregationError, BudgetError, CheckpointError
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.compare_page import compare_page
-from edgefl.report.comparison import ComparisonSummary, Contender, MethodResult, Played, comparison_of
+from edgefl.report.comparison import ComparisonSummary, Contender, Failure, MethodResult, Played, comparison_of
 from edgefl.report.results import Results
 from edgefl.report.run_rows import read_rounds, read_summary
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
@@ -142,16 +142,22 @@ def _play(folder: Path, part: Part, resume: bool, on_round: OnRound | None, say:
     return part
 
 
-def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[Contender]:
+def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[tuple[Contender, list[Played]]]:
     found = []
     for label in asked.methods:
         own = [part for part in parts if part.entry.label == label]
         homes = {part.seed: _home(folder, part) for part in own if not part.failure}
-        runs = tuple(Played(n, read_summary(at / "summary.json"), read_rounds(at / "rounds.jsonl")) for n, at in homes.items())
+        runs = [Played(n, read_summary(at / "summary.json"), read_rounds(at / "rounds.jsonl")) for n, at in homes.items()]
         method = own[0].entry.method
-        failures = {part.seed: part.failure for part in own if part.failure}
-        title = known_methods.load(method).title
-        found.append(Contender(label, method, title, own[0].tiers_why, asked.options.get(method, {}), runs, failures))
+        contender = Contender(
+            label=label,
+            method=method,
+            title=known_methods.load(method).title,
+            options=asked.options.get(method, {}),
+            tiers_why=own[0].tiers_why,
+            failures=tuple(Failure(part.seed, part.failure) for part in own if part.failure),
+        )
+        found.append((contender, runs))
     return found
 
 

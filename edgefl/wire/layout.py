@@ -24,13 +24,7 @@ _ORDER = list(TYPES)
 
 
 class Part(NamedTuple):
-    """One entry of a payload.
-
-    Attributes:
-        name: its key in the header.
-        dtype: one of ``TYPES``.
-        shape: its shape.
-    """
+    """One entry of a payload; ``dtype`` is one of ``TYPES``."""
 
     name: str
     dtype: str
@@ -46,11 +40,10 @@ class Layout(NamedTuple):
     """Where everything lies in a file.
 
     Attributes:
-        header: the first bytes: the header's length and the header itself, padded.
-        order: the positions of the parts, in the order of the file.
-        counts: how many values each part has, in the order of the file.
-        begins: the offset of each part in the file, in the order of the parts.
-        length: of the whole file, in bytes.
+        header: the first bytes: length and JSON, padded.
+        order, counts: the parts' positions and numbers of values, in the order of the file.
+        begins: each part's offset in bytes, in the order of the parts.
+        length: bytes of the file.
     """
 
     header: bytes

@@ -1,7 +1,7 @@
-"""Update files: what devices send back, held to what their bundle asked for before anything is made of it. No torch, no pickle.
+"""Update files, which devices send back: each is checked against what its bundle asked for. No torch, no pickle.
 
-A file is read whole once its size is plausible; its header is at most 1 MiB, and its length exactly that of the expected tensors and the
-header, so that no file can grow in memory. What it says of itself is shown in messages as Python would write it, cut.
+A file is read whole once its size is plausible: the header has at most 1 MiB, and header and expected tensors are its exact length, so
+no file can grow in memory. Messages show a file's values as Python writes them, cut.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,13 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Expected:
-    """What updates must be: of which bundle (``manifest_sha256``) and round, and the shapes of each tier's tensors."""
+    """What updates must be.
+
+    Attributes:
+        bundle: ``manifest_sha256`` of the bundle that they were trained from.
+        round: the bundle's round.
+        tiers: label → name → shape of the tensors.
+    """
 
     bundle: str
     round: int
@@ -50,7 +56,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class DeviceUpdate:
-    """One update file that passed every check: who sent it, and its tensors, float32."""
+    """An update file that passed every check, with its float32 tensors."""
 
     path: Path
     client: str
@@ -62,23 +68,25 @@ class DeviceUpdate:
 
 @dataclass(frozen=True)
 class Received:
-    """What is in a folder of updates: those that can be aggregated, without their tensors, and a message about each other one."""
+    """A folder of updates: the right ones, without their tensors, and a message about each wrong one."""
 
     updates: tuple[DeviceUpdate, ...]
     problems: tuple[str, ...]
 
 
 def receive(folder: Path, expected: Expected) -> Received:
-    """Check every file in ``folder`` that is not hidden, one at a time, in the order of their names.
-
-    Of two updates of one client the first is taken.
+    """Check every file in ``folder`` that is not hidden, in the order of names. A client's second update is a wrong one.
 
     Raises:
-        WireError: ``folder`` is none.
+        WireError: ``folder`` is not a folder.
     """
+    try:
+        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise WireError(f"{folder}: {error.strerror}; expected a folder of update files") from None
     updates: dict[str, DeviceUpdate] = {}
     problems = []
-    for path in _files(folder):
+    for path in paths:
         try:
             update = read_update(path, expected)
             if (before := updates.get(update.client)) is not None:
@@ -94,7 +102,7 @@ def read_update(path: Path, expected: Expected) -> DeviceUpdate:
     """Return the update in the file at ``path``.
 
     Raises:
-        WireError: it is not the file that is expected; names file, key, value and expectation.
+        WireError: it is not an expected update; names file, key, value and expectation.
     """
     content = _content(path, expected)
     header = _header(path, content)
@@ -116,16 +124,8 @@ def read_update(path: Path, expected: Expected) -> DeviceUpdate:
     return DeviceUpdate(path, about["client"], tier, samples, steps, {name: tensors[name] for name in expected.tiers[tier]})
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    try:
-        found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError as error:
-        raise WireError(f"{folder}: {error.strerror}; expected a folder of update files") from None
-    yield from found
-
-
 def _content(path: Path, expected: Expected) -> bytes:
-    """Return the bytes of a file whose size is that of an update of some tier."""
+    """Return the bytes of a file that is no larger than an update of some tier."""
     if path.is_symlink() or not path.is_file():
         raise WireError(f"{path}: a folder, a link or no plain file; expected an update file")
     most = 8 + MAX_HEADER_BYTES + max(map(expected.data_bytes, expected.tiers))
@@ -159,7 +159,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, str]:
-    """Return what the file says of itself, every key checked."""
+    """Return the file's metadata, every key checked."""
     about = header.pop("__metadata__", {})
     if different := sorted(about.keys() ^ set(KEYS)):
         state = "missing" if different[0] in KEYS else "not expected"

@@ -109,7 +109,7 @@ class Bundle:
         try:
             source = str(self.folder / path) if outside else content
             return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's exception types live in its C extension
+        except Exception as error:  # noqa: BLE001 - onnxruntime's exception types live in its C extension
             raise InputError(
                 f"{self.folder / path}: onnxruntime {ort.__version__} does not take it: {first_line(error)}"
             ) from None

@@ -217,7 +217,7 @@ def test_a_composed_recurrent_layer_computes_and_learns_like_the_dense_one(kind)
         torch.testing.assert_close(factor.grad, slope, rtol=1e-4, atol=1e-5)
     # Names are the dense layer's, and no composed weight outlives its pass.
     assert {n.partition(".")[0] for n in layer.state_dict()} == set(dict(reference.named_parameters()))
-    assert all(getattr(layer._cell[0], name) is None for name in shapes)
+    assert all(getattr(layer.cell[0], name) is None for name in shapes)
 
 
 def test_the_shakespeare_network_is_factorized_traced_and_deployed_as_an_lstm():

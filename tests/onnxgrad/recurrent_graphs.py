@@ -20,7 +20,7 @@ SLOTS = ("X", "W", "R", "B", "", "h0", "c0")
 Values = dict[str, np.ndarray[Any, Any]]
 
 
-class Scan(op_scan.Scan):  # type: ignore[misc]
+class Scan(op_scan.Scan):
     """The reference's, which goes forward only, made to go backwards too."""
 
     op_domain = ""
@@ -33,12 +33,12 @@ class Scan(op_scan.Scan):  # type: ignore[misc]
         directions = {way for a in node.attribute if a.name.endswith("directions") for way in a.ints}
         assert len(directions) < 2, "one direction for all"
         self.turned = directions == {1}
-        super().__init__(plain, parameters)
+        super().__init__(plain, parameters)  # type: ignore[no-untyped-call]
 
     def _run(self, *values: Any, **others: Any) -> Any:
-        states = len(values) - self.num_scan_inputs
+        states = len(values) - self.num_scan_inputs  # type: ignore[attr-defined] # set from the node's attributes
         turn = slice(None, None, -1 if self.turned else 1)
-        found = super()._run(*values[:states], *(v[turn] for v in values[states:]), **others)
+        found = super()._run(*values[:states], *(v[turn] for v in values[states:]), **others)  # type: ignore[no-untyped-call]
         return (*found[:states], *(v[turn] for v in found[states:]))
 
 

@@ -50,25 +50,26 @@ def described(model: str) -> Architecture:
 
 
 def graph_of(model: str, method: str, ratio: float) -> bytes:
-    """The exported graph of what leaves for a device; large networks of the same shapes, as all whole ones are, are exported once."""
-    if model not in LARGE:
-        return _deployed(model, method, ratio)
-    key = tuple(create(method).shapes(described(model), Tier(ratio)).items())
-    if key not in _LARGE_GRAPHS:
-        # Weights as they are built: neither bytes nor MACs depend on them, and decomposing them takes seconds.
-        network = create(method).deployed(described(model), Tier(ratio)).eval()
-        _LARGE_GRAPHS[key] = forward_graph(network, described(model).input_shape)
-    return _LARGE_GRAPHS[key]
+    """The exported graph of what leaves for a device. Networks of the same layers share one: bytes and MACs do not depend on weights."""
+    architecture, tier, chosen = described(model), Tier(ratio), create(method)
+    if model in LARGE:  # weights as they are built: decomposing them takes seconds
+        network = chosen.deployed(architecture, tier).eval()
+    else:
+        network = chosen.deploy(chosen.init(architecture, (tier,), generator(0, "init")), tier)
+    key = model, str(network), tuple((name, tensor.shape) for name, tensor in network.state_dict().items())
+    if key not in _GRAPHS:
+        _GRAPHS[key] = forward_graph(network, architecture.input_shape)
+    return _GRAPHS[key]
 
 
-_LARGE_GRAPHS: dict[object, bytes] = {}
+_GRAPHS: dict[object, bytes] = {}
 
 
 @functools.cache
-def _deployed(model: str, method: str, ratio: float) -> bytes:
-    architecture, tier, chosen = described(model), Tier(ratio), create(method)
-    state = chosen.init(architecture, (tier,), generator(0, "init"))
-    return forward_graph(chosen.deploy(state, tier), architecture.input_shape)
+def held_bytes(graph: bytes, shape: tuple[int, ...], batch_size: int) -> int:
+    """What onnxruntime holds for activations."""
+    x = samples(shape, batch_size)
+    return predict_capped(graph, x, batch_size=batch_size, memory_bytes=10**11).peak_activation_bytes
 
 
 @functools.cache
@@ -83,17 +84,18 @@ def samples(shape: tuple[int, ...], count: int) -> np.ndarray:
 @pytest.mark.parametrize(("model", "method", "ratio"), list(networks()))
 def test_an_inference_holds_and_computes_in_onnxruntime_what_was_predicted(model, method, ratio):
     """At both batch sizes, of large networks at one sample alone; one test, because an export takes longer than all else."""
+    graph = graph_of(model, method, ratio)
     for batch_size in BATCHES[:1] if model in LARGE else BATCHES:
-        holds_what_was_predicted(model, method, ratio, batch_size)
-        counted = count_macs(onnx.load_model_from_string(graph_of(model, method, ratio)), batch_size)
+        holds_what_was_predicted(graph, model, method, ratio, batch_size)
+        counted = count_macs(onnx.load_model_from_string(graph), batch_size)
         assert counted.uncounted_ops == ()
         assert counted.total == batch_size * cost_of(model, method, ratio, 1).macs_inference
 
 
-def holds_what_was_predicted(model: str, method: str, ratio: float, batch_size: int) -> None:
-    x = samples(described(model).input_shape, batch_size)
-    measured = predict_capped(graph_of(model, method, ratio), x, batch_size=batch_size, memory_bytes=10**11).peak_activation_bytes
-    predicted = cost_of(model, method, ratio, batch_size).peak_activation_bytes_inference - x.nbytes
+def holds_what_was_predicted(graph: bytes, model: str, method: str, ratio: float, batch_size: int) -> None:
+    shape = described(model).input_shape
+    measured = held_bytes(graph, shape, batch_size)
+    predicted = cost_of(model, method, ratio, batch_size).peak_activation_bytes_inference - samples(shape, batch_size).nbytes
     values = SMALL_VALUES.get((model, method, ratio))
     if values:
         sizes = [4 * batch_size * width for width in values]
@@ -156,10 +158,9 @@ def test_attention_and_lstm_cost_the_same_in_the_exported_graph(kind, batch_size
 
 
 def predicted_and_measured(kind: str, batch_size: int) -> tuple[int, int]:
-    x = samples((16, 32), batch_size)
     (row,) = edgefl.profile(OWN[kind][0](), (16, 32), batch_size=batch_size)
-    measured = predict_capped(own_graph(kind), x, batch_size=batch_size, memory_bytes=10**11).peak_activation_bytes
-    return row.peak_activation_bytes_inference - x.nbytes, measured
+    measured = held_bytes(own_graph(kind), (16, 32), batch_size)
+    return row.peak_activation_bytes_inference - samples((16, 32), batch_size).nbytes, measured
 
 
 @pytest.mark.parametrize("batch_size", BATCHES)

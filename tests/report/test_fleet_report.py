@@ -22,7 +22,7 @@ from edgefl.report.fleet_view import waste_table
 from edgefl.report.participation import participation_table, weakest_sentence
 from edgefl.report.results import Result
 from edgefl.report.run_rows import TierResult, read_rounds
-from edgefl.report.statuses import STATUSES, groups_of
+from edgefl.report.statuses import STATUSES
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.report.tier_table import compact_tiers, tier_table
 from edgefl.report.timeline import Line, pick, timeline, timelines
@@ -325,10 +325,10 @@ def test_the_sums_of_a_record_are_those_of_its_clients() -> None:
     sums = {"clients": lambda client: 1, "device_s": lambda client: client["total_s"] or 0.0}
     for key in ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j"):
         sums[key] = lambda client, key=key: client[key] or 0
-    for group in groups_of(line):
+    for group in line["groups"]:
         own = [c for c in line["clients"] if all(c[key] == group[key] for key in ("device", "tier", "status"))]
         assert {key: sum(map(of, own)) for key, of in sums.items()} == pytest.approx({key: group[key] for key in sums})
-    assert sum(group["clients"] for group in groups_of(line)) == len(line["clients"])
+    assert sum(group["clients"] for group in line["groups"]) == len(line["clients"])
 
 
 def test_tiers_are_shown_as_they_are_taken() -> None:

@@ -15,7 +15,7 @@ from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.report.compare_page import compare_page
 from edgefl.report.compare_table import compact_comparison, compare_table
-from edgefl.report.comparison import Contender, Played, comparison_of, curve_of
+from edgefl.report.comparison import Contender, Failure, Played, comparison_of, curve_of
 from edgefl.report.page import vega
 from edgefl.run.compare import compare
 from edgefl.run.compare_entries import Asked, Entry, asked_of, parts_of
@@ -37,9 +37,9 @@ def played(seed: int, accuracies: list[float], *, sent: int = 100, tiers: tuple[
     return Played(seed, {**about, **totals, "tiers": rows}, rounds)
 
 
-def contender(label: str, *runs: Played, **changes: Any) -> Contender:
-    values = {"label": label, "method": label, "title": label.title(), "tiers_why": "because", "options": {}, "failures": {}}
-    return Contender(**{**values, "runs": runs, **changes})
+def contender(label: str, *runs: Played, failures: dict[int, str] | None = None) -> tuple[Contender, tuple[Played, ...]]:
+    failed = tuple(Failure(seed, reason) for seed, reason in (failures or {}).items())
+    return Contender(label=label, method=label, title=label.title(), options={}, tiers_why="because", failures=failed), runs
 
 
 def two() -> dict[str, Any]:

@@ -41,7 +41,7 @@ def nodes_of(text: str) -> list[onnx.NodeProto]:
         left, right = line.strip().split(" = ", 1)
         call, _, settings = right.partition(") ")
         operator, _, inputs = call.rstrip(")").partition("(")
-        attributes = {key: int(value) for key, value in (part.split("=") for part in settings.split())}
+        attributes: dict[str, Any] = {key: int(value) for key, value in (part.split("=") for part in settings.split())}
         nodes.append(helper.make_node(operator, inputs.split(", "), [left], **attributes))
     return nodes
 
@@ -128,15 +128,15 @@ def train_graph(start: dict[str, np.ndarray], *, shifted: bool = False, times: i
     roles = ("p.", "f.shift.", "f.start.") if shifted else ("p.", "m.")
     tensors = {role + name: array.shape for role in roles for name, array in start.items()}
     others: dict[str, tuple[Any, ...]] = {"lr": (), **({"present": (CLASSES,)} if shifted else {"beta": ()})}
-    stored = {
-        "depth": np.int64(CLASSES).reshape(()),
+    stored: dict[str, np.ndarray] = {
+        "depth": np.array(CLASSES, np.int64),
         "off_on": np.array([0, 1], np.float32),
         "none": np.array([], np.int64),
         "zero": np.array([0], np.int64),
-        "nought": np.float32(0).reshape(()),
-        "never": np.float32(-1e9).reshape(()),
-        "strength": np.float32(0.3).reshape(()),
-        "times": np.float32(times).reshape(()),
+        "nought": np.array(0, np.float32),
+        "never": np.array(-1e9, np.float32),
+        "strength": np.array(0.3, np.float32),
+        "times": np.array(times, np.float32),
     }
     outputs = {f"{name}.out": shape for name, shape in tensors.items() if not name.startswith("f.")}
     backward = (MASK if shifted else "") + BACKWARD.format(seen="seen" if shifted else "logits")
@@ -239,7 +239,11 @@ def write_text_bundle(folder: Path) -> None:
     last = Gather(x, six) axis=1
     logits = OneHot(last, depth, off_on)
     """
-    stored = {"six": np.int64(6).reshape(()), "depth": np.int64(4).reshape(()), "off_on": np.array([0, 5], np.float32)}
+    stored: dict[str, np.ndarray] = {
+        "six": np.array(6, np.int64),
+        "depth": np.array(4, np.int64),
+        "off_on": np.array([0, 5], np.float32),
+    }
     forward = model(text, {"x": ("batch", 7)}, {"logits": ("batch", 4)}, stored)
     entry, _ = tier_of(1, 3, "none")
     reference = safetensors.numpy.save({"x": x, "logits": np.array([[0, 0, 5, 0]], np.float32)})

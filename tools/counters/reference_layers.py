@@ -48,6 +48,13 @@ class Recurrent(nn.Module):
 class FedPara(nn.Module):
     """A 3×3 convolution by W = (T1 ×₁ X1 ×₂ Y1) ⊙ (T2 ×₁ X2 ×₂ Y2): FedPara (Hyeon-Woo et al., ICLR 2022), Proposition 3."""
 
+    T1: nn.Parameter
+    X1: nn.Parameter
+    Y1: nn.Parameter
+    T2: nn.Parameter
+    X2: nn.Parameter
+    Y2: nn.Parameter
+
     def __init__(self) -> None:
         super().__init__()
         for i in (1, 2):
@@ -107,7 +114,7 @@ class Layer:
         """MACs of one sample's forward and backward pass: each product once more for either factor's gradient."""
         return 3 * self.forward
 
-    def behind_another(self) -> tuple[nn.Module, Tensor]:
+    def behind_another(self) -> tuple[nn.Sequential, Tensor]:
         """Return the layer behind one that learns, so that its input needs a gradient, and a batch of one for the two."""
         if len(self.shape) == 3:
             return nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 1), self.build()), torch.zeros(1, *self.shape)

@@ -45,7 +45,7 @@ def read(path: Path) -> dict[str, Any] | None:
 def _add_run(works: list[dict[str, Any]], line: Line) -> None:
     """Add a run to its contestant and its work; both come in the order of their first line."""
     run = line.pop("run")
-    about_work = {key: line.pop(key) for key in ("work", "batches_a_round") if key in line}
+    about_work: dict[str, Any] = {key: line.pop(key) for key in ("work", "batches_a_round") if key in line}
     work = next((work for work in works if work["work"] == about_work["work"]), None)
     if work is None:
         works.append(work := {**about_work, "contestants": []})

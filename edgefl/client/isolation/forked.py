@@ -129,7 +129,7 @@ def _be_child(
         set_cpu_limit(cpu_s)
         try:
             answer = [to_json(["done"]), work(lambda limit, base: sender.send_bytes(to_json(["watch", limit, base])))]
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the parent process raises it
             shortage = ("out_of_memory", getattr(error, "peak_bytes", None)) if is_shortage(error) else None
             answer = [to_json(shortage or ("error", error_fields(error)))]
         for part in answer:

@@ -81,7 +81,7 @@ def weights_of(shape: tuple[int, ...]) -> Array:
 
 def graph(case: Case, results: list[Array], real: int) -> onnx.ModelProto:
     """Return the loss Σ weights ∘ result over the case's results of floats; free is the batch."""
-    kind = {TensorProto.DOUBLE: np.float64, TensorProto.FLOAT: np.float32}[real]
+    kind = np.float64 if real == TensorProto.DOUBLE else np.float32
     names = [n if v is not None else "" for n, v in case.inputs.items()]
     outputs = [f"y{i}" for i in range(case.outputs)]
     nodes, inputs, constants, parts = [make_node(case.kind, names, outputs, name="tried", **case.attributes)], [], [], []
@@ -126,9 +126,9 @@ def of_torch(case: Case, samples: int | None) -> tuple[list[Array], dict[str, Ar
     found = case.torch(*tensors.values())
     results = list(found) if isinstance(found, (tuple, list)) else [found]
     loss = sum((r * torch.tensor(weights_of(tuple(r.shape)))).sum() for r in results if r.dtype == torch.float64)
-    loss.backward()  # type: ignore[union-attr]
+    loss.backward()
     gradients = {f"d.{n}": t.grad.numpy() for n, t in tensors.items() if t.grad is not None}
-    return [r.detach().numpy() for r in results], {"loss": loss.detach().numpy(), **gradients}  # type: ignore[union-attr]
+    return [r.detach().numpy() for r in results], {"loss": loss.detach().numpy(), **gradients}
 
 
 def check(case: Case) -> None:
@@ -162,7 +162,7 @@ def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-class ConvTranspose(OpRun):  # type: ignore[misc]
+class ConvTranspose(OpRun):
     """The transposed convolution by torch, as the gradient of a convolution: onnx's own evaluator cannot do groups."""
 
     op_domain = ""
@@ -181,7 +181,8 @@ class ConvTranspose(OpRun):  # type: ignore[misc]
         forward = {1: nn.functional.conv1d, 2: nn.functional.conv2d, 3: nn.functional.conv3d}[rank]
         (found,) = torch.autograd.grad(forward(zeros, torch.tensor(w), None, *options), zeros, torch.tensor(x))
         ends = [size - end for size, end in zip(whole, given[rank:], strict=True)]
-        cut = found[(..., *(slice(begin, end) for begin, end in zip(given[:rank], ends, strict=True)))]
+        inside: tuple[Any, ...] = tuple(slice(begin, end) for begin, end in zip(given[:rank], ends, strict=True))
+        cut = found[(..., *inside)]
         return ((cut if b is None else cut + torch.tensor(b).view(-1, *[1] * rank)).numpy(),)
 
 
@@ -210,7 +211,8 @@ def along_a_line(case: Case, model: onnx.ModelProto, fed: Mapping[str, Array], g
     rng = np.random.default_rng(5)
     directions = {name: rng.standard_normal(fed[name].shape) for name in case.by}
     own = evaluator(model)
-    ends = [own.run(None, {**fed, **{n: fed[n] + s * d for n, d in directions.items()}})[0] for s in (STEP, -STEP)]
+    results: Any = [own.run(None, {**fed, **{n: fed[n] + s * d for n, d in directions.items()}}) for s in (STEP, -STEP)]
+    ends = [loss for loss, *_ in results]
     expected = sum(float((gradients[f"d.{n}"] * d).sum()) for n, d in directions.items())
     assert abs((ends[0] - ends[1]) / (2 * STEP) - expected) < 1e-6 * max(1.0, abs(expected), float(abs(ends[0])))
 
