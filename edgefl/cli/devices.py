@@ -69,14 +69,9 @@ def command(name: str | None, validate: str | None, threads: int | None, as_json
 
 
 def _row(device: DeviceProfile) -> dict[str, Any]:
-    return {
-        "name": device.name,
-        "title": device.title,
-        "training_bytes": device.training_bytes,
-        "training_gmacs_per_s": device.compute.training_gmacs_per_s.value,
-        "link": device.link.name,
-        "assumed": list(device.assumed),
-    }
+    rate, assumed = device.compute.training_gmacs_per_s.value, list(device.assumed)
+    row = {"name": device.name, "title": device.title, "training_bytes": device.training_bytes, "training_gmacs_per_s": rate}
+    return row | {"link": device.link.name, "assumed": assumed}
 
 
 def _device_json(device: DeviceProfile) -> dict[str, Any]:

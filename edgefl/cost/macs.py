@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OpWork:
     """What one operation does: MACs, of a backward operation the parts for its input and its weight, and values worked on."""
 
     macs: int = 0
@@ -29,48 +29,48 @@ class Work:
 
 
 Arguments = tuple[Any, ...]
-Count = Callable[[Arguments, Any], Work]
+Count = Callable[[Arguments, Any], OpWork]
 
 
-def _convolution(args: Arguments, out: Tensor) -> Work:
+def _convolution(args: Arguments, out: Tensor) -> OpWork:
     x, weight, transposed = args[0], args[1], args[6]
     # Each output value sums over the kernel and its input channels; a transposed one is counted from its input.
     values = x if transposed else out
-    return Work(values.numel() * math.prod(weight.shape[1:]))
+    return OpWork(values.numel() * math.prod(weight.shape[1:]))
 
 
-def _convolution_backward(args: Arguments, out: tuple[Tensor | None, ...]) -> Work:
+def _convolution_backward(args: Arguments, out: tuple[Tensor | None, ...]) -> OpWork:
     gradient, x, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
     # The input's and the weight's gradient each revisit every product of the forward pass once.
     macs = (x if transposed else gradient).numel() * math.prod(weight.shape[1:])
     return _both(macs * int(mask[0]), macs * int(mask[1]))
 
 
-def _both(macs_input: int, macs_weight: int) -> Work:
-    return Work(macs_input + macs_weight, macs_input, macs_weight)
+def _both(macs_input: int, macs_weight: int) -> OpWork:
+    return OpWork(macs_input + macs_weight, macs_input, macs_weight)
 
 
 def _product(first: int) -> Count:
     """Count a matrix product: each output value sums over the last dimension of argument ``first``."""
-    return lambda args, out: Work(out.numel() * int(args[first].shape[-1]))
+    return lambda args, out: OpWork(out.numel() * int(args[first].shape[-1]))
 
 
-def _summed_product(args: Arguments, out: Tensor) -> Work:
-    return Work(args[1].numel() * int(args[2].shape[-1]))
+def _summed_product(args: Arguments, out: Tensor) -> OpWork:
+    return OpWork(args[1].numel() * int(args[2].shape[-1]))
 
 
-def _outer(args: Arguments, out: Tensor) -> Work:
-    return Work(out.numel())
+def _outer(args: Arguments, out: Tensor) -> OpWork:
+    return OpWork(out.numel())
 
 
-def _attention(args: Arguments, out: Any) -> Work:
+def _attention(args: Arguments, out: Any) -> OpWork:
     """Count Q Kᵀ and its product with V: (…, T, d), (…, S, d), (…, S, e), every position of every query (also masked ones)."""
     query, value = args[0], args[2]
     pairs = math.prod(query.shape[:-1]) * int(args[1].shape[-2])
-    return Work(pairs * (int(query.shape[-1]) + int(value.shape[-1])))
+    return OpWork(pairs * (int(query.shape[-1]) + int(value.shape[-1])))
 
 
-def _attention_backward(args: Arguments, out: Any) -> Work:
+def _attention_backward(args: Arguments, out: Any) -> OpWork:
     """Count the four products of dQ, dK, dV and the probabilities' gradient: twice the forward pass.
 
     That a kernel computes the forward product again rather than store it is its own trade of time for memory.
@@ -79,13 +79,13 @@ def _attention_backward(args: Arguments, out: Any) -> Work:
     return _both(2 * forward.macs, 0)
 
 
-def _rnn_layer(args: Arguments, out: Any) -> Work:
+def _rnn_layer(args: Arguments, out: Any) -> OpWork:
     """Count all gates of all steps: x (T, B, I) by (gates·H, I), and the hidden state by (gates·H, H)."""
     x, weight_input, weight_hidden = args[0], args[1], args[2]
-    return Work(math.prod(x.shape[:2]) * (weight_input.numel() + weight_hidden.numel()))
+    return OpWork(math.prod(x.shape[:2]) * (weight_input.numel() + weight_hidden.numel()))
 
 
-def _rnn_layer_backward(args: Arguments, out: Any) -> Work:
+def _rnn_layer_backward(args: Arguments, out: Any) -> OpWork:
     x, weight_input, weight_hidden = args[0], args[1], args[2]
     positions = math.prod(x.shape[:2])
     through_time = positions * weight_hidden.numel()
@@ -99,8 +99,8 @@ COUNTED: dict[Any, Count] = {
     aten.mm.default: _product(0),
     aten.bmm.default: _product(0),
     aten.mv.default: _product(0),
-    aten.dot.default: lambda args, out: Work(args[0].numel()),
-    aten.vdot.default: lambda args, out: Work(args[0].numel()),
+    aten.dot.default: lambda args, out: OpWork(args[0].numel()),
+    aten.vdot.default: lambda args, out: OpWork(args[0].numel()),
     aten.addmm.default: _product(1),
     aten.addmv.default: _product(1),
     aten.baddbmm.default: _product(1),
@@ -222,7 +222,7 @@ ELEMENTWISE: dict[Any, str] = {
 }
 
 
-def work_of(operation: Any, args: Arguments, out: Any) -> Work | None:
+def work_of(operation: Any, args: Arguments, out: Any) -> OpWork | None:
     """Return the work of one dispatched operation; None when it is in no table."""
     if operation in COUNTED:
         return COUNTED[operation](args, out)
@@ -230,11 +230,11 @@ def work_of(operation: Any, args: Arguments, out: Any) -> Work | None:
     if operation.is_view or packet in IGNORED:
         return _NOTHING
     if packet in ELEMENTWISE or torch.Tag.pointwise in operation.tags:
-        return Work(elementwise=max(_values(args), _values(out)))
+        return OpWork(elementwise=max(_values(args), _values(out)))
     return None
 
 
-_NOTHING = Work()
+_NOTHING = OpWork()
 
 
 def _values(of: Any) -> int:

@@ -1,4 +1,4 @@
-"""One training step and one inference of a network on fake tensors: what they compute and hold, with nothing computed or held."""
+"""One training step and one inference of a network, traced on fake tensors, which have shapes and no values."""
 
 from __future__ import annotations
 

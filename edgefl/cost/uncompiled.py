@@ -1,8 +1,7 @@
-"""Torch without its compiler: fake tensors and optimizers import ``torch._dynamo``, for over a second, to ask it what concerns nobody here.
+"""Torch without its compiler. Fake tensors and optimizers import ``torch._dynamo`` for over a second, although nothing is compiled.
 
-They read a few of its settings, and tell it what not to compile; nothing is compiled. Within :func:`uncompiled` an empty package answers
-them in its place. Where more is asked of it, the real one is imported after all. Afterwards that can be done as ever, as torch's exporter
-does.
+They only read a few of its settings and tell it what not to compile. Within :func:`uncompiled`, an empty package stands in for it. If
+other attributes are read, the real package is imported after all. After the block it can be imported as usual, as torch's exporter does.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def uncompiled() -> Iterator[None]:
 
 
 class _Empty(ModuleType):
-    """The package before its own code has run: what it does not know itself makes it run.
+    """The package before its own code has run; reading any other attribute runs it.
 
     Attributes:
         compiled_autograd: what torch switches off around gradients under ``vmap``: it is off.
@@ -58,7 +57,7 @@ class _Empty(ModuleType):
         """Mark where compiled code would stop."""
 
     def disable(self, function: Callable[..., Any], *options: Any, **more: Any) -> Callable[..., Any]:
-        """Return what is never compiled: all of it."""
+        """Return ``function``: nothing is compiled."""
         return function
 
     def __getattr__(self, name: str) -> Any:
@@ -68,7 +67,7 @@ class _Empty(ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds the modules of the package: they need all of it, but for its settings."""
+    """Finds the modules of the package. All except its settings need the whole package."""
 
     def __init__(self, package: ModuleType) -> None:
         self._package = package

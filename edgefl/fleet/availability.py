@@ -1,4 +1,4 @@
-"""Who is eligible when: always, by the hour of the day, or as a recorded trace says (:mod:`edgefl.fleet.trace`)."""
+"""When clients are eligible: always, by the hour of the day, or as in a recorded trace (:mod:`edgefl.fleet.trace`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY_S = 86_400
 
 
 class Availability(Protocol):
-    """Who is eligible, and until when."""
+    """Which clients are eligible, and until when."""
 
     def until(self, clients: np.ndarray, clock_s: float) -> np.ndarray:
         """Return the clock time in seconds, float64, at which each client stops being eligible.
@@ -28,7 +28,7 @@ class Availability(Protocol):
 
 @dataclass(frozen=True)
 class Always:
-    """Every client is eligible, for ever."""
+    """Every client is always eligible."""
 
     def until(self, clients: np.ndarray, clock_s: float) -> np.ndarray:
         """Return infinity for every client."""

@@ -1,4 +1,4 @@
-"""What devices do when no server looks: when they can be asked, how often they are lost, and what they have left for training."""
+"""Behaviour of devices: when they are eligible, how often sessions are lost, and what is left for training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edgefl.fleet.figures import Figure, Hour, LostShare, Mark, Ratio, Record, S
 
 
 class Behaviour(Record):
-    """What the owners of the devices, and the servers that ask them, do to rounds.
+    """What owners of devices and servers do to rounds.
 
     ``eligible_share``: mean share of the devices that are idle, charging and on an unmetered network. It swings over the day like a
     cosine, its highest to its lowest being ``day_night_ratio``, its highest at ``peak_hour`` (local). Of the sessions begun, the share

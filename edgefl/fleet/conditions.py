@@ -1,4 +1,4 @@
-"""What happens to clients besides their work: links that vary, sessions that are lost, devices that change, hours of the day."""
+"""Conditions of sessions: links that vary, sessions that are lost, devices that change, hours of the day."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from edgefl.fleet.behaviour import State
 from edgefl.rng import normals, shuffled, uniforms
 
 BATTERY_FLOOR = 0.2
-"""A client takes no part that would leave less than this share of its battery."""
+"""A client refuses a session that would leave less than this share of its battery."""
 LEAST_FULL = 0.3
-"""What its owner leaves of a battery's charge differs from client to client, uniformly from this share to all of it."""
+"""The charge that an owner leaves differs from client to client, uniformly from this share to all of it."""
 
 PATIENCE_S = 3600.0
-"""How long a server waits until enough clients are eligible, before it goes on with those that are."""
+"""How long a server waits for enough eligible clients, before it starts with fewer."""
 
 WAIT_STEP_S = 600.0
-"""After so long a server looks again whether somebody can take part."""
+"""After so long a server checks again whether a client is eligible."""
 
 _SELECT_AT_ONCE = 4096
 _LONGEST_WAIT_S = 7 * 24 * 3600.0
@@ -34,7 +34,7 @@ UNDISTURBED = State(
 
 @dataclass(frozen=True)
 class Conditions:
-    """How sessions vary and fail; the default is that nothing does.
+    """How sessions vary and fail; by default, none does.
 
     Attributes:
         over_selection: clients that are asked for each one that is wanted.
@@ -71,7 +71,7 @@ class Conditions:
         return min(clients, ceil(round(wanted * self.over_selection, 6)))
 
     def link_shares(self, seed: int, clients: np.ndarray, sigmas: tuple[np.ndarray, np.ndarray], round_: int) -> np.ndarray:
-        """Return what each client's link gives of its typical rate in a round: log-normal across clients, and across its sessions."""
+        """Return each client's share of its link's typical rate in a round: log-normal across clients and across sessions."""
         if not self.links_vary:
             return np.ones(len(clients))
         spread, session = sigmas
@@ -85,13 +85,13 @@ class Conditions:
         return np.round(np.exp(self.response_sigma * normals(seed, clients, round_, "response")), 6)
 
     def battery_levels(self, seed: int, clients: np.ndarray) -> np.ndarray:
-        """Return the share of its battery that each client gives away in a day, above the floor; infinite where none is emptied."""
+        """Return the share of its battery that each client spends in a day, above the floor; infinite if batteries do not drain."""
         if not self.battery:
             return np.full(len(clients), np.inf)
         return LEAST_FULL + (1 - LEAST_FULL) * uniforms(seed, clients, "battery") - BATTERY_FLOOR
 
     def fates(self, seed: int, clients: np.ndarray, round_: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return who is interrupted, who drops out (booleans), and at which share of training, or of the whole session."""
+        """Return which clients are interrupted, which drop out, and at which share of training or of the whole session."""
         fate, moment = uniforms(seed, clients, round_, "fate"), uniforms(seed, clients, round_, "moment")
         interrupted = fate < self.interrupted
         return interrupted, ~interrupted & (fate < self.interrupted + self.drop_out), moment
@@ -101,8 +101,8 @@ class Conditions:
     ) -> tuple[np.ndarray, float]:
         """Return the clients that are asked, ascending, and the clock when they are.
 
-        The server waits until ``wanted`` clients are eligible and not busy. After an hour it goes on with those that there are; where
-        there is nobody, with the first that come within a week. The work grows with the clients asked, not with all.
+        The server waits until ``wanted`` clients are eligible and not busy. After an hour it asks those that are; if there are none, the
+        first that are eligible within a week. The work grows with the clients asked, not with all.
         """
         asked, began_s = self.asked(wanted, clients), clock_s
         while True:
@@ -113,12 +113,12 @@ class Conditions:
             clock_s = self._next_moment(clock_s, busy)
 
     def _next_moment(self, clock_s: float, busy: Mapping[int, float]) -> float:
-        """Return when somebody may have become free: the next client that is done, or ten minutes later."""
+        """Return the next moment to check: when the next busy client ends its session, or ten minutes later."""
         later = clock_s + WAIT_STEP_S
         return min((until for until in busy.values() if clock_s < until < later), default=later)
 
     def eligible(self, seed: int, clients: int, asked: int, round_: int, clock_s: float, busy: Mapping[int, float]) -> np.ndarray:
-        """Return ``asked`` clients that are eligible and not busy now, in the order in which they were drawn; fewer if there are not."""
+        """Return ``asked`` clients that are eligible and not busy, or fewer, in the order in which they were drawn."""
         found: list[np.ndarray] = []
         count, start = 0, 0
         working = np.array([client for client, until in busy.items() if until > clock_s], np.int64)

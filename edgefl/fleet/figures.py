@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -24,41 +25,20 @@ class Figure(Record):
     note: str = ""
 
 
-def _positive(figure: Figure) -> Figure:
-    if figure.value <= 0:
-        raise ValueError(f"expected a value above 0, got {figure.value:g}")
-    return figure
+def _within(test: Callable[[float], bool], expected: str) -> AfterValidator:
+    def check(figure: Figure) -> Figure:
+        if not test(figure.value):
+            raise ValueError(f"expected {expected}, got {figure.value:g}")
+        return figure
+
+    return AfterValidator(check)
 
 
-def _share(figure: Figure) -> Figure:
-    if not 0 < figure.value <= 1:
-        raise ValueError(f"expected a share in (0, 1], got {figure.value:g}")
-    return figure
-
-
-def _lost_share(figure: Figure) -> Figure:
-    if figure.value >= 1:
-        raise ValueError(f"expected a share in [0, 1), got {figure.value:g}")
-    return figure
-
-
-def _at_least_1(figure: Figure) -> Figure:
-    if figure.value < 1:
-        raise ValueError(f"expected a ratio of at least 1, got {figure.value:g}")
-    return figure
-
-
-def _hour(figure: Figure) -> Figure:
-    if figure.value >= 24:
-        raise ValueError(f"expected an hour in [0, 24), got {figure.value:g}")
-    return figure
-
-
-Positive = Annotated[Figure, AfterValidator(_positive)]
-Share = Annotated[Figure, AfterValidator(_share)]
-LostShare = Annotated[Figure, AfterValidator(_lost_share)]
-Ratio = Annotated[Figure, AfterValidator(_at_least_1)]
-Hour = Annotated[Figure, AfterValidator(_hour)]
+Positive = Annotated[Figure, _within(lambda value: value > 0, "a value above 0")]
+Share = Annotated[Figure, _within(lambda value: 0 < value <= 1, "a share in (0, 1]")]
+LostShare = Annotated[Figure, _within(lambda value: value < 1, "a share in [0, 1)")]
+Ratio = Annotated[Figure, _within(lambda value: value >= 1, "a ratio of at least 1")]
+Hour = Annotated[Figure, _within(lambda value: value < 24, "an hour in [0, 24)")]
 
 
 def figures_of(record: Record, prefix: str) -> dict[str, Figure]:

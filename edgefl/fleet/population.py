@@ -1,6 +1,6 @@
-"""Who a client is: its class of devices, the state that its device is in, and the tier that it is given.
+"""The clients of a run: their classes of devices, the states of their devices, and their tiers.
 
-A population is described, not materialised: what client i is follows from (seed, i) when it is asked for, for many clients at once.
+No client is stored. What client i is follows from (seed, i) when it is needed, for many clients at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgefl.rng import shuffled, uniforms
 
 @dataclass(frozen=True)
 class Population:
-    """``clients`` devices mixed as the fleet says; ``seed`` decides who is which."""
+    """``clients`` devices in the fleet's mix; ``seed`` decides which client has which device."""
 
     fleet: Fleet
     clients: int

@@ -1,4 +1,4 @@
-"""How long a training step takes on a device: by one rate of MACs, or by the costs of its kinds of work where a profile has them.
+"""How long a training step takes on a device: by one rate of MACs, or by the costs of its kinds of work if the profile has them.
 
 One rate predicts badly where a network is small or does much besides products: a digits network of three convolutions then runs at a
 tenth of the rate of a large one. Six costs that add up, fitted to measured steps, tell these apart::
@@ -39,7 +39,7 @@ class StepCosts(Record):
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """Seconds of one MAC, one value, one layer, in the order of :class:`Work`."""
+        """Seconds of one MAC, one value, one layer, in the order of :class:`StepWork`."""
         picoseconds = (
             self.convolution_ps_per_mac, self.dense_ps_per_mac, self.recurrent_ps_per_mac,
             self.elementwise_ps_per_value, self.update_ps_per_value,
@@ -60,8 +60,8 @@ class Rates(Protocol):
 
 
 @dataclass(frozen=True)
-class Work:
-    """What training does, kind by kind: MACs, values worked on, values of updates, and layers times passes."""
+class StepWork:
+    """The work of training by kind: MACs, element-wise values, values of updates, and layers times passes."""
 
     convolution_macs: int
     dense_macs: int
@@ -78,7 +78,7 @@ class Work:
     def seconds(self, costs: Sequence[float]) -> float:
         """Return the time at these costs in seconds, in the order of the fields.
 
-        >>> round(Work(10**9, 10**9, 0, 0, 0, 100).seconds((20e-12, 30e-12, 0, 0, 0, 1e-4)), 6)
+        >>> round(StepWork(10**9, 10**9, 0, 0, 0, 100).seconds((20e-12, 30e-12, 0, 0, 0, 1e-4)), 6)
         0.06
         """
         total = 0.0
@@ -87,7 +87,7 @@ class Work:
         return total
 
 
-def work_of(cost: Cost, samples: int, passes: int, evaluated: int = 0) -> Work:
+def work_of(cost: Cost, samples: int, passes: int, evaluated: int = 0) -> StepWork:
     """Return the work of training on ``samples`` samples in ``passes`` passes, and of ``evaluated`` samples that go forward only.
 
     Kinds are those of the layers; a cost without layers counts as dense. The MACs add up to :meth:`~edgefl.records.Cost.macs_of`.
@@ -105,7 +105,7 @@ def work_of(cost: Cost, samples: int, passes: int, evaluated: int = 0) -> Work:
     working = sum(1 for layer in cost.layers if layer.macs_forward or layer.macs_compose or layer.elementwise_ops)
     values = samples * (cost.elementwise_ops + cost.elementwise_ops_backward) + evaluated * cost.elementwise_ops
     dense = max(0, total - convolution - recurrent)
-    return Work(convolution, dense, recurrent, values, passes * cost.elementwise_ops_step, passes * working)
+    return StepWork(convolution, dense, recurrent, values, passes * cost.elementwise_ops_step, passes * working)
 
 
 def kind_of(layer: str) -> str:
@@ -138,7 +138,7 @@ def train_s(compute: Rates, cost: Cost, samples: int, passes: int, evaluated: in
 class Step:
     """A measured training step: its work, the seconds of its forward and backward pass, and those of its update."""
 
-    work: Work
+    work: StepWork
     pass_s: float
     update_s: float
 
@@ -149,13 +149,13 @@ class Step:
 
 
 def fit(steps: Sequence[Step], dense_macs_per_s: float, values_per_s: float) -> tuple[float, ...]:
-    """Return the costs that predict ``steps`` with the least relative squared error, in seconds, in the order of :class:`Work`.
+    """Return the costs that predict ``steps`` with the least relative squared error, in seconds, in the order of :class:`StepWork`.
 
     A dense MAC costs what a measured matrix product takes, a value what measured element-wise layers do, a value of the update what the
     step with the largest update took for it. The other three are fitted, none below 0, no kind of MAC below a quarter of a dense one:
     six at once would be told apart too loosely by the steps of three networks.
 
-    >>> work = [Work(9, 0, 0, 4, 1, 2), Work(90, 0, 0, 4, 1, 2), Work(9, 0, 0, 40, 1, 2), Work(9, 0, 9, 4, 1, 20)]
+    >>> work = [StepWork(9, 0, 0, 4, 1, 2), StepWork(90, 0, 0, 4, 1, 2), StepWork(9, 0, 0, 40, 1, 2), StepWork(9, 0, 9, 4, 1, 20)]
     >>> steps = [Step(w, w.seconds((2, 1, 3, 4, 0, 5)), 6.0) for w in work]
     >>> [round(c, 6) for c in fit(steps, 1.0, 0.25)]
     [2.0, 1.0, 3.0, 4.0, 6.0, 5.0]

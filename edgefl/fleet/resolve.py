@@ -15,10 +15,10 @@ from edgefl.fleet.trace import load_trace
 
 
 def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | None = None) -> Conditions:
-    """Return what happens to clients besides their work; ``availability`` is the configuration's own, if it was worked out before.
+    """Return the conditions of a run; ``availability`` is the configuration's own if it was loaded before.
 
     Raises:
-        ConfigError: the configuration asks for figures that the fleet's profile does not have, or for a deadline that nobody can meet.
+        ConfigError: the configuration asks for figures that the fleet's profile does not have, or for a deadline that no device can meet.
         DataError: the trace is malformed.
     """
     where = config.profile if config.profile.endswith(".toml") else f"fleet {fleet.name}"
@@ -35,7 +35,7 @@ def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | 
     )
     if ideal or behaviour is None:
         return conditions
-    # A trace says itself when devices leave.
+    # A recorded trace contains when devices leave.
     interrupted = behaviour.interrupted.value if config.availability in ("always", "daily") else 0.0
     return replace(
         conditions,
@@ -47,7 +47,7 @@ def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | 
 
 
 def with_deadline(fleet: Fleet, deadline_s: float | None) -> Fleet:
-    """Return ``fleet`` with a deadline in seconds instead of its own; as it is where there is None."""
+    """Return ``fleet`` with a deadline in seconds instead of its own; None: its own."""
     if deadline_s is None:
         return fleet
     budget = fleet.budget.model_copy(update={"round_deadline_s": deadline_s, "round_deadline_ratio": None})
@@ -55,7 +55,7 @@ def with_deadline(fleet: Fleet, deadline_s: float | None) -> Fleet:
 
 
 def check_deadline(fleet: Fleet, key: str) -> None:
-    """Raise :class:`ConfigError` where no device could even say hello before the fleet's deadline."""
+    """Raise :class:`ConfigError` if the deadline is over before the round trip of the fastest link."""
     deadline_s = fleet.budget.round_deadline_s
     fastest = min((c.device.link for c in fleet.classes), key=lambda link: link.rtt_s)
     if deadline_s is not None and deadline_s <= fastest.rtt_s:

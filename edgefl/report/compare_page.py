@@ -130,18 +130,14 @@ def _cheapest(summary: Json, key: str, human: Callable[[float], str]) -> str:
 
 
 def _weakest(rows: Sequence[Mapping[str, Any]]) -> str:
-    trained = [
-        (row["label"], label, of["mean"])
+    weakest = {
+        row["label"]: min(trained)
         for row in rows
-        for label, of in row["tier_accuracy"].items()
-        if label not in row["untrained_tiers"]
-    ]
-    hatched = " Hatched: tiers that nobody trained." if any(row["untrained_tiers"] for row in rows) else ""
-    if not trained:
+        if (trained := [(of["mean"], tier) for tier, of in row["tier_accuracy"].items() if tier not in row["untrained_tiers"]])
+    }
+    hatched = " Hatched: tiers that no client trained." if any(row["untrained_tiers"] for row in rows) else ""
+    if not weakest:
         return f"No tier was trained in every run.{hatched}"
-    weakest: dict[str, tuple[float, str]] = {}
-    for method, label, accuracy in trained:
-        weakest[method] = min(weakest.get(method, (2.0, "")), (accuracy, label))
     worst, best = min(weakest, key=weakest.__getitem__), max(weakest, key=weakest.__getitem__)
     sentence = f"The weakest is tier {weakest[worst][1]} of {worst}, {human_percent(weakest[worst][0])}"
     return f"{sentence}; {best} has the best weakest tier, {human_percent(weakest[best][0])}.{hatched}"

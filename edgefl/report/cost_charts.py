@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -18,18 +18,8 @@ _LEAST_LAYERS, _LEAST_SHARE = 10, 0.001
 _LONGEST_NAME = 24
 
 
-@dataclass(frozen=True)
-class Part:
-    """One colour of a stacked bar: its name in the legend and how a row fills it."""
-
-    name: str
-    colour: str
-    value: Callable[[Row], int]
-
-
-def part_of(name: str, colour: str, key: str) -> Part:
-    """Return the part that one field of a row fills; ``colour`` is a CSS variable without its dashes."""
-    return Part(name, f"var(--{colour})", lambda row: int(row[key]))
+Parts = Mapping[str, tuple[str, str]]
+"""Part of a bar → its colour, and the field of a row that fills it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +33,7 @@ class Measure:
         unit: ``B``, or empty for counts.
         verb: what a tier does: "computes".
         noun: what follows the figure in a sentence.
-        parts: the colours of a bar.
+        parts: what a bar is made of.
     """
 
     key: str
@@ -52,7 +42,7 @@ class Measure:
     unit: str
     verb: str
     noun: str
-    parts: tuple[Part, ...]
+    parts: Parts
 
     def human(self, value: float) -> str:
         """Return a figure as people read it."""
@@ -60,49 +50,57 @@ class Measure:
 
     def total(self, row: Row) -> int:
         """Return the length of a row's bar."""
-        return sum(part.value(row) for part in self.parts)
+        return sum(row.get(field, 0) for _, field in self.parts.values())
 
 
-def _macs(key: str) -> Callable[[Row], int]:
-    """Return the MACs of a step, of a layer or of a whole tier: the row brings the counts and the batch."""
-    return lambda row: 0 if draws(row) and key != "macs_compose" else macs_of_step(row, row)[key]
-
-
-def _macs_drawn(row: Row) -> int:
-    return int(row["batch_size"] * row["macs_drawn"]) if draws(row) else 0
-
-
-_COMPUTE = (
-    Part("forward", "var(--part-0)", _macs("macs_forward")),
-    Part("gradients of inputs", "var(--part-1)", _macs("macs_backward_input")),
-    Part("gradients of weights", "var(--part-2)", _macs("macs_backward_weight")),
-    Part("forward and gradients, mean of the networks drawn", "var(--part-3)", _macs_drawn),
-    Part("composition", "var(--tier-1)", _macs("macs_compose")),
-)
-TRAFFIC = (part_of("down", "part-1", "download_bytes"), part_of("up", "part-3", "upload_bytes"))
+_COMPUTE = {
+    "forward": ("var(--part-0)", "step_forward"),
+    "gradients of inputs": ("var(--part-1)", "step_backward_input"),
+    "gradients of weights": ("var(--part-2)", "step_backward_weight"),
+    "forward and gradients, mean of the networks drawn": ("var(--part-3)", "step_drawn"),
+    "composition": ("var(--tier-1)", "step_compose"),
+}
+_HELD = {
+    "weights": ("var(--part-0)", "weights_bytes"),
+    "gradients": ("var(--part-1)", "peak_gradient_bytes"),
+    "optimizer": ("var(--part-2)", "optimizer_bytes"),
+    "saved activations": ("var(--part-3)", "peak_saved_bytes"),
+    "temporaries": ("var(--tier-1)", "peak_temporary_bytes"),
+}
+_HELD_BY_LAYER = {
+    "saved activations": ("var(--part-3)", "saved_bytes_at_peak"),
+    "temporaries": ("var(--tier-1)", "temporary_bytes_at_peak"),
+    "weights": ("var(--part-0)", "parameter_bytes"),
+}
+TRAFFIC = {"down": ("var(--part-1)", "download_bytes"), "up": ("var(--part-3)", "upload_bytes")}
 _OF_TIERS = (
     Measure("compute", "Compute of a training step", "MACs in a step", "", "computes", "MACs of a step", _COMPUTE),
-    Measure("memory", "Memory at the peak of a training step", "bytes at the peak", "B", "holds", "at the peak", (
-        Part("weights", "var(--part-0)", lambda row: weights_bytes(row) or 0),
-        part_of("gradients", "part-1", "peak_gradient_bytes"),
-        part_of("optimizer", "part-2", "optimizer_bytes"),
-        part_of("saved activations", "part-3", "peak_saved_bytes"),
-        part_of("temporaries", "tier-1", "peak_temporary_bytes"),
-    )),
+    Measure("memory", "Memory at the peak of a training step", "bytes at the peak", "B", "holds", "at the peak", _HELD),
     Measure("traffic", "Bytes of a round", "bytes per client", "B", "moves", "per client and round", TRAFFIC),
-)  # fmt: skip
+)
 _OF_LAYERS = (
     Measure("compute", "Compute by layer", "MACs in a step", "", "computes", "MACs of a step", _COMPUTE),
-    Measure("memory", "Memory by layer", "bytes at the peak", "B", "holds", "of activations and weights at the peak", (
-        part_of("saved activations", "part-3", "saved_bytes_at_peak"),
-        part_of("temporaries", "tier-1", "temporary_bytes_at_peak"),
-        part_of("weights", "part-0", "parameter_bytes"),
-    )),
+    Measure(
+        "memory", "Memory by layer", "bytes at the peak", "B", "holds", "of activations and weights at the peak", _HELD_BY_LAYER
+    ),
     Measure("traffic", "Bytes by layer", "bytes per client", "B", "holds", "of tensors per client and round", TRAFFIC),
-)  # fmt: skip
+)
 
 
-def tier_charts(tiers: Sequence[Row], measures: Sequence[Measure] = _OF_TIERS, key: str = "tiers") -> tuple[Chart, ...]:
+def _with_step(row: Row, sizes: Row) -> Row:
+    """Return a row of a tier or a layer with the MACs of a whole step by kind, and the bytes of its weights."""
+    macs = {key.replace("macs", "step"): count for key, count in macs_of_step(sizes, row).items()}
+    if draws(row):
+        macs = {"step_drawn": int(row["batch_size"] * row["macs_drawn"]), "step_compose": macs["step_compose"]}
+    return {**row, **macs, "weights_bytes": weights_bytes(row) or 0}
+
+
+def tier_charts(tiers: Sequence[Row]) -> tuple[Chart, ...]:
+    """Return what each tier computes in a step, holds at its peak and sends in a round; ``tiers`` come largest first."""
+    return measured([_with_step(row, row) for row in tiers], _OF_TIERS, "tiers")
+
+
+def measured(tiers: Sequence[Row], measures: Sequence[Measure], key: str) -> tuple[Chart, ...]:
     """Return what tiers cost, a chart per measure; ``tiers`` come largest first."""
     names = [f"tier {tier_label(row['tier'])}" for row in tiers]
     charts = []
@@ -122,21 +120,20 @@ def layer_charts(row: Row, key: str) -> tuple[Chart, ...]:
         row: the tier's costs, with layers and tensors.
         key: a word for the elements of the page, of this tier alone.
     """
-    sizes = {name: row[name] for name in ("batch_size", "micro_batch")}
-    layers = [{**layer, **sizes} for layer in layer_rows(row)]
-    measures = [replace(m, noun=f"{m.noun} of the tier's own network") if draws(row) else m for m in _OF_LAYERS[:1]]
-    return tuple(_layer_chart(measure, layers, f"{key}-{measure.key}", sizes) for measure in (*measures, *_OF_LAYERS[1:]))
+    layers = [_with_step(layer, row) for layer in layer_rows(row)]
+    first = replace(_OF_LAYERS[0], noun=f"{_OF_LAYERS[0].noun} of the tier's own network") if draws(row) else _OF_LAYERS[0]
+    return tuple(_layer_chart(measure, layers, row, f"{key}-{measure.key}") for measure in (first, *_OF_LAYERS[1:]))
 
 
-def _layer_chart(measure: Measure, layers: Sequence[Row], key: str, sizes: Mapping[str, int]) -> Chart:
+def _layer_chart(measure: Measure, layers: Sequence[Row], sizes: Row, key: str) -> Chart:
     present = [layer for layer in layers if measure.total(layer)]
     if not present:
         return Chart(key, measure.title, "No layer has any, so there is nothing to draw.", None)
     least = _LEAST_SHARE * sum(map(measure.total, present))
     worth = sum(measure.total(layer) >= least for layer in present)
-    shown = costliest(present, min(MOST_LAYERS, max(_LEAST_LAYERS, worth)), measure.total)
-    bars = _bars(measure, [_name(layer) for layer in shown], [{**layer, **sizes} for layer in shown])
-    return Chart(key, measure.title, _concentrated(measure, present), bars)
+    most = min(MOST_LAYERS, max(_LEAST_LAYERS, worth))
+    shown = [_with_step(layer, sizes) for layer in costliest(present, most, measure.total)]
+    return Chart(key, measure.title, _concentrated(measure, present), _bars(measure, [_name(layer) for layer in shown], shown))
 
 
 def _concentrated(measure: Measure, layers: Sequence[Row]) -> str:
@@ -163,19 +160,16 @@ def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Spec:
     places = slots([(None, names)])
     parts, ends = [], []
     for slot, name, row in zip(*places.of, names, rows, strict=True):
-        split = {part.name: value for part in measure.parts if (value := part.value(row))}
-        told = {series: f"{name}, {series}: {measure.human(value)}" for series, value in split.items()}
-        parts += [{"slot": slot, "series": series, "value": value, "told": told[series]} for series, value in split.items()]
-        ends.append({"slot": slot, "value": sum(split.values()), "text": measure.human(sum(split.values()))})
-    used = {row["series"] for row in parts}
-    looks = {part.name: part.colour for part in measure.parts if part.name in used}
+        for series, (_, field) in measure.parts.items():
+            if value := row.get(field, 0):
+                told = f"{name}, {series}: {measure.human(value)}"
+                parts.append({"slot": slot, "series": series, "value": value, "told": told})
+        ends.append({"slot": slot, "value": measure.total(row), "text": measure.human(measure.total(row))})
+    used = {part["series"] for part in parts}
+    looks = {series: fill for series, (fill, _) in measure.parts.items() if series in used}
     # Totals are written to the right of the bars, so they need room there.
     widest = 1.5 * max(*(end["value"] for end in ends), 1)
     x = number("value", measure.axis, "~s", measure.unit, scale={"domain": [0, widest], "nice": False}, tickCount=4)
     text = {"type": "text", "align": "left", "baseline": "middle", "dx": 5}
-    step = {"step": 34 if len(rows) < 8 else 22}
-    return layered(
-        step,
-        stacked(parts, looks, not looks.keys() <= set(names), x=x, y=places.y),
-        layer(text, ends, x=x, y=places.y, text="text"),
-    )
+    bars = stacked(parts, looks, not looks.keys() <= set(names), x=x, y=places.y)
+    return layered({"step": 34 if len(rows) < 8 else 22}, bars, layer(text, ends, x=x, y=places.y, text="text"))

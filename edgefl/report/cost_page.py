@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from edgefl import __version__
 from edgefl.errors import InputError
@@ -18,8 +18,7 @@ from edgefl.report.words import tier_label
 from edgefl.util.units import human_percent
 
 
-@dataclass(frozen=True)
-class TierLayers:
+class TierLayers(NamedTuple):
     """The layers of one tier on the page: their charts and their table."""
 
     label: str
@@ -71,12 +70,9 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     sentences = []
     for device in dict.fromkeys(row["device"] for row in rows):
         own = [row for row in rows if row["device"] == device]
-        title = own[0].get("device_title") or device
-        taken = [row for row in own if row.get("takes")]
-        if taken:
-            sentences.append(f"{title} takes tier {tier_label(taken[0]['tier'])}.")
-            continue
-        sentences.append(f"{title} takes no tier{_reason(min(own, key=lambda row: float(row['tier'])))}.")
+        taken = [f"tier {tier_label(row['tier'])}" for row in own if row.get("takes")]
+        none = f"no tier{_reason(min(own, key=lambda row: float(row['tier'])))}"
+        sentences.append(f"{own[0].get('device_title') or device} takes {[*taken, none][0]}.")
     return sentences
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, colour, layer, layered, lines, number, share, slots
-from edgefl.report.cost_charts import TRAFFIC, Measure, Part, part_of, tier_charts
+from edgefl.report.cost_charts import TRAFFIC, Measure, measured
 from edgefl.report.tier_table import largest_first
 from edgefl.report.words import budget_name, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_percent, human_seconds
@@ -99,28 +99,26 @@ def cost_charts(summary: Json) -> tuple[Chart, ...]:
         sentence = "The run has no tier, so there is no cost to draw."
         return tuple(Chart(f"cost-{key}", key.capitalize(), sentence, None) for key in ("compute", "memory", "traffic"))
     step = f"a training step at a batch of {summary['batch_size']}"
-    compute = tuple(_macs_of(row["tier"], tier_colour(summary, row["tier"])) for row in tiers)
+    names = [f"tier {tier_label(row['tier'])}" for row in tiers]
+    compute = {name: (tier_colour(summary, row["tier"]), name) for name, row in zip(names, tiers, strict=True)}
     measures = (
         Measure("compute", "Compute", "MACs in a training step", "", "computes", f"MACs in {step}", compute),
         Measure("memory", "Memory", "bytes held while training", "B", "holds", f"at the peak of {step}", _MEMORY),
         Measure("traffic", "Traffic", "bytes in a round", "B", "moves", "per client and round", TRAFFIC),
     )
-    return tier_charts(tiers, measures, "cost")
-
-
-def _macs_of(tier: float, colour: str) -> Part:
-    return Part(f"tier {tier_label(tier)}", colour, lambda row: row["macs_train_step"] if row["tier"] == tier else 0)
+    rows = [{**row, name: row["macs_train_step"], "step_bytes": _step_bytes(row)} for name, row in zip(names, tiers, strict=True)]
+    return measured(rows, measures, "cost")
 
 
 def _step_bytes(row: Json) -> int:
     return max(0, row["training_memory_bytes"] - row["parameter_bytes"] - row["optimizer_bytes"])
 
 
-_MEMORY = (
-    part_of("parameters", "part-0", "parameter_bytes"),
-    part_of("optimizer", "part-2", "optimizer_bytes"),
-    Part("activations and gradients", "var(--part-3)", _step_bytes),
-)
+_MEMORY = {
+    "parameters": ("var(--part-0)", "parameter_bytes"),
+    "optimizer": ("var(--part-2)", "optimizer_bytes"),
+    "activations and gradients": ("var(--part-3)", "step_bytes"),
+}
 
 
 def budget_chart(summary: Json) -> Chart:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from edgefl import __version__
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
 from edgefl.report.class_tables import inclusion_columns
-from edgefl.report.page import render_page
+from edgefl.report.page import facts, render_page
 from edgefl.report.tables import PlainTable, shaded, text, under
 from edgefl.report.whatif_table import footnote, front, whatif_table
 from edgefl.util.units import human_percent, human_seconds
 
+_SHOWN = {"profile", "edgefl_version", "format"}
 _ALL_LABELLED = 12
 """So many points have their labels beside them; of more, only those of the front."""
 
@@ -30,7 +30,7 @@ def render(result: Json) -> str:
         "whatif.html.j2",
         [chart],
         profile=result["profile"],
-        about=_about(result),
+        about=facts(result, [key for key, value in result.items() if key not in _SHOWN and isinstance(value, str | int | float)]),
         chart=chart,
         table=whatif_table(result),
         inclusion=inclusion_table(result),
@@ -62,15 +62,6 @@ def inclusion_table(result: Json) -> PlainTable:
     return PlainTable.of(columns, rows, marked=(place in best for place in range(len(rows))))
 
 
-def _about(result: Json) -> list[tuple[str, str]]:
-    known = {"profile", "rows", "titles", "edgefl_version", "format"}
-    return [(key.replace("_", " "), str(value)) for key, value in result.items() if key not in known and _is_short(value)]
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, str | int | float)
-
-
 def _sentence(rows: Sequence[Json]) -> str:
     best = [rows[number] for number in front(rows)]
     fastest, fullest = best[0], best[-1]
@@ -95,26 +86,22 @@ def _scatter(rows: Sequence[Json]) -> Spec:
         }
         for place, row in enumerate(rows)
     ]
-    joined, others = [points[place] for place in best], [point for place, point in enumerate(points) if place not in best]
+    joined = [points[place] for place in best]
+    others = [point for place, point in enumerate(points) if place not in best]
     x = number("time", f"median round ({unit})", scale=_wide([point["time"] for point in points], 0.12))
     y = share("inclusion", "sessions that trained", **_wide([point["inclusion"] for point in points], 0.15))
     at = {"x": x, "y": y}
     fills = {"beaten by none": "var(--tier-0)"} | ({"beaten by another": "transparent"} if others else {})
     strokes = {name: "var(--tier-0)" if fill != "transparent" else "var(--soft)" for name, fill in fills.items()}
     dots = {**at, "fill": legend(fills, True), "stroke": legend(strokes, True), "tooltip": "told"}
-    text = {"type": "text", "fontSize": 11, "limit": 220}
+    text, labelled = {"type": "text", "fontSize": 11, "limit": 220}, others if len(rows) <= _ALL_LABELLED else []
     return layered(
         360,
         layer({"type": "line", "color": "var(--tier-0)"}, joined, **at),
         layer({"type": "point", "size": 110, "strokeWidth": 2}, points, **dots),
         layer({**text, "align": "left", "baseline": "top", "dx": 6, "dy": 6}, joined[:1], **at, text="label"),
         layer({**text, "align": "right", "baseline": "bottom", "dx": -6, "dy": -6}, joined[1:], **at, text="label"),
-        layer(
-            {**text, "align": "left", "baseline": "middle", "dx": 9},
-            others if len(rows) <= _ALL_LABELLED else [],
-            **at,
-            text="label",
-        ),
+        layer({**text, "align": "left", "baseline": "middle", "dx": 9}, labelled, **at, text="label"),
     )
 
 

@@ -26,7 +26,7 @@ from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_rows import TierResult
 from edgefl.rng import generator
 from edgefl.run.bundle_training import trainable
-from edgefl.run.trained import Representative
+from edgefl.run.trained import TierNetworks
 from edgefl.server import evaluate
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Source:
 
 def build_bundle(
     run: Run,
-    tiers: Mapping[Tier, Representative],
+    tiers: Mapping[Tier, TierNetworks],
     source: Source,
     out: Path,
     say: Callable[[str], None],
@@ -112,7 +112,7 @@ def build_bundle(
     return deployed
 
 
-def _deploy(run: Run, tier: Tier, chosen: Representative, say: Callable[[str], None], wanted: Wanted) -> Deployed:
+def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], None], wanted: Wanted) -> Deployed:
     shaped, test = _formed(run, tier, chosen.deployed, wanted.form), chosen.test
     module = shaped.module
     rng = generator(run.config.seed, "reference", tier.label)
@@ -145,7 +145,7 @@ def _deploy(run: Run, tier: Tier, chosen: Representative, say: Callable[[str], N
         costs=costs,
         uncounted_ops=cost.uncounted_ops,
         accuracy_onnx=accuracy,
-        accuracy_torch=evaluate.accuracy(module, test, evaluate.BATCH_SIZE),
+        accuracy_torch=evaluate.accuracy(module, test),
         parity_max_abs_error=files.parity_max_abs_error,
     )
     contents = {**files.contents, **training.contents, **{record.graph: content for record, content in variants}}

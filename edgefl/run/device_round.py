@@ -22,7 +22,7 @@ from edgefl.run.folder import MODEL, RunFolder
 from edgefl.run.handed_out import Offer, check_aggregates, offer, run_of
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
-from edgefl.run.trained import Trained, accuracies, representatives
+from edgefl.run.trained import Trained, accuracies, tier_networks
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.exchange import Exchange
 from edgefl.server.state import ServerState
@@ -160,7 +160,7 @@ def _write(run: RunFolder, trained: Trained, result: FedRound, say: Notify) -> N
         if (kept := run.path / "clients.sqlite").is_file():
             shutil.copyfile(kept, temporary / kept.name)
         source = Source(trained.state.round, sha256(content))
-        build_bundle(trained.run, representatives(trained), source, temporary / "bundle", say)
+        build_bundle(trained.run, tier_networks(trained), source, temporary / "bundle", say)
         write_json(temporary / "fed-round.json", _record(result))
 
 

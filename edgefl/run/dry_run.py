@@ -1,4 +1,4 @@
-"""Rounds without training: who is asked, who takes part, how long it takes and what is wasted. Costs only, of populations of any size."""
+"""Dry runs: which clients take part, how long rounds take, and what is wasted, for populations of any size. No client trains."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from edgefl.util.files import write_bytes, write_json
 from edgefl.util.threads import one_thread
 
 CONFIG = "dry-run.toml"
-"""A name of its own: what is here is no run that could be resumed."""
+"""Another name than a run's, because a dry run cannot be resumed."""
 LISTED = 3
-"""Of so many rounds at the beginning, and of the last, the records list every client."""
+"""The records of this many first rounds, and of the last, list every client."""
 POLICY_ROUNDS = 30
 """Rounds in which the assignments of tiers are compared."""
 
@@ -88,7 +88,7 @@ def _distinct(run: Run, took_part: Sequence[np.ndarray]) -> dict[str, int]:
 
 
 def assignments(run: Run) -> list[tuple[str, Run]]:
-    """Return the run's own assignment of tiers, and those that give everybody its largest or its smallest tier."""
+    """Return the run's own assignment of tiers, and those with only its largest or its smallest tier."""
     tiers, how = run.tiers, run.config.tier_assignment
     found = [("each class the largest that fits" if how == "auto" else f"{how}, of those that fit", run)]
     if len(tiers) > 1:

@@ -9,7 +9,7 @@ from edgefl.config import RunConfig
 from edgefl.run.folder import MODEL, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.result import Notify
-from edgefl.run.trained import Trained, representatives
+from edgefl.run.trained import Trained, tier_networks
 from edgefl.util.files import sha256
 from edgefl.util.threads import one_thread
 
@@ -59,7 +59,7 @@ def export(
         with folder.client_store(state) as store:
             trained = Trained(prepared, state, store)
             source = Source(state.round, sha256((folder.path / MODEL).read_bytes()))
-            build_bundle(prepared, representatives(trained), source, Path(out), notify or (lambda message: None), wanted)
+            build_bundle(prepared, tier_networks(trained), source, Path(out), notify or (lambda message: None), wanted)
     return Path(out)
 
 

@@ -1,4 +1,4 @@
-"""The folder of one run: what is in it, when it may be written, and how it is read back."""
+"""The folder of one run: its files, when it may be written, and how it is read."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MODEL = "model.safetensors"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of one run, by their names.
+    """The files of one run.
 
-    ``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``clients.sqlite`` (what they keep), ``model.safetensors``, ``bundle/``,
+    ``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``clients.sqlite`` (the client store), ``model.safetensors``, ``bundle/``,
     ``report.html``, ``summary.json``. The summary is written last: a folder with one holds a finished run.
     """
 
@@ -59,13 +59,13 @@ class RunFolder:
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
 
     def is_new(self) -> bool:
-        """Whether nothing is here yet; what an interrupted write left under a temporary name does not count."""
+        """Whether the folder is empty, except for temporary files of interrupted writes."""
         if not self.path.exists():
             return True
         return self.path.is_dir() and all(path.name.startswith(".") for path in self.path.iterdir())
 
     def start(self, config: RunConfig, name: str = "config.toml") -> None:
-        """Write the complete configuration (running it again gives the same bits) and clear what interrupted writes left."""
+        """Write the complete configuration and delete temporary files of interrupted writes."""
         for left in [*self.path.glob(".*"), *self.path.glob("checkpoints/.*")]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
@@ -89,7 +89,7 @@ class RunFolder:
         return checkpoint.restore(self.path / "checkpoints")
 
     def save(self, state: ServerState) -> None:
-        """Sync the records of the rounds, then write a checkpoint: there is none on the disk whose records are not."""
+        """Sync the records of the rounds, then write a checkpoint: no checkpoint is on the disk without its records."""
         with span("checkpoint", round=state.round):
             path = self.path / "rounds.jsonl"
             with storage_errors(path), path.open("rb") as file:
@@ -97,7 +97,7 @@ class RunFolder:
             checkpoint.save(self.path / "checkpoints", state)
 
     def client_store(self, at: ServerState | None = None) -> ClientStore:
-        """Return what clients keep, as it was ``at`` a checkpoint or before the first round; the caller closes it.
+        """Return the client store as it was ``at`` a checkpoint, or before the first round; the caller closes it.
 
         Raises:
             CheckpointError: its file is missing, damaged, or not the one that belongs to the checkpoint.
@@ -109,7 +109,7 @@ class RunFolder:
         return store
 
     def keep_rounds(self, last: int) -> None:
-        """Drop the records of rounds after ``last``, and a line that an interruption cut short: they will be played again."""
+        """Drop the records of rounds after ``last`` and a line that was cut: these rounds will be trained again."""
         path = self.path / "rounds.jsonl"
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         kept = lines[:last]
@@ -118,7 +118,7 @@ class RunFolder:
         write_bytes(path, b"".join(line + b"\n" for line in kept))
 
     def add_round(self, record: RoundRecord, clients: bool = True, stages: Mapping[str, Any] | None = None) -> None:
-        """Append one record, with a line for each of its clients or without, and the ``stages`` of this computer's time in it."""
+        """Append one record, with or without its ``clients``, and with the ``stages`` of this computer's time."""
         path = self.path / "rounds.jsonl"
         line = {**record.to_json(clients), **({} if stages is None else {"stages": stages})}
         with storage_errors(path), path.open("ab") as file:
@@ -140,11 +140,11 @@ class RunFolder:
         return summary
 
     def model(self) -> ServerState:
-        """Return the final state."""
+        """Return the state after the last round."""
         return checkpoint.of_file(self.require(MODEL))
 
     def fresh_bundle(self) -> Path:
-        """Return the path of ``bundle``, clear of one that an interrupted run left."""
+        """Return the path of ``bundle``, after deleting one that an interrupted run left."""
         path = self.path / "bundle"
         try:
             if path.exists():
@@ -155,7 +155,7 @@ class RunFolder:
 
 
 def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration of the run in ``run``; what is ``given`` must agree with it, but for how this computer works.
+    """Return the configuration of the run in the folder ``run``. Only keys about this computer may be ``given`` other values.
 
     Raises:
         CheckpointError: there is no run, or a given key has another value.

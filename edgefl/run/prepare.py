@@ -30,11 +30,11 @@ from edgefl.server.assignment import fastest_round_s, timing_of
 
 
 def prepare(config: RunConfig, required: bool = True) -> Run:
-    """Resolve ``config`` and work out the plan; ``required`` says that somebody must fit it.
+    """Resolve ``config`` and work out the plan; ``required``: some device must fit it.
 
     Raises:
         InputError: a name, value or file is wrong.
-        BudgetError: no class of the fleet fits any tier; the message has every need.
+        BudgetError: no class of the fleet fits any tier; the message names every need.
     """
     methods.check(config.method)
     check_device(config)
@@ -62,7 +62,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
 
 
 def check_device(config: RunConfig) -> None:
-    """Raise :class:`ConfigError` where clients cannot train on the run's device, or torch finds no such device on this computer."""
+    """Raise :class:`ConfigError` if clients cannot train on the run's device, or torch does not find it."""
     if config.device == "cuda" and (config.enforce == "hard" or config.runtime == "onnx"):
         raise ConfigError(
             "device: cuda trains in torch, and holds no client to a limit; give runtime torch, and enforce meter or plan"
@@ -72,7 +72,7 @@ def check_device(config: RunConfig) -> None:
 
 
 def _check_inputs(data: Dataset, architecture: Architecture) -> None:
-    """Raise :class:`ConfigError` where the data are images and the network reads text, or the other way round."""
+    """Raise :class:`ConfigError` if the data are images and the network reads text, or the reverse."""
     kinds = {True: "token ids", False: "images"}
     if bool(data.vocabulary) != bool(architecture.vocabulary):
         takes, has = kinds[bool(architecture.vocabulary)], kinds[bool(data.vocabulary)]
@@ -87,7 +87,7 @@ def _check_inputs(data: Dataset, architecture: Architecture) -> None:
 def chosen_tiers(
     config: RunConfig, fleet: Fleet, architecture: Architecture, training: Training, clients: Clients
 ) -> tuple[float, ...]:
-    """Return the tiers that stand for "auto": the largest that fit each class of the fleet."""
+    """Return the tiers of "auto": the largest that fit each class of the fleet."""
     method = create(config.method, config.method_options)
     costs = Costs(method, config, architecture, training)
     return auto_tiers(method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full)

@@ -1,4 +1,4 @@
-"""A run that is ready to start: its parts, how a round of it is played, and how it becomes another one."""
+"""A run that is ready to start: its parts, its rounds, its phases and its variations."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 
 INTERIM_SAMPLES = 1000
-"""Held-out samples that a round before the last is judged by: all of 10,000 took longer than a round's training."""
+"""Held-out samples that rounds before the last are evaluated on: all of 10,000 took longer than a round's training."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is ready to start: every name resolved, every number checked, nothing written."""
+    """A run that is ready to start: every name is resolved, every number is checked, and nothing is written."""
 
     config: RunConfig
     fleet: Fleet
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def rules(self) -> ExchangeRules:
-        """How updates are made and put together."""
+        """How updates are made and aggregated."""
         optimizer = optimizer_named(self.config.server_optimizer, self.config.server_lr)
         graphs = self.step_graphs if self.config.runtime == "onnx" else None
         return ExchangeRules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer, graphs)
@@ -97,7 +97,7 @@ class Run:
         return Forecast(self.plan, self.conditions, self.config.seed, self.clients.shards.size)
 
     def at(self, method: Method) -> Run:
-        """Return this run under ``method``, a later phase of its own: with that phase's costs and what fits the fleet then."""
+        """Return this run in the phase ``method``, with that phase's costs and plan."""
         costs = Costs(method, self.config, self.architecture, self.clients.task.training)
         return replace(
             self, method=method, costs=costs, plan=plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
@@ -135,9 +135,9 @@ class Run:
         return run
 
     def varied(self, **changes: Any) -> Run:
-        """Return this run with another deadline, other tiers or another over-selection: the same data, and costs are worked out once.
+        """Return this run with another deadline, other tiers or another over-selection. Data and costs are shared.
 
-        Nobody need fit such a run: it is one to be rehearsed.
+        The result may fit no device: for dry runs only.
 
         Raises:
             ConfigError: a value is wrong, or the method does not take such tiers.
@@ -156,17 +156,16 @@ class Run:
 
     @cached_property
     def test(self) -> Split:
-        """The held-out samples that models are evaluated on in the end."""
+        """The held-out samples that the last round is evaluated on."""
         return self._held_out(self.config.eval_samples)
 
     @cached_property
-    def interim_test(self) -> Split:
-        """The held-out samples that models are evaluated on before the last round: where nobody says how many, a part of them."""
+    def _interim_test(self) -> Split:
         return self._held_out(self.config.eval_samples or INTERIM_SAMPLES)
 
-    def judged_by(self, round_: int) -> Split:
-        """Return the held-out samples that models are evaluated on after a round."""
-        return self.test if round_ == self.config.rounds else self.interim_test
+    def test_of(self, round_: int) -> Split:
+        """Return the held-out samples that a round is evaluated on: all of them, or fewer in rounds before the last."""
+        return self.test if round_ == self.config.rounds else self._interim_test
 
     def _held_out(self, count: int | None) -> Split:
         test = self.data.test
@@ -206,7 +205,7 @@ def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, con
 
 
 def about(run: Run) -> dict[str, Any]:
-    """Return what a summary says of a run before anything has come out of it."""
+    """Return the part of a summary that is known before the first round."""
     config = {f.name: getattr(run.config, f.name) for f in fields(Configured)}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
     own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}

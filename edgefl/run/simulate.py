@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from edgefl.run.prepare import prepare
 from edgefl.run.result import Notify, OnRound, RunResult
 from edgefl.run.rounds import train
 from edgefl.run.run import Run, about
-from edgefl.run.trained import Trained, of_clients, representatives
+from edgefl.run.trained import Trained, of_clients, tier_networks
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
@@ -42,11 +42,11 @@ def simulate(
     Args:
         config: what to run; see :class:`RunConfig`.
         out: the run folder; None takes the next free ``runs/NNNN-method-dataset``.
-        resume: continue the run in ``out`` from its newest whole checkpoint, to the same bits as if it had never stopped.
-        on_round: called with the record of every round played; its checkpoint may still be on its way to the disk.
-        notify: called with a line of text where something needs saying, such as a damaged checkpoint that was passed over.
-        trace: a file for the spans of this process and its workers, which ui.perfetto.dev and chrome://tracing open; replaced where it
-            exists. It changes nothing of the run.
+        resume: continue the run in ``out`` from its newest whole checkpoint, to the same bits as without an interruption.
+        on_round: called with the record of every round; its checkpoint may not be on the disk yet.
+        notify: called with a line of text for the user, such as that a damaged checkpoint was skipped.
+        trace: a file for the spans of this process and its workers, for ui.perfetto.dev or chrome://tracing; an existing one is
+            replaced. It does not change the run.
 
     Raises:
         InputError: a name, value or file is wrong; ``out`` already holds a run, or holds another one.
@@ -56,7 +56,7 @@ def simulate(
         >>> import tempfile
         >>> config = RunConfig(rounds=1, clients=3, local_epochs=1, tiers=(1.0, 0.5))
         >>> result = simulate(config, Path(tempfile.mkdtemp()) / "run")
-        >>> [row["tier"] for row in result.tiers]
+        >>> [row.tier for row in result.tiers]
         [1, 0.5]
     """
     say = notify or (lambda message: None)
@@ -79,12 +79,22 @@ def simulate(
             watch.trace_to(Path(trace))
         folder.start(config)
         store = opened.enter_context(folder.client_store())
-        trained = _train(run, folder, store, resume, on_round, say, watch)
-        return _finish(trained, folder, say, watch)
+        output = _Output(folder, say, watch, on_round)
+        return _finish(_train(run, output, store, resume), output)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """Where a run's results go: its folder, the user, a stopwatch for this computer's time, and a callback."""
+
+    folder: RunFolder
+    say: Notify
+    watch: Stopwatch
+    on_round: OnRound | None
 
 
 def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
-    """Return the run with an engine by name in the place of ``auto``: the one that it has ``begun`` with, or the fastest."""
+    """Return the run with an engine instead of ``auto``: the one that it has ``begun`` with, or the fastest."""
     if begun is not None and not begun.is_new():
         stored = RunConfig.load(begun.require("config.toml"), {})
         same = {"engine": stored.engine, "workers": stored.workers}
@@ -97,20 +107,12 @@ def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     return replace(run, config=run.config.model_copy(update={"engine": choice.engine, "workers": choice.workers}))
 
 
-def _train(
-    run: Run,
-    folder: RunFolder,
-    store: ClientStore,
-    resume: bool,
-    on_round: OnRound | None,
-    say: Notify,
-    watch: Stopwatch,
-) -> Trained:
-    """Play the rounds that are left, with a record and a checkpoint after each; return what came out."""
-    restored, state = folder.restore() if resume else None, run.start()
-    if restored is not None:
+def _train(run: Run, output: _Output, store: ClientStore, resume: bool) -> Trained:
+    """Train the remaining rounds, with a record and a checkpoint after each."""
+    folder, state = output.folder, run.start()
+    if resume and (restored := folder.restore()) is not None:
         for warning in restored.warnings:
-            say(warning)
+            output.say(warning)
         state = restored.state
         run = run.resumed(state, str(folder.path / "checkpoints"))
         store.go_to(state.round, state.clients)
@@ -120,19 +122,20 @@ def _train(
             run, state = phase, after
             with span("checkpoint", round=record.round):
                 writer.wait()
-            stages = watch.lap()
+            stages = output.watch.lap()
             with span("record", round=record.round):
                 folder.add_round(record, stages=stages)
             with span("checkpoint", round=record.round):
                 state = replace(state, clients=store.commit(record.round))
                 writer.start(state)
-            if on_round is not None:
-                on_round(record)
+            if output.on_round is not None:
+                output.on_round(record)
     return Trained(run, state, store)
 
 
-def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) -> RunResult:
-    """Write the model, the bundle, the summary and the report; the summary comes last: it marks a run as complete."""
+def _finish(trained: Trained, output: _Output) -> RunResult:
+    """Write the model, the bundle, the report, and last the summary, which marks a run as complete."""
+    folder, watch = output.folder, output.watch
     with span("start"):
         from edgefl.report import html
         from edgefl.run.bundle import Source, build_bundle
@@ -143,7 +146,7 @@ def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) 
         write_bytes(folder.path / MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))
-        deployed = build_bundle(run, representatives(trained), source, folder.fresh_bundle(), say)
+        deployed = build_bundle(run, tier_networks(trained), source, folder.fresh_bundle(), output.say)
     with span("report"):
         taken = {tier.ratio: d.result.accuracy for tier, d in deployed.items() if d.result.accuracy is not None}
         values = {
@@ -160,7 +163,7 @@ def _finish(trained: Trained, folder: RunFolder, say: Notify, watch: Stopwatch) 
         write_bytes(
             folder.path / "report.html", html.render(RunSummary(**values | {"host_stages": before}).to_dict(), rounds).encode()
         )
-    # All of what has passed since: a page made anew from the summary must be the same, and it leaves that stage out.
+    # The page leaves this stage out, so that one rendered again from the summary is the same.
     stages = added([before, {"server": {"report": sum(watch.lap()["server"].values())}}])
     summary = RunSummary(**values | {"host_stages": stages}).to_dict()
     write_json(folder.path / "summary.json", summary)

@@ -1,4 +1,4 @@
-"""What a run has trained so far: whose models these are, how good they are, and how they are stored and taken up again."""
+"""What a run has trained so far: the networks of tiers and clients, and their accuracies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgefl.server.state import ServerState
 from edgefl.wire.payload import stored_tensors
 
 EVALUATED_CLIENTS = 100
-"""Of larger populations, the first hundred of a seeded deal are evaluated."""
+"""Of larger populations, this many randomly drawn clients are evaluated."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,8 @@ def accuracies(trained: Trained) -> dict[str, float]:
     if of_clients(run):
         return _client_means(trained)
     whole = method.global_tier(trained.state.model)
-    test = run.judged_by(trained.state.round)
-    found = {
-        tier: evaluate.accuracy(trained.module(tier), test, evaluate.BATCH_SIZE) for tier in dict.fromkeys((whole, *run.tiers))
-    }
+    test = run.test_of(trained.state.round)
+    found = {tier: evaluate.accuracy(trained.module(tier), test) for tier in dict.fromkeys((whole, *run.tiers))}
     return {"global": found[whole]} | {tier.label: found[tier] for tier in run.tiers}
 
 
@@ -117,11 +115,11 @@ def _client_means(trained: Trained) -> dict[str, float]:
             module = trained.module(tier, client)
         else:
             module = shared.get(tier) or shared.setdefault(tier, trained.module(tier))
-        by_tier[tier].append(evaluate.accuracy(module, run.clients.shards.test(client), evaluate.BATCH_SIZE))
+        by_tier[tier].append(evaluate.accuracy(module, run.clients.shards.test(client)))
     everyone = [value for values in by_tier.values() for value in values]
     means = {"global": sum(everyone) / len(everyone)}
     for tier in run.tiers:
-        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), run.judged_by(trained.state.round), evaluate.BATCH_SIZE)]
+        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), run.test_of(trained.state.round))]
         means[tier.label] = sum(own) / len(own)
     return means
 
@@ -133,10 +131,14 @@ def _evaluated(run: Run) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Representative:
-    """What stands for a tier in a bundle: the network that a device runs, with factors, the one it trains, and held-out samples.
+class TierNetworks:
+    """The networks of a tier in a bundle.
 
-    ``control`` are the control variates that it trains with.
+    Attributes:
+        deployed: the network that a device runs, with factors.
+        network: the network that it trains.
+        test: held-out samples.
+        control: the control variates that it trains with.
     """
 
     deployed: nn.Module
@@ -145,18 +147,18 @@ class Representative:
     control: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def representatives(trained: Trained) -> dict[Tier, Representative]:
+def tier_networks(trained: Trained) -> dict[Tier, TierNetworks]:
     """Return each tier's networks for the bundle.
 
     Where clients have models of their own, they are those of the first client of the tier that has trained.
     """
     run = trained.run
-    found: dict[Tier, Representative] = {}
+    found: dict[Tier, TierNetworks] = {}
     for tier in run.tiers:
         client = _first_of(trained, tier) if of_clients(run) else None
         test = run.test if client is None else run.clients.shards.test(client)
         networks = trained.module(tier, client, factored=True), trained.network(tier, client)
-        found[tier] = Representative(*networks, test, trained.control(tier))
+        found[tier] = TierNetworks(*networks, test, trained.control(tier))
     return found
 
 

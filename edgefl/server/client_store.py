@@ -1,7 +1,7 @@
-"""What clients keep between rounds, on disk: one SQLite file per run, in which a row is a version of what one client keeps.
+"""The client store: one SQLite file per run with what clients store between rounds. A row is a version of one client's content.
 
-The simulator plays the clients, so it also keeps what would lie in their storage. Nothing of it is ever part of a payload. Nothing of
-it stays in memory either: a client's row is read when it takes part, and a checkpoint holds one hash, however many clients there are.
+The simulator stands in for the clients, so it also has their storage. None of it is part of a payload. None of it stays in memory: a row
+is read when its client takes part. A checkpoint contains one hash of the store, however many clients there are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TABLES = (
     "CREATE INDEX kept_in_round ON kept (round, key)",
     "CREATE TABLE chain (round INTEGER PRIMARY KEY, value TEXT NOT NULL)",
 )
-# The order of the join is fixed: who kept something in the few rounds since the last time, then what they had kept before.
+# The order of the join is fixed: first the clients of the few rounds since the last time, then their earlier versions.
 _SUPERSEDED = """DELETE FROM kept WHERE rowid IN (
     SELECT old.rowid FROM kept AS new CROSS JOIN kept AS old
     WHERE new.round > ? AND new.round <= ? AND old.key = new.key AND old.round < new.round)"""
@@ -34,24 +34,24 @@ _NEWEST_BLOBS = """SELECT key, digest, max(round) FROM kept
     WHERE key >= ? AND key < ? AND round <= ? GROUP BY key ORDER BY key"""
 _BLOB, _AFTER_BLOBS = "blob/", "blob0"  # "0" is the character after "/"
 _DROPPED = "dropped"
-"""The digest of a row that says: from this round on, there is nothing."""
+"""The digest of a row that marks a blob as dropped from this round on."""
 
 
 class ClientStore:
-    """Client → what it kept last, and blobs that are kept by name; both in versions by round.
+    """Client → its newest content, and named blobs; both in versions by round.
 
-    All that is put between two calls of :meth:`commit` is one transaction. It belongs to the round after the one committed before, and
-    the version that belongs to the checkpoint after round r is the row of the largest round ≤ r. Every commit adds a link to a chain of
-    hashes; the checkpoint that holds the newest link proves that it and the file belong together.
+    Everything put between two calls of :meth:`commit` is one transaction, and belongs to the round after the last commit. The version
+    of the checkpoint after round r is the row of the largest round ≤ r. Every commit adds a link to a chain of hashes. The checkpoint
+    contains the newest link, which proves that store and checkpoint belong together.
 
     Args:
-        path: the file. The first :meth:`put` creates it: methods that keep nothing leave none.
+        path: the file. The first :meth:`put` creates it, so a run whose clients store nothing has none.
 
     Attributes:
         round: the last round that was committed.
-        chain: SHA-256 over the link before, the round, and its sorted keys and digests; empty while nothing was kept.
-        keep_from: the oldest round that a run may have to go back to: a commit removes the versions before its own. None where there
-            are no checkpoints: then only the newest versions stay.
+        chain: SHA-256 over the link before, the round, and its sorted keys and digests; empty while the store is empty.
+        keep_from: the oldest round that a run may resume from: a commit deletes versions that only earlier rounds need. None: there are
+            no checkpoints, and only the newest versions stay.
 
     Example:
         >>> import tempfile
@@ -76,15 +76,15 @@ class ClientStore:
         self.close()
 
     def close(self) -> None:
-        """Close the file, without what was put since the last commit. Who reads on opens it anew."""
+        """Close the file and discard what was put since the last commit. The next access opens it again."""
         if self._connection is not None:
             self._release()
             self._connection = None
 
     def go_to(self, round_: int, chain: str) -> None:
-        """Go back to the moment after ``round_``. Rows of later rounds are not seen any more, and are gone with the next commit.
+        """Go back to the moment after ``round_``. Rows of later rounds are hidden, and deleted with the next commit.
 
-        The whole file is read and checked, about 2 GB in a second.
+        The whole file is read and verified, about 2 GB in a second.
 
         Raises:
             CheckpointError: the file is missing, damaged or not the one that belongs to the checkpoint with this ``chain``.
@@ -109,7 +109,7 @@ class ClientStore:
         self._has_later_rounds = last is not None and last > round_
 
     def get(self, client: int) -> bytes | None:
-        """Return what ``client`` kept last, or None before its first round.
+        """Return the newest content of ``client``, or None before its first round.
 
         Raises:
             CheckpointError: it is damaged; names file and client.
@@ -117,7 +117,7 @@ class ClientStore:
         return self._content(_client(client), f"what client {client} kept")
 
     def put(self, client: int, content: bytes) -> None:
-        """Store what ``client`` keeps from now on.
+        """Store the new content of ``client``.
 
         Raises:
             StorageError: the disk is full; what was committed before is untouched.
@@ -125,11 +125,11 @@ class ClientStore:
         self._put(_client(client), content)
 
     def __contains__(self, client: int) -> bool:
-        """Return whether ``client`` has kept anything."""
+        """Return whether ``client`` has stored anything."""
         return self._row("round", _client(client), f"what client {client} kept") is not None
 
     def keep_blob(self, name: str, content: bytes) -> None:
-        """Store ``content`` under ``name``, by the rules of what clients keep.
+        """Store the blob ``name``, in versions like the content of clients.
 
         Raises:
             StorageError: the disk is full; what was committed before is untouched.
@@ -140,7 +140,7 @@ class ClientStore:
         """Return the blob ``name``.
 
         Raises:
-            CheckpointError: it is damaged, was dropped or was never kept; names file and blob.
+            CheckpointError: it is damaged, was dropped or was never stored; names file and blob.
         """
         content = self._content(_BLOB + name, f"the blob {name}")
         if content is None:
@@ -148,7 +148,7 @@ class ClientStore:
         return content
 
     def blobs(self) -> list[str]:
-        """Return the names of the blobs that are kept, sorted."""
+        """Return the names of the blobs, sorted."""
         if (connection := self._reader()) is None:
             return []
         with self._errors():
@@ -156,12 +156,12 @@ class ClientStore:
         return [key.removeprefix(_BLOB) for key, digest, _ in rows if digest != _DROPPED]
 
     def drop_blobs(self, kept: Iterable[str]) -> None:
-        """Remove all blobs but those whose names are ``kept``; whoever goes back to an earlier round finds them again."""
+        """Drop all blobs except ``kept``; a run that goes back to an earlier round finds them again."""
         for name in sorted({*self.blobs()} - {*kept}):
             self._put(_BLOB + name, None)
 
     def commit(self, round_: int) -> str:
-        """End ``round_``: what was put since the commit before is on the disk when this returns. Return the chain.
+        """End ``round_`` and return the chain. Everything put since the last commit is on the disk when this returns.
 
         Raises:
             StorageError: the disk is full; what was committed before is untouched.
@@ -180,7 +180,7 @@ class ClientStore:
         return self.chain
 
     def _link(self, connection: sqlite3.Connection) -> str:
-        """Store and return the chain's next link, or return the last one where the round kept nothing."""
+        """Store and return the chain's next link; return the last one if the round stored nothing."""
         number = self.round + 1
         link = hashlib.sha256(f"{self.chain}\n{number}\n".encode())
         rows = 0
@@ -193,8 +193,8 @@ class ClientStore:
         return link.hexdigest()
 
     def _prune(self, connection: sqlite3.Connection, oldest: int) -> None:
-        """Remove the versions before those of round ``oldest``. The work grows with what was kept since the last time only."""
-        # What rounds up to the chain's first link superseded went away with the links before it.
+        """Delete the versions before those of round ``oldest``. The work grows only with what was stored since the last time."""
+        # Versions that rounds up to the chain's first link superseded were deleted with the links before it.
         (done,) = connection.execute("SELECT min(round) FROM chain").fetchone()
         connection.execute(_SUPERSEDED, (done, oldest))
         dropped = "DELETE FROM kept WHERE key >= ? AND key < ? AND round <= ? AND content IS NULL"
@@ -225,11 +225,11 @@ class ClientStore:
 
     @property
     def _visible(self) -> int:
-        """The newest round that is seen: the one being played, once it has put something."""
+        """The newest visible round: the present one, once it has put something."""
         return self.round + (self._connection is not None and self._connection.in_transaction)
 
     def _reader(self, what: str = "what clients kept") -> sqlite3.Connection | None:
-        """Return the open file, or None where nothing was ever kept."""
+        """Return the open file, or None if nothing was ever stored."""
         if self._connection is None and self.path.is_file():
             self._open(what)
         return self._connection if self._has_tables else None
@@ -241,12 +241,12 @@ class ClientStore:
             self._has_tables = database.has_tables(connection, self.path, _VERSION)
             failed.pop_all()
         self._connection = connection
-        self._release = weakref.finalize(self, connection.close)  # also of a store that is merely forgotten
+        self._release = weakref.finalize(self, connection.close)  # also if the store is never closed
         return connection
 
     @contextlib.contextmanager
     def _writer(self) -> Iterator[sqlite3.Connection]:
-        """Yield the file in a transaction. An error undoes all of the round, and leaves the file closed."""
+        """Yield the file in a transaction. An error undoes the whole round and closes the file."""
         connection = self._connection or self._open("what clients kept")
         try:
             with self._errors():

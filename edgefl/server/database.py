@@ -1,8 +1,8 @@
-"""An SQLite file of edgefl: how it is opened, whose it is, and what its errors mean to a user.
+"""SQLite files of edgefl: how they are opened and recognised, and what their errors mean to a user.
 
-The journal is a rollback journal: unlike a write-ahead log it needs no second and third file beside the first, so that a finished run
-can be copied as it is and be read from a folder that is read-only; and few large transactions of one process is all it has to be good
-at. With ``synchronous = EXTRA`` a commit that has returned survives a power cut, the removal of the journal from its folder included.
+The journal is a rollback journal. Unlike a write-ahead log it needs no further files, so a finished run can be copied as it is and read
+from a read-only folder. There are few large transactions, all of one process. With ``synchronous = EXTRA`` a commit that has returned
+survives a power cut, including the removal of the journal from its folder.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def has_tables(connection: sqlite3.Connection, path: Path, version: int) -> bool:
-    """Return whether :func:`create` was committed; a file that is empty is one whose first commit never came.
+    """Return whether :func:`create` was committed. In an empty file, the first commit never happened.
 
     Raises:
         CheckpointError: the file is not edgefl's, or of another version of its tables.
@@ -82,7 +82,7 @@ def create(connection: sqlite3.Connection, tables: tuple[str, ...], version: int
 
 
 def problem(connection: sqlite3.Connection, path: Path) -> str:
-    """Return what is wrong with the file, or nothing. All of it is read, the content of rows is not looked at."""
+    """Return what is wrong with the file, or nothing. The whole file is read, but the content of rows is not verified."""
     (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
         return " ".join(found.split())
@@ -95,10 +95,10 @@ def problem(connection: sqlite3.Connection, path: Path) -> str:
 
 @contextlib.contextmanager
 def errors(path: Path, what: str) -> Iterator[None]:
-    """Turn what SQLite reports into an error that names ``path``, and ``what`` was asked for.
+    """Turn SQLite's errors into errors that name ``path`` and ``what`` was read.
 
     Raises:
-        StorageError: the disk is full or does not take or give the bytes; another process writes.
+        StorageError: the disk is full or fails; another process writes.
         CheckpointError: the file is damaged or not an SQLite file.
     """
     try:

@@ -1,4 +1,4 @@
-"""How good a model is on held-out samples."""
+"""The accuracy of a model on held-out samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def logits(module: nn.Module, x: np.ndarray, batch_size: int) -> np.ndarray:
     return torch.cat(parts).numpy()
 
 
-def accuracy(module: nn.Module, split: Split, batch_size: int) -> float:
+def accuracy(module: nn.Module, split: Split, batch_size: int = BATCH_SIZE) -> float:
     """Return the share of ``split`` that ``module`` classifies correctly, in [0, 1]."""
     return share_correct(logits(module, np.asarray(split.x), batch_size), split.y)
 

@@ -18,7 +18,7 @@ from edgefl.errors import ConfigError, InputError, StorageError, UnknownNameErro
 from edgefl.fleet.figures import Figure
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import Compute
-from edgefl.fleet.rates import Step, StepCosts, Work, fit, train_s, work_of
+from edgefl.fleet.rates import Step, StepCosts, StepWork, fit, train_s, work_of
 from edgefl.records import Cost, LayerCost
 from edgefl.util.files import shared
 from edgefl.util.machine import Others, this_machine
@@ -27,12 +27,12 @@ TRUE_COSTS = (20e-12, 25e-12, 30e-12, 2e-9, 1e-9, 50e-6)
 """Seconds of a convolution's, a dense and a recurrent MAC, a value worked on, a value updated, and a layer's pass."""
 
 WORK = {
-    "cnn-digits at batch 8": Work(43_000_000, 250_000, 0, 300_000, 130_000, 9),
-    "cnn-digits at batch 32": Work(172_000_000, 1_000_000, 0, 1_200_000, 130_000, 9),
-    "vgg11 at batch 8": Work(3_600_000_000, 52_000_000, 0, 6_800_000, 18_460_000, 31),
-    "vgg11 at batch 32": Work(14_400_000_000, 209_000_000, 0, 27_400_000, 18_460_000, 31),
-    "lstm-shakespeare at batch 8": Work(0, 1_200_000, 1_525_000_000, 7_000, 1_640_000, 3),
-    "lstm-shakespeare at batch 32": Work(0, 4_700_000, 6_100_000_000, 28_000, 1_640_000, 3),
+    "cnn-digits at batch 8": StepWork(43_000_000, 250_000, 0, 300_000, 130_000, 9),
+    "cnn-digits at batch 32": StepWork(172_000_000, 1_000_000, 0, 1_200_000, 130_000, 9),
+    "vgg11 at batch 8": StepWork(3_600_000_000, 52_000_000, 0, 6_800_000, 18_460_000, 31),
+    "vgg11 at batch 32": StepWork(14_400_000_000, 209_000_000, 0, 27_400_000, 18_460_000, 31),
+    "lstm-shakespeare at batch 8": StepWork(0, 1_200_000, 1_525_000_000, 7_000, 1_640_000, 3),
+    "lstm-shakespeare at batch 32": StepWork(0, 4_700_000, 6_100_000_000, 28_000, 1_640_000, 3),
 }
 
 
@@ -40,7 +40,7 @@ def figure(value: float) -> Figure:
     return Figure(value=value, mark="measured", source="measured on it, 2026")
 
 
-def step(work: Work, slower: float = 1.0) -> Step:
+def step(work: StepWork, slower: float = 1.0) -> Step:
     update_s = work.update_ops * TRUE_COSTS[4]
     return Step(work, slower * (work.seconds(TRUE_COSTS) - update_s), slower * update_s)
 
@@ -117,7 +117,7 @@ class Known:
 def test_kinds_of_work_follow_the_layers():
     # 6 samples in 2 passes, 3 samples forward only: convolution 6·200 + 2·7 + 3·100, recurrent 6·110 + 3·40, dense 6·30 + 3·10.
     work = work_of(handmade(), 6, 2, 3)
-    assert work == Work(1514, 210, 780, 6 * 10 + 3 * 5, 2 * 50, 2 * 4)
+    assert work == StepWork(1514, 210, 780, 6 * 10 + 3 * 5, 2 * 50, 2 * 4)
     assert work.macs == handmade().macs_of(6, 2, 3)
 
 
@@ -133,12 +133,12 @@ def test_a_profile_without_costs_of_parts_counts_macs_by_its_rate():
 
 def test_a_cost_without_layers_is_dense():
     bare = replace(handmade(), layers=())
-    assert work_of(bare, 6, 2) == Work(0, bare.macs_of(6, 2), 0, 60, 100, 0)
+    assert work_of(bare, 6, 2) == StepWork(0, bare.macs_of(6, 2), 0, 60, 100, 0)
 
 
 def test_a_network_drawn_each_step_does_a_share_of_every_kind():
     drawn = replace(handmade(), macs_drawn=170)  # half of 340 a sample
-    assert work_of(drawn, 6, 2) == Work(6 * 100 + 14, 90, 330, 60, 100, 8)
+    assert work_of(drawn, 6, 2) == StepWork(6 * 100 + 14, 90, 330, 60, 100, 8)
 
 
 def test_macs_of_every_reference_kind_add_up():

@@ -63,7 +63,7 @@ def _local(trained: Trained, accuracy: Mapping[str, float]) -> float:
         return accuracy["global"]
     module = trained.module(run.method.global_tier(trained.state.model))
     tests = map(run.clients.shards.test, range(run.config.clients))
-    shares = [evaluate.accuracy(module, test, evaluate.BATCH_SIZE) for test in tests]
+    shares = [evaluate.accuracy(module, test) for test in tests]
     return sum(shares) / len(shares)
 
 
