@@ -14,7 +14,7 @@ from edgefl.registry import methods as known_methods
 from edgefl.report.compare_page import compare_page
 from edgefl.report.comparison import ComparisonSummary, Contender, Failure, MethodResult, Played, comparison_of
 from edgefl.report.results import Results
-from edgefl.report.run_rows import read_rounds, read_summary
+from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
 from edgefl.run.folder import RunFolder
 from edgefl.run.simulate import simulate

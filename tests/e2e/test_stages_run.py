@@ -14,7 +14,7 @@ from command import edgefl
 from edgefl import RunConfig, simulate
 from edgefl.errors import StorageError
 from edgefl.report import html
-from edgefl.report.run_rows import read_rounds, read_summary
+from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.rng import generator
 from edgefl.server import checkpoint
 
