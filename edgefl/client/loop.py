@@ -27,11 +27,8 @@ class LocalTraining:
     Attributes:
         module: the network, which is trained in place.
         loss: what the client minimises on a batch.
-        x, y: its samples (n, …) and labels (n,) int64.
-        present: bool (classes,), the labels that it has samples of.
-        training: batches, optimizer and learning rate.
-        rng: shuffles the samples.
-        draws: gives each step its :attr:`Batch.draw`; None: steps draw nothing.
+        x, y, present: its samples (n, …), labels (n,) int64, and bool (classes,) whether it has samples of a label.
+        rng, draws: shuffle the samples, and give each step its :attr:`Batch.draw` (None: steps draw nothing).
         memory_bytes: what its device has; None: no limit.
     """
 
@@ -48,13 +45,7 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What the loop reports.
-
-    Attributes:
-        loss: the mean over the samples of the last epoch.
-        steps: how many optimizer steps it took.
-        peak_activation_bytes, memory_bytes: what a largest step holds, as metered.
-    """
+    """What the loop reports: the mean loss of the last epoch, and what a largest step holds, as metered."""
 
     loss: float
     steps: int
@@ -134,9 +125,11 @@ def train(
         with meter or nullcontext():
             for part in index.to(local.x.device).split(micro):
                 # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
-                # A metered pass has a batch of its own, present labels included, until autograd needs it no more.
-                present = local.present if meter is None else local.present.clone()
-                value = differentiate(Batch(local.x[part], local.y[part], present, draw), len(part) / len(index))
+                # A metered pass has its own batch, present labels included, which no name holds longer than autograd needs it.
+                value = differentiate(
+                    Batch(local.x[part], local.y[part], local.present if meter is None else local.present.clone(), draw),
+                    len(part) / len(index),
+                )
                 values.append((value if meter is None else value.item(), len(part)))
                 del value
             optimizer.step()

@@ -138,11 +138,11 @@ def _what_it_is_about_happened(what: str, config: RunConfig, whole: Path, folder
     if config.dynamic_devices:
         assert len({session["state"] for session in found}) > 1
     if what == "batteries":
-        assert between["drained_j"]
+        assert between.drained_j
         assert any(short["budget"] == "battery_j" for session in found for short in session["refusal"])
     if what == "late clients":
         assert statuses["late"]
-        assert between["busy"]
+        assert between.busy
 
 
 @contextmanager
