@@ -1,4 +1,4 @@
-"""``manifest.json`` as bytes: sealed with its own hash when written, held to it and to its records when read."""
+"""``manifest.json`` as bytes: written with its own hash, and checked against the hash and the records when read."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def parse(path: Path, content: bytes) -> Manifest:
         BundleError: as :func:`read`.
     """
     try:
-        values = from_json(content)  # refuses what is nested deeper than 200 levels
+        values = from_json(content)  # refuses nesting deeper than 200 levels
     except ValueError as error:
         raise BundleError(f"{path}: not valid JSON ({error})") from None
     version = values.get("format_version") if isinstance(values, dict) else None

@@ -194,7 +194,7 @@ class Clients:
             module, prepared.memory, prepared.arrived, result.steps, prepared.local.training.lr
         )
         sent = {name: tensor.cpu() for name, tensor in {**method.upload(module), **control}.items()}
-        kept_back = method.keep(module, {name: prepared.arrived[name] for name in prepared.parts.shapes})
+        kept_back = method.keep(module)
         keep = {name: tensor.cpu() for name, tensor in {**kept_back, **memory}.items()}
         measured = result.peak_activation_bytes, result.memory_bytes
         finite = all(is_finite(tensor) for tensor in (*sent.values(), *keep.values()))

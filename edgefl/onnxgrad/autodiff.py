@@ -1,8 +1,8 @@
 """Reverse-mode differentiation of an ONNX graph: from a loss to its gradients, as more nodes of the same standard operators.
 
-Two operators of the domain ``edgefl`` may stand in the graph, for methods whose loss itself takes a step (:mod:`edgefl.factor.gradient`
-writes them): ``Gradient``, the derivative of its first input by each of the others, and ``Held``, its input as a constant. They are
-replaced by what they stand for, in order, so that a gradient can be differentiated in its turn.
+Two operators of the domain ``edgefl`` may be in the graph, for losses that take a gradient step themselves: ``Gradient``, the derivative
+of its first input by each of the others, and ``Held``, its input as a constant. They are replaced in order by standard operators, so
+that a gradient can be differentiated again.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _dependent(nodes: Sequence[Op], tensors: Sequence[str], barriers: set[str]) 
 
 
 def _between(nodes: Sequence[Op], value: str, depends: set[str]) -> list[Op]:
-    """Return the nodes, in order, that lead from what is differentiated by to ``value``."""
+    """Return the nodes, in order, through which ``value`` depends on the tensors that it is differentiated by."""
     wanted, kept = {value}, []
     for op in reversed(nodes):
         if wanted.intersection(op.outputs) and depends.intersection(op.outputs):
@@ -181,7 +181,7 @@ def _shaped(model: onnx.ModelProto) -> onnx.ModelProto:
 def as_model(
     tape: Tape, inputs: Iterable[onnx.ValueInfoProto], outputs: Iterable[onnx.ValueInfoProto], name: str, opset: int = 20
 ) -> onnx.ModelProto:
-    """Return what is on a tape as a model, without constants that no node reads and, given outputs, nodes that lead to none of them."""
+    """Return the nodes of a tape as a model, without unused constants and, given outputs, without nodes that no output depends on."""
     outputs = list(outputs)
     nodes = _ends_last(_live(tape.nodes, {value.name for value in outputs})) if outputs else list(tape.nodes)
     read = {name for node in nodes for name in reads(node)}
@@ -204,8 +204,8 @@ def _live(nodes: Sequence[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodePr
 def _ends_last(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """Put nodes that no other reads last, in reverse order.
 
-    onnxruntime sorts nodes itself, beginning from the last that nobody reads: late layers' updates then come first, and what they are
-    made of is let go. In the order of writing a step of ResNet-9 holds half as much again.
+    onnxruntime sorts nodes itself, beginning with the last one that has no reader. Updates of late layers then come first, and their
+    gradients are freed early. In the order of writing a step of ResNet-9 takes half as much memory again.
     """
     read = {name for node in nodes for name in reads(node)}
     ends = [node for node in nodes if not read.intersection(node.output)]

@@ -18,7 +18,7 @@ import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass, ShapeInferencePass
 from torch import Tensor, nn
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, first_line
 from edgefl.onnxgrad.batch import BATCH
 from edgefl.onnxgrad.graphs import graphs_in
 from edgefl.onnxgrad.lowering import LSTM, HasForm, traced
@@ -176,7 +176,7 @@ def _reason_of(error: BaseException) -> str:
     cause = error.__cause__ or error
     if target := _TARGET.search(str(cause)):
         return f"{target[1]} has no ONNX form"
-    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    return first_line(cause)
 
 
 def strip(model: onnx.ModelProto) -> None:

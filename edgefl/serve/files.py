@@ -1,4 +1,4 @@
-"""What is served: address → file, all of it known before the first request; no address is ever joined to a folder."""
+"""The table of served files: address → file, complete before the first request. No address is ever joined to a folder."""
 
 from __future__ import annotations
 
