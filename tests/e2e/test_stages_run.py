@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import edgefl
+from runs import StopError, lines_of
 
 from edgefl import RunConfig, simulate
 from edgefl.errors import StorageError
@@ -40,9 +41,11 @@ def finished(tmp_path_factory):
 
 def outcome(folder: Path) -> tuple[object, ...]:
     """Return what must not depend on how often a run was stopped: rounds, model, and checkpoints by the hashes in their names."""
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    rounds = [{key: value for key, value in line.items() if key not in ("host_s", "stages")} for line in lines]
-    return rounds, (folder / "model.safetensors").read_bytes(), sorted(path.name for path in folder.glob("checkpoints/*"))
+    return (
+        lines_of(folder),
+        (folder / "model.safetensors").read_bytes(),
+        sorted(path.name for path in folder.glob("checkpoints/*")),
+    )
 
 
 def test_a_summary_says_where_the_time_went(finished):
@@ -112,10 +115,6 @@ def test_a_resumed_run_counts_the_time_of_every_part(finished, tmp_path):
     events = json.loads((tmp_path / "trace.json").read_text())
     assert [e["args"]["round"] for e in events if e["ph"] == "X" and e["name"] == "record"] == [*range(3, 13)]
     assert outcome(folder) == outcome(finished)
-
-
-class StopError(Exception):
-    pass
 
 
 def stop_after(number: int, folder: Path, error: type[BaseException] = StopError) -> None:
