@@ -125,9 +125,11 @@ def train(
         with meter or nullcontext():
             for part in index.to(local.x.device).split(micro):
                 # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
-                # A metered pass has a batch of its own, present labels included, until autograd needs it no more.
-                present = local.present if meter is None else local.present.clone()
-                value = differentiate(Batch(local.x[part], local.y[part], present, draw), len(part) / len(index))
+                # A metered pass has its own batch, present labels included, which no name holds longer than autograd needs it.
+                value = differentiate(
+                    Batch(local.x[part], local.y[part], local.present if meter is None else local.present.clone(), draw),
+                    len(part) / len(index),
+                )
                 values.append((value if meter is None else value.item(), len(part)))
                 del value
             optimizer.step()
