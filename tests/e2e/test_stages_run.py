@@ -131,7 +131,7 @@ def test_after_an_interruption_the_checkpoint_of_the_last_round_is_there(finishe
     stop_after(3, folder, KeyboardInterrupt)
     restored = checkpoint.restore(folder / "checkpoints")
     assert restored is not None
-    assert restored.checkpoint.round == 3
+    assert restored.state.round == 3
     simulate(RunConfig.of(VALUES), folder, resume=True)
     assert outcome(folder) == outcome(finished)
 
