@@ -1,21 +1,101 @@
-"""A network's costs before anything is trained: tables for the terminal, and text that other programs read."""
+"""A network's costs and plans before anything is trained: tables for the terminal, and text that other programs read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.text import Text
 
 from edgefl.errors import UnknownNameError
-from edgefl.report.cost_columns import LAYERS, MEMORY, ON_DEVICE, SUMMARY, compute_columns, draws
-from edgefl.report.cost_layers import costliest, layer_rows
-from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, NESTED
-from edgefl.report.tables import PlainTable, Row, raw_table
-from edgefl.report.tier_table import TIER
-from edgefl.report.words import tier_label, uncounted
+from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, NESTED, costliest, layer_rows
+from edgefl.report.run_tables import BY_ONNX, DEVICE, TIER
+from edgefl.report.tables import Column, PlainTable, Row, raw_table, text, under
+from edgefl.report.words import BUDGETS, budget_name, tier_label, uncounted
+from edgefl.util.units import MISSING, human_budget, human_bytes, human_count, human_joules, human_percent, human_seconds
+
+if TYPE_CHECKING:
+    from edgefl.planning.plan import Planned
+
+
+def weights_bytes(row: Row) -> int | None:
+    """Return the bytes of parameters and buffers; None if they are not known."""
+    known: int | None = row.get("parameter_bytes")
+    return None if known is None else known + int(row.get("buffer_bytes", 0))
+
+
+def draws(row: Row) -> bool:
+    """Whether every step trains one of several networks: the MACs of a step are then the mean over them."""
+    return row.get("macs_drawn") is not None
+
+
+def _fits(row: Row) -> str:
+    fits = row.get("fits")
+    return MISSING if fits is None else "no" if not fits else "takes it" if row.get("takes") else "yes"
+
+
+SUMMARY = (
+    TIER,
+    *under("params", human_count, params=""),
+    *under("MACs/step", human_count, macs_train_step="all"),
+    *under("memory", human_bytes, training_memory_bytes="training", inference_memory_bytes="inference"),
+    *under("bytes", human_bytes, download_bytes="down", upload_bytes="up", header_bytes="header"),
+    *under("bytes", human_bytes, formula_bytes="4 × params"),
+)
+COMPUTE = (
+    *under("MACs/sample", human_count, macs_forward="forward"),
+    *under("MACs/sample", human_count, macs_backward_input="to inputs", macs_backward_weight="to weights"),
+    *under("MACs/pass", human_count, macs_compose="composing"),
+    *under("element-wise", human_count, elementwise_ops="forward", elementwise_ops_backward="backward"),
+    *under("element-wise", human_count, elementwise_ops_step="per step"),
+    *under("inference", human_count, macs_inference="MACs"),
+)
+
+
+def compute_columns(rows: Iterable[Row]) -> tuple[Column, ...]:
+    """Return the columns of compute, with the second count of MACs where a row has one."""
+    checked = any(row.get("macs_forward_onnx") is not None for row in rows)
+    return (*COMPUTE[:1], replace(BY_ONNX, group="MACs/sample"), *COMPUTE[1:]) if checked else COMPUTE
+
+
+MEMORY = (
+    Column("training", "weights", lambda row: human_bytes(weights_bytes(row))),
+    *under("training", human_bytes, peak_gradient_bytes="gradients", optimizer_bytes="optimizer", peak_saved_bytes="saved"),
+    *under("training", human_bytes, peak_temporary_bytes="temp."),
+    text("training", "peak in", "peak_layer_training"),
+    *under("inference", human_bytes, weights_bytes_inference="weights", peak_activation_bytes_inference="activations"),
+    text("inference", "peak in", "peak_layer_inference"),
+)
+ON_DEVICE = (
+    DEVICE,
+    TIER,
+    *under("inference", human_seconds, inference_seconds="time"),
+    *under("inference", human_joules, inference_joules="energy"),
+    *under("step", human_seconds, train_step_seconds="time"),
+    *under("step", human_joules, train_step_joules="energy"),
+    *under("epoch", human_seconds, epoch_seconds="time"),
+    *under("epoch", human_joules, epoch_joules="energy"),
+    *under("round", human_seconds, round_seconds="time"),
+    *under("round", human_joules, round_joules="energy"),
+    Column("fits", "", _fits, numeric=False),
+    Column("budget", "used", lambda row: human_percent(row.get("budget_share")), numeric=False),
+    Column("budget", "", lambda row: budget_name(row.get("limiting_budget")), numeric=False),
+)
+LAYERS = (
+    text("layer", "", "layer"),
+    text("kind", "", "kind", widest=11),
+    *under("params", human_count, params=""),
+    *under("MACs", human_count, macs_forward="forward", macs_backward_input="inputs", macs_backward_weight="weights"),
+    *under("MACs", human_count, macs_compose="compose"),
+    *under("MACs", human_percent, macs_share="share"),
+    *under("at the peak", human_bytes, saved_bytes_at_peak="saved", temporary_bytes_at_peak="temp."),
+    *under("bytes", human_bytes, parameter_bytes="weights"),
+)
+SENT = under("bytes", human_bytes, download_bytes="down", upload_bytes="up")
+
 
 FORMATS = ("table", "json", "csv", "markdown")
 
@@ -129,3 +209,43 @@ def _for_programs(rows: Sequence[Row], declared: Sequence[str], format: str, doc
         case "markdown":
             return raw_table(rows, declared).to_markdown()
     raise UnknownNameError("format", format, FORMATS)
+
+
+def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
+    """Yield a table of the plans with their budgets, a sentence that compares them, and the ranks by layer."""
+    columns = (
+        text("plan", "", "allocate"),
+        Column("ratio", "", lambda row: f"{row['ratio']:g}" if row["allocate"] == "uniform" else "per layer"),
+        *under("params", human_count, params=""),
+        *under("MACs fwd", human_count, macs_forward=""),
+        *under("train memory", human_bytes, training_memory_bytes=""),
+        *under("bytes up", human_bytes, upload_bytes=""),
+        *under("energy kept", human_percent, energy_share=""),
+        *(Column(f"{BUDGETS.get(name, name)} used", "", _used(at)) for at, name in enumerate(plans[0].uses)),
+    )
+    yield PlainTable.of(columns, (planned.to_dict() for planned in plans))
+    for planned in plans:
+        if planned.gap is not None:
+            yield _comparison(plans, planned)
+    layers = list(dict.fromkeys(name for planned in plans for name in planned.ranks))
+    if layers:
+        heads = [f"rank, {planned.kind}" for planned in plans]
+        ranks = ([layer, *(str(planned.ranks.get(layer, "dense")) for planned in plans)] for layer in layers)
+        yield PlainTable.of_texts(["layer", *heads], ranks, numeric=heads)
+
+
+def _used(at: int) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        use = row["budgets"][at]
+        return f"{human_percent(use['share'])} of {human_budget(use['budget'], use['have'])}"
+
+    return cell
+
+
+def _comparison(plans: Sequence[Planned], planned: Planned) -> str:
+    bound = f"by predicted costs, no plan within these budgets keeps more than {100 * (planned.gap or 0.0):.2g} points beyond it"
+    uniform = next((p for p in plans if p.kind == "uniform" and p.energy_share is not None), None)
+    if uniform is None or planned.energy_share is None or uniform.energy_share is None:
+        return f"A rank per layer fits where no uniform ratio does; {bound}."
+    more = 100 * (planned.energy_share - uniform.energy_share)
+    return f"A rank per layer keeps {more:.3g} points more of the weights' energy than the uniform ratio; {bound}."

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgefl.report.chart import Chart, Json
-from edgefl.report.fleet_charts import outcome_charts, participation_chart, taken_by_status, waste_charts
-from edgefl.report.statuses import STATUSES, USEFUL, lost_text, status_name, summed
+from edgefl.report.fleet_charts import outcome_charts, participation_chart, waste_charts
 from edgefl.report.tables import Column, PlainTable, text, under
 from edgefl.report.timeline import Timelines, timelines
-from edgefl.report.words import tier_label
+from edgefl.report.words import STATUSES, USEFUL, lost_text, status_name, summed, taken_by_status, tier_label
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, colour, layer, layered, lines, number, share, slots
-from edgefl.report.cost_charts import TRAFFIC, Measure, measured
-from edgefl.report.tier_table import largest_first
+from edgefl.report.cost_page import TRAFFIC, Measure, measured
+from edgefl.report.run_tables import largest_first
 from edgefl.report.words import budget_name, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_percent, human_seconds
 

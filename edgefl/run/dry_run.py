@@ -13,7 +13,7 @@ import numpy as np
 from edgefl.config import RunConfig
 from edgefl.report import dry_page
 from edgefl.report.results import Result
-from edgefl.report.run_rows import DrySummary, PolicyRow
+from edgefl.report.run_files import DrySummary, PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
