@@ -1,11 +1,4 @@
-"""Compose factorized layers to the plain layers of torch that compute the same.
-
-A table has one function for each kind of layer. A new kind of factorized layer adds its own with :func:`composes`::
-
-    @composes(MyConv2d)
-    def _mine(layer: MyConv2d) -> nn.Module:
-        return convolution(weight, layer.bias, layer)
-"""
+"""Compose factorized layers to the plain layers of torch that compute the same: one function per kind, registered with :func:`composes`."""
 
 from __future__ import annotations
 
@@ -32,11 +25,7 @@ _TABLE: dict[type[nn.Module], Callable[[Any], nn.Module]] = {}
 
 
 def composes(kind: type[L]) -> Callable[[Callable[[L], nn.Module]], Callable[[L], nn.Module]]:
-    """Register a function that makes the plain layer of one of ``kind``, weights and all.
-
-    Raises:
-        ConfigError: the kind has one already.
-    """
+    """Register the function that makes the plain layer of one of ``kind``; ConfigError if there is one already."""
 
     def register(make: Callable[[L], nn.Module]) -> Callable[[L], nn.Module]:
         if kind in _TABLE:
@@ -59,13 +48,10 @@ def factorized_layers(network: nn.Module) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def plain_layer(layer: nn.Module) -> nn.Module:
-    """Return torch's own layer that computes the same as the factorized ``layer``, in the same mode.
+    """Return torch's layer that computes the same as the factorized ``layer``, in the same mode; ConfigError for an unknown kind.
 
     >>> plain_layer(LowRankLinear(nn.Linear(6, 4), 2))
     Linear(in_features=6, out_features=4, bias=True)
-
-    Raises:
-        ConfigError: the table has no layers of this kind.
     """
     if (make := _TABLE.get(type(layer))) is None:
         known = ", ".join(sorted(kind.__name__ for kind in _TABLE))
@@ -77,11 +63,7 @@ def plain_layer(layer: nn.Module) -> nn.Module:
 
 
 def composed_network(network: nn.Module, which: Which | None = None) -> nn.Module:
-    """Return a copy of ``network`` with its factorized layers composed; ``network`` does not change.
-
-    Args:
-        network: any network; one without factorized layers is copied as it is.
-        which: (name, layer) → whether to compose the layer; None: all layers.
+    """Return a copy of ``network`` with its factorized layers composed: all, or those for which ``which(name, layer)`` is true.
 
     >>> network = nn.Sequential(LowRankLinear(nn.Linear(6, 4), 2), LowRankLinear(nn.Linear(4, 3), 1))
     >>> [type(layer).__name__ for layer in composed_network(network, lambda name, layer: name == "1")]

@@ -1,7 +1,4 @@
-"""Layers of drawn principal kernels (PriSM): Conv_V, then Conv_U; the same for linear layers and for the gates of recurrent ones.
-
-Each replaces a dense layer with its own input and output channels, and computes it with a weight U·V of rank r.
-"""
+"""Layers of drawn principal kernels (PriSM): Conv_V, then Conv_U; the same for linear layers and for the gates of recurrent ones."""
 
 from __future__ import annotations
 
@@ -16,11 +13,7 @@ from edgefl.factor.hadamard_layers import composed
 
 
 class KernelConv2d(nn.Module):
-    """Conv_V, k₁×k₂ from m to r channels, then Conv_U, 1×1 from r to n; no normalisation between (section 3.2.1).
-
-    Stride, padding and dilation are Conv_V's; a bias is Conv_U's. Parameters: r(m·k₁k₂ + n), and n biases where the dense layer
-    has them.
-    """
+    """Conv_V, k₁×k₂ from m to r channels, then Conv_U, 1×1 from r to n, with the bias; no normalisation between (section 3.2.1)."""
 
     def __init__(self, dense: nn.Conv2d, count: int) -> None:
         super().__init__()
@@ -88,9 +81,8 @@ class KernelGates(nn.ModuleList):
 def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]]) -> nn.Module:
     """Return the layer that replaces ``dense``, with arbitrary factors; ``counts`` has r of each weight, one per gate.
 
-    A recurrent layer composes its narrow weights once per pass for torch's own kernel. As two layers, a step would cost
-    r(m + 2H + n) MACs per gate instead of H(m + H), about twice as many with r ≈ H, and would save the r values between the two
-    layers for every gate, step and sample.
+    A recurrent layer composes its narrow weights once per pass for torch's own kernel. As two layers, each gate would cost about twice the
+    MACs with r ≈ H, and save r values between them for every step and sample.
     """
     if isinstance(dense, nn.Conv2d):
         return KernelConv2d(dense, counts["weight"][0])

@@ -23,10 +23,9 @@ class LowRank(Protocol):
 
 
 class LowRankConv2d(nn.Module):
-    """A k₁×k₂ convolution of rank r: k₁×1 from m to r channels, then 1×k₂ from r to n (FedHM, section 2.2).
+    """A k₁×k₂ convolution of rank r: k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2).
 
-    Stride, padding and dilation are split: rows go to the first, columns to the second. Parameters: r(m·k₁ + n·k₂), and n biases
-    where the dense layer has them.
+    Stride, padding and dilation are split: rows go to the first, columns to the second.
     """
 
     def __init__(self, dense: nn.Conv2d, rank: int) -> None:
@@ -49,7 +48,7 @@ class LowRankConv2d(nn.Module):
 
 
 class LowRankLinear(nn.Module):
-    """A linear layer of rank r: x·U·Vᵀ + b. Parameters: r(m + n), and n biases where the dense layer has them."""
+    """A linear layer of rank r: x·U·Vᵀ + b."""
 
     def __init__(self, dense: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -105,7 +104,7 @@ def composed_weight(u: Tensor, v: Tensor) -> Tensor:
 
 
 class SquaredNorm(torch.autograd.Function):
-    """‖LR‖²_F of factors L (a × r) and R (r × b), as ⟨LᵀL, RRᵀ⟩: a scalar, and the two Gram matrices (r × r) that it is made of.
+    """‖LR‖²_F of factors L (a × r) and R (r × b), as ⟨LᵀL, RRᵀ⟩: a scalar, and the two Gram matrices (r × r).
 
     The derivatives are 2L(RRᵀ) and 2(LᵀL)R, one product each. Autograd does not know that a Gram matrix is symmetric and needs two.
     """

@@ -54,13 +54,10 @@ def prune(mu: Tensor, threshold: float) -> Tensor:
 
 
 def first_factors(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first u and v from a dense layer's initial weight: its leading singular pair, at the full size of the weight.
+    """Return the first u and v from a dense layer's initial weight: its leading singular pair, scaled to ‖u‖ = ‖v‖ = √‖W‖_F.
 
-    A random weight's leading pair holds little of its energy. Both vectors are therefore scaled to ‖u‖ = ‖v‖ = √‖W‖_F:
-
-    - ‖u vᵀ‖_F = ‖W‖_F, so activations leave the layer with the size that the network was designed for;
-    - a step of size η on v moves W η‖u‖² times as far as it moves a dense weight in the same direction, and a step on u η‖v‖² times.
-      Equal norms minimise the larger of the two, so that the learning rate of the dense network works.
+    A random weight's leading pair holds little of its energy. With ‖u vᵀ‖_F = ‖W‖_F activations keep the size that the network was designed
+    for. A step η on v moves W η‖u‖² times as far as on a dense weight, one on u η‖v‖² times: equal norms minimise the larger of the two.
 
     >>> u, v = first_factors(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     >>> round(float(u @ u), 4), round(float(v @ v), 4), torch.outer(v, u).round(decimals=4).tolist()
@@ -75,9 +72,9 @@ def first_factors(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cosines(vectors: Tensor) -> Tensor:
-    """Return σ (clients, clients) in float64: the cosine similarity of every pair of rows of ``vectors`` (clients, n) (Eq. 4).
+    """Return σ (clients, clients), float64: the cosine similarity of every pair of rows of ``vectors`` (clients, n) (Eq. 4).
 
-    A row of zeros has no direction: its similarity to others is 0. A client's similarity to itself is always 1.
+    A row of zeros has similarity 0 to others. A client's similarity to itself is always 1.
 
     >>> cosines(torch.tensor([[1.0, 0.0], [3.0, 3.0], [0.0, 0.0]])).round(decimals=3).tolist()
     [[1.0, 0.707, 0.0], [0.707, 1.0, 0.0], [0.0, 0.0, 1.0]]
@@ -91,14 +88,7 @@ def cosines(vectors: Tensor) -> Tensor:
 def matching_weights(similarity: Tensor, own: int, threshold: float, scale: float) -> Tensor:
     """Return the weights (clients,) of a personalised average: softmax(ε·σ) over the clients with σ ≥ τ, 0 for the others (Eq. 5).
 
-    Args:
-        similarity: one client's row of :func:`cosines`.
-        own: that client's position, which is always included.
-        threshold: τ.
-        scale: ε.
-
-    Raises:
-        EdgeflError: ``own`` is not a position of ``similarity``.
+    ``similarity`` is a client's row of :func:`cosines`, ``own`` its position, always included; ``threshold`` is τ and ``scale`` ε.
 
     >>> matching_weights(torch.tensor([1.0, 0.2, 0.9], dtype=torch.float64), 0, 0.5, 10.0).round(decimals=4).tolist()
     [0.7311, 0.0, 0.2689]
