@@ -16,8 +16,8 @@ from edgefl.factor.hadamard_layers import ComposedConv2d, ComposedLinear, Compos
 from edgefl.factor.kernel_layers import KernelConv2d, KernelLinear
 from edgefl.factor.layers import LowRankConv2d, LowRankLinear, composed_weight
 from edgefl.factor.rank1 import RankOneConv2d, RankOneLinear
-from edgefl.factor.rank1 import compose as rank_one_weight
 from edgefl.factor.tucker import TuckerConv2d
+from edgefl.factor.tucker import composed_weight as tucker_weight
 
 L = TypeVar("L", bound=nn.Module)
 Which = Callable[[str, nn.Module], bool]
@@ -77,12 +77,12 @@ def composed_network(network: nn.Module, which: Which | None = None) -> nn.Modul
     return copy.deepcopy(network, {id(layer): plain_layer(layer) for layer in chosen.values()})
 
 
-def convolution(weight: Tensor, bias: Tensor | None, like: Any, padding_mode: Any = "zeros") -> nn.Conv2d:
+def convolution(weight: Tensor, bias: Tensor | None, like: Any) -> nn.Conv2d:
     """Return a convolution with ``weight`` (n, m/g, k₁, k₂) and the stride, padding, dilation and groups of ``like``."""
     groups = int(getattr(like, "groups", 1))
     plain = nn.Conv2d(
         weight.shape[1] * groups, weight.shape[0], (weight.shape[2], weight.shape[3]), like.stride, like.padding, like.dilation,
-        groups, bias is not None, padding_mode, device="meta",
+        groups, bias is not None, getattr(like, "padding_mode", "zeros"), device="meta",
     )  # fmt: skip
     return _filled(plain, {"weight": weight, "bias": bias})
 
@@ -108,7 +108,6 @@ def _filled(plain: L, values: dict[str, Any]) -> L:
     return plain
 
 
-@composes(LowRankConv2d)
 def _low_rank_convolution(layer: LowRankConv2d) -> nn.Module:
     u, v = layer.u, layer.v
     # Rows are the first layer's, columns the second's.
@@ -116,62 +115,39 @@ def _low_rank_convolution(layer: LowRankConv2d) -> nn.Module:
     return convolution(composed_weight(u.weight, v.weight), v.bias, SimpleNamespace(**place))
 
 
-@composes(LowRankLinear)
-def _low_rank_linear(layer: LowRankLinear) -> nn.Module:
-    return linear(composed_weight(layer.u.weight, layer.v.weight), layer.v.bias)
-
-
-@composes(TuckerConv2d)
-def _tucker(layer: TuckerConv2d) -> nn.Module:
-    expand, core, reduce = layer.expand.weight.flatten(1), layer.core.weight, layer.reduce.weight.flatten(1)
-    return convolution(torch.einsum("na,abkl,bm->nmkl", expand, core, reduce), layer.expand.bias, layer.core)
-
-
-@composes(KernelConv2d)
 def _kernel_convolution(layer: KernelConv2d) -> nn.Module:
     u, v = layer.factors()
-    weight = (u @ v).view(len(u), *layer.v.weight.shape[1:])
-    return convolution(weight, layer.u.bias, layer.v, layer.v.padding_mode)
+    return convolution((u @ v).view(len(u), *layer.v.weight.shape[1:]), layer.u.bias, layer.v)
 
 
-@composes(KernelLinear)
-def _kernel_linear(layer: KernelLinear) -> nn.Module:
-    u, v = layer.factors()
-    return linear(u @ v, layer.u.bias)
+def _tucker(layer: TuckerConv2d) -> nn.Module:
+    weight = tucker_weight(layer.reduce.weight, layer.core.weight, layer.expand.weight)
+    return convolution(weight, layer.expand.bias, layer.core)
 
 
-@composes(ComposedConv2d)
-def _composed_convolution(layer: ComposedConv2d) -> nn.Module:
-    return convolution(layer.weight(), layer.bias, layer)
-
-
-@composes(ComposedLinear)
-def _composed_linear(layer: ComposedLinear) -> nn.Module:
-    return linear(layer.weight(), layer.bias)
-
-
-@composes(ComposedRecurrent)
 def _composed_recurrent(layer: ComposedRecurrent) -> nn.Module:
     parts = {name: getattr(layer, name) for name in layer.names}
     return recurrent(layer.cell[0], {name: part() if isinstance(part, nn.Module) else part for name, part in parts.items()})
 
 
-@composes(Composed)
 def _of_a_basis(layer: Composed) -> nn.Module:
     weights = {**layer.weights(), **{name: getattr(layer, name) for name in layer.others}}
     skeleton = layer.skeleton[0]
     if isinstance(skeleton, nn.RNNBase):
         return recurrent(skeleton, weights)
     if isinstance(skeleton, nn.Conv2d):
-        return convolution(weights["weight"], weights.get("bias"), skeleton, skeleton.padding_mode)
+        return convolution(weights["weight"], weights.get("bias"), skeleton)
     return linear(weights["weight"], weights.get("bias"))
 
 
-@composes(RankOneConv2d)
-def _rank_one_convolution(layer: RankOneConv2d) -> nn.Module:
-    return convolution(rank_one_weight(layer.u, layer.v, layer.mu), layer.bias, layer)
-
-
-@composes(RankOneLinear)
-def _rank_one_linear(layer: RankOneLinear) -> nn.Module:
-    return linear(rank_one_weight(layer.u, layer.v, layer.mu), layer.bias)
+_TABLE |= {
+    LowRankConv2d: _low_rank_convolution,
+    LowRankLinear: lambda layer: linear(composed_weight(layer.u.weight, layer.v.weight), layer.v.bias),
+    TuckerConv2d: _tucker,
+    KernelConv2d: _kernel_convolution,
+    KernelLinear: lambda layer: linear(layer.u.weight @ layer.v.weight, layer.u.bias),
+    ComposedRecurrent: _composed_recurrent,
+    Composed: _of_a_basis,
+    **dict.fromkeys((ComposedConv2d, RankOneConv2d), lambda layer: convolution(layer.weight(), layer.bias, layer)),
+    **dict.fromkeys((ComposedLinear, RankOneLinear), lambda layer: linear(layer.weight(), layer.bias)),
+}

@@ -106,39 +106,45 @@ def _sized(vector: Tensor, size: float) -> Tensor:
     return (vector * (size / norm)).contiguous() if norm > 0 else vector.clone()
 
 
-class RankOneConv2d(nn.Module):
-    """A convolution of the weight π(u vᵀ ⊕ μ); stride, padding, dilation and groups are the dense layer's."""
+class RankOne(nn.Module):
+    """A layer of the weight π(u vᵀ ⊕ μ), with u, v and μ zero and a copy of the dense layer's bias."""
+
+    def __init__(self, dense: nn.Conv2d | nn.Linear) -> None:
+        super().__init__()
+        shape = tuple(dense.weight.shape)
+        a, b = factor_sizes(shape)
+        self.u, self.v, self.mu = (nn.Parameter(torch.zeros(size, device=dense.weight.device)) for size in (a, b, shape))
+        self.bias = None if dense.bias is None else nn.Parameter(dense.bias.detach().clone())
+
+    def weight(self) -> Tensor:
+        """Return W in the dense layer's shape."""
+        return compose(self.u, self.v, self.mu)
+
+
+class RankOneConv2d(RankOne):
+    """A convolution; stride, padding, dilation and groups are the dense layer's."""
 
     def __init__(self, dense: nn.Conv2d) -> None:
-        super().__init__()
+        super().__init__(dense)
         if dense.padding_mode != "zeros":
             raise ConfigError(f"only convolutions that pad with zeros can have rank-1 weights, got {dense}")
         self.stride, self.padding, self.dilation, self.groups = dense.stride, dense.padding, dense.dilation, dense.groups
-        self.u, self.v, self.mu, self.bias = _parameters(dense)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, m, h, w) to (batch, n, h', w')."""
-        weight = compose(self.u, self.v, self.mu)
-        return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        return F.conv2d(x, self.weight(), self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
-class RankOneLinear(nn.Module):
-    """A linear layer of the weight u vᵀ ⊕ μ."""
-
-    def __init__(self, dense: nn.Linear) -> None:
-        super().__init__()
-        self.u, self.v, self.mu, self.bias = _parameters(dense)
+class RankOneLinear(RankOne):
+    """A linear layer."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (…, m) to (…, n)."""
-        return F.linear(x, compose(self.u, self.v, self.mu), self.bias)
-
-
-RankOne = RankOneConv2d | RankOneLinear
+        return F.linear(x, self.weight(), self.bias)
 
 
 def rank_one(dense: nn.Conv2d | nn.Linear) -> RankOne:
-    """Return the layer that replaces ``dense``, with u, v and μ zero and a copy of the bias; :func:`fill` sets the factors.
+    """Return the layer that replaces ``dense``; :func:`fill` sets its factors.
 
     >>> sum(p.numel() for p in rank_one(nn.Conv2d(32, 64, 3, bias=False)).parameters()) - 9 * 32 * 64
     2057
@@ -149,14 +155,5 @@ def rank_one(dense: nn.Conv2d | nn.Linear) -> RankOne:
 @torch.no_grad()
 def fill(layer: RankOne, weight: Tensor) -> None:
     """Give ``layer`` its first factors, from the dense layer's initial ``weight``; μ stays zero."""
-    u, v = first_factors(weight)
-    layer.u.copy_(u)
-    layer.v.copy_(v)
-
-
-def _parameters(dense: nn.Conv2d | nn.Linear) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter, nn.Parameter | None]:
-    device = dense.weight.device
-    a, b = factor_sizes(tuple(dense.weight.shape))
-    bias = None if dense.bias is None else nn.Parameter(dense.bias.detach().clone())
-    u, v, mu = (nn.Parameter(torch.zeros(shape, device=device)) for shape in ((a,), (b,), tuple(dense.weight.shape)))
-    return u, v, mu, bias
+    for factor, value in zip((layer.u, layer.v), first_factors(weight), strict=True):
+        factor.copy_(value)

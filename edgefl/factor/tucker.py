@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
@@ -51,11 +52,7 @@ def rank_within(shape: Shape, budget: int) -> int:
 
 def composed_weight(reduce: Tensor, core: Tensor, expand: Tensor) -> Tensor:
     """Multiply the weights of the three small convolutions back to the dense one, (n, m, k₁, k₂)."""
-    q = positions(tuple(core.shape))
-    half = core.reshape(*core.shape[:2], q).transpose(1, 2) @ reduce.flatten(1)  # (R₁, q, m)
-    return (expand.flatten(1) @ half.transpose(1, 2).reshape(core.shape[0], -1)).view(
-        expand.shape[0], reduce.shape[1], *core.shape[2:]
-    )
+    return torch.einsum("na,abkl,bm->nmkl", expand.flatten(1), core, reduce.flatten(1))
 
 
 class TuckerConv2d(nn.Module):
