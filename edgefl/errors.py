@@ -74,6 +74,15 @@ class AggregationError(EdgeflError):
     """Updates cannot be aggregated: none arrived, a weight is zero, or a value is not finite."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what another library's error says, or the error's type.
+
+    >>> first_line(ValueError("too large")), first_line(KeyError())
+    ('too large', 'KeyError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" did you mean 'x'?"`` for the closest known name, or an empty string.
 

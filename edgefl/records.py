@@ -239,15 +239,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Totals:
-    """What the sessions of some clients took together, simulated.
-
-    Attributes:
-        clients: how many there were.
-        macs: multiply-accumulates.
-        download_bytes, upload_bytes: sent to the clients and by them.
-        energy_j, end_to_end_j: joules of the devices alone, and with the network's path.
-        device_s: the sum of the sessions' seconds.
-    """
+    """Sums over simulated sessions: bytes to and from clients, joules of devices and with the network's path, and seconds of devices."""
 
     clients: int
     macs: int
@@ -262,15 +254,9 @@ class Totals:
         """Return the sums over ``records``; a refused client adds one to the clients and nothing else."""
         sessions = [record.expected for record in records]
         timings = [s.timing for s in sessions if s.timing is not None]
-        return cls(
-            clients=len(sessions),
-            macs=sum(s.macs for s in sessions),
-            download_bytes=sum(s.download_bytes for s in sessions),
-            upload_bytes=sum(s.upload_bytes for s in sessions),
-            energy_j=sum(t.total_j for t in timings),
-            end_to_end_j=sum(t.end_to_end_j for t in timings),
-            device_s=sum(t.total_s for t in timings),
-        )
+        counted = (sum(getattr(s, name) for s in sessions) for name in ("macs", "download_bytes", "upload_bytes"))
+        spent = (sum(getattr(t, name) for t in timings) for name in ("total_j", "end_to_end_j", "total_s"))
+        return cls(len(sessions), *counted, *spent)
 
 
 Foreseen = Literal["expected", "refused", "dropped", "interrupted"]
@@ -320,16 +306,11 @@ class Expected:
     """What the server expects of one client in one round. A refusal is data, never an exception.
 
     Attributes:
-        client: the client's number.
-        device: the name of its device.
-        status: how its session will end.
-        tier: what it is given; None if it is refused.
-        samples: how many it trains on.
-        timing: simulated seconds and joules; None if it is refused.
+        tier, timing: None if the client is refused.
         macs, download_bytes, upload_bytes: of the session, up to the moment when it ends.
         predicted_memory_bytes: the peak that its tier and micro-batch need.
         memory_bytes: what its device has.
-        micro_batch: how many samples pass the network at once, where that is fewer than the run's configuration says.
+        micro_batch: how many samples pass the network at once, if fewer than the run's configuration says.
         start_s: the simulated clock when its download begins.
         state: the state of its device (other apps, power saving).
         refusal: the budgets that no tier meets.
@@ -362,9 +343,6 @@ class Outcome:
     """What became of one client's job.
 
     Attributes:
-        client: the client's number.
-        status: how the job ended.
-        steps: how many optimizer steps it took.
         train_loss: the mean loss of the last epoch; None unless it trained.
         measured_peak_activation_bytes, measured_training_memory_bytes: what the meter saw of its largest step.
         host_memory_bytes: what its process had on this computer when a limit of the system ended it.
@@ -412,35 +390,24 @@ class ClientRecord:
     def to_json(self) -> dict[str, Any]:
         """Return the record's JSON form."""
         expected, timing = self.expected, self.expected.timing
-        outcome = self.outcome or Outcome(self.client, "lost")
+        found = {**vars(self.outcome or Outcome(self.client, "lost")), **vars(expected)}
+        times = ("download_s", "train_s", "upload_s", "total_s", "total_j", "end_to_end_j")
         return {
-            "client": self.client,
-            "device": expected.device,
+            **{key: found[key] for key in _BEFORE_TIMES},
             "status": self.status,
             "tier": expected.tier.number if expected.tier else None,
-            "samples": expected.samples,
-            "steps": outcome.steps,
-            "train_loss": outcome.train_loss,
-            "macs": expected.macs,
-            "download_bytes": expected.download_bytes,
-            "upload_bytes": expected.upload_bytes,
-            "measured_peak_activation_bytes": outcome.measured_peak_activation_bytes,
-            "measured_training_memory_bytes": outcome.measured_training_memory_bytes,
-            "predicted_memory_bytes": expected.predicted_memory_bytes,
-            "memory_bytes": expected.memory_bytes,
-            "host_memory_bytes": outcome.host_memory_bytes,
-            "micro_batch": expected.micro_batch,
-            "state": expected.state,
             "staleness": self.staleness,
             "start_s": expected.start_s,
-            "download_s": timing.download_s if timing else None,
-            "train_s": timing.train_s if timing else None,
-            "upload_s": timing.upload_s if timing else None,
-            "total_s": timing.total_s if timing else None,
-            "energy_j": timing.total_j if timing else None,
-            "end_to_end_j": timing.end_to_end_j if timing else None,
+            **{key.replace("total_j", "energy_j"): getattr(timing, key, None) for key in times},
             "refusal": [asdict(s) for s in expected.refusal],
         }
+
+
+_BEFORE_TIMES = (
+    "client", "device", "status", "tier", "samples", "steps", "train_loss", "macs", "download_bytes", "upload_bytes",
+    "measured_peak_activation_bytes", "measured_training_memory_bytes", "predicted_memory_bytes", "memory_bytes", "host_memory_bytes",
+    "micro_batch", "state",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -448,15 +415,12 @@ class RoundRecord:
     """One line of ``rounds.jsonl``: what every client did, what it cost, and how accurate the models are now.
 
     Attributes:
-        round: the round's number, from 1.
-        clients: the clients of the round.
         round_s: how long the round lasts on the simulated clock, after the wait.
         clock_s: the simulated clock at the round's end.
         accuracy: ``"global"`` and each tier's label → a share in [0, 1]; empty if the round was not evaluated. Where clients have models or
             labels of their own, these are means over clients, each on its own held-out samples.
-        host_s: seconds of this computer.
         observed: what the method reports of the round.
-        waited_s: how long the server waited for eligible clients before the round.
+        waited_s: how long the server waited for eligible clients.
         deadline_s: the most that the round may last; None: no limit.
     """
 

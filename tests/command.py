@@ -23,7 +23,7 @@ def edgefl(*arguments: str, cwd: Path | None = None) -> CompletedProcess[str]:
         contextlib.redirect_stderr(errors),
         patch.object(sys, "argv", ["edgefl", *arguments]),
         # The memory that a process keeps is measured by other tests.
-        patch("edgefl.client.host.keep_freed_memory"),
+        patch("edgefl.client.isolation.limits.keep_freed_memory"),
         pytest.raises(SystemExit) as left,
     ):
         main()

@@ -26,7 +26,19 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 
-LONGEST = ("contract/test_contract.py", "e2e/test_simulate.py", "e2e/test_fleet_run.py", "e2e/test_methods_run.py")
+LONGEST = (
+    "contract/test_contract.py",
+    "factor/test_factorization.py",
+    "e2e/test_simulate.py",
+    "e2e/test_methods_run.py",
+    "e2e/test_fleet_run.py",
+    "planning/test_plan.py",
+    "onnxgrad/test_memory.py",
+    "engine/test_pool.py",
+    "client/test_grouping.py",
+    "tools/test_tools.py",
+    "tools/test_speed.py",
+)
 """The files of tests that take longest, the longest first."""
 
 collect_ignore_glob = ["*conftest.py"]  # loaded as plugins; as doctest modules they would share one name

@@ -63,26 +63,29 @@ class LayerForms:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that are left for what weights take more when multiplied out, in memory and in the file; None: no limit."""
+    """Bytes that are left for what weights take more when multiplied out, in memory and in the file."""
 
-    memory_bytes: float | None = None
-    file_bytes: float | None = None
+    memory_bytes: float = math.inf
+    file_bytes: float = math.inf
 
     def after(self, layer: LayerForms) -> Room:
         """Return what is left once ``layer`` is multiplied out."""
-        file_bytes = layer.composed.weight_bytes - layer.factored.weight_bytes
-        taken = (0 if layer.at_run_time else file_bytes, file_bytes)
-        left = (
-            None if have is None else have - more for have, more in zip((self.memory_bytes, self.file_bytes), taken, strict=True)
-        )
-        return Room(*left)
+        more = layer.composed.weight_bytes - layer.factored.weight_bytes
+        return Room(self.memory_bytes - (0 if layer.at_run_time else more), self.file_bytes - more)
 
     def short(self, before: Room) -> str:
         """Return which limit is passed here and by how much, unless ``before`` was no better; nothing where none is."""
-        for name, had, have in (("memory", before.memory_bytes, self.memory_bytes), ("file", before.file_bytes, self.file_bytes)):
-            if had is not None and have is not None and have < min(0.0, had):
+        for name, had, have in self._since(before):
+            if have < min(0.0, had):
                 return f"it takes {had - have:,.0f} bytes more {name}, {max(0.0, had):,.0f} are left"
         return ""
+
+    def eases(self, before: Room) -> bool:
+        """Whether more is left here than ``before`` of a limit that was passed there."""
+        return any(had < 0 and have > had for _, had, have in self._since(before))
+
+    def _since(self, before: Room) -> tuple[tuple[str, float, float], ...]:
+        return ("memory", before.memory_bytes, self.memory_bytes), ("file", before.file_bytes, self.file_bytes)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Choice:
 
 
 def choose(layers: Iterable[LayerForms], rates: StepRates | None = None, room: Room | None = None) -> Choice:
-    """Return which of ``layers`` to multiply out: those that cost no more so, the largest saving per byte first, while there is room.
+    """Return which of ``layers`` to multiply out: layers that then cost no more, the largest saving per byte first, while there is room.
 
     Args:
         layers: what :func:`layer_forms` returns.
@@ -114,7 +117,7 @@ def choose(layers: Iterable[LayerForms], rates: StepRates | None = None, room: R
     for layer in sorted(layers, key=lambda layer: _priority(layer, rates)):
         costs = [layer.cost(form, rates) for form in (layer.composed, layer.factored)]
         after = left.after(layer)
-        eases = _over(left) and _smaller(after, left)
+        eases = after.eases(left)
         if costs[0] > costs[1] and not eases:
             chosen[layer.name] = f"in factors: {_figures(costs[1], rates)}, composed {_number(costs[0], rates)}"
         elif short := after.short(left):
@@ -132,15 +135,6 @@ def _priority(layer: LayerForms, rates: StepRates | None) -> float:
     more = layer.composed.weight_bytes - layer.factored.weight_bytes
     saved = layer.cost(layer.factored, rates) - layer.cost(layer.composed, rates)
     return -math.inf if more <= 0 else -saved / more
-
-
-def _over(room: Room) -> bool:
-    return any(have is not None and have < 0 for have in (room.memory_bytes, room.file_bytes))
-
-
-def _smaller(after: Room, before: Room) -> bool:
-    pairs = ((before.memory_bytes, after.memory_bytes), (before.file_bytes, after.file_bytes))
-    return any(had is not None and have is not None and had < 0 and have > had for had, have in pairs)
 
 
 def _number(cost: float, rates: StepRates | None) -> str:
@@ -182,7 +176,9 @@ def room_for(
         at_run_time = {layer.name for layer in layers if layer.at_run_time}
         least = composed_network(network, lambda name, layer: name in at_run_time)
         memory_bytes -= _bytes(least) + max(_peak_bytes(module, x) for module in (least, composed_network(least)))
-    return Room(memory_bytes, None if file_bytes is None else file_bytes - _bytes(network))
+    return Room(
+        math.inf if memory_bytes is None else memory_bytes, math.inf if file_bytes is None else file_bytes - _bytes(network)
+    )
 
 
 def choice_for(

@@ -3,7 +3,7 @@
 ============ =========================================================================================================
 ``factored`` the network as it was trained: factors are the weights in the file, and the graph multiplies them where
              the network does. Runtimes that fold constants (onnxruntime does) multiply them out once, while they load:
-             the file is small, what is held in memory is not.
+             the file is small, the memory is not.
 ``composed`` every factorized layer as the plain layer that computes the same: the dense network's own graph.
 ``auto``     what :func:`edgefl.bundle.form_choice.choose` finds cheaper within the device's budgets, layer by layer.
 ============ =========================================================================================================
@@ -34,7 +34,7 @@ _ELEMENT_TYPES = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.I
 
 @dataclass(frozen=True)
 class Formed:
-    """A network in one of the forms: what is exported and measured, and the names of the layers multiplied out in it."""
+    """A network in one of the forms, with the names of the layers multiplied out in it."""
 
     module: nn.Module
     composed_layers: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a graph of a bundle may hold, found out without running it: known operators, tensors of their declared size, promised ends."""
+"""The check of a graph without running it: known operators, tensors of their declared size, promised inputs and outputs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,31 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from edgefl.bundle.operators import OPERATORS
-from edgefl.errors import BundleError
+from edgefl.errors import BundleError, first_line
 from edgefl.onnxgrad.external import LIMIT_BYTES
 from edgefl.onnxgrad.graphs import dims_of, graphs_in
 
 MAX_INNER_BYTES = LIMIT_BYTES
 """Only a model that is more than this, weights and all, may keep them beside it."""
+
+OPERATORS = frozenset(
+    """
+    Abs Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization BitShift BitwiseAnd BitwiseNot
+    BitwiseOr BitwiseXor BlackmanWindow Cast CastLike Ceil Celu CenterCropPad Clip Col2Im Compress Concat Constant ConstantOfShape Conv
+    ConvInteger ConvTranspose Cos Cosh CumSum DFT DeformConv DepthToSpace DequantizeLinear Det Div DynamicQuantizeLinear Einsum Elu Equal
+    Erf Exp Expand EyeLike Flatten Floor GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool Greater
+    GreaterOrEqual GridSample GroupNormalization HammingWindow HannWindow HardSigmoid HardSwish Hardmax Identity If InstanceNormalization
+    IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax Loop LpNormalization LpPool MatMul MatMulInteger Max
+    MaxPool MaxRoiPool MaxUnpool Mean MeanVarianceNormalization MelWeightMatrix Min Mish Mod Mul Neg NegativeLogLikelihoodLoss
+    NonMaxSuppression NonZero Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear RNN Range Reciprocal ReduceL1 ReduceL2
+    ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize ReverseSequence
+    RoiAlign Round STFT Scan ScatterElements ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax SoftmaxCrossEntropyLoss
+    Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
+    """.split()  # noqa: SIM905 - one word per operator reads better than as many quoted ones
+)
+"""What computes with tensors: ai.onnx's operator set 20 without random numbers, Dropout, text, sequences, optional values and
+encoded pictures. None reads or writes a file. The graphs inside Loop, If and Scan obey the same rule.
+"""
 
 _TYPES: dict[str, int] = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
 _BITS: dict[int, int] = {
@@ -102,11 +120,6 @@ def check_ends(
                 raise BundleError(f"{name}: {kind} {value.name!r}, expected only {_listed(wanted)}")
             if not wanted[value.name].fits(value):
                 raise BundleError(f"{name}: {kind} {value.name} is {_described(value)}, expected {wanted[value.name]}")
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says first, or ``damaged``."""
-    return (str(error).strip().splitlines() or ["damaged"])[0][:300]
 
 
 def _check_text(name: str, model: onnx.ModelProto, graphs: list[onnx.GraphProto]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from edgefl.onnxgrad.roles import Roles
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -18,6 +20,8 @@ MAX_ABS_ERROR = 1e-4
 """How far outputs may be from a reference's."""
 MAX_LOSS_ERROR = 1e-3
 """How far losses may be from a reference's, relative: two runtimes add up in other orders, and three steps carry that on."""
+START, SHIFT = "start.", "shift."
+"""How the tensors are called that an objective adds for each trained one: its value at the start of the round, and a correction."""
 _MAX_TIERS = 100
 
 
@@ -109,13 +113,22 @@ class TrainEntry(Record):
         """Every tensor of ``parameters``, by its bare name."""
         return {**self.trained, **self.statistics, **self.frozen}
 
+    @property
+    def roles(self) -> Roles:
+        """What the inputs of the training graphs are, without those of an objective."""
+        return Roles.of(self.trained, self.statistics, self.frozen)
+
+    @property
+    def anchors(self) -> Mapping[str, str]:
+        """The inputs that an objective may add for each trained tensor, by their names."""
+        return Roles.of((), (), [kind + name for kind in (START, SHIFT) for name in self.trained]).frozen
+
     @model_validator(mode="after")
     def _roles_agree(self) -> Self:
         if twice := _repeated([*self.trained, *self.statistics, *self.frozen]):
             raise ValueError(f"{twice}: expected in one of trained, statistics and frozen, not in several")
         # An objective's inputs are f.start.NAME and f.shift.NAME; a frozen tensor of such a name would be the same input.
-        taken = {f"{kind}.{name}" for kind in ("start", "shift") for name in self.trained}
-        if clash := sorted(taken & self.frozen.keys()):
+        if clash := sorted(self.anchors.keys() & self.frozen.keys()):
             raise ValueError(f"frozen: {clash[0]} is the name of an objective's input")
         if unknown := sorted(set(self.personal) - self.tensors.keys()):
             raise ValueError(f"personal: {unknown[0]} is none of the tier's tensors")

@@ -1,9 +1,12 @@
-"""``manifest.json`` as bytes: sealed with its own hash when written, held to it and to its records when read."""
+"""``manifest.json`` as bytes: written with its own hash, and checked against the hash and the records when read."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -69,6 +72,20 @@ def content_of(folder: Path) -> bytes:
     return content
 
 
+def differences(manifest: Manifest, opened: Callable[[str], BufferedReader]) -> Iterator[tuple[str, str]]:
+    """Yield name and problem of every listed file that is missing or changed; ``opened`` opens one, or raises OSError."""
+    for name, entry in manifest.files.items():
+        try:
+            with opened(name) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != entry.bytes:
+                    yield name, f"{size} bytes, the manifest says {entry.bytes}"
+                elif hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+                    yield name, "changed: its SHA-256 is not the manifest's"
+        except OSError as error:
+            yield name, "missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+
+
 def parse(path: Path, content: bytes) -> Manifest:
     """Return the manifest that ``content``, read from ``path``, is.
 
@@ -76,7 +93,7 @@ def parse(path: Path, content: bytes) -> Manifest:
         BundleError: as :func:`read`.
     """
     try:
-        values = from_json(content)  # refuses what is nested deeper than 200 levels
+        values = from_json(content)  # refuses nesting deeper than 200 levels
     except ValueError as error:
         raise BundleError(f"{path}: not valid JSON ({error})") from None
     version = values.get("format_version") if isinstance(values, dict) else None

@@ -32,7 +32,7 @@ import onnx
 import onnx.numpy_helper
 
 from edgefl.bundle.manifest import Variant
-from edgefl.errors import ConfigError, EdgeflError
+from edgefl.errors import ConfigError, EdgeflError, first_line
 from edgefl.onnxgrad.exporter import quiet, strip
 from edgefl.onnxgrad.graphs import graphs_in
 from edgefl.onnxgrad.predict import predict
@@ -61,8 +61,8 @@ def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -
     Args:
         graph: a float32 graph with one input.
         kind: a name in :data:`KINDS`.
-        calibration: samples (n, …) as the graph takes them, such as those it was trained on; only ``int8-static`` looks at them, at
-            :data:`CALIBRATION_SAMPLES` of them at most.
+        calibration: samples (n, …) as the graph takes them, such as those it was trained on; only ``int8-static`` uses them, at most
+            :data:`CALIBRATION_SAMPLES`.
 
     Raises:
         ConfigError: there is no such variant, ``int8-static`` has no calibration samples or samples of another shape or type, or they
@@ -83,8 +83,7 @@ def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -
             made = _of_ai_onnx(made, model)
             onnx.checker.check_model(made, full_check=True)
         except Exception as error:  # the tools raise many kinds
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise EdgeflError(f"the graph has no variant {kind}: {first}") from error
+            raise EdgeflError(f"the graph has no variant {kind}: {first_line(error)}") from error
     return made.SerializeToString(deterministic=True)
 
 

@@ -1,4 +1,4 @@
-"""The graphs of a bundle that nobody vouches for, run where they can do no harm: one child process, whose memory and time are limited."""
+"""The sandbox for graphs of unknown origin: one child process, whose memory and time are limited."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Tried:
 
 
 def default_memory_bytes(bundle_bytes: int) -> int:
-    """Return how much memory a bundle's graphs may take where nobody says: by the size of its files, and four fifths of what is free."""
+    """Return the default memory limit of a bundle's graphs: by the size of its files, at most four fifths of the free memory."""
     return int(min(_LEAST_BYTES + _PER_BYTE * bundle_bytes, _SHARE_OF_FREE * psutil.virtual_memory().available))
 
 

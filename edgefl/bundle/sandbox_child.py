@@ -33,16 +33,16 @@ def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
         if entry.label not in labels:
             continue
         try:
-            result = check_tier(folder, manifest, entry, announce)
-        except Exception as error:  # noqa: BLE001 - whatever a file raises is what is wrong with it
+            errors = check_tier(folder, manifest, entry, announce)
+        except Exception as error:  # noqa: BLE001 - any error that a file causes is a problem of the file
             say({"tier": entry.label, "problem": _what(at, error, memory_bytes)})
         else:
-            say({"tier": entry.label, "errors": [result.max_abs_error, result.max_loss_error]})
+            say({"tier": entry.label, "errors": errors})
     say({"done": True})
 
 
 def _what(at: str, error: Exception, memory_bytes: int) -> str:
-    """Return what is wrong with the file ``at``."""
+    """Return the problem of the file ``at``."""
     if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error.__cause__ or error)):
         return f"{at}: needs more than {memory_bytes:,} bytes of memory; --memory allows more"
     return str(error) if isinstance(error, BundleError) else f"{at}: cannot be checked: {type(error).__name__}: {error}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from edgefl.errors import InputError
+from edgefl.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -29,7 +29,7 @@ def signer(path: Path) -> Callable[[bytes], bytes]:
     except TypeError:
         raise InputError(f"{path}: has a passphrase, expected an Ed25519 private key without one") from None
     except Exception as error:  # noqa: BLE001 - text that is not PEM, and keys that the library does not support, raise several types
-        raise InputError(f"{path}: no private key in PEM form, expected one of Ed25519: {_said(error)}") from None
+        raise InputError(f"{path}: no private key in PEM form, expected one of Ed25519: {first_line(error)}") from None
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise InputError(f"{path}: a key of another kind ({_kind(key)}), expected an Ed25519 private key")
     return key.sign
@@ -48,7 +48,7 @@ def public_key(path: Path) -> Ed25519PublicKey:
     try:
         key = serialization.load_pem_public_key(content)
     except Exception as error:  # noqa: BLE001 - as above
-        raise InputError(f"{path}: no public key in PEM form, expected one of Ed25519: {_said(error)}") from None
+        raise InputError(f"{path}: no public key in PEM form, expected one of Ed25519: {first_line(error)}") from None
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise InputError(f"{path}: a key of another kind ({_kind(key)}), expected an Ed25519 public key")
     return key

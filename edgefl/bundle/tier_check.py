@@ -1,27 +1,26 @@
-"""Does every graph of a tier have the ends that the manifest promises, and compute what it did when it was exported?"""
+"""The check of a tier: graphs with the inputs and outputs that the manifest promises, which compute the same as when exported."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-import onnxruntime as ort
 
-from edgefl.bundle import tensor_check
-from edgefl.bundle.graph_check import End, check_ends, first_line, load_graph
-from edgefl.bundle.manifest import MAX_ABS_ERROR, MAX_LOSS_ERROR, Manifest, TierEntry, TrainEntry
-from edgefl.bundle.tensor_check import CONTROL, STEPS, Arrays
-from edgefl.errors import BundleError
+from edgefl.bundle.graph_check import End, check_ends, load_graph
+from edgefl.bundle.manifest import MAX_ABS_ERROR, MAX_LOSS_ERROR, SHIFT, START, Manifest, TierEntry, TrainEntry
+from edgefl.bundle.tensor_check import Arrays, stored_tensors
+from edgefl.errors import BundleError, EdgeflError
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, STEP_COUNT, state_inputs
+from edgefl.onnxgrad.session import computed, opened, options_for
 
-
-@dataclass(frozen=True)
-class TierResult:
-    """A tier that passed: the largest difference of its outputs, and the largest relative one of its losses (None: no training)."""
-
-    max_abs_error: float
-    max_loss_error: float | None
+T = TypeVar("T")
+CONTROL = "control:"
+"""Prefix of control variates."""
+STEPS = 3
+"""Training steps whose losses a reference holds."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +39,20 @@ class _Tier:
         return _Session(self.folder, name)
 
 
-def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[[str], None]) -> TierResult:
+def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[[str], None]) -> tuple[float, float | None]:
     """Check all files of a tier, calling ``at`` with the path of each before it is read.
+
+    Returns:
+        The largest difference of its outputs, and the largest relative one of its losses (None: no training).
 
     Raises:
         BundleError: one of them is not what the manifest says; names the file.
     """
     tier = _Tier(folder, manifest, entry, at)
     at(entry.reference)
-    x, expected = tensor_check.references(folder, manifest, entry)
+    batch = {"x": End(manifest.input_dtype, (None, *manifest.input_shape))}
+    found = stored_tensors(folder, entry.reference, {**batch, "logits": End("float32", (None, manifest.classes))})
+    x, expected = found["x"], found["logits"]
     outputs = _logits(tier, entry.forward, x)
     difference = float(np.abs(outputs - expected).max())
     if not difference <= MAX_ABS_ERROR:
@@ -57,7 +61,7 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[
         )
     for variant in entry.variants:
         _finite(variant.graph, "logits", _logits(tier, variant.graph, x))
-    return TierResult(difference, None if entry.train is None else _check_training(tier, entry.train, x))
+    return (difference, None if entry.train is None else _check_training(tier, entry.train, x))
 
 
 def _logits(tier: _Tier, name: str, x: np.ndarray, weights: Arrays | None = None) -> np.ndarray:
@@ -75,11 +79,18 @@ def _logits(tier: _Tier, name: str, x: np.ndarray, weights: Arrays | None = None
 def _check_training(tier: _Tier, train: TrainEntry, x: np.ndarray) -> float:
     """Return the largest relative difference of the stored losses from those of three steps of the first training graph."""
     tier.at(train.parameters)
-    tensors = tensor_check.parameters(tier.folder, train)
+    declared = {name: End("float32", shape) for name, shape in train.tensors.items()}
+    controls = {CONTROL + name: declared[name] for name in train.trained if train.objective.name == "scaffold"}
+    tensors = stored_tensors(tier.folder, train.parameters, declared, controls)
     tier.at(train.reference)
-    stored = tensor_check.train_references(tier.folder, tier.manifest, train)
+    batch = {"x": End(tier.manifest.input_dtype, (None, *tier.manifest.input_shape)), "y": End("int64", (None,))}
+    stored = stored_tensors(tier.folder, train.reference, {**batch, "losses": End("float32", (STEPS,))})
+    y = stored["y"]
+    if y.min() < 0 or y.max() >= tier.manifest.classes:
+        labels = f"labels from 0 to {tier.manifest.classes - 1}"
+        raise BundleError(f"{train.reference}: y from {y.min()} to {y.max()}, expected {labels}")
     start = _start(tier.manifest, train, tensors)
-    weights = {key: value for key, value in start.items() if key[:2] in ("p.", "s.", "f.") and key[2:] in tensors}
+    weights = {value: tensors[name] for name, value in train.roles.tensors.items()}
     _finite(train.predict, "logits", _logits(tier, train.predict, x, weights))
     losses = [_train(tier, train, name, start, stored, 1 if i else STEPS) for i, name in enumerate(train.graphs)]
     expected = stored["losses"].astype(np.float64)
@@ -93,17 +104,16 @@ def _check_training(tier: _Tier, train: TrainEntry, x: np.ndarray) -> float:
 
 
 def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
-    """Return everything that a training graph reads in its first step but for samples, labels: name of the input → value."""
-    start = {f"p.{name}": tensors[name] for name in train.trained}
-    start |= {f"s.{name}": tensors[name] for name in train.statistics}
-    start |= {f"f.{name}": tensors[name] for name in train.frozen}
-    for state in {"sgd": "", "momentum": "m", "adam": "mv"}[train.optimizer]:
-        start |= {f"{state}.{name}": np.zeros_like(tensors[name]) for name in train.trained}
-    scalars = {"lr": train.lr, **({} if train.optimizer == "sgd" else {"beta": train.momentum})}
-    scalars |= {"t": 0.0} if train.optimizer == "adam" else {}
+    """Return everything that a training graph reads in its first step, except samples and labels: name of the input → value."""
+    zeros = {name: np.zeros_like(tensors[name]) for name in train.trained}
+    anchors = {START + name: tensors[name] for name in zeros}
+    anchors |= {SHIFT + name: tensors.get(CONTROL + name, value) for name, value in zeros.items()}
+    start = {value: tensors[name] for name, value in train.roles.tensors.items()}
+    start |= {value: anchors[name] for name, value in train.anchors.items()}
+    start |= {state: value for name, value in zeros.items() for state in state_inputs(name, train.optimizer)}
+    scalars = {LEARNING_RATE: train.lr, **({} if train.optimizer == "sgd" else {BETA: train.momentum})}
+    scalars |= {STEP_COUNT: 0.0} if train.optimizer == "adam" else {}
     start |= {name: np.array(value, np.float32) for name, value in scalars.items()}
-    start |= {f"f.start.{name}": tensors[name] for name in train.trained}
-    start |= {f"f.shift.{name}": tensors.get(f"{CONTROL}{name}", np.zeros_like(tensors[name])) for name in train.trained}
     return start | ({"present": np.ones(manifest.classes, np.bool_)} if train.present else {})
 
 
@@ -111,21 +121,24 @@ def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arr
     """Return the losses of ``steps`` steps on the stored batch."""
     inputs = {key: End(value.dtype.name, value.shape) for key, value in start.items()}
     inputs |= {"x": End(tier.manifest.input_dtype, (None, *tier.manifest.input_shape)), "y": End("int64", (None,))}
-    updated = {key for key in start if key[:2] in ("p.", "m.", "v.", "s.") or key == "t"}
-    outputs = {f"{key}.out": inputs[key] for key in updated}
-    may_lack = {key for key in start if key[:2] in ("s.", "f.")}
-    may_lack |= {f"{key}.out" for key in updated & may_lack}
-    session = tier.opened(name, inputs, {"loss": End("float32", ()), **outputs}, frozenset(may_lack))
-    if forgotten := sorted(key for key in updated & session.inputs if f"{key}.out" not in session.outputs):
+    roles = train.roles
+    states = {state for name in train.trained for state in state_inputs(name, train.optimizer)}
+    updated = {*roles.trained.values(), *roles.statistics.values(), *states, *(start.keys() & {STEP_COUNT})}
+    statistics = roles.statistics.values()
+    may_lack = {*statistics, *(name + OUT for name in statistics), *roles.frozen.values(), *train.anchors.values()}
+    session = tier.opened(
+        name, inputs, {LOSS: End("float32", ()), **{key + OUT: inputs[key] for key in updated}}, frozenset(may_lack)
+    )
+    if forgotten := sorted(key for key in updated & session.inputs if key + OUT not in session.outputs):
         raise BundleError(f"{name}: has no output {forgotten[0]}.out, though it has the input")
     one = {**start, "x": stored["x"][:1], "y": stored["y"][:1]}
-    _finite(name, "loss of one sample", session.run(one)["loss"])
+    _finite(name, "loss of one sample", session.run(one)[LOSS])
     values, losses = {**start, "x": stored["x"], "y": stored["y"]}, []
     for _ in range(steps):
         for key, value in session.run(values).items():
             _finite(name, key, value)
-            values[key.removesuffix(".out")] = value
-        losses.append(float(values["loss"]))
+            values[key.removesuffix(OUT)] = value
+        losses.append(float(values[LOSS]))
     return losses
 
 
@@ -139,19 +152,15 @@ class _Session:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        try:
-            self.session = ort.InferenceSession(str(folder / name), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's exception types live in its C extension
-            raise BundleError(f"{name}: onnxruntime does not take it: {first_line(error)}") from error
+        self.session = self._named(lambda: opened(folder / name, options_for(1)))
         self.inputs = {value.name for value in self.session.get_inputs()}
-        self.outputs = [value.name for value in self.session.get_outputs()]
+        self.outputs = {value.name for value in self.session.get_outputs()}
 
     def run(self, values: Arrays) -> Arrays:
+        return self._named(lambda: computed(self.session, {key: values[key] for key in self.inputs}))
+
+    def _named(self, call: Callable[[], T]) -> T:
         try:
-            outputs = self.session.run(self.outputs, {key: values[key] for key in self.inputs})
-        except Exception as error:  # as above
-            raise BundleError(f"{self.name}: onnxruntime cannot run it: {first_line(error)}") from error
-        return dict(zip(self.outputs, outputs, strict=True))
+            return call()
+        except EdgeflError as error:
+            raise BundleError(f"{self.name}: {error}") from error.__cause__

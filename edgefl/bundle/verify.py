@@ -1,15 +1,15 @@
-"""Is a bundle what its manifest says, who signed it, and does every model compute what it did when it was exported?"""
+"""Verification: files as the manifest lists them, the signature, and graphs that compute the same as when they were exported."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 from edgefl.bundle.manifest import MANIFEST, SIGNATURE, Manifest
-from edgefl.bundle.manifest_file import content_of, parse
+from edgefl.bundle.manifest_file import content_of, differences, parse
 from edgefl.bundle.sandbox import Limits, try_tiers
 from edgefl.bundle.signature import SIGNATURE_BYTES, public_key, signed_by
 from edgefl.errors import BundleError
@@ -31,10 +31,8 @@ class VerifyReport:
     signed: bool | None = None
 
 
-@dataclass(frozen=True)
-class _Problem:
-    name: str
-    what: str
+Problem = tuple[str, str]
+"""A file or tier, and its problem."""
 
 
 def verify(folder: Path, key: Path | None = None, limits: Limits | None = None) -> VerifyReport:
@@ -56,9 +54,9 @@ def verify(folder: Path, key: Path | None = None, limits: Limits | None = None) 
     if total_bytes > MAX_BUNDLE_BYTES:
         raise BundleError(f"{folder}: {total_bytes:,} bytes by its manifest, expected at most {MAX_BUNDLE_BYTES:,}")
     problems = [*_extra(folder, manifest), *_missing_or_changed(folder, manifest)]
-    if not problems:  # what is not as it was made is not run
+    if not problems:  # a changed file is not run
         tried = try_tiers(folder, [tier.label for tier in manifest.tiers], limits or Limits(), total_bytes)
-        problems = [_Problem(*problem) for problem in tried.problems]
+        problems = tried.problems
     if problems:
         raise BundleError(_listed(folder, problems))
     outputs = {label: output for label, (output, _) in tried.errors.items()}
@@ -67,7 +65,7 @@ def verify(folder: Path, key: Path | None = None, limits: Limits | None = None) 
 
 
 def _signed(folder: Path, content: bytes, key: Path | None) -> bool | None:
-    """Return whether the owner of ``key`` signed the manifest; False: nobody asked; None: there is no signature."""
+    """Return whether the owner of ``key`` signed the manifest; False: no key was given; None: there is no signature."""
     owner = None if key is None else public_key(key)
     path = folder / SIGNATURE
     if not path.exists() and not path.is_symlink():
@@ -85,8 +83,8 @@ def _signed(folder: Path, content: bytes, key: Path | None) -> bool | None:
     return True
 
 
-def _listed(folder: Path, problems: list[_Problem]) -> str:
-    lines = [f"{folder}: {_plain(problem.name)}: {_plain(problem.what)}" for problem in problems[:_MAX_PROBLEMS]]
+def _listed(folder: Path, problems: Sequence[Problem]) -> str:
+    lines = [f"{folder}: {_plain(name)}: {_plain(what)}" for name, what in problems[:_MAX_PROBLEMS]]
     return "\n".join([*lines, f"{folder}: and more"] if len(problems) > _MAX_PROBLEMS else lines)
 
 
@@ -95,18 +93,18 @@ def _plain(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def _extra(folder: Path, manifest: Manifest) -> Iterator[_Problem]:
+def _extra(folder: Path, manifest: Manifest) -> Iterator[Problem]:
     known = {*manifest.files, MANIFEST, SIGNATURE}
     folders = {parent.as_posix() for path in manifest.files for parent in Path(path).parents}
     found = 0
     for name in _walk(folder):
         path = folder / name
         if path.is_symlink():
-            yield _Problem(name, "a symbolic link; a bundle holds plain files only")
+            yield name, "a symbolic link; a bundle holds plain files only"
         elif path.is_dir() and name not in folders:
-            yield _Problem(f"{name}/", "not in the manifest")
+            yield f"{name}/", "not in the manifest"
         elif not path.is_dir() and name not in known:
-            yield _Problem(name, "not in the manifest")
+            yield name, "not in the manifest"
         else:
             continue
         found += 1
@@ -130,22 +128,13 @@ def _walk(top: Path) -> Iterator[str]:
                 left.append(Path(entry.path))
 
 
-def _missing_or_changed(folder: Path, manifest: Manifest) -> Iterator[_Problem]:
-    for name, entry in manifest.files.items():
+def _missing_or_changed(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    def opened(name: str) -> BufferedReader:
         path = folder / name
         if path.is_symlink():
-            continue
-        try:
-            if not path.is_file():
-                yield _Problem(name, "missing")
-            elif (found := path.stat().st_size) != entry.bytes:
-                yield _Problem(name, f"{found} bytes, the manifest says {entry.bytes}")
-            elif _digest(path) != entry.sha256:
-                yield _Problem(name, "changed: its SHA-256 is not the manifest's")
-        except OSError as error:
-            yield _Problem(name, f"cannot be read ({error.strerror})")
+            raise OSError(None, "a symbolic link")
+        if not path.is_file():
+            raise FileNotFoundError
+        return path.open("rb")
 
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return (problem for problem in differences(manifest, opened) if not (folder / problem[0]).is_symlink())

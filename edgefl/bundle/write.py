@@ -14,22 +14,16 @@ import torch
 from torch import nn
 
 from edgefl.bundle.forms import form_files
-from edgefl.bundle.manifest import FORMAT_VERSION as FORMAT_VERSION
-from edgefl.bundle.manifest import MANIFEST, MAX_ABS_ERROR, SIGNATURE
-from edgefl.bundle.manifest import Budget as Budget
-from edgefl.bundle.manifest import Manifest as Manifest
-from edgefl.bundle.manifest import Objective as Objective
-from edgefl.bundle.manifest import TierEntry as TierEntry
-from edgefl.bundle.manifest import TrainEntry as TrainEntry
-from edgefl.bundle.manifest import Variant as Variant
-from edgefl.bundle.manifest_file import read as read
+from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, SIGNATURE, Manifest
 from edgefl.bundle.manifest_file import seal, text_of
 from edgefl.errors import BundleError
 from edgefl.onnxgrad.exporter import OPSET
 from edgefl.onnxgrad.predict import predict
-from edgefl.util.files import whole_folder
+from edgefl.util.files import shared, whole_folder
 
 REFERENCE_SAMPLES = 4
+_CLIENTS = ("python", "web")
+_NOT_SHIPPED = ("node_modules", "__pycache__")
 Sign = Callable[[bytes], bytes]
 
 
@@ -53,7 +47,7 @@ def build_tier(
     """Export ``module`` and store reference inputs, drawn from ``rng``, with the outputs that torch computes for them.
 
     Inputs are float32 from a normal distribution, or, where there is a ``vocabulary``, int64 ids below it. ``graph`` is the module's
-    graph where somebody has it already.
+    graph, where it exists already.
 
     Raises:
         BundleError: onnxruntime's outputs differ from torch's by more than 1e-4.
@@ -88,7 +82,7 @@ def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign:
     Args:
         folder: must not exist, or be empty.
         manifest: its ``files`` and ``manifest_sha256`` are filled in here.
-        contents: every file by its path in the bundle, but for the manifest.
+        contents: every file by its path in the bundle, without the manifest.
         sign: makes the signature, 64 bytes, of the manifest's bytes; None: the bundle has none.
 
     Raises:
@@ -112,3 +106,18 @@ def _write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def client_files() -> dict[str, bytes]:
+    """Return the Python and browser clients, which need neither torch nor edgefl, by their paths in a bundle.
+
+    >>> "client/python/edgefl_client.py" in client_files()
+    True
+    """
+    top = shared("export")
+    found = {}
+    for path in sorted(path for folder in _CLIENTS for path in (top / folder).rglob("*") if path.is_file()):
+        inner = path.relative_to(top)
+        if not any(part in _NOT_SHIPPED or part.startswith(".") for part in inner.parts):
+            found[f"{CLIENT_FOLDER}/{inner.as_posix()}"] = path.read_bytes()
+    return found

@@ -75,7 +75,7 @@ def command(
 
         check_trace(trace)
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.client.host import keep_freed_memory
+    from edgefl.client.isolation.limits import keep_freed_memory
     from edgefl.engine import prepare_workers
     from edgefl.timing.spans import span
 
@@ -108,7 +108,7 @@ def command(
 
 def _print_dry(result: RunResult) -> None:
     from edgefl.cli.console import show
-    from edgefl.report.participation import participation_table
+    from edgefl.report.fleet_view import participation_table
     from edgefl.util.units import human_count, human_percent, human_seconds
 
     summary = dict(result.summary)

@@ -41,14 +41,7 @@ CACHED = 32
 
 
 class Clients:
-    """The clients of a run, trained in this process.
-
-    Attributes:
-        task: what they have in common.
-        data: the data set, loaded once.
-        shards: each client's samples.
-        device: where torch trains.
-    """
+    """The clients of a run, trained in this process; ``data`` and ``shards`` are loaded once."""
 
     def __init__(self, task: Task, data: Dataset | None = None) -> None:
         self.task = task
@@ -163,21 +156,21 @@ class Clients:
 
     def held(self, prepared: PreparedJob) -> StepMemory:
         """Return what a largest step of a client holds, metered once for all clients with the same one."""
-        job, local = prepared.job, prepared.local
+        job, local, known = prepared.job, prepared.local, prepared.parts.memory
+        if (kind := self.kind(job)) in known:
+            return known[kind]
         largest = slice(0, local.training.batch_size)
         batch = Batch(local.x[largest], local.y[largest], local.present, self._first_draw(job))
 
-        def measure() -> StepMemory:
-            # A network that has trained may have cached something. A fresh one is measured, whichever client comes first.
-            with span("meter", client=job.client), torch.no_grad():
-                other, tensors = prepared.parts.another(), named_tensors(local.module)
-                for name, tensor in named_tensors(other).items():
-                    tensor.copy_(tensors[name])
-                self.task.objective.attach(other, prepared.parts.parameters, prepared.memory, prepared.arrived)
-                with torch.enable_grad():
-                    return metered(job.method, other, local.loss, batch, local.training)
-
-        return prepared.parts.held(self.kind(job), measure)
+        # A network that has trained may have cached something. A fresh one is measured, whichever client comes first.
+        with span("meter", client=job.client), torch.no_grad():
+            other, tensors = prepared.parts.another(), named_tensors(local.module)
+            for name, tensor in named_tensors(other).items():
+                tensor.copy_(tensors[name])
+            self.task.objective.attach(other, prepared.parts.parameters, prepared.memory, prepared.arrived)
+            with torch.enable_grad():
+                known[kind] = metered(job.method, other, local.loss, batch, local.training)
+        return known[kind]
 
     def kind(self, job: Job) -> Hashable:
         """Return what decides, among a tier's clients, how much a largest step holds."""
@@ -201,7 +194,7 @@ class Clients:
             module, prepared.memory, prepared.arrived, result.steps, prepared.local.training.lr
         )
         sent = {name: tensor.cpu() for name, tensor in {**method.upload(module), **control}.items()}
-        kept_back = method.keep(module, {name: prepared.arrived[name] for name in prepared.parts.shapes})
+        kept_back = method.keep(module)
         keep = {name: tensor.cpu() for name, tensor in {**kept_back, **memory}.items()}
         measured = result.peak_activation_bytes, result.memory_bytes
         finite = all(is_finite(tensor) for tensor in (*sent.values(), *keep.values()))

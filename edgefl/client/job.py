@@ -31,14 +31,9 @@ class Task:
     """What a worker needs to train any client of a run, besides the job.
 
     Attributes:
-        seed: of the run.
-        dataset, data_dir: what to load, and from where.
         partition, clients, permute_labels, data_share: how samples are divided among clients.
-        architecture: the network.
-        training: batches, optimizer and learning rate.
         objective: what clients minimise besides the method's loss.
         codec: how updates are encoded.
-        enforce: how clients' memory is limited.
         cpu_limit_s: processor seconds that a client may use if ``enforce`` is "hard".
         device: where torch trains: payloads are moved there, updates come from there.
     """
@@ -61,16 +56,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """One client's part in one round.
+    """The computing part of one client's session.
 
     Attributes:
         round: decides the random draws and the learning rate.
-        client: the client's number.
-        method, tier: what it trains.
         payload: what the server sends.
         kept: what the client stored in its last round; None before its first one.
         memory_bytes: what its device has for training; None: no limit.
-        micro_batch: how many samples pass the network at once, where that is fewer than the run's configuration says.
+        micro_batch: how many samples pass the network at once, if fewer than the run's configuration says.
         graphs: the tier's training steps if onnxruntime trains; None: torch does.
     """
 
@@ -87,15 +80,7 @@ class Job:
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job whose bytes have been read, ready to train.
-
-    Attributes:
-        job: the job.
-        parts: what its client shares with others of its tier.
-        arrived: the tensors of its payload.
-        memory: what the objective stored on the client.
-        local: its training.
-    """
+    """A job whose bytes have been read: tensors that arrived, and the memory of the client's objective."""
 
     job: Job
     parts: Parts
@@ -106,14 +91,7 @@ class PreparedJob:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A client that is trained together with others.
-
-    Attributes:
-        number: the position of its job.
-        prepared: its job.
-        tensors: its parameters and buffers before the first step.
-        memory: what a largest step of it holds.
-    """
+    """A client that is trained together with others: its job's position, and its tensors before the first step."""
 
     number: int
     prepared: PreparedJob

@@ -7,14 +7,14 @@ processes that share memory it may be a length: such bytes lie in the order of t
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from edgefl import errors
 from edgefl.client.job import Job, Task
@@ -34,63 +34,41 @@ Fetch = Callable[[str], bytes]
 """Returns the blob of a hash."""
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What jobs of one tier and one phase of a method have in common.
-
-    Attributes:
-        method, tier, graphs: as a :class:`Job` has them.
-    """
+class Setup(NamedTuple):
+    """What jobs of one tier and one phase of a method have in common."""
 
     method: Method
     tier: Tier
-    graphs: StepGraphs | None = None
+    graphs: StepGraphs | None
 
 
-@dataclass(frozen=True)
-class WrittenSetup:
-    """A setup as it travels.
-
-    Attributes:
-        header: its JSON, whose hash stands for the setup.
-        graphs: the blobs that the header refers to.
-    """
-
-    header: Blob
-    graphs: tuple[Blob, ...]
-
-    @classmethod
-    def of(cls, setup: Setup) -> WrittenSetup:
-        """Write ``setup``."""
-        graphs, blobs = setup.graphs, list[Blob]()
-
-        def kept(content: bytes) -> str:
-            blobs.append(Blob(content))
-            return blobs[-1].digest
-
-        written = None if graphs is None else {
-            "steps": list(map(kept, graphs.steps)),
-            "roles": asdict(graphs.roles),
-            "passes": list(map(kept, graphs.passes)),
-            "update": kept(graphs.update),
-        }  # fmt: skip
-        kind, options = type(setup.method), setup.method.config.model_dump(mode="json")
-        fields = {"method": name_of(kind), "options": options, "tier": setup.tier.ratio, "graphs": written}
-        return cls(Blob(write_header("setup", fields)), tuple(blobs))
+def write_setup(setup: Setup) -> tuple[Blob, ...]:
+    """Return the header of a setup, whose hash stands for it, and the blobs that the header refers to."""
+    method, tier, graphs = setup
+    kind, options = type(method), method.config.model_dump(mode="json")
+    # A class that is not edgefl's is known by its module and its name there.
+    name = methods.name_of(kind) if kind.__module__.startswith("edgefl.") else f"{kind.__module__}:{kind.__qualname__}"
+    written, blobs = None, tuple[Blob, ...]()
+    if graphs is not None:
+        blobs = tuple(map(Blob, (*graphs.steps, *graphs.passes, graphs.update)))
+        digests, steps = [blob.digest for blob in blobs], len(graphs.steps)
+        written = {"steps": digests[:steps], "passes": digests[steps:-1], "update": digests[-1], "roles": graphs.roles}
+    fields = {"method": name, "options": options, "tier": tier.ratio, "graphs": written}
+    return Blob(write_header("setup", fields)), *blobs
 
 
 class Setups:
     """The setups of jobs as they travel. A method's object is written and hashed once for each tier, however many jobs have it."""
 
     def __init__(self) -> None:
-        self._last: dict[Tier, tuple[Setup, WrittenSetup]] = {}
+        self._last: dict[Tier, tuple[Setup, tuple[Blob, ...]]] = {}
 
-    def of(self, job: Job) -> WrittenSetup:
-        """Return the setup of ``job``."""
+    def of(self, job: Job) -> tuple[Blob, ...]:
+        """Return the setup of ``job`` as :func:`write_setup` does."""
         last = self._last.get(job.tier)
         if last is None or last[0].method is not job.method or last[0].graphs is not job.graphs:
             setup = Setup(job.method, job.tier, job.graphs)
-            last = self._last[job.tier] = setup, WrittenSetup.of(setup)
+            last = self._last[job.tier] = setup, write_setup(setup)
         return last[1]
 
 
@@ -101,7 +79,7 @@ def read_setup(header: bytes, graph: Fetch) -> Setup:
         WireError: the header is damaged, or its method cannot be found here.
     """
     fields, _ = read_header(header, "setup")
-    try:
+    with _reading("a setup"):
         name, written = fields["method"], fields["graphs"]
         if ":" in name:
             kind = defined(name, Method)
@@ -109,8 +87,14 @@ def read_setup(header: bytes, graph: Fetch) -> Setup:
         else:
             method = create(name, fields["options"])
         return Setup(method, Tier(fields["tier"]), None if written is None else _graphs(written, graph))
-    except (KeyError, TypeError, AttributeError, ValidationError, ConfigError) as error:
-        raise WireError(f"a setup cannot be read: {error}") from None
+
+
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        raise WireError(f"{what} cannot be read: {error!r}") from None
 
 
 def _graphs(written: Mapping[str, Any], graph: Fetch) -> StepGraphs:
@@ -119,11 +103,6 @@ def _graphs(written: Mapping[str, Any], graph: Fetch) -> StepGraphs:
 
     steps, passes = (tuple(map(graph, written[key])) for key in ("steps", "passes"))
     return StepGraphs(steps, Roles.read(written["roles"]), passes, graph(written["update"]))
-
-
-def name_of(kind: type) -> str:
-    """Return the name of a method's class: the registry's if the class is one of edgefl's, else ``module:class``."""
-    return methods.name_of(kind) if kind.__module__.startswith("edgefl.") else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def defined(name: str, base: type) -> Any:
@@ -155,10 +134,8 @@ def task_of(fields: Mapping[str, Any]) -> Task:
     Raises:
         WireError: a field is missing, unknown or of another type.
     """
-    try:
+    with _reading("a task"):
         return TypeAdapter(Task).validate_python({**fields, "objective": objective_named(*fields["objective"])})
-    except (KeyError, TypeError, ValidationError) as error:
-        raise WireError(f"a task cannot be read: {error}") from None
 
 
 def job_row(job: Job, setup: str, payload: Reference, kept: Reference) -> tuple[Any, ...]:
@@ -200,9 +177,9 @@ def write_jobs(jobs: Iterable[Job], setups: Setups) -> bytes:
     rows, blobs = [], list[Blob]()
     for job in jobs:
         setup, payload = setups.of(job), Blob.of(job.payload)
-        kept = None if job.kept is None else Blob.of(job.kept)
-        blobs += [setup.header, *setup.graphs, payload, *(() if kept is None else (kept,))]
-        rows.append(job_row(job, setup.header.digest, payload.digest, None if kept is None else kept.digest))
+        kept = () if job.kept is None else (Blob.of(job.kept),)
+        blobs += [*setup, payload, *kept]
+        rows.append(job_row(job, setup[0].digest, payload.digest, kept[0].digest if kept else None))
     return write_message("jobs", {"jobs": rows}, blobs)
 
 
@@ -213,12 +190,10 @@ def read_jobs(content: bytes) -> list[Job]:
         WireError: it is damaged, cut short, or of another version.
     """
     fields, blobs = read_message(content, "jobs")
-    try:
+    with _reading("jobs"):
         rows = fields["jobs"]
-        setups = {row[0]: read_setup(blobs[row[0]], blobs.__getitem__) for row in {row[0]: row for row in rows}.values()}
+        setups = {digest: read_setup(blobs[digest], blobs.__getitem__) for digest in dict.fromkeys(row[0] for row in rows)}
         return [job_of(row, setups[row[0]], blobs[row[1]], None if row[2] is None else blobs[row[2]]) for row in rows]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise WireError(f"jobs cannot be read: {error!r}") from None
 
 
 def write_outcomes(outcomes: Iterable[Outcome]) -> bytes:
@@ -235,10 +210,8 @@ def read_outcomes(content: bytes) -> list[Outcome]:
         WireError: it is damaged, cut short, or of another version.
     """
     fields, blobs = read_message(content, "outcomes")
-    try:
+    with _reading("outcomes"):
         return [outcome_of(row, blobs[row[0]], blobs[row[1]]) for row in fields["outcomes"]]
-    except (KeyError, IndexError, TypeError) as error:
-        raise WireError(f"outcomes cannot be read: {error!r}") from None
 
 
 def error_fields(error: BaseException) -> dict[str, str]:

@@ -59,15 +59,14 @@ class Objective:
         raise NotImplementedError(f"objective {self.name} remembers nothing")
 
     def on_server(self, before: Tensor, total: Tensor, clients: int) -> Tensor:
-        """Return what the server stores of a tensor after a round, all in float64.
+        """Return what the server stores of a tensor after a round, in float64.
 
-        ``total`` is the sum of w − w₀, or of what came up with control variates, over the round's clients; ``clients`` is how many the
-        run has.
+        ``total`` sums w − w₀, or the control variates that came up, over the round's clients; ``clients`` counts the run's.
         """
         raise NotImplementedError(f"objective {self.name} remembers nothing")
 
     def corrected(self, aggregated: Tensor, stored: Tensor) -> Tensor | None:
-        """Return the server's new tensor (float64) given the aggregate and what the server stores, or None if it is the aggregate."""
+        """Return the server's new tensor (float64) given the aggregate and what the server stores; None: the aggregate."""
         return None
 
     # The client's half.

@@ -1,8 +1,8 @@
-"""What clients of one method and tier have in common, worked out once in a process instead of once for every client."""
+"""What clients of one method and tier have in common, computed once in a process instead of once for every client."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,14 +22,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass
 class Parts:
-    """Of clients of one method and tier: shapes, a network to train, what they begin with, what a step of theirs holds.
-
-    Attributes:
-        method, architecture, tier, seed: what they have in common.
-        device: where they train.
-        gradients: how their steps are taken.
-        memory: kind of step → what one of them was seen to hold.
-    """
+    """What clients of one method and tier share: shapes, a network, first values, captures, and what a step of each kind holds."""
 
     method: Method
     architecture: Architecture
@@ -46,7 +39,7 @@ class Parts:
 
     @cached_property
     def personal(self) -> Mapping[str, Tensor]:
-        """What a client keeps before its first round: every one begins with the network that the server began with."""
+        """What a client stores before its first round: each begins with the network that the server began with."""
         first = first_personal(self.method, self.architecture, self.tier, self.seed)
         return {name: tensor.to(self.device) for name, tensor in first.items()}
 
@@ -62,7 +55,7 @@ class Parts:
         return frozenset(name for name, parameter in self._network.named_parameters() if parameter in decayed)
 
     def network(self) -> nn.Module:
-        """Return the network: one object for all clients, one after the other; who takes it loads what is sent and kept."""
+        """Return the network, one object for all clients in turn; the caller loads what was sent and stored."""
         with torch.no_grad():
             for buffer, first in self._buffers:
                 buffer.copy_(first)
@@ -77,7 +70,7 @@ class Parts:
 
     @cached_property
     def layout(self) -> torch.memory_format:
-        """The order in which images lie while :meth:`network` is trained in torch, at its full speed."""
+        """The order in which images lie in memory while torch trains :meth:`network`."""
         layout = layout_of(self.another(), self.architecture.samples(1).to(self.device))
         lay_out(self._network, layout)
         return layout
@@ -87,25 +80,19 @@ class Parts:
         return self.another()
 
     def another(self) -> nn.Module:
-        """Return a network of its own, with arbitrary weights, that has done nothing yet."""
+        """Return a new network with arbitrary weights, which has never run."""
         with torch_seeded(generator(self.seed, "network")), Unfilled():
             return self.method.network(self.architecture, self.tier).to(self.device).train()
 
     @cached_property
     def _buffers(self) -> list[tuple[Tensor, Tensor]]:
-        """What is neither sent nor kept, such as a count of batches, with its first values."""
+        """The buffers that are neither sent nor stored, such as a count of batches, with their first values."""
         loaded = {*self.shapes, *self.personal}
         return [(buffer, buffer.clone()) for name, buffer in self._network.named_buffers() if name not in loaded]
 
-    def held(self, kind: Hashable, measure: Callable[[], StepMemory]) -> StepMemory:
-        """Return what a step of ``kind`` holds, measured at the first call."""
-        if kind not in self.memory:
-            self.memory[kind] = measure()
-        return self.memory[kind]
-
 
 def first_personal(method: Method, architecture: Architecture, tier: Tier, seed: int) -> dict[str, Tensor]:
-    """Return what every client of ``tier`` keeps before its first round."""
+    """Return what every client of ``tier`` stores before its first round."""
     return method.first_personal(architecture, tier, generator(seed, "init"))
 
 

@@ -1,4 +1,4 @@
-"""How clients train: minibatches, an optimizer, a rate that falls over the rounds."""
+"""How clients train: minibatches, an optimizer, a learning rate that may fall over the rounds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ OptimizerName = Literal["momentum", "sgd", "adam"]
 
 @dataclass(frozen=True)
 class Training:
-    """How clients train: minibatches, an optimizer, and how many samples go through the network at once.
+    """How clients train.
 
-    ``momentum`` is the coefficient of the optimizer of that name; "sgd" has none, "adam" its usual 0.9 and 0.999. With a
-    ``micro_batch`` gradients of a batch are accumulated over smaller passes: the same step, but for normalisation by batch statistics.
-    With ``cosine_rounds`` = T the rate falls over the rounds t = 1 … T as lr/2·(1 + cos(π(t − 1)/T)); None keeps it.
+    Attributes:
+        momentum: of the optimizer of that name; "sgd" has none, "adam" uses 0.9 and 0.999.
+        micro_batch: samples per pass. Gradients add up to the same step, unless the network normalises by batch statistics.
+        cosine_rounds: T, over which the rate falls as lr/2·(1 + cos(π(t − 1)/T)) for t = 1 … T; None: it stays.
     """
 
     epochs: int
@@ -47,7 +48,7 @@ class Training:
         return self.epochs * -(-samples // self.batch_size)
 
     def passes(self, samples: int) -> int:
-        """Return the forward and backward passes of one client's round: one a step, more with micro-batches.
+        """Return the forward and backward passes of one client's round: one per step, more with micro-batches.
 
         >>> Training(2, 32, 0.1, 0.9, 0.0, micro_batch=10).passes(33)
         10

@@ -29,42 +29,13 @@ Frame = tuple[int, int, int, int]
 """Where a request lies: the start and the size of its region, and from there the place and the length of its header."""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a worker returns for a request.
-
-    Attributes:
-        outcomes: a row for each job; its references are lengths.
-        had_room: whether the outcomes' bytes lie in the request's region; otherwise they follow the answer, one by one.
-        spans: what the worker recorded since its last answer.
-        seconds: how long the request took.
-    """
-
-    outcomes: Sequence[Sequence[Any]]
-    had_room: bool
-    spans: Sequence[Span]
-    seconds: float
-
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        spans = [(s.name, s.start_s, s.duration_s, 0, s.detail, s.thread) for s in self.spans]
-        fields = {"outcomes": self.outcomes, "had_room": self.had_room, "spans": spans, "seconds": self.seconds}
-        return write_header("outcomes", fields)
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Answer:
-        """Return the answer of a message's fields."""
-        return cls(fields["outcomes"], fields["had_room"], [Span(*span) for span in fields["spans"]], fields["seconds"])
-
-
 @dataclass(eq=False)
 class _Shared:
     """Blobs in the arena that belong together.
 
     Attributes:
         digest: the hash of the first of them, which stands for all.
-        regions: where each lies.
-        places: hash → place of each.
+        places: hash → place of each; ``regions`` are the same.
         jobs: how many jobs on their way need it.
         room_bytes: of a setup, the most bytes that an outcome had.
     """
@@ -78,12 +49,7 @@ class _Shared:
 
 @dataclass(eq=False)
 class Reader:
-    """A worker as a reader of the arena.
-
-    Attributes:
-        has: the hashes of what it has read.
-        forgets: the hashes that it is to forget with its next request.
-    """
+    """A worker as a reader of the arena: the hashes that it has read, and those that it forgets with its next request."""
 
     has: set[str] = field(default_factory=set)
     forgets: list[str] = field(default_factory=list)
@@ -91,14 +57,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Request:
-    """Jobs on their way to a worker.
-
-    Attributes:
-        frame: where the request lies.
-        region: the same; the answer is written over it.
-        setups: of each job.
-        payloads: of the jobs whose payload is shared.
-    """
+    """Jobs on their way to a worker: where they lie, the setup of each, and their shared payloads."""
 
     frame: Frame
     region: Region
@@ -125,16 +84,14 @@ class ServerMailbox:
         """Write ``jobs`` for a worker to the arena."""
         setups, payloads, rows, own, room = [], [], [], list[bytes](), 0
         for job in jobs:
-            written = self._written.of(job)
-            setup = self._shared(self._setups, written.header, written.graphs)
+            setup, kept = self._shared(self._setups, self._written.of(job)), job.kept or b""
             setups.append(setup)
-            kept = job.kept or b""
             if job.method.per_client:  # no other job has this payload
                 own.append(job.payload)
                 payload: str | int = len(job.payload)
             else:
                 blob = Blob.of(job.payload)
-                payloads.append(self._shared(self._payloads, blob))
+                payloads.append(self._shared(self._payloads, (blob,)))
                 payload = blob.digest
             own.append(kept)
             rows.append(job_row(job, setup.digest, payload, None if job.kept is None else len(kept)))
@@ -158,13 +115,13 @@ class ServerMailbox:
         reader.forgets = []
         return Request((region.start, region.size, own_bytes, len(header)), region, tuple(setups), tuple(payloads))
 
-    def read_answer(self, request: Request, answer: Answer, receive: Callable[[], bytes]) -> list[Outcome]:
+    def read_answer(self, request: Request, fields: Mapping[str, Any], receive: Callable[[], bytes]) -> list[Outcome]:
         """Return the outcomes of an answer; ``receive`` returns the bytes that had no room, one part at a time."""
         outcomes, start = [], request.region.start
-        for row, setup in zip(answer.outcomes, request.setups, strict=True):
+        for row, setup in zip(fields["outcomes"], request.setups, strict=True):
             parts = []
             for length in row[:2]:
-                parts.append(b"" if not length else self.arena.read(start, length) if answer.had_room else receive())
+                parts.append(b"" if not length else self.arena.read(start, length) if fields["had_room"] else receive())
                 start += length
             setup.room_bytes = max(setup.room_bytes, sum(row[:2]))
             outcomes.append(outcome_of(row, *parts))
@@ -188,9 +145,10 @@ class ServerMailbox:
         self.arena.write(region.start, content)
         return region
 
-    def _shared(self, table: OrderedDict[str, _Shared], first: Blob, rest: Sequence[Blob] = ()) -> _Shared:
+    def _shared(self, table: OrderedDict[str, _Shared], parts: tuple[Blob, ...]) -> _Shared:
+        first = parts[0]
         if (shared := table.get(first.digest)) is None:
-            blobs = {blob.digest: blob for blob in (first, *rest)}
+            blobs = {blob.digest: blob for blob in parts}
             regions = {digest: self.write(blob) for digest, blob in blobs.items()}
             places = {digest: (regions[digest].start, len(blob)) for digest, blob in blobs.items()}
             shared = table[first.digest] = _Shared(first.digest, tuple(regions.values()), places)
@@ -253,10 +211,11 @@ class WorkerMailbox:
             jobs.append(job_of(row, self._setups[setup], content, kept))
         return jobs
 
-    def write_answer(
-        self, frame: Frame, outcomes: Sequence[Outcome], spans: Sequence[Span], seconds: float
-    ) -> tuple[Answer, list[bytes]]:
-        """Write the bytes of ``outcomes`` to the request's region; return the answer, and the bytes that have no room there."""
+    def write_answer(self, frame: Frame, outcomes: Sequence[Outcome], spans: Sequence[Span], seconds: float) -> list[bytes]:
+        """Return the answer to a request, and the outcomes' bytes if they have no room in its region; otherwise they are written there.
+
+        ``spans`` are what the worker recorded since its last answer, ``seconds`` how long the request took.
+        """
         start, size, _, _ = frame
         rows = [outcome_row(outcome, len(outcome.payload), len(outcome.kept)) for outcome in outcomes]
         parts = [part for outcome in outcomes for part in (outcome.payload, outcome.kept) if part]
@@ -264,7 +223,9 @@ class WorkerMailbox:
         for part in parts if had_room else ():
             self._memory.write(start, part)
             start += len(part)
-        return Answer(rows, had_room, spans, seconds), [] if had_room else parts
+        told = [(s.name, s.start_s, s.duration_s, 0, s.detail, s.thread) for s in spans]
+        fields = {"outcomes": rows, "had_room": had_room, "spans": told, "seconds": seconds}
+        return [write_header("outcomes", fields), *(() if had_room else parts)]
 
     def _setup(self, digest: str, places: Mapping[str, Place]) -> Setup:
         def blob(digest: str) -> Blob:

@@ -1,7 +1,7 @@
-"""Memory that several processes see: pages of a file that has no name, passed on as an open file.
+"""Memory that several processes see: pages of a file without a name, passed on as an open file.
 
-A file without a name is gone with the last process that has it, however those end: nothing is left in ``/dev/shm``, and its size limit,
-64 MB in many containers, does not count. Where Linux has no ``memfd_create``, and on macOS, it is a temporary file, already unlinked.
+Such a file disappears with the last process that has it, however that ends. Nothing is left in ``/dev/shm``, whose size limit (64 MB in
+many containers) does not apply. Without ``memfd_create``, as on macOS, it is a temporary file that is unlinked already.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GROW_BYTES = 1 << 20
 
 
 def nameless_file(size_bytes: int) -> int:
-    """Return a descriptor of a new file of zeros without a name. Pages are taken when they are written to."""
+    """Return a descriptor of a new file of zeros without a name. Its pages are allocated when they are written."""
     try:
         fd = os.memfd_create("edgefl", os.MFD_CLOEXEC)
     except (AttributeError, OSError):  # not Linux, or not allowed here
@@ -35,7 +35,7 @@ def nameless_file(size_bytes: int) -> int:
 
 
 class SharedFile:
-    """A nameless file as this process sees it: whole, also after another process made it longer. It owns the descriptor."""
+    """A nameless file, whole even after another process made it longer. It owns the descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -52,7 +52,7 @@ class SharedFile:
         self._pages[start : start + len(content)] = content
 
     def close(self) -> None:
-        """Let go of the pages and the descriptor."""
+        """Close the pages and the descriptor."""
         self._pages.close()
         os.close(self.fd)
 
@@ -64,16 +64,16 @@ class SharedFile:
 
 @dataclass(frozen=True)
 class Region:
-    """Bytes of an arena that are taken: where they begin, and how many."""
+    """Bytes of an arena that are in use: the first one, and how many."""
 
     start: int
     size: int
 
 
 class SharedArena(SharedFile):
-    """A nameless file whose bytes this process hands out. It grows where they do not suffice; it does not shrink.
+    """A nameless file whose regions this process allocates. It grows when it is full, and never shrinks.
 
-    Regions are handed out from the lowest free place that suffices, so that pages which were used are used again.
+    A region is the lowest free one of sufficient size, so that used pages are used again.
 
     >>> arena = SharedArena()
     >>> first, second = arena.allocate(100), arena.allocate(1)
@@ -99,7 +99,7 @@ class SharedArena(SharedFile):
             self._grow(size)
 
     def free(self, region: Region) -> None:
-        """Take a region back."""
+        """Free a region."""
         start, end = region.start, region.start + region.size
         place = bisect.bisect(self._gaps, (start, end))
         first, last = place, place
@@ -111,11 +111,11 @@ class SharedArena(SharedFile):
 
     @property
     def taken_bytes(self) -> int:
-        """How many bytes are handed out."""
+        """How many bytes are in use."""
         return self._size - sum(end - start for start, end in self._gaps)
 
     def _grow(self, more: int) -> None:
-        """Make the file longer by ``more`` at least, and by a quarter: pages that are not written to cost nothing."""
+        """Make the file longer by at least ``more`` and a quarter: pages that are never written cost nothing."""
         before = self._size
         more = max(more, before // 4)
         self._size += more + -more % _GROW_BYTES

@@ -20,9 +20,8 @@ import torch
 from pydantic import TypeAdapter
 
 from edgefl.client.client import Clients
-from edgefl.client.host import keep_freed_memory, pin
 from edgefl.client.isolation.isolate import Isolated
-from edgefl.client.isolation.limits import Guard
+from edgefl.client.isolation.limits import Guard, keep_freed_memory, pin
 from edgefl.client.job import Job, Task
 from edgefl.client.messages import error_fields, task_fields, task_of
 from edgefl.engine.mailbox import Frame, WorkerMailbox
@@ -42,9 +41,8 @@ class Environment:
     """What a worker has in common with the server's process.
 
     Attributes:
-        variables: environment variables, whose bytes are read as Latin-1: they may be no UTF-8.
-        folder: the current folder.
-        path: where modules are found.
+        variables: of the environment; their bytes are read as Latin-1, because they may be no UTF-8.
+        folder, path: the current folder, and where modules are found.
         main: where the main script is, for :mod:`multiprocessing.spawn`; empty if it has no file, as in a notebook.
     """
 
@@ -82,14 +80,7 @@ def _run_main(main: tuple[tuple[str, str], ...]) -> None:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is to do.
-
-    Attributes:
-        task: of the run.
-        guard: how clients' memory is limited; None: by what this system has.
-        worker, workers: its number, from 1, of how many.
-        data: where the data set lies in shared memory; None: the worker loads it.
-    """
+    """What a worker is to do: as ``worker`` (from 1) of ``workers``, with the data at ``data`` in shared memory or loaded by itself."""
 
     task: Task
     guard: Guard | None
@@ -142,32 +133,26 @@ def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = No
         try:
             environment.enter()
             environment.run_main_for(content)
-            run = _runner(Assignment.of(fields), jobs, lifeline, data_fd)
+            run: Run | Exception = _runner(Assignment.of(fields), jobs, lifeline, data_fd)
         except ChildProcessError:
             return  # the process that measures was killed: as if this one had been killed itself
         except Exception as error:  # noqa: BLE001 - data that cannot be loaded here, or limits that cannot be set
-            run = _refusing(error)
+            run = error
         while True:
             frame = FRAME.unpack(jobs.recv_bytes())
             for part in _answer(run, mailbox, frame):
                 jobs.send_bytes(part)
 
 
-def _answer(run: Run, mailbox: WorkerMailbox, frame: Frame) -> list[bytes]:
+def _answer(run: Run | Exception, mailbox: WorkerMailbox, frame: Frame) -> list[bytes]:
     try:
+        if isinstance(run, Exception):
+            raise run
         started = time.perf_counter()
         outcomes = run(mailbox.read_request(frame))
-        answer, rest = mailbox.write_answer(frame, outcomes, drain(), time.perf_counter() - started)
-        return [answer.to_bytes(), *rest]
+        return mailbox.write_answer(frame, outcomes, drain(), time.perf_counter() - started)
     except Exception as error:  # noqa: BLE001 - the server raises it
         return [write_header("error", error_fields(error))]
-
-
-def _refusing(reason: Exception) -> Run:
-    def refuse(jobs: Sequence[Job]) -> Sequence[Outcome]:
-        raise reason
-
-    return refuse
 
 
 def _runner(assignment: Assignment, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Run:

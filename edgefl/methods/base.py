@@ -213,7 +213,7 @@ class Method(abc.ABC):
         tensors = {name: tensor.detach() for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
         return {name: tensor for name, tensor in tensors.items() if name not in personal}
 
-    def keep(self, module: nn.Module, received: Tensors) -> dict[str, Tensor]:
+    def keep(self, module: nn.Module) -> dict[str, Tensor]:
         """Return what the client stores until its next round."""
         personal = self.personal(module)
         return {name: tensor.detach().clone() for name, tensor in module.state_dict().items() if name in personal}

@@ -203,9 +203,9 @@ class FedFOMO(FedAvg):
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
         """Return the client's model and its weights for the received ones."""
-        return {**self.keep(module, {}), AFFINITY: module.get_buffer(AFFINITY).detach()}
+        return {**self.keep(module), AFFINITY: module.get_buffer(AFFINITY).detach()}
 
-    def keep(self, module: nn.Module, received: Tensors) -> dict[str, Tensor]:
+    def keep(self, module: nn.Module) -> dict[str, Tensor]:
         """Return the client's model."""
         state = module.state_dict()
         return {name: tensor.detach().clone() for name, tensor in state.items() if tensor.is_floating_point()}

@@ -30,7 +30,7 @@ _HOMES = {
     "training_step": "edgefl.onnxgrad.step",
 }
 __all__ = [
-    *("Roles", "StepGraphs", "StepRule", "Stepper", "count_macs", "differentiate", "export", "register_rule", "training_step"),
+    *("Roles", "StepGraphs", "StepRule", "Stepper", "count_macs", "differentiate", "export", "register_rule", "training_step")
 ]
 
 

@@ -6,9 +6,8 @@ import os
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import onnx
-import onnx.numpy_helper
+from onnx.external_data_helper import set_external_data
 
 from edgefl.onnxgrad.graphs import graphs_in
 
@@ -19,22 +18,13 @@ _ALIGNMENT = 4096
 """Tensors begin at whole pages, so that a runtime can map the file instead of reading it."""
 
 
-def data_path(path: str) -> str:
-    """Return where the weights of the graph ``path`` lie, when they do not lie in it.
-
-    >>> data_path("0.5/forward.onnx")
-    '0.5/forward.onnx.data'
-    """
-    return f"{path}.data"
-
-
 def split(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, bytes]:
     """Move the weights of ``model`` to the file beside ``path`` where the two together exceed ``limit_bytes``; else do nothing.
 
     The model is changed in place: its larger initializers then say where in that file they lie.
 
     Args:
-        model: of any size; weights that it keeps outside already are not touched.
+        model: of any size, with its weights inside, as raw data.
         path: of the graph in the bundle.
         limit_bytes: the most that the graph's file may hold.
 
@@ -46,29 +36,12 @@ def split(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> 
     data = bytearray()
     for graph in graphs_in(model.graph):
         for tensor in graph.initializer:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                continue
-            content = _content(tensor)
-            if len(content) < _LEAST_BYTES:
-                continue
-            data += bytes(-len(data) % _ALIGNMENT)
-            _point(tensor, Path(data_path(path)).name, len(data), len(content))
-            data += content
-    return {data_path(path): bytes(data)} if data else {}
-
-
-def files_of(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, bytes]:
-    """Return a model as the files of a bundle: the graph at ``path`` and, above ``limit_bytes``, its weights beside it.
-
-    >>> weight = onnx.numpy_helper.from_array(np.zeros((512, 8), np.float32), "w")
-    >>> model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [weight]))
-    >>> {name: len(content) // 1000 for name, content in files_of(model, "1/forward.onnx", 10_000).items()}
-    {'1/forward.onnx': 0, '1/forward.onnx.data': 16}
-    """
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    beside = split(whole, path, limit_bytes)
-    return {path: whole.SerializeToString(deterministic=True), **beside}
+            if len(content := tensor.raw_data) >= _LEAST_BYTES:
+                data += bytes(-len(data) % _ALIGNMENT)
+                set_external_data(tensor, f"{Path(path).name}.data", len(data), len(content))
+                tensor.ClearField("raw_data")
+                data += content
+    return {f"{path}.data": bytes(data)} if data else {}
 
 
 def check(model: onnx.ModelProto) -> None:
@@ -93,16 +66,3 @@ def check(model: onnx.ModelProto) -> None:
         graph_file = Path(folder) / "checked.onnx"
         graph_file.write_bytes(model.SerializeToString())
         onnx.checker.check_model(graph_file, full_check=True)
-
-
-def _content(tensor: onnx.TensorProto) -> bytes:
-    return tensor.raw_data if tensor.HasField("raw_data") else np.ascontiguousarray(onnx.numpy_helper.to_array(tensor)).tobytes()
-
-
-def _point(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    """Let a tensor's values lie elsewhere."""
-    for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"):
-        tensor.ClearField(field)
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", length)):
-        tensor.external_data.add(key=key, value=str(value))

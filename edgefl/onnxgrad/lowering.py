@@ -63,7 +63,7 @@ class _Lowered(ExportedProgram):
     def run_decompositions(
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
     ) -> ExportedProgram:
-        """Return a program without the operations of ``decomp_table``, which are those that the exporter has no form for."""
+        """Return a program without the operations of ``decomp_table``, for which the exporter has no form."""
         spared = self.has_form is not None and _replaced(self, self.has_form)
         found = self if spared else super().run_decompositions(decomp_table)
         if self.has_form is None or not self.has_form(LSTM):
@@ -135,7 +135,7 @@ def _stays(node: fx.Node, has_form: HasForm) -> bool:
 
 
 Replace = Callable[[], tuple[Any, tuple[Any, ...]]]
-"""Adds what is to stand before a node, and returns the node's new target and arguments."""
+"""Adds the nodes that come before a node, and returns the node's new target and arguments."""
 
 
 def _plain(node: fx.Node) -> Replace | None:

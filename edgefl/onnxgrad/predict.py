@@ -2,9 +2,9 @@
 
 :func:`predict_capped` holds memory to a device's budget, in a process of its own. What counts against ``memory_bytes``:
 
-- the weights, once. onnxruntime keeps some in its CPU arena (those that it repacks for its kernels) and the others outside; the file's
-  size stands for all of them, or what the arena holds of them if that is more;
-- everything else in the arena: activations, outputs, and what kernels ask for while they run, with what fragmentation costs.
+- the weights, once. onnxruntime stores weights that it repacks for its kernels in its CPU arena, and the others outside. They count with
+  the file's size, or with their size in the arena if that is larger;
+- everything else in the arena: activations, outputs, and the kernels' working memory, fragmentation included.
 
 Not counted: the interpreter, the library, the parsed graph, and the caller's array of inputs.
 """
@@ -24,7 +24,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.session import Arena, first_line, held_by, limited, opened, options_for, profiled, refusal_in
+from edgefl.onnxgrad.session import Arena, computed, held_by, limited, opened, options_for, profiled, refusal_in
 
 _OUT_OF_MEMORY = 9
 
@@ -117,11 +117,8 @@ def _profiled(folder: str) -> ort.SessionOptions:
 
 
 def _run(session: ort.InferenceSession, x: np.ndarray) -> np.ndarray:
-    try:
-        # The output lies in the arena; a copy hands its room back, or memory would grow with the number of batches.
-        return session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(x)})[0].copy()
-    except Exception as error:  # of types in a C extension
-        raise EdgeflError(f"onnxruntime cannot run the graph: {first_line(error)}") from error
+    (output, *_) = computed(session, {session.get_inputs()[0].name: np.ascontiguousarray(x)}).values()
+    return output.copy()  # it lies in the arena: a copy gives its room back, or memory would grow with the number of batches
 
 
 def _child(order: _Order) -> int:

@@ -19,21 +19,6 @@ STATES: Mapping[str, tuple[str, ...]] = {"sgd": (), "momentum": ("m",), "adam": 
 """Optimizer → prefixes of the tensors that it stores for each parameter."""
 
 
-def trained_input(name: str) -> str:
-    """Return the input of a parameter that steps change."""
-    return f"p.{name}"
-
-
-def statistic_input(name: str) -> str:
-    """Return the input of a running statistic, which steps change too."""
-    return f"s.{name}"
-
-
-def frozen_input(name: str) -> str:
-    """Return the input of a tensor that steps only read."""
-    return f"f.{name}"
-
-
 def state_inputs(name: str, optimizer: str) -> tuple[str, ...]:
     """Return the inputs of what ``optimizer`` stores for a parameter.
 
@@ -74,9 +59,9 @@ class Roles:
         {'fc.weight': 'p.fc.weight', 'mask': 'f.mask'}
         """
         return cls(
-            {name: trained_input(name) for name in trained},
-            {name: statistic_input(name) for name in statistics},
-            {name: frozen_input(name) for name in frozen},
+            {name: f"p.{name}" for name in trained},
+            {name: f"s.{name}" for name in statistics},
+            {name: f"f.{name}" for name in frozen},
         )
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime: how they are opened, held to memory, and asked what they held. No torch in the process."""
+"""Sessions of onnxruntime: opened, limited in memory, run and measured. No torch in the process."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime as ort
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, first_line
 
 _REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")
 
@@ -76,6 +77,19 @@ def opened(model: bytes | Path, options: ort.SessionOptions, what: str = "the gr
         raise EdgeflError(f"onnxruntime does not take {what}: {first_line(error)}") from error
 
 
+def computed(session: ort.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return name → output of a graph.
+
+    Raises:
+        EdgeflError: onnxruntime cannot run the graph with these inputs.
+    """
+    names = [value.name for value in session.get_outputs()]
+    try:
+        return dict(zip(names, session.run(names, feed), strict=True))
+    except Exception as error:  # as above
+        raise EdgeflError(f"onnxruntime cannot run the graph: {first_line(error)}") from error
+
+
 def held_by(session: ort.InferenceSession) -> Arena:
     """End a session's profile and return what it says of memory.
 
@@ -95,8 +109,3 @@ def refusal_in(error: BaseException | None) -> Refusal | None:
     """Return what an arena refused, if that is what ``error`` says."""
     found = _REFUSED.search(str(error))
     return None if found is None else Refusal(asked_bytes=int(found[2]), left_bytes=int(found[1]))
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says first, or its type."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

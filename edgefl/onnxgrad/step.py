@@ -226,6 +226,6 @@ class _Update:
         return self._corrections
 
     def finish(self) -> None:
-        """Write what is left: Adam counts its steps, whatever they moved."""
+        """Write the count of Adam's steps, even if no parameter has a gradient."""
         if self.rule.optimizer == "adam":
             self._bias_corrections()

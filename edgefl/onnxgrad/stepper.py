@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import EdgeflError, first_line
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SHARE, Roles, sum_input
-from edgefl.onnxgrad.session import first_line, held_by, limited, opened, options_for, profiled, refusal_in
+from edgefl.onnxgrad.session import held_by, limited, opened, options_for, profiled, refusal_in
 
 Arrays = Mapping[str, np.ndarray]
 _GRAPH = "the training graph"

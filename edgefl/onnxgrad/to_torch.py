@@ -17,10 +17,9 @@ import onnx.inliner
 from google.protobuf.message import DecodeError
 from torch import Tensor, nn
 
-from edgefl.errors import InputError
+from edgefl.errors import InputError, first_line
 from edgefl.onnxgrad.rules import CHECKS, FOLDED, KNOWN, RULES, SHAPES, STATISTICS
-from edgefl.onnxgrad.rules.common import Array, Operator, Value, first_line, label_of
-from edgefl.onnxgrad.rules.known import evaluate, tensor_of
+from edgefl.onnxgrad.rules.common import Array, Operator, Value, evaluate, label_of, tensor_of
 from edgefl.onnxgrad.rules.require import Signature, inputs_of, require_rules
 
 
@@ -168,7 +167,7 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
 
     Initializers of float type are parameters of the nodes that read them, so ``named_modules`` gives layers; an initializer that many
     nodes read is one parameter, unless its values are all the same. Constants are: numbers without an axis, integers, values that are
-    not finite, outputs of Constant, and what is only read as a shape or setting. Statistics of BatchNormalization are buffers; in
+    not finite, outputs of Constant, and values that are only read as a shape or setting. Statistics of BatchNormalization are buffers; in
     training mode it uses those of the batch and updates them, and Dropout drops.
 
     Raises:

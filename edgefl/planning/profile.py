@@ -67,7 +67,7 @@ def profile(
         batch_size: samples of a training step and of an inference; 32 by default.
         micro_batch: samples of one forward and backward pass; gradients are accumulated up to ``batch_size``.
         optimizer: "momentum", "sgd" or "adam".
-        codec: how updates travel up: fp32, fp16, int8 or sparse.
+        codec: how updates travel up.
         device: names or files of device profiles.
         fleet: a fleet's name or file: its classes with their budgets.
         samples: local samples of a client, for the seconds and joules of an epoch and a round.

@@ -89,51 +89,61 @@ def spectral(
     """
     whole, least = Ranks(), dict.fromkeys(layers, 1)
     tables = {name: _quantities(name, layer, cost_at(whole), cost_at(least), layers) for name, layer in layers.items()}
-    # The moment of the peak moves with the plan: a budget of memory is searched from its other side as well.
+    search = _Search(energy, tables, cost_at, uses_of, work)
+    # The moment of the peak moves with the plan, so a budget of memory is searched from its other side as well.
     starts = [start, least, whole] if "memory_bytes" in uses_of(cost_at(start)) else [start]
-    best: Spectral | None = None
-    bound = 0.0
-    for at in starts:
-        found, highest = _improved(energy, tables, at, cost_at, uses_of, work)
-        bound = max(bound, highest)
-        if found is not None and (best is None or found.energy_share > best.energy_share):
-            best = found
+    found = [search.improved(at) for at in starts]
+    best = max((plan for plan, _ in found if plan is not None), key=lambda plan: plan.energy_share, default=None)
     if best is None:
         return None
     total = math.fsum(float(e[-1]) for e in energy.values())
-    gap = max(0.0, bound / total - best.energy_share) if total > 0 else 0.0
+    gap = max(0.0, max(bound for _, bound in found) / total - best.energy_share) if total > 0 else 0.0
     return replace(best, gap=gap)
 
 
-def _improved(
-    energy: Mapping[str, np.ndarray],
-    tables: Mapping[str, np.ndarray],
-    at: Ranks,
-    cost_at: Callable[[Ranks], Cost],
-    uses_of: Callable[[Cost], Uses],
-    work: Work | None,
-) -> tuple[Spectral | None, float]:
-    """Plan and trace in turn from ``at`` on; return the best plan that fits, if any, and the bound of all plans."""
-    best: Spectral | None = None
-    bound = 0.0
-    margins: dict[BudgetName, float] = {}
-    for _ in range(ATTEMPTS):
-        cost = cost_at(at)
-        share = share_kept(energy, at)
-        left = {name: have - need for name, (need, have) in uses_of(cost).items()}
-        if min(left.values(), default=0.0) >= 0 and (best is None or share > best.energy_share):
-            best = Spectral(at, cost, share, 0.0)
-        # If a plan needs more than was predicted, the next plans get a larger margin.
-        margins = {name: margins.get(name, 0.0) + max(0.0, -room) for name, room in left.items()}
-        allocation = _next(energy, tables, at, cost, {name: room - margins[name] for name, room in left.items()}, work)
-        if allocation is None:
-            break
-        bound = max(bound, allocation.bound)
-        chosen = {name: rank for name, rank in allocation.ranks.items() if rank < len(tables[name])}
-        if chosen == at:
-            break
-        at = chosen
-    return best, bound
+@dataclass(frozen=True)
+class _Search:
+    """What a search for ranks knows: each layer's cumulative energy and quantities, how to trace a plan, and the budgets."""
+
+    energy: Mapping[str, np.ndarray]
+    tables: Mapping[str, np.ndarray]
+    cost_at: Callable[[Ranks], Cost]
+    uses_of: Callable[[Cost], Uses]
+    work: Work | None
+
+    def improved(self, at: Ranks) -> tuple[Spectral | None, float]:
+        """Plan and trace in turn from ``at`` on; return the best plan that fits, if any, and the bound of all plans."""
+        best: Spectral | None = None
+        bound = 0.0
+        margins: dict[BudgetName, float] = {}
+        for _ in range(ATTEMPTS):
+            cost = self.cost_at(at)
+            share = share_kept(self.energy, at)
+            left = {name: have - need for name, (need, have) in self.uses_of(cost).items()}
+            if min(left.values(), default=0.0) >= 0 and (best is None or share > best.energy_share):
+                best = Spectral(at, cost, share, 0.0)
+            # If a plan needs more than was predicted, the next plans get a larger margin.
+            margins = {name: margins.get(name, 0.0) + max(0.0, -room) for name, room in left.items()}
+            allocation = self.next(at, cost, {name: room - margins[name] for name, room in left.items()})
+            if allocation is None:
+                break
+            bound = max(bound, allocation.bound)
+            chosen = {name: rank for name, rank in allocation.ranks.items() if rank < len(self.tables[name])}
+            if chosen == at:
+                break
+            at = chosen
+        return best, bound
+
+    def next(self, at: Ranks, cost: Cost, limits: Mapping[BudgetName, float]) -> Allocation | None:
+        """Return the best plan by costs predicted around ``at``, whose trace is ``cost``; ``limits`` is the rest of each budget."""
+        weighting = np.array([_weighting(name, cost, self.work) for name in limits]).reshape(len(limits), 6)
+        choices, used = [], np.zeros(len(limits))
+        for name, table in self.tables.items():
+            costs = table @ weighting.T
+            kept = np.append(self.energy[name][: len(table) - 1], self.energy[name][-1])
+            used += costs[at[name] - 1 if name in at else -1]
+            choices.append(LayerChoices(name, tuple(range(1, len(table) + 1)), kept, costs))
+        return allocate(choices, used + np.array(list(limits.values())))
 
 
 _FORWARD, _SAMPLE, _COMPOSE, _WEIGHTS, _HEADER, _MEMORY = range(6)
@@ -165,25 +175,6 @@ def _quantities(name: str, layer: Layer, dense: Cost, thin: Cost, layers: Mappin
 
 def _sample_macs(row: LayerCost) -> int:
     return row.macs_forward + row.macs_backward_input + row.macs_backward_weight
-
-
-def _next(
-    energy: Mapping[str, np.ndarray],
-    tables: Mapping[str, np.ndarray],
-    at: Ranks,
-    cost: Cost,
-    limits: Mapping[BudgetName, float],
-    work: Work | None,
-) -> Allocation | None:
-    """Return the best plan by costs predicted around ``at``, whose trace is ``cost``; ``limits`` is the rest of each budget."""
-    weighting = np.array([_weighting(name, cost, work) for name in limits]).reshape(len(limits), 6)
-    choices, used = [], np.zeros(len(limits))
-    for name, table in tables.items():
-        costs = table @ weighting.T
-        kept = np.append(energy[name][: len(table) - 1], energy[name][-1])
-        used += costs[at[name] - 1 if name in at else -1]
-        choices.append(LayerChoices(name, tuple(range(1, len(table) + 1)), kept, costs))
-    return allocate(choices, used + np.array(list(limits.values())))
 
 
 def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:

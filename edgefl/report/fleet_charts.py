@@ -8,8 +8,8 @@ from statistics import fmean, median
 from typing import Any
 
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, layer, layered, legend, number, share, slots, stacked
-from edgefl.report.participation import weakest_sentence
 from edgefl.report.statuses import STATUSES, USEFUL, by_status, in_order, look, sessions_of, status_name, summed
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 _RESOURCES = {
@@ -71,6 +71,31 @@ def waste_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
             bars.append((f"{name}: {human(whole)}, {wasted} wasted", split))
     shares = Chart(*heads[0], sentence, _under_heads(bars, share("value", "share", domain=[0, 1])))
     return (shares, Chart(*heads[1], *_time_by_round(rounds))) if len(rounds) > 1 else (shares,)
+
+
+def weakest_sentence(rows: Sequence[Json]) -> str:
+    """Return what the policy costs the class that takes least part, measured by its share of the population."""
+    useful = sum(row["statuses"].get(USEFUL, 0) for row in rows)
+    present = [row for row in rows if row["clients"] and row["share"] > 0]
+    if not useful or not present:
+        return "No client's update was used, so no class took part."
+
+    def represented(row: Json) -> float:
+        return float(row["statuses"].get(USEFUL, 0)) / useful / float(row["share"])
+
+    weakest = min(present, key=lambda row: (represented(row), row["accuracy"] or 0.0))
+    own = human_percent(weakest["statuses"].get(USEFUL, 0) / useful)
+    shares = f"{human_percent(weakest['share'])} of the population, {own} of {useful:,} useful sessions"
+    sentence = f"{weakest['title']} takes least part: {shares}"
+    known = [row["accuracy"] for row in rows if row["accuracy"] is not None]
+    if weakest["tier"] is None:
+        return f"{sentence}; it fits no tier."
+    tier = f"its tier, {tier_label(weakest['tier'])}, "
+    if weakest["accuracy"] is None or not known:
+        return f"{sentence}."
+    points = 100 * (max(known) - weakest["accuracy"])
+    than = "the best of all classes" if points <= 0 else f"{points:.1f} points below the best class's"
+    return f"{sentence}; {tier}reaches {human_percent(weakest['accuracy'])}, {than}."
 
 
 def taken_by_status(rounds: Sequence[Json]) -> dict[str, dict[str, Any]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edgefl.report.chart import Chart, Json
 from edgefl.report.fleet_charts import outcome_charts, participation_chart, taken_by_status, waste_charts
-from edgefl.report.participation import participation_table
-from edgefl.report.statuses import STATUSES, USEFUL, status_name, summed
-from edgefl.report.tables import Column, PlainTable, under
+from edgefl.report.statuses import STATUSES, USEFUL, lost_text, status_name, summed
+from edgefl.report.tables import Column, PlainTable, text, under
 from edgefl.report.timeline import Timelines, timelines
+from edgefl.report.words import tier_label
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 
@@ -61,6 +61,33 @@ def useful_card(summary: Json) -> list[tuple[str, str, str]]:
     return [("Useful work", human_percent(share), "of the time that devices spent")]
 
 
+def participation_table(rows: Sequence[Json]) -> PlainTable:
+    """Return who took part, a row per device class."""
+
+    def counted(status: str) -> Callable[[Json], str]:
+        return lambda row: human_count(row["statuses"].get(status, 0))
+
+    def part(some: float, of: float) -> str:
+        return human_percent(some / of if of else None)
+
+    columns = [
+        text("device class", "", "title"),
+        *under("population", human_count, clients="clients"),
+        *under("population", human_percent, share="share"),
+        *under("sessions", human_count, sessions="all"),
+        Column("sessions", "trained", lambda row: part(row["statuses"].get(USEFUL, 0), row["sessions"])),
+        Column("sessions", "late", counted("late")),
+        Column("sessions", "refused", counted("refused")),
+        Column("sessions", "lost", lambda row: lost_text(row["statuses"]) or "none", numeric=False),
+        *under("clients that trained", human_count, distinct=""),
+        Column("clients that trained", "of the class", lambda row: part(row["distinct"], row["clients"])),
+        *under("energy on devices", lambda work: human_joules(work["energy_j"]), useful="useful", wasted="wasted"),
+        *under("tier", lambda tier: "none" if tier is None else tier_label(tier), tier=""),
+        *(under("tier", human_percent, accuracy="accuracy") if any(row["accuracy"] is not None for row in rows) else ()),
+    ]
+    return PlainTable.of(columns, rows)
+
+
 def waste_table(rounds: Sequence[Json]) -> PlainTable:
     """Return what clients of each status took over the run, with what was useful and wasted in all."""
     taken = taken_by_status(rounds)
@@ -68,7 +95,7 @@ def waste_table(rounds: Sequence[Json]) -> PlainTable:
     wasted = summed(work for status, work in taken.items() if status != USEFUL)
     rows += [{"what": "all that was wasted", **wasted}, {"what": "all", **summed(taken.values())}]
     columns = (
-        Column("sessions that ended", "", lambda row: str(row["what"]), numeric=False),
+        text("sessions that ended", "", "what"),
         *under("sessions", human_count, clients=""),
         *under("MACs", human_count, macs=""),
         *under("bytes", human_bytes, download_bytes="down", upload_bytes="up"),

@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json, to_jsonable_python
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from edgefl.errors import InputError
-from edgefl.util.validation import explain
 
 
 class Result:
@@ -61,41 +59,11 @@ def frame(rows: Iterable[dict[str, Any]]) -> Any:
 def validated(kind: type[R], values: Any) -> R:
     """Return ``values``, a record's JSON form that this process has checked, as a record."""
     of_kind: Any = kind  # mypy holds a class to be unhashable
-    found: R = _adapter(of_kind).validate_python(values)
+    found: R = adapter(of_kind).validate_python(values)
     return found
 
 
-def check_json(kind: Any, text: str, where: str) -> dict[str, Any]:
-    """Return the content of a JSON text that has the fields of ``kind``; further keys are ignored.
-
-    Raises:
-        InputError: the text is not JSON, or a value is missing or wrong; the message names ``where``, key, expectation and value.
-    """
-    try:
-        values: dict[str, Any] = from_json(text, allow_inf_nan=False)
-        _adapter(kind).validate_json(text, strict=True)
-    except ValidationError as error:
-        problem = explain(error.errors()[0])
-        raise InputError(f"{where}: {problem}; restore the file or run the simulation again") from None
-    except ValueError as error:
-        raise InputError(f"{where}: not valid JSON ({error}); restore the file or run the simulation again") from None
-    return values
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file of a run.
-
-    Raises:
-        InputError: the file is missing or is not UTF-8 text.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; give the folder of a finished run") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error}); give the folder of a finished run") from None
-
-
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return what validates values of a type."""
     return TypeAdapter(kind)

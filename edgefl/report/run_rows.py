@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
 from edgefl.records import Shortfall, Totals
 from edgefl.report.cost_rows import CostRow
-from edgefl.report.results import Result, check_json, read_text
+from edgefl.report.results import Result
 
 Whole = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(ge=0)]
@@ -239,68 +238,3 @@ class DrySummary(Summary):
 
     dry_run: Literal[True]
     policies: tuple[PolicyRow, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupLine(Totals):
-    """The work of the clients of one device, tier and status in a round."""
-
-    device: str
-    tier: Number | None
-    status: str
-
-
-@dataclass(frozen=True)
-class ClientLine:
-    """One client's session in a round, as far as a report shows it."""
-
-    client: Whole
-    device: str
-    status: str
-    tier: Number | None
-    refusal: tuple[Shortfall, ...]
-    start_s: Number
-    download_s: Number | None
-    train_s: Number | None
-    upload_s: Number | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundLine(Result):
-    """One line of ``rounds.jsonl``. ``clients`` is missing in most rounds of a dry run."""
-
-    round: Whole
-    clock_s: Number
-    round_s: Number
-    waited_s: Number
-    deadline_s: Number | None
-    macs: Whole
-    download_bytes: Whole
-    upload_bytes: Whole
-    energy_j: Number
-    accuracy: Mapping[str, Number]
-    groups: tuple[GroupLine, ...]
-    clients: tuple[ClientLine, ...] = ()
-    stages: HostStages | None = None
-    observed: Mapping[str, Any] = field(default_factory=dict)
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """Return the content of a run's ``summary.json``, checked.
-
-    Raises:
-        InputError: the file is missing or malformed; the message names file and key.
-    """
-    text = read_text(path)
-    kind = DrySummary if '"dry_run":' in text else RunSummary
-    return check_json(kind, text, str(path))
-
-
-def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's ``rounds.jsonl``, checked.
-
-    Raises:
-        InputError: the file is missing, or a line is malformed; the message names file, line and key.
-    """
-    lines = read_text(path).splitlines()
-    return [check_json(RoundLine, line, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, slots
 from edgefl.report.statuses import STATUSES, USEFUL, in_order, look, lost_text, sessions_of, status_name
@@ -18,15 +19,8 @@ _CUT = 3.0
 """A chart ends at so many times the round: a straggler would make all others too short to see."""
 
 
-@dataclass(frozen=True)
-class Timelines:
-    """The rounds that a page can show.
-
-    Attributes:
-        charts: one chart per round.
-        labels: what the switch says of each.
-        chosen: the number of the chart that is shown first.
-    """
+class Timelines(NamedTuple):
+    """The rounds that a page can show: a chart and a label each, and the place of the one that is shown first."""
 
     charts: tuple[Chart, ...]
     labels: tuple[str, ...]
@@ -38,10 +32,7 @@ class Line:
     """One client's part in a round.
 
     Attributes:
-        client: its number.
-        device: its class.
         how: the tier that it took, and the state of its device.
-        status: how its part ended.
         start_s: seconds from the beginning of the round to its own.
         phases_s: seconds of its download, training and upload.
     """
@@ -71,11 +62,8 @@ def timelines(summary: Json, rounds: Sequence[Json]) -> Timelines:
     varied = sorted(seen, key=lambda record: -len(sessions_of(record)))
     picked = {record["round"]: record for record in (varied[0], seen[0], seen[-1], *varied)}
     shown = sorted(list(picked.values())[:MOST_ROUNDS], key=lambda record: int(record["round"]))
-    return Timelines(
-        charts=tuple(timeline(summary, record) for record in shown),
-        labels=tuple(f"{record['round']}: {_counts(record)}" for record in shown),
-        chosen=shown.index(varied[0]),
-    )
+    labels = tuple(f"{record['round']}: {_counts(record)}" for record in shown)
+    return Timelines(tuple(timeline(summary, record) for record in shown), labels, shown.index(varied[0]))
 
 
 def lines_of(record: Json) -> list[Line]:
@@ -204,16 +192,13 @@ def _counts(record: Json) -> str:
 
 def _closed(record: Json) -> str:
     counts = Counter({status: n for status, n in sessions_of(record).items() if status != "refused"})
-    lost = counts.total() - counts[USEFUL] - counts["late"]
+    late, lost = counts["late"], counts.total() - counts[USEFUL] - counts["late"]
     whole = "all" if counts[USEFUL] == counts.total() else f"{counts[USEFUL]:,} of"
     after = human_seconds(record["round_s"])
     stepped = f"ended with a step of the server, {after} after the one before, on"
     when = stepped if _is_step(record) else f"closed after {after} with"
-    sentence = f"Round {record['round']} {when} {whole} {counts.total():,}"
-    parts = [f"{counts['late']:,} {_were(counts['late'])} late"] if counts["late"] else []
-    if lost:
-        parts.append(f"{lost:,} {_were(lost)} lost ({lost_text(counts)})")
-    return "; ".join([sentence, ", ".join(parts)] if parts else [sentence]) + "."
+    parts = [f"{late:,} {_were(late)} late"] * bool(late) + [f"{lost:,} {_were(lost)} lost ({lost_text(counts)})"] * bool(lost)
+    return f"Round {record['round']} {when} {whole} {counts.total():,}{'; ' * bool(parts)}{', '.join(parts)}."
 
 
 def _refused(titles: Mapping[str, str], record: Json) -> str:

@@ -12,12 +12,12 @@ import onnx
 from torch import nn
 
 from edgefl import __version__
-from edgefl.bundle.client_files import client_files
 from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import Form, Formed, formed
+from edgefl.bundle.manifest import Budget, Manifest, TierEntry, Variant
 from edgefl.bundle.quantize import Kind, int8_kind, variant
 from edgefl.bundle.tier_graphs import same_network, with_weights
-from edgefl.bundle.write import Budget, Manifest, Sign, TierEntry, Variant, build_tier, write
+from edgefl.bundle.write import Sign, build_tier, client_files, write
 from edgefl.data.sources import Split
 from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import OutOfMemoryError, predict_capped
@@ -179,7 +179,7 @@ def _budget(run: Run, tier: Tier) -> Budget:
 
 
 def _run_on_device(run: Run, tier: Tier, graph: bytes, test: Split, say: Callable[[str], None]) -> tuple[float, int | None]:
-    """Run the exported file on the held-out samples with its memory held to the device's, in ever smaller batches if need be.
+    """Run the exported file on the held-out samples within the device's memory, in smaller batches if necessary.
 
     Returns:
         The accuracy, and what a batch of the size that costs are stated for held: activations and its inputs, in bytes.

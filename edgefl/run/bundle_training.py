@@ -108,7 +108,7 @@ def _graph_name(index: int, count: int) -> str:
 
 
 def _samples(run: Run, tier: Tier, count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return ``count`` synthetic samples and labels: no data of anybody leave with a bundle."""
+    """Return ``count`` synthetic samples and labels: a bundle contains no user's data."""
     rng, data = generator(run.config.seed, "training reference", tier.label), run.data
     shape = (count, *data.input_shape)
     x = rng.integers(data.vocabulary, size=shape) if data.vocabulary else rng.standard_normal(shape).astype(np.float32)

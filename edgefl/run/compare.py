@@ -1,4 +1,4 @@
-"""Several methods on the same clients, data, draws and tiers: an ordinary run each, and one report."""
+"""Several methods on the same clients, data, draws and tiers: one ordinary run each, and one report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgefl.registry import methods as known_methods
 from edgefl.report.compare_page import compare_page
 from edgefl.report.comparison import ComparisonSummary, Contender, Failure, MethodResult, Played, comparison_of
 from edgefl.report.results import Results
-from edgefl.report.run_rows import read_rounds, read_summary
+from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
 from edgefl.run.folder import RunFolder
 from edgefl.run.simulate import simulate
@@ -64,25 +64,23 @@ def compare(
 ) -> Comparison:
     """Run ``methods`` on identical shards, seeds and tiers, and write one report of them.
 
-    Every configuration is checked before the first run starts. A method that exists at one size only trains the largest of the
-    comparison's tiers, and of its own default, that every class of the fleet fits which fits any of them; ``METHOD@R`` holds a method to
-    the one ratio R. A run that no device can take part in, or whose updates cannot be aggregated, is a row with the reason.
+    Every configuration is checked before the first run starts. A method with a single size trains the largest ratio, among the
+    comparison's tiers and its own default, that fits every class of the fleet which fits any of them. ``METHOD@R`` sets the single ratio
+    R. A run that fits no device, or whose updates cannot be aggregated, becomes a row with the reason.
 
     Args:
         methods: names, or ``METHOD@R``.
-        config: what is the same for all; its ``method`` and ``seed`` do not matter. Tiers that it does not name are those of the first
-            method that has several.
+        config: what all runs share; its ``method`` and ``seed`` are ignored. Without tiers, those of the first method with several count.
         out: the folder to write: ``compare.html``, ``compare.json``, and a run folder ``METHOD/seed-N`` each.
-        seeds: of the runs of every method; None takes the configuration's.
+        seeds: one run of every method each; None for the configuration's seed.
         options: method → its own options.
-        resume: continue the comparison in ``out``: complete runs are kept, the others go on where they stopped.
-        on_round: called with the run and the record of every round played.
-        notify: called with a line of text where something needs saying.
+        resume: continue the comparison in ``out``: complete runs stay, interrupted runs resume.
+        on_round: called with the run and the record of every round.
+        notify: called with a line of text for the user.
 
     Raises:
-        InputError: a name or value is wrong, or ``out`` holds something else; nothing was written. All configurations' problems
-            are in the message.
-        BudgetError: none of the runs can be played, or none came to an end.
+        InputError: a name or value is wrong, or ``out`` holds something else; nothing was written. The message has all problems.
+        BudgetError: no run can start, or no run finished.
 
     Example:
         >>> import tempfile
@@ -110,7 +108,7 @@ def compare(
 
 
 def _check_folder(folder: Path, parts: Sequence[Part], resume: bool) -> None:
-    """Refuse a folder that holds something else, or runs that differ from those asked for, before anything is written."""
+    """Raise if the folder holds something else, or runs that differ from those asked for."""
     if not resume and not RunFolder(folder).is_new():
         raise CheckpointError(
             f"{folder}: exists and is not an empty folder; give another --out, or --resume to continue a comparison"
@@ -125,7 +123,7 @@ def _home(folder: Path, part: Part) -> Path:
 
 
 def _play(folder: Path, part: Part, resume: bool, on_round: OnRound | None, say: Notify) -> Part:
-    """Play one run, or what is left of it; return the part, with the reason if it failed."""
+    """Run or resume one part; return it, with the reason if it failed."""
     if part.failure:
         say(f"{part.name}: cannot be played: {part.failure}")
         return part

@@ -1,4 +1,4 @@
-"""Who takes part in a comparison of methods, with which tiers and configurations: settled and checked before anything runs."""
+"""The runs of a comparison: which methods, with which tiers and configurations. All are checked before the first one starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """A method as it takes part: its name, and the one ratio that it is held to, if any."""
+    """A method of a comparison: its name, and the single ratio that the user gave it, if any."""
 
     method: str
     ratio: float | None = None
@@ -49,13 +49,13 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """How tables and folders call it."""
+        """Its name in tables and folders."""
         return self.method if self.ratio is None else f"{self.method}@{self.ratio:g}"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One run of a comparison: its place in it, who plays it with which configuration, and why it cannot, if it cannot."""
+    """One run of a comparison: its number, method, seed and configuration, the reason for its tiers, and why it failed, if it did."""
 
     number: int
     entry: Entry
@@ -66,13 +66,13 @@ class Part:
 
     @property
     def name(self) -> str:
-        """How messages call the run."""
+        """The run's name in messages."""
         return f"{self.entry.label}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a comparison is of: written to ``comparison.toml``, so that it can be continued."""
+    """What a user asked to compare, stored in ``comparison.toml`` for ``--resume``."""
 
     methods: tuple[str, ...]
     config: RunConfig = field(default_factory=RunConfig)
@@ -87,10 +87,10 @@ class Asked:
 
     @classmethod
     def of_file(cls, path: Path, flags: Options | None = None) -> Asked:
-        """Return what the comparison at ``path`` was of, its configuration with ``flags`` put over it.
+        """Read ``comparison.toml``; ``flags`` replace keys of its configuration.
 
         Raises:
-            CheckpointError: the file is missing, or is not such a file.
+            CheckpointError: the file is missing or has other keys.
             ConfigError: a flag is wrong.
         """
         values = read_toml(path, CheckpointError)
@@ -101,10 +101,10 @@ class Asked:
 
 
 def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | None, options: Mapping[str, Options]) -> Asked:
-    """Return what is compared, once names and numbers are sensible.
+    """Return what to compare, with names and numbers checked.
 
     Raises:
-        InputError: a method is unknown or there twice, a seed is no whole number from 0, or options are of a method that is not there.
+        InputError: a method is unknown or given twice, a seed is negative or given twice, or options belong to no method of the list.
     """
     entries = [Entry.of(text) for text in methods]
     labels = [entry.label for entry in entries]
@@ -124,7 +124,7 @@ def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | N
 
 
 def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
-    """Return all runs, seed by seed, each checked, and what was asked with the tiers settled.
+    """Return all runs, seed by seed, each checked, and what was asked with its tiers filled in.
 
     Raises:
         ConfigError: configurations are wrong; the message has every problem.
@@ -156,7 +156,7 @@ def _own_tiers(entry: Entry) -> tuple[float, ...]:
 
 
 def _config(asked: Asked, entry: Entry, seed: int, tiers: tuple[float, ...] | str) -> RunConfig:
-    """Return the configuration of one run. With one tier there is nothing to draw or to share out."""
+    """Return the configuration of one run; with a single tier, the tier assignment is "auto"."""
     options = dict(asked.options.get(entry.method, {}))
     values = {**asked.config.model_dump(), "method": entry.method, "method_options": options, "seed": seed, "tiers": tiers}
     if len(tiers) == 1:
@@ -165,7 +165,7 @@ def _config(asked: Asked, entry: Entry, seed: int, tiers: tuple[float, ...] | st
 
 
 def _checked(config: RunConfig) -> tuple[RunConfig, str]:
-    """Return the complete configuration, and why nobody of the fleet can take part, if so."""
+    """Return the complete configuration, and the reason if no device fits any tier."""
     try:
         return prepare(config).config, ""
     except BudgetError as error:
@@ -182,13 +182,13 @@ def _tiers_of(entry: Entry, asked: Asked) -> tuple[tuple[float, ...] | str, str]
     assert isinstance(tiers, tuple)
     if len(own) > 1:
         return tiers, "the comparison's own"
-    # A default below 1 is where the method is worth its name: FedPara's γ = 1 would be as large as the dense network.
+    # A default below 1 stays an upper bound: FedPara with γ = 1 would be as large as the dense network.
     candidates = sorted({own[0], *(tier for tier in tiers if tier <= own[0])}, reverse=True)
     return _largest_for_all(entry, asked, candidates)
 
 
 def _largest_for_all(entry: Entry, asked: Asked, candidates: Sequence[float]) -> tuple[tuple[float, ...], str]:
-    """Return the largest of ``candidates`` that every class fits, with every seed's shards, which fits any of them."""
+    """Return the largest of ``candidates`` that fits every class that fits any of them, with the shards of every seed."""
     of = ", ".join(f"{ratio:g}" for ratio in candidates)
     fitting: dict[float, set[tuple[int, str]]] = {}
     for ratio in candidates:
@@ -202,7 +202,7 @@ def _largest_for_all(entry: Entry, asked: Asked, candidates: Sequence[float]) ->
 
 
 def _fitting(config: RunConfig) -> tuple[set[str], int]:
-    """Return the devices that fit the only tier of ``config``, and how many there are."""
+    """Return the devices that fit the only tier of ``config``, and the number of device classes."""
     try:
         run = prepare(config)
     except BudgetError:

@@ -18,7 +18,7 @@ from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_o
 from edgefl.client.fast.grouping import captured_together, gradients_of
 from edgefl.client.fast.layout import in_layout, lay_out, layout_of
 from edgefl.client.optimizer import FusedOptimizer
-from edgefl.engine.group import TOGETHER
+from edgefl.engine.pool import TOGETHER
 from edgefl.errors import StorageError
 from edgefl.models.base import named_tensors
 from edgefl.records import Batch, Tier

@@ -10,8 +10,9 @@ from handmade import Regression, samples
 from onnx import TensorProto, helper, numpy_helper
 
 from edgefl.bundle import sandbox_child as trial_child
+from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry
 from edgefl.bundle.sandbox import Tried
-from edgefl.bundle.write import Manifest, TierEntry, TrainEntry, write
+from edgefl.bundle.write import write
 from edgefl.util.files import sha256
 
 WEIGHT = np.random.default_rng(2).standard_normal((6, 3)).astype(np.float32)

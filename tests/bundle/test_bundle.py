@@ -13,8 +13,10 @@ from small_bundle import replaced, rewrite
 from torch import nn
 
 from edgefl.bundle.forms import forward_graph
+from edgefl.bundle.manifest import Manifest, TierEntry
+from edgefl.bundle.manifest_file import read
 from edgefl.bundle.verify import verify
-from edgefl.bundle.write import Manifest, TierEntry, build_tier, read, write
+from edgefl.bundle.write import build_tier, write
 from edgefl.errors import BundleError, EdgeflError
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.exporter import OPSET

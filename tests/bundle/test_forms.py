@@ -20,7 +20,7 @@ from edgefl.factor.rank1 import RankOneConv2d
 from edgefl.factor.tucker import TuckerConv2d
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.external import check, files_of
+from edgefl.onnxgrad.external import check, split
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier
 
@@ -302,11 +302,10 @@ def test_above_the_limit_weights_lie_beside_the_graph_which_runs_from_its_folder
 def test_up_to_the_limit_nothing_is_moved():
     graph = factored_graph("fedpara")
     model = onnx.load_model_from_string(graph)
-    assert files_of(model, "a", len(graph)) == {"a": graph}
-    beside = files_of(model, "a", len(graph) - 1)
-    assert beside.keys() == {"a", "a.data"}
+    assert split(model, "a", len(graph)) == {}
     assert model.SerializeToString(deterministic=True) == graph
-    moved = onnx.load_model_from_string(beside["a"])
+    assert split(model, "a", len(graph) - 1).keys() == {"a.data"}
+    moved = onnx.load_model_from_string(model.SerializeToString(deterministic=True))
     check(moved)
     del moved.graph.node[0]
     with pytest.raises(onnx.checker.ValidationError):

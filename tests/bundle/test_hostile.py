@@ -18,11 +18,12 @@ from pydantic import ValidationError
 from small_bundle import contents, manifest, model, replaced, rewrite, tier, trainable, value, written
 
 from edgefl.bundle import graph_check
-from edgefl.bundle.manifest_file import parse
-from edgefl.bundle.operators import OPERATORS
+from edgefl.bundle.graph_check import OPERATORS
+from edgefl.bundle.manifest import TierEntry
+from edgefl.bundle.manifest_file import parse, read
 from edgefl.bundle.sandbox import Limits, _Line, _lines, default_memory_bytes
 from edgefl.bundle.verify import verify
-from edgefl.bundle.write import TierEntry, read, write
+from edgefl.bundle.write import write
 from edgefl.errors import BundleError, InputError
 from edgefl.util.files import sha256
 
@@ -209,7 +210,7 @@ GRAPHS = {
 @pytest.mark.usefixtures("in_process")
 def test_a_graph_that_may_not_be_run_is_not(tmp_path, kind, monkeypatch):
     graph, message = GRAPHS[kind]
-    monkeypatch.setattr("edgefl.bundle.tier_check.ort.InferenceSession", None)
+    monkeypatch.setattr("edgefl.onnxgrad.session.ort.InferenceSession", None)
     write(tmp_path / "bundle", manifest(tier(1)), {k: v for k, v in contents(graph).items() if k[0] == "1"})
     with pytest.raises(BundleError, match=rf"tier 1: 1/forward\.onnx: {message}"):
         verify(tmp_path / "bundle")

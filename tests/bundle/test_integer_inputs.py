@@ -11,8 +11,10 @@ import safetensors.numpy
 import torch
 
 from edgefl.bundle.forms import forward_graph
+from edgefl.bundle.manifest import MANIFEST, Manifest, TierEntry
+from edgefl.bundle.manifest_file import read
 from edgefl.bundle.verify import verify
-from edgefl.bundle.write import MANIFEST, Manifest, TierEntry, build_tier, read, write
+from edgefl.bundle.write import build_tier, write
 from edgefl.data.sources import Split
 from edgefl.errors import BundleError, ConfigError, EdgeflError
 from edgefl.models.base import Architecture

@@ -18,10 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 from pydantic import ValidationError
 from small_bundle import WEIGHT, contents, manifest, model, reference, tier, value, written, written_trainable
 
-from edgefl.bundle.client_files import client_files
-from edgefl.bundle.manifest import FileEntry
+from edgefl.bundle.manifest import Budget, FileEntry, Manifest, Objective, TierEntry, TrainEntry, Variant
+from edgefl.bundle.manifest_file import read
 from edgefl.bundle.verify import verify
-from edgefl.bundle.write import Budget, Manifest, Objective, TierEntry, TrainEntry, Variant, read, write
+from edgefl.bundle.write import client_files, write
 from edgefl.errors import BundleError
 from edgefl.util.files import sha256, shared
 from edgefl.wire.update_file import Expected, read_update

@@ -135,7 +135,7 @@ def test_every_tier_fits_its_declared_size_exactly(case):
         # Physically small: nothing of the full size is kept behind a smaller view.
         for tensor in submodel.tensors.values():
             assert tensor.untyped_storage().nbytes() == 4 * tensor.numel()
-        kept = case.method.keep(module, submodel.tensors)
+        kept = case.method.keep(module)
         assert {n: t.shape for n, t in kept.items()} == {n: t.shape for n, t in case.personal(tier).items()}
         assert not (kept.keys() & sent.keys()) or case.method.personalised
 
@@ -301,7 +301,7 @@ def trained(case: Case, state: GlobalState, tier: Tier, client: int, home: Home,
     loss = loss_of(case.method, PLAIN, submodel.tensors)
     result = train(LocalTraining(module, loss, home.x, home.y, present, TRAINING, rng, draws), optimizer)
     assert result.peak_activation_bytes > 0
-    home.kept = case.method.keep(module, submodel.tensors)
+    home.kept = case.method.keep(module)
     tensors = {name: tensor.detach().clone() for name, tensor in case.method.upload(module).items()}
     return Update(client, tier, tensors, submodel.places, len(home.y))
 

@@ -31,6 +31,7 @@ from edgefl.engine.shared_memory import SharedFile
 from edgefl.errors import EdgeflError, UnknownNameError, WireError
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
+from edgefl.onnxgrad.roles import Roles
 from edgefl.onnxgrad.stepper import StepGraphs
 from edgefl.records import Outcome, Tier
 from edgefl.registry import engines
@@ -292,7 +293,7 @@ def test_a_message_whose_fields_are_wrong_is_refused(fields, message):
 
 
 def test_a_job_travels_whole():
-    graphs = StepGraphs((b"one", b"two"), {"fc.weight": "p.0"}, (b"three",), b"four")
+    graphs = StepGraphs((b"one", b"two"), Roles(trained={"fc.weight": "p.0"}), (b"three",), b"four")
     jobs = [
         replace(job, kept=kept, memory_bytes=memory_bytes, micro_batch=micro_batch, graphs=graphs if micro_batch else None)
         for job, kept, memory_bytes, micro_batch in zip(

@@ -158,6 +158,29 @@ class Sign(ServerOptimizer):
         return (delta.sign(),)
 ''',
     ),
+    "engine": (
+        "edgefl/engine/mine.py",
+        '''"""The engine of this process, last job first."""
+
+from collections.abc import Iterable, Iterator
+
+from edgefl.client.client import Clients
+from edgefl.client.job import Job
+from edgefl.engine.inline import InlineEngine
+from edgefl.records import Outcome
+from edgefl.registry import engine
+
+
+class Backwards(InlineEngine):
+    def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
+        yield from reversed(list(super().map(jobs)))
+
+
+@engine("mine")
+def mine(clients: Clients, workers: int) -> Backwards:
+    return Backwards(clients)
+''',
+    ),
     "device": (
         "profiles/devices/mine.toml",
         (shared("profiles") / "devices" / "raspberry-pi-4.toml")
@@ -189,7 +212,7 @@ def edgefl_in(top: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_run_uses_one_new_file_of_every_kind(copied: Path) -> None:
     names = [
         *("--method=mine", "--model=mine", "--dataset=mine", "--codec=mine", "--objective=mine", "--server-optimizer=mine"),
-        "--profile=mine",
+        *("--profile=mine", "--engine=mine"),
     ]
     small = ("--rounds=1", "--clients=2", "--per-round=2", "--local-epochs=1", "--conditions=ideal", "--out=run")
     done = edgefl_in(copied, "simulate", *names, *small)
@@ -198,6 +221,7 @@ def test_a_run_uses_one_new_file_of_every_kind(copied: Path) -> None:
     clients = json.loads(line)["clients"]
     assert [client["status"] for client in clients] == ["trained"] * 2
     assert {client["device"] for client in clients} == {"mine"}
+    assert 'engine = "mine"' in (copied / "run" / "config.toml").read_text(encoding="utf-8")
     values = 8 * 16 + 8 + 2 * 8 + 2
     # Two bytes a value less; the codec's name takes 32 bytes of the header.
     assert {client["download_bytes"] - client["upload_bytes"] for client in clients} == {2 * values - 32}

@@ -28,11 +28,10 @@ from edgefl.data.pixels import Pixels
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine import fork_server as fork_servers
 from edgefl.engine import pool
-from edgefl.engine.batching import WINDOW, cut, kind
 from edgefl.engine.contract import in_order
 from edgefl.engine.fork_server import ForkServer, fork_server
-from edgefl.engine.inline import InlineEngine
-from edgefl.engine.mailbox import LASTING, Answer, Reader, ServerMailbox, WorkerMailbox
+from edgefl.engine.inline import WINDOW, InlineEngine, cut, kind
+from edgefl.engine.mailbox import LASTING, Reader, ServerMailbox, WorkerMailbox
 from edgefl.engine.pool import PoolEngine
 from edgefl.engine.shared_memory import SharedArena, SharedFile, share, shared
 from edgefl.errors import EdgeflError, WireError
@@ -364,9 +363,9 @@ def test_an_answer_that_has_no_room_is_sent_once_and_has_room_from_then_on(mail)
     for had_room in (False, True):
         request = server.write_request(jobs, reader)
         worker.read_request(request.frame)
-        answer, rest = worker.write_answer(request.frame, large, [], 0.5)
-        answer = Answer.of(read_header(answer.to_bytes(), "outcomes")[0])
-        assert (answer.had_room, answer.seconds) == (had_room, 0.5)
+        header, *rest = worker.write_answer(request.frame, large, [], 0.5)
+        answer, _ = read_header(header, "outcomes")
+        assert (answer["had_room"], answer["seconds"]) == (had_room, 0.5)
         assert len(rest) == (0 if had_room else 3)
         parts = iter(rest)
         outcomes = server.read_answer(request, answer, partial(next, parts))
@@ -424,9 +423,9 @@ def test_jobs_of_other_rounds_tiers_or_micro_batches_are_not_played_together():
     job = jobs_of(task_of(), 1)[0]
     others = {"round": 9, "tier": Tier(0.5), "micro_batch": 3, "method": create("fjord")}
     setups = Setups()
-    assert all(kind(replace(job, **{name: value}), setups) != kind(job, setups) for name, value in others.items())
-    assert kind(replace(job, payload=b"", kept=b"", memory_bytes=1.0), setups) == kind(job, setups)
-    assert kind(replace(job, method=create("heterofl")), setups) == kind(job, setups)  # by content
+    assert all(kind(setups, replace(job, **{name: value})) != kind(setups, job) for name, value in others.items())
+    assert kind(setups, replace(job, payload=b"", kept=b"", memory_bytes=1.0)) == kind(setups, job)
+    assert kind(setups, replace(job, method=create("heterofl"))) == kind(setups, job)  # by content
 
 
 # The host.
@@ -435,7 +434,7 @@ def test_jobs_of_other_rounds_tiers_or_micro_batches_are_not_played_together():
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system pins nobody")
 def test_workers_are_pinned_where_each_has_a_core():
     code = (
-        "import os\nfrom edgefl.client.host import keep_freed_memory, pin\n"
+        "import os\nfrom edgefl.client.isolation.limits import keep_freed_memory, pin\n"
         "cores = sorted(os.sched_getaffinity(0))\n"
         "assert pin(1, len(cores) + 1) is None and sorted(os.sched_getaffinity(0)) == cores\n"
         "assert pin(len(cores), len(cores)) == cores[-1] and os.sched_getaffinity(0) == {cores[-1]}\n"

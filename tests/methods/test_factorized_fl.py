@@ -193,7 +193,7 @@ def test_what_travels():
     for method in (plain, beta):
         module = method.network(CNN, TIER)
         assert method.upload(module).keys() == method.upload_shapes(CNN, TIER).keys()
-        assert method.keep(module, {}).keys() == method.personal(module)
+        assert method.keep(module).keys() == method.personal(module)
 
 
 def test_beta_sends_mu_pruned_which_the_sparse_codec_shortens():

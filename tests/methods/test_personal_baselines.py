@@ -123,7 +123,7 @@ def test_fedfomo_counts_the_forward_passes_of_its_own_model_and_of_each_that_it_
 
 def test_fedfomo_keeps_and_deploys_the_clients_own_model():
     method, first, state = fomo(models=2)
-    assert method.keep(method.network(CNN, TIER), {}).keys() == method.first_personal(CNN, TIER, generator(0)).keys()
+    assert method.keep(method.network(CNN, TIER)).keys() == method.first_personal(CNN, TIER, generator(0)).keys()
     for client, expected in ((3, 3.0), (77, 2.0), (None, 2.0)):
         assert method.deploy(state, TIER, None, client).fc.bias[0].item() == expected
     kept = {name: torch.full_like(tensor, 7.0) for name, tensor in first.tensors.items()}

@@ -48,7 +48,7 @@ def test_what_travels_and_what_stays_share_no_name(name):
         assert personal | travelling == set(network.state_dict())
         assert set(method.submodel(state, tier, generator(0)).tensors) == travelling
         assert set(method.upload(network)) == travelling
-        assert set(method.keep(network, {})) == personal
+        assert set(method.keep(network)) == personal
 
 
 def test_fedper_layers_count_from_the_end_and_take_what_lies_between():

@@ -17,11 +17,11 @@ from edgefl.fleet.budget import Budget
 from edgefl.records import ClientRecord, Cost, RoundRecord, Shortfall, Status, Tier, Timing
 from edgefl.report import dry_page, html, whatif_page, whatif_table
 from edgefl.report.dry_page import hour_chart, policy_sentence, round_chart
-from edgefl.report.fleet_charts import outcome_charts, participation_chart, waste_charts
-from edgefl.report.fleet_view import waste_table
-from edgefl.report.participation import participation_table, weakest_sentence
+from edgefl.report.fleet_charts import outcome_charts, participation_chart, waste_charts, weakest_sentence
+from edgefl.report.fleet_view import participation_table, waste_table
 from edgefl.report.results import Result
-from edgefl.report.run_rows import TierResult, read_rounds
+from edgefl.report.run_files import read_rounds
+from edgefl.report.run_rows import TierResult
 from edgefl.report.statuses import STATUSES
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.report.tier_table import compact_tiers, tier_table
@@ -535,7 +535,7 @@ def test_a_policy_under_which_nobody_trains_is_not_the_fastest() -> None:
     chart = whatif_page.whatif_chart(result)
     assert set(series(rows(chart.spec, "point"), "label")) == {"beaten by none"}
     assert chart.takeaway.startswith("strict has the shortest rounds")
-    assert chart.takeaway.endswith("Not drawn, because nobody trains: poor.")
+    assert chart.takeaway.endswith("Not drawn, because no client trains: poor.")
     assert whatif_table.front(result["rows"]) == [1, 3, 0]
 
 

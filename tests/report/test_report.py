@@ -22,7 +22,7 @@ from edgefl.report.fleet_charts import outcome_charts
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import vega
 from edgefl.report.run_charts import accuracy_charts, budget_chart
-from edgefl.report.run_rows import read_summary
+from edgefl.report.run_files import read_summary
 from edgefl.report.tier_table import compact_tiers, tier_table
 
 CLASSES = (

@@ -17,7 +17,9 @@ import torch
 from handmade import changed
 
 from edgefl import RunConfig
-from edgefl.bundle.write import Manifest, Objective, TierEntry, TrainEntry, read, write
+from edgefl.bundle.manifest import Manifest, Objective, TierEntry, TrainEntry
+from edgefl.bundle.manifest_file import read
+from edgefl.bundle.write import write
 from edgefl.client.parts import first_personal, trained_shapes
 from edgefl.errors import BundleError, CheckpointError, InputError, WireError
 from edgefl.run import device_round as fedround

@@ -1,8 +1,8 @@
-"""The gradient of a training step as a flat list of tensor operations: recorded once, then replayed without autograd or the network's code.
+"""The gradient of a training step as a list of tensor operations: recorded once, then replayed without autograd or the network's code.
 
-What is replayed are the operations that autograd itself ran, in its order, so that loss and gradients come out to the same bits. That is
-checked: a capture whose first replay differs from autograd in one bit is refused. Two things are gained: the time that Python and autograd
-take around every operation, and what :mod:`edgefl.client.fast.rewriting` makes of operations that torch has a faster form of.
+A replay runs the operations that autograd ran, in its order, so that loss and gradients have the same bits. This is checked: a capture
+whose first replay differs from autograd in one bit is refused. A replay saves the time of Python and autograd around every operation, and
+:mod:`edgefl.client.fast.rewriting` replaces operations by faster forms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Flat = Sequence[Tensor | None]
 
 
 class CaptureError(Exception):
-    """A step cannot be recorded, or its replay would not be the step: it is taken as it is written."""
+    """A step cannot be recorded, or its replay differs from the step: autograd computes it."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Inputs:
     batch: Batch
 
     def flat(self) -> list[Tensor]:
-        """Return all of it in one order."""
+        """Return all tensors, always in the same order."""
         present = () if self.batch.present is None else (self.batch.present,)
         return [*self.tensors.values(), self.batch.x, self.batch.y, *present]
 
@@ -57,7 +57,7 @@ Take = Callable[[Inputs], Flat]
 
 
 def capture(take: Take, inputs: Inputs) -> Take:
-    """Return ``take`` as it was recorded on ``inputs``, for inputs of the same form; they stay as they are.
+    """Return ``take`` as recorded on ``inputs``, for inputs of the same form; ``inputs`` do not change.
 
     Raises:
         CaptureError: the step cannot be recorded, or not to the same bits.
@@ -75,7 +75,7 @@ def capture(take: Take, inputs: Inputs) -> Take:
 
 
 def gradient_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
-    """Return how autograd takes the loss and the gradients of the parameters ``trained``; tensors are given in place of the module's."""
+    """Return a function that computes the loss and the gradients of ``trained`` by autograd, with given tensors instead of the module's."""
 
     def take(inputs: Inputs) -> Flat:
         whole = Whole(module, loss)
@@ -89,14 +89,14 @@ def gradient_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
 
 
 def laid_out(gradient: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return ``gradient`` with the strides of ``like``, as autograd hands it to optimizers: kernels that fuse their steps count on it."""
+    """Return ``gradient`` with the strides of ``like``, as autograd returns it: the fused kernels of optimizers require them."""
     if gradient is None or gradient.stride() == like.stride():
         return gradient
     return torch.empty_like(like).copy_(gradient)
 
 
 class Whole(nn.Module):
-    """A network and its loss as one module, whose tensors can be given from outside."""
+    """A network and its loss as one module, whose tensors can be replaced by others."""
 
     def __init__(self, inner: nn.Module, loss: Loss) -> None:
         super().__init__()
@@ -135,12 +135,12 @@ def recorded(work: Callable[[], Flat], inputs: Sequence[Tensor]) -> Callable[...
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down every operation and goes on."""
+    """Records every operation and runs it."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
-        # Tensors are known by identity, so each is kept as long as this is.
+        # Tensors are looked up by identity, so each stays alive as long as the recorder.
         self._nodes: dict[int, tuple[Tensor, fx.Node]] = {}
         for number, tensor in enumerate(inputs):
             self._nodes[id(tensor)] = tensor, self.graph.placeholder(f"input_{number}")

@@ -1,7 +1,8 @@
-"""How the gradients of steps are taken: as the step is written, or, where steps of a kind are many, from a capture of it."""
+"""How gradients are computed: by autograd, or from a capture of the step if steps of its kind are frequent."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,15 +17,15 @@ Gradient = Callable[[Batch, float], Tensor]
 """Adds the gradient of a batch, times a share, to those of a network, and returns the loss."""
 
 MANY = 16
-"""Steps of a kind after which it is captured; that takes the time of about five."""
+"""A kind of step is captured at its 16th: a capture takes the time of about five."""
 
 
 def written(module: nn.Module, loss: Loss, between: Callable[[], None] | None = None) -> Gradient:
-    """Return the gradient of ``loss`` as autograd takes it; ``between`` is called after each forward pass."""
+    """Return the gradient of ``loss`` by autograd; ``between`` is called after each forward pass."""
 
     def gradient(batch: Batch, share: float) -> Tensor:
         value = loss(module, batch)
-        del batch  # what autograd does not need of it is freed before gradients take their room, as on a device
+        del batch  # what autograd does not need of it is freed before gradients are allocated, as on a device
         if between is not None:
             between()
         (value if share == 1.0 else value * share).backward()
@@ -46,18 +47,11 @@ class Captures:
     _kinds: dict[Hashable, _Kind] = field(default_factory=dict)
 
     def of(self, kind: Hashable, take: Take, inputs: Inputs) -> Take | None:
-        """Return ``take`` captured where steps of ``kind`` are many, else None; every call counts as a step.
+        """Return ``take`` captured if steps of ``kind`` are frequent, else None; every call counts as a step.
 
-        ``kind`` has to tell apart all that is not a tensor of ``inputs``, nor their number and shapes.
+        ``kind`` must tell apart everything that decides a step, except the tensors of ``inputs``, their number and shapes.
         """
-        known = self._kinds.setdefault((kind, inputs.batch.x.shape), _Kind())
-        known.steps += 1
-        if known.steps == MANY:
-            try:
-                known.captured = capture(take, inputs)
-            except CaptureError:
-                known.captured = None
-        return known.captured
+        return self._after(MANY, kind, inputs, lambda: capture(take, inputs))
 
     def known(self, kind: Hashable, inputs: Inputs, make: Callable[[], Take]) -> Take:
         """Return what ``make`` captured for steps of ``kind`` at the first call.
@@ -65,12 +59,16 @@ class Captures:
         Raises:
             CaptureError: it could not, now or before.
         """
+        if (captured := self._after(1, kind, inputs, make)) is None:
+            raise CaptureError("steps of this kind cannot be captured")
+        return captured
+
+    def _after(self, steps: int, kind: Hashable, inputs: Inputs, make: Callable[[], Take]) -> Take | None:
         known = self._kinds.setdefault((kind, inputs.batch.x.shape), _Kind())
         known.steps += 1
-        if known.steps == 1:
-            known.captured = make()
-        if known.captured is None:
-            raise CaptureError("steps of this kind cannot be captured")
+        if known.steps == steps:
+            with contextlib.suppress(CaptureError):
+                known.captured = make()
         return known.captured
 
     def gradient(

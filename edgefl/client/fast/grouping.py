@@ -63,9 +63,9 @@ def train_together(
 
 
 def _taken(inputs: Inputs, alone: Sequence[Take], together: Take | None, captures: Captures) -> Flat:
-    """Return the losses and gradients of a step of several clients; ``alone`` takes each client's own, ``together`` all of them if given.
+    """Return the losses and gradients of a step of several clients, computed ``together`` if possible, else by each client's ``alone``.
 
-    What is captured reads nothing but its inputs: a loss that is each client's own is never taken for that of another.
+    A capture reads nothing but its inputs, so it never uses one client's own loss for another client.
     """
     if len(alone) > 1 and together is not None:
         with contextlib.suppress(CaptureError):
@@ -76,7 +76,7 @@ def _taken(inputs: Inputs, alone: Sequence[Take], together: Take | None, capture
 
 
 def gradients_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
-    """Return what takes the losses and gradients of several clients: all inputs have a leading dimension of clients."""
+    """Return a function that computes losses and gradients of several clients: all inputs have a leading dimension of clients."""
     whole = Whole(module, loss)
 
     def one(leaves: Mapping[str, Tensor], rest: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor | None) -> Tensor:
@@ -111,7 +111,7 @@ def captured_together(together: Take, inputs: Inputs, alone: Take) -> Take:
 
 
 def _steps(clients: Sequence[LocalTraining]) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield the rows of the stack, samples and labels of every step: neighbours with batches of one size take it together."""
+    """Yield the rows of the stack, samples and labels of every step: neighbours with batches of one size share it."""
     orders = list(map(_order, clients))
     for step in range(max(map(len, orders))):
         sizes = [len(order[step]) for order in orders if step < len(order)]

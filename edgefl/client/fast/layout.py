@@ -1,7 +1,7 @@
-"""The order in which images lie in memory while a network works on them: channels last where it can, which torch is quicker with on a CPU.
+"""The order in which images lie in memory during training: channels last if possible, which is faster on a CPU.
 
-A convolution whose input lies channel by channel is reordered before and after it; pooling such an input has no vectorised form. Shapes and
-results stay what they are, but for the last bits.
+With another order, torch reorders the input of a convolution before and after it, and pooling is not vectorised. Shapes do not change,
+results only in the last bits.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from edgefl.records import Batch
 
 
 def layout_of(module: nn.Module, sample: Tensor) -> torch.memory_format:
-    """Return the order for samples like ``sample`` (1, …): channels last if they are images, on a CPU, and ``module`` allows it.
+    """Return the order for samples like ``sample`` (1, …): channels last for images on a CPU, if ``module`` runs with it.
 
-    The module is asked for its output in evaluation mode; it is left in the mode that it was in.
+    The module is run once, in evaluation mode.
 
     >>> layout_of(nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8)), layout_of(nn.Linear(8, 4), torch.zeros(1, 8))
     (torch.channels_last, torch.contiguous_format)
@@ -38,14 +38,14 @@ def layout_of(module: nn.Module, sample: Tensor) -> torch.memory_format:
 
 
 def lay_out(module: nn.Module, layout: torch.memory_format) -> None:
-    """Let the weights of the convolutions of ``module`` lie in ``layout``; they stay the same parameters with the same values."""
+    """Bring the weights of the convolutions of ``module`` into ``layout``; values and parameters stay the same."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             part.weight.data = part.weight.data.to(memory_format=layout)
 
 
 def in_layout(loss: Loss, layout: torch.memory_format) -> Loss:
-    """Return ``loss`` of batches whose images are brought into ``layout`` first."""
+    """Return ``loss``, with the images of a batch brought into ``layout`` first."""
     if layout is torch.contiguous_format:
         return loss
 

@@ -76,34 +76,19 @@ def in_child(work: Callable[[Watch], bytes], cpu_limit_s: float = 3600.0, inheri
         _be_child(work, sender, maker, cpu_s, inherited)
     sender.close()
     with receiver:
-        child = _Child(pid)
         try:
-            ended = _watched(child, receiver, inherited)
+            ended = _watched(pid, receiver, inherited)
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            raise
         finally:
-            child.end()
-    timed_out = child.signal == signal.SIGXCPU or (child.signal == signal.SIGKILL and child.cpu_s >= cpu_s)
+            _, status, usage = os.wait4(pid, 0)
+    died_of = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    timed_out = died_of == signal.SIGXCPU or (died_of == signal.SIGKILL and usage.ru_utime + usage.ru_stime >= cpu_s)
     return replace(ended, how="out_of_time") if ended.how == "crashed" and timed_out else ended
 
 
-class _Child:
-    """A forked process. After :meth:`end`, ``signal`` is what it died of (0: none) and ``cpu_s`` the processor seconds that it took."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid, self.signal, self.cpu_s = pid, 0, 0.0
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)  # not waited for yet: the number is still its own
-
-    def end(self) -> None:
-        """Wait for it; it has nothing left to do, or is killed."""
-        if sys.exc_info()[0] is not None:
-            self.kill()
-        _, status, usage = os.wait4(self.pid, 0)
-        self.signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        self.cpu_s = usage.ru_utime + usage.ru_stime
-
-
-def _watched(child: _Child, receiver: Connection, inherited: Sequence[Connection]) -> Ended:
+def _watched(pid: int, receiver: Connection, inherited: Sequence[Connection]) -> Ended:
     """Return how the child's work ended; if it died without a message, it has crashed, unless it was killed for its memory."""
     limit_bytes: int | None = None
     base_bytes, peak_bytes, over = 0, None, False
@@ -123,11 +108,11 @@ def _watched(child: _Child, receiver: Connection, inherited: Sequence[Connection
             if kind == "out_of_memory":
                 return Ended("out_of_memory", peak_bytes=max(peak_bytes or 0, values[0] or 0) or None)
             limit_bytes, base_bytes = values
-        if limit_bytes is not None and (now := held(child.pid)) is not None:
+        if limit_bytes is not None and (now := held(pid)) is not None:
             peak_bytes = max(peak_bytes or 0, now.resident_bytes - base_bytes)
             if now.resident_bytes > limit_bytes and not over:
                 over = True
-                child.kill()
+                os.kill(pid, signal.SIGKILL)  # not waited for yet: the number is still its own
 
 
 def _be_child(

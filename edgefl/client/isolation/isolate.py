@@ -12,11 +12,12 @@ computer.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing.connection import Connection
@@ -65,12 +66,7 @@ _TINY = Training(epochs=1, batch_size=8, lr=0.01, momentum=0.9, weight_decay=1e-
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a fresh process allocates for good in a tiny training step.
-
-    Attributes:
-        more: what it holds more than before.
-        private_bytes: the same, with pages that it no longer shares.
-    """
+    """What a fresh process allocates for good in a tiny training step; ``private_bytes`` has pages that it no longer shares, too."""
 
     more: Held
     private_bytes: int
@@ -78,13 +74,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Limiter:
-    """How a client's process is limited to its memory.
-
-    Attributes:
-        guard: the ways to use.
-        baseline: what does not count.
-        cgroup: the one to enter; None: without.
-    """
+    """How a client's process is limited to its memory: by ``guard`` and ``cgroup``, with ``baseline`` not counted."""
 
     guard: Guard
     baseline: Baseline
@@ -140,14 +130,10 @@ class Isolated:
         A process that ends in another way has ``crashed``. An error of the client is raised here.
         """
         self._meter(job)
-        cgroup = _cgroup(self._guard)
-        try:
-            work = partial(_run, self._clients, job, Limiter(self._guard, self.baseline, cgroup))
+        with _limiter(self._guard, self.baseline) as limiter:
+            work = partial(_run, self._clients, job, limiter)
             ended = in_child(work, self._clients.task.cpu_limit_s, self._inherited)
-            return _outcome(job, ended, cgroup is not None and cgroup.killed())
-        finally:
-            if cgroup is not None:
-                cgroup.remove()
+            return _outcome(job, ended, limiter.cgroup is not None and limiter.cgroup.killed())
 
     def _meter(self, job: Job) -> None:
         """Meter a step of the job's kind, unless that is known, in a process of its own, which takes its memory along.
@@ -235,17 +221,18 @@ def measure_floor() -> int:
 
 
 def _passes(guard: Guard, baseline: Baseline, limit_bytes: int) -> bool:
-    cgroup = _cgroup(guard)
-    limiter = Limiter(guard, baseline, cgroup)
-    try:
+    with _limiter(guard, baseline) as limiter:
         return all(in_child(partial(_tiny, limiter, limit_bytes)).how == "done" for _ in range(3))
+
+
+@contextlib.contextmanager
+def _limiter(guard: Guard, baseline: Baseline) -> Iterator[Limiter]:
+    cgroup = None if guard.cgroups is None else Cgroup.make(guard.cgroups)
+    try:
+        yield Limiter(guard, baseline, cgroup)
     finally:
         if cgroup is not None:
             cgroup.remove()
-
-
-def _cgroup(guard: Guard) -> Cgroup | None:
-    return None if guard.cgroups is None else Cgroup.make(guard.cgroups)
 
 
 def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:

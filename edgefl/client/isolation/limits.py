@@ -1,14 +1,14 @@
-"""What a process may take, and what it has taken: limits that the system enforces, read and set for a client's own process.
+"""A process and this computer: limits of memory and time that the system enforces, what a process holds, its core and its allocator.
 
-Three ways to hold memory, of which a platform has some:
+There are three ways to limit memory; a platform has some of them:
 
-- a memory cgroup (version 2), where this process may make one: the kernel kills what goes over ``memory.max``. Pages count.
-- a watchdog on every platform: another process reads every 20 ms what is resident, and kills. On Linux the peak that the kernel keeps is
-  read at the end, so that a shorter one does not escape, though it was not prevented.
-- ``RLIMIT_DATA`` on Linux: private writable memory, touched or not. An allocation beyond it fails, and torch says so. Kernels that are
-  generated for a layer (oneDNN) reserve far more than they touch, so that this is a wall at some distance behind the watchdog.
+- a memory cgroup (version 2), if this process may make one: the kernel kills a process that exceeds ``memory.max``.
+- a watchdog on every platform: another process reads every 20 ms what is resident, and kills. On Linux the kernel's own peak is read at the
+  end, which finds shorter peaks.
+- ``RLIMIT_DATA`` on Linux: private writable memory, touched or not. An allocation beyond it fails, and torch raises. Kernels that are
+  generated for a layer (oneDNN) reserve far more than they touch, so this limit lies at some distance behind the watchdog's.
 
-None of them sees tensors. All count in pages (4 KiB and more), with what the allocator keeps or wastes, and what kernels use inside of one
+None of them sees tensors. All count pages (4 KiB and more), with what the allocator caches or wastes, and what kernels use inside one
 operation, which no meter of tensors sees.
 """
 
@@ -29,17 +29,20 @@ import psutil
 MIB = 1 << 20
 _CGROUPS = Path("/sys/fs/cgroup")
 _NAME = "edgefl-{pid}"
-# glibc: allocations from this size on are mappings of their own, given back to the system when freed. Its default moves up to 32 MiB.
-_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES = -3, 64 << 10
+# glibc's malloc.h. Allocations from the threshold on are mappings of their own, given back to the system when freed.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_GIVING_BACK = {_M_MMAP_THRESHOLD: 64 << 10}
+_KEEPING = {
+    _M_MMAP_THRESHOLD: 32 << 20,
+    _M_TRIM_THRESHOLD: 1 << 30,
+    _M_TOP_PAD: 16 << 20,
+}  # 32 MiB is the most that 64-bit systems take
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
 
 @dataclass(frozen=True)
 class Guard:
-    """The ways in which memory is held: by RLIMIT_DATA, by the watchdog, by cgroups made in a folder (None: without).
-
-    A cgroup takes the place of RLIMIT_DATA; the watchdog comes on top of either.
-    """
+    """The ways in which memory is limited: by RLIMIT_DATA or by cgroups in a folder (None: without), and by the watchdog."""
 
     data_limit: bool = True
     watchdog: bool = True
@@ -58,9 +61,9 @@ class Held:
 
 
 def held(pid: int | None = None) -> Held | None:
-    """Return what process ``pid`` (None: this one) holds, or None where it is gone.
+    """Return what process ``pid`` (None: this one) holds, or None if it is gone.
 
-    Where there is no ``/proc`` both are the resident set, in which files count too.
+    Without ``/proc`` both numbers are the resident set, in which files count too.
 
     >>> now = held()
     >>> 0 < now.resident_bytes
@@ -88,15 +91,15 @@ def own() -> Held:
 
 
 def reset_peak() -> None:
-    """Let :func:`peak_bytes` count from now on, where the kernel keeps a peak (Linux)."""
+    """Let :func:`peak_bytes` count from now on, if the kernel records a peak (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak_bytes() -> int:
-    """Return the most that was resident of this process and backed by no file: at least so much, or what there is now, if no more is known.
+    """Return a lower bound of the most memory of this process that was resident and backed by no file.
 
-    The kernel keeps the peak of everything that is resident. Files only get more, so that what there is of them now can be taken off.
+    The kernel records the peak of everything that is resident. Files in it only grow, so that their present size can be subtracted.
     """
     now = own().resident_bytes
     if sys.platform != "linux":
@@ -107,7 +110,7 @@ def peak_bytes() -> int:
 
 
 def set_data_limit(limit_bytes: int | None) -> None:
-    """Let no allocation of this process go beyond ``limit_bytes`` of private writable memory; None takes the limit away."""
+    """Limit this process to ``limit_bytes`` of private writable memory; None removes the limit."""
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -116,7 +119,7 @@ def set_data_limit(limit_bytes: int | None) -> None:
 
 
 def set_cpu_limit(limit_s: int) -> None:
-    """Send this process SIGXCPU after ``limit_s`` seconds of processor time, SIGKILL a second later; and let it leave no core file."""
+    """Send this process SIGXCPU after ``limit_s`` processor seconds and SIGKILL a second later, without a core file."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -124,10 +127,7 @@ def set_cpu_limit(limit_s: int) -> None:
 
 
 def data_limit_holds() -> bool:
-    """Return whether this system enforces RLIMIT_DATA for mappings (Linux from 4.7 on; not macOS, not every sandbox).
-
-    The limit of this process is set and taken away.
-    """
+    """Return whether this system enforces RLIMIT_DATA for mappings (Linux from 4.7 on; not macOS, not every sandbox)."""
     if sys.platform != "linux":
         return False
     set_data_limit(own().data_bytes + 8 * MIB)
@@ -140,30 +140,54 @@ def data_limit_holds() -> bool:
     return False
 
 
-def give_back_freed() -> None:
-    """Let the C library of this process give larger blocks back as soon as they are freed, where it can be told to (glibc).
+def _libc(function: str, *arguments: int) -> bool:
+    """Call a function of the C library, on Linux and if there is one; return whether its result is not zero."""
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return hasattr(library, function) and bool(getattr(library, function)(*arguments))
 
-    What a process holds is then what it uses, but for small blocks: ResNet-9 takes 6 % more than its tensors, and not 42 %. It costs time,
-    as such memory is touched anew: up to half as much again for a network of a few MB.
+
+def give_back_freed() -> None:
+    """Let the C library give larger blocks back to the system as soon as they are freed, if it can be told to (glibc).
+
+    A process then holds what it uses, except for small blocks: ResNet-9 needs 6 % more than its tensors instead of 42 %. A network of a few
+    MB may need half as much time again, because such memory is touched anew.
     """
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+    for option, value in _GIVING_BACK.items():
+        _libc("mallopt", option, value)
+
+
+def keep_freed_memory() -> bool:
+    """Let the C library keep freed memory for its next allocations; return whether it can be told to (glibc).
+
+    A training step frees what the next one allocates. By default glibc gives blocks of 128 KiB and more back as soon as they are freed,
+    until its threshold has grown, and gets them again as pages of zeros. The process then keeps the memory of its peak, at most 1 GiB
+    beyond what is in use. Blocks above 32 MiB are given back as before.
+    """
+    taken = [_libc("mallopt", option, value) for option, value in _KEEPING.items()]
+    return all(taken)
 
 
 def trim() -> None:
-    """Give back what this process has freed, small blocks too: whatever it takes from here on, it takes anew, and is seen to take."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "malloc_trim"):
-            libc.malloc_trim(0)
+    """Give back all freed memory, small blocks too: what the process allocates from here on is allocated anew, and seen."""
+    _libc("malloc_trim", 0)
+
+
+def pin(worker: int, workers: int) -> int | None:
+    """Bind this process to one core if each of ``workers`` can have its own; return the core, or None.
+
+    That is the case if the system allows this process exactly as many cores as there are workers. With fewer workers, two runs would choose
+    the same cores. A worker that moves between cores finds its caches empty. ``worker`` counts from 1.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []  # macOS has no such function
+    if len(cores) != workers:
+        return None
+    os.sched_setaffinity(0, {cores[worker - 1]})
+    return cores[worker - 1]
 
 
 def die_with(parent: int) -> None:
     """Have the system kill this process when its parent, of process number ``parent``, dies."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    _libc("prctl", _PR_SET_PDEATHSIG, _SIGKILL)
     if os.getppid() != parent:  # it died before that
         os._exit(1)
 
@@ -182,14 +206,14 @@ class Cgroup:
         return cls(folder)
 
     def enter(self, limit_bytes: int) -> None:
-        """Move this process in; what it touches from now on may be ``limit_bytes``, with nothing swapped out."""
+        """Move this process in: it may touch ``limit_bytes`` from now on, with nothing swapped out."""
         with contextlib.suppress(OSError):  # no swap is accounted for here
             self._write("memory.swap.max", "0")
         self._write("memory.max", str(max(0, limit_bytes)))
         self._write("cgroup.procs", str(os.getpid()))
 
     def lift(self) -> None:
-        """Take the limit away."""
+        """Remove the limit."""
         self._write("memory.max", "max")
 
     def killed(self) -> bool:
@@ -210,10 +234,9 @@ class Cgroup:
 
 
 def cgroup_folder(root: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> Path | None:
-    """Return the folder in which this process may make memory cgroups: that of its own cgroup or the one above; None if neither.
+    """Return the folder in which this process may make memory cgroups: its own cgroup's or the one above; None if neither.
 
-    A cgroup that has processes cannot limit those of its children (the rule of no internal processes), so that most often it is the one
-    above, as systemd delegates it to a user.
+    A cgroup with processes cannot limit those of its children. Mostly it is the one above, as systemd delegates it to a user.
     """
     try:
         line = next((line for line in membership.read_text(encoding="utf-8").splitlines() if line.startswith("0::/")), None)
@@ -243,14 +266,7 @@ def _delegated(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def limited(guard: Guard, cgroup: Cgroup | None, data_bytes: int, private_bytes: int) -> Iterator[None]:
-    """Hold this process, within a block, by what it can be held by without a watchdog.
-
-    Args:
-        guard: the ways to use.
-        cgroup: the one that it enters; None: without.
-        data_bytes: how much private writable memory it may have, untouched included.
-        private_bytes: what it may touch in ``cgroup``.
-    """
+    """Limit this process in a block: to ``private_bytes`` that it touches in ``cgroup``, or to ``data_bytes``, untouched ones included."""
     if cgroup is not None:
         cgroup.enter(private_bytes)
     elif guard.data_limit:

@@ -16,7 +16,6 @@ from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules int
     group_norm,
     indexing,
     layer_norm,
-    losses,
     matmul,
     normalization,
     pooling,

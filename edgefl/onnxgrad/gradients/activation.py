@@ -1,12 +1,14 @@
-"""Gradients of activations."""
+"""Gradients of activations, and of the loss that is made of one."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx
+import onnx.helper
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Slope, Tape, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Slope, Tape, prepared, register_rule, register_slopes
 
 
 def _where_not_zero(tape: Tape, value: str) -> str:
@@ -95,3 +97,29 @@ def log_softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The gradient g less softmax · Σ g."""
     summed = tape.op("ReduceSum", gradient, tape.integers(op.get("axis", -1)), keepdims=1)
     return [tape.op("Sub", gradient, tape.op("Mul", tape.op("Exp", op.outputs[0]), summed))]
+
+
+@prepared("SoftmaxCrossEntropyLoss")
+def cross_entropy(tape: Tape, op: Op) -> None:
+    """−Σ log softmax at the labels, summed, averaged, or one for each sample.
+
+    Inference builds of onnxruntime expand the operator into a dozen nodes with gathers; a product with one-hot labels is two, and its
+    gradient is the softmax less the labels.
+    """
+    logits, labels, *weights = op.inputs
+    # torch's own ignore_index, −100, is no label that data have.
+    if len(tape.shape(logits)) != 2 or any(weights) or op.get("ignore_index", -1) >= 0 or len(op.outputs) > 1:
+        op.refuse("only mean, sum or none over (batch, classes), without weights and without a label to ignore, has a rule")
+    classes = tape.fixed(op, logits, [1])[0]
+    places, (loss,) = tape.shape(logits), op.outputs
+    logs = tape.op("LogSoftmax", logits, axis=1)
+    chosen = tape.op("OneHot", labels, tape.constant(np.array(classes)), tape.constant(tape.pair(0, 1)), axis=1)
+    picked = tape.op("Mul", logs, chosen)
+    tape.shapes |= {logs: places, chosen: places, picked: places}
+    own = tape.op("ReduceSum", picked, tape.integers(1), keepdims=0)
+    tape.shapes[own] = places[:1]
+    reduction = op.get("reduction", "mean")
+    if reduction != "none":
+        own = tape.op("ReduceMean" if reduction == "mean" else "ReduceSum", own, keepdims=0)
+        tape.shapes[own] = ()
+    tape.nodes.append(onnx.helper.make_node("Neg", [own], [loss], name=op.name))

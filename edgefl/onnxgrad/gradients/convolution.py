@@ -1,14 +1,28 @@
-"""Gradients of convolutions and transposed convolutions in one, two or three dimensions."""
+"""Gradients of convolutions and transposed convolutions in one, two or three dimensions.
+
+Most of a training step's time goes into the weights' gradient: for each output channel, input channel and entry of the kernel the sum
+over samples and places of gradient times map. It is written as another convolution. Samples become the channels that are summed
+over, and the one "image" is the map with its own channels as part of the last axis, so that onnxruntime copies long rows:
+
+    map (batch, inputs, height, width)        → image (1, batch, height, width · inputs)
+    gradient (batch, outputs, rows, columns)  → kernel (outputs, batch, rows, columns), dilated by the stride
+    result (1, outputs, kernel's height, kernel's width · inputs)
+
+Measured with onnxruntime 1.31 on one core against products of sliced maps, this is 1.1–1.7 times as fast and stores no copies.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from edgefl.onnxgrad.gradients.conv_weight import WORK_PER_COPY, reversed_rows, weight_gradient
-from edgefl.onnxgrad.gradients.patterns import channel_sum
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
+import numpy as np
+
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, channel_sum, register_rule
 from edgefl.onnxgrad.gradients.windows import Window, spread, window_of
 
+WORK_PER_COPY = 8.0
+"""Multiplications that copying an entry of a map is worth."""
 WORK_PER_TRANSPOSE = 6.0
 """Multiplications that a sample's share of ConvTranspose's work on each weight is worth: onnxruntime lays them out anew every time."""
 
@@ -73,3 +87,82 @@ def _flipped(tape: Tape, w: str, shape: tuple[int, ...], groups: int) -> str:
     apart = tape.op("Reshape", w, tape.integers(groups, outputs // groups, inputs, count))
     swapped = tape.op("Transpose", apart, perm=[0, 2, 1, 3])
     return str(tape.op("Reshape", swapped, tape.integers(groups * inputs, outputs // groups, *kernel)))
+
+
+def weight_gradient(tape: Tape, window: Window, x: str, gradient: str, shape: tuple[int, ...], groups: int) -> str:
+    """Return the gradient, in ``shape`` (outputs, inputs of a group, kernel), of the weights with which ``window`` slides over ``x``."""
+    window, x = window.cropped(tape, x)
+    outputs, inputs = shape[0] // groups, shape[1]
+    places, sizes = math.prod(window.places), math.prod(window.sizes)
+    if math.prod(window.kernel) == 1 and not any(window.pads) and min(outputs, inputs) <= places:
+        return _products(tape, x, gradient, shape, groups, places)
+    over_map = places * (inputs * outputs + WORK_PER_COPY * inputs)
+    over_gradient = sizes * (inputs * outputs + WORK_PER_COPY * outputs)
+    turned = [(k - 1) - pad for k, pad in zip(window.kernel * 2, (*window.begins, *window.ends), strict=True)]
+    plain = window.unit_strides and all(d == 1 for d in window.dilations) and min(turned) >= 0
+    if plain and over_gradient < over_map:
+        return _over_gradient(tape, window, x, gradient, shape, groups, turned)
+    return _over_map(tape, window, x, gradient, shape, groups)
+
+
+def _products(tape: Tape, x: str, gradient: str, shape: tuple[int, ...], groups: int, places: int) -> str:
+    """A kernel of one entry: a product for each sample, summed."""
+    outputs = tape.op("Reshape", gradient, tape.integers(-1, groups, shape[0] // groups, places))
+    inputs = tape.op("Reshape", x, tape.integers(-1, groups, shape[1], places))
+    inputs = tape.op("Transpose", inputs, perm=[0, 1, 3, 2])
+    summed = tape.op("ReduceSum", tape.op("MatMul", outputs, inputs), tape.integers(0), keepdims=0)
+    return str(tape.op("Reshape", summed, tape.integers(*shape)))
+
+
+def _over_map(tape: Tape, window: Window, x: str, gradient: str, shape: tuple[int, ...], groups: int) -> str:
+    inputs, axes = shape[1], list(window.axes)
+    spans = [(k - 1) * d + 1 for k, d in zip(window.kernel, window.dilations, strict=True)]
+    image = _image(tape, x, window.sizes, inputs, groups)
+    steps = [*window.strides[:-1], window.strides[-1] * inputs]
+    kernel = tape.op("Transpose", gradient, perm=[1, 0, *axes])
+    result = tape.op("Conv", image, kernel, dilations=steps, pads=_widened(window.pads, inputs), group=groups)
+    result = tape.op("Reshape", result, tape.integers(shape[0], *spans, inputs))
+    if any(d > 1 for d in window.dilations):
+        where = (tape.integers(*[0] * window.rank), tape.integers(*spans), tape.integers(*[axis - 1 for axis in axes]))
+        result = tape.op("Slice", result, *where, tape.integers(*window.dilations))
+    return str(tape.op("Transpose", result, perm=[0, window.rank + 1, *[axis - 1 for axis in axes]]))
+
+
+def _over_gradient(
+    tape: Tape, window: Window, x: str, gradient: str, shape: tuple[int, ...], groups: int, turned: list[int]
+) -> str:
+    """The same with map and gradient in each other's place, for narrow outputs; the kernel comes out turned round."""
+    outputs, inputs, count = shape[0] // groups, shape[1], math.prod(window.kernel)
+    image = _image(tape, gradient, window.places, outputs, groups)
+    kernel = tape.op("Transpose", x, perm=[1, 0, *window.axes])
+    steps = [*[1] * (window.rank - 1), outputs]
+    result = tape.op("Conv", image, kernel, dilations=steps, pads=_widened(turned, outputs), group=groups)
+    result = tape.op("Reshape", result, tape.integers(groups, inputs, count, outputs))
+    result = tape.op("Transpose", result, perm=[0, 3, 1, 2])
+    return str(tape.op("Reshape", reversed_rows(tape, result, shape[0] * inputs, count), tape.integers(*shape)))
+
+
+def reversed_rows(tape: Tape, value: str, rows: int, count: int) -> str:
+    """Return ``value`` as (rows, count), each row's order turned round.
+
+    A product with a permutation matrix does it several times faster in onnxruntime than a Slice with step −1.
+    """
+    back = tape.constant(np.eye(count, dtype=tape.real)[::-1])
+    return str(tape.op("MatMul", tape.op("Reshape", value, tape.integers(rows, count)), back))
+
+
+def _widened(pads: Sequence[int], channels: int) -> list[int]:
+    """Return begins and ends with those of the last axis, which holds the channels too, that many times as large."""
+    rank = len(pads) // 2
+    return [pad * channels if axis % rank == rank - 1 else pad for axis, pad in enumerate(pads)]
+
+
+def _image(tape: Tape, value: str, sizes: tuple[int, ...], channels: int, groups: int) -> str:
+    """Return (batch, channels, …, width) as (1, groups · batch, …, width · channels)."""
+    rank = len(sizes)
+    if groups > 1:
+        value = tape.op("Reshape", value, tape.integers(-1, groups, channels, *sizes))
+        value = tape.op("Transpose", value, perm=[1, 0, *range(3, rank + 3), 2])
+    elif channels > 1:
+        value = tape.op("Transpose", value, perm=[0, *range(2, rank + 2), 1])
+    return str(tape.op("Reshape", value, tape.integers(1, -1, *sizes[:-1], sizes[-1] * channels)))

@@ -7,8 +7,7 @@ import math
 import onnx.helper
 
 from edgefl.onnxgrad.gradients.normalization import EPSILON, normalised
-from edgefl.onnxgrad.gradients.patterns import filled, made_by, product, put
-from edgefl.onnxgrad.gradients.tape import Op, Shape, Tape, prepared
+from edgefl.onnxgrad.gradients.tape import Op, Shape, Tape, filled, made_by, prepared, product, put
 
 
 @prepared("InstanceNormalization")

@@ -6,8 +6,7 @@ import numpy as np
 import onnx.helper
 
 from edgefl.onnxgrad.gradients.normalization import EPSILON
-from edgefl.onnxgrad.gradients.patterns import put
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, register_rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, put, register_rule
 
 
 @prepared("LayerNormalization")

@@ -10,9 +10,8 @@ from itertools import zip_longest
 
 import onnx.helper
 
-from edgefl.onnxgrad.gradients.patterns import channel_sum, made_by, put
 from edgefl.onnxgrad.gradients.reduction import axes_of, share_of
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, register_rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, channel_sum, made_by, prepared, put, register_rule
 
 EPSILON = 1e-5
 

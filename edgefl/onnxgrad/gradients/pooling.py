@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnx.helper
 
-from edgefl.onnxgrad.gradients.patterns import made_by
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, register_rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, made_by, prepared, register_rule
 from edgefl.onnxgrad.gradients.windows import Window, spread, window_of
 
 

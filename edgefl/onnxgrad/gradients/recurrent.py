@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgefl.onnxgrad.gradients.patterns import put
 from edgefl.onnxgrad.gradients.recurrent_loops import loop
-from edgefl.onnxgrad.gradients.tape import Op, Tape, prepared
+from edgefl.onnxgrad.gradients.tape import Op, Tape, prepared, put
 
 _ACTIVATIONS = {"LSTM": (["sigmoid", "tanh", "tanh"],), "GRU": (["sigmoid", "tanh"],), "RNN": (["tanh"], ["relu"])}
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}

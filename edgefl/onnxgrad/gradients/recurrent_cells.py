@@ -16,11 +16,11 @@ from edgefl.onnxgrad.gradients.tape import Tape
 
 Names = Sequence[str]
 Step = Callable[[Tape, Names, str, Names], tuple[Names, Names]]
-"""(tape, states before, gates, weights) → (states after, what is stored beside the first of them)."""
+"""(tape, states before, gates, weights) → (states after, values stored beside the first state)."""
 Back = Callable[[Tape, Names, Names, Names], tuple[Names, Names]]
-"""(tape, gradients of the states after, what is stored, weights) → (gradients of the states before, those of the gates)."""
+"""(tape, gradients of the states after, stored values, weights) → (gradients of the states before, those of the gates)."""
 Weights = Callable[[Tape, Names, Names, str], Names]
-"""(tape, gradients of the gates (steps·N, …), what is stored (steps, N, …), h before (steps·N, H)) → gradients of the weights."""
+"""(tape, gradients of the gates (steps·N, …), stored values (steps, N, …), h before (steps·N, H)) → gradients of the weights."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from edgefl.onnxgrad.gradients.recurrent_cells import CELLS, Names
 from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
 
 Widths = tuple[Sequence[int], Sequence[int], Sequence[int]]
-"""Of states, of what is read step by step, and of what is written step by step; each is (batch, width) within a step."""
+"""Widths of the states, of the values read in each step, and of the values written; each is (batch, width) within a step."""
 
 
 def loop(tape: Tape, name: str, states: Sequence[str], gates: str, weights: Sequence[str], backwards: bool) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ def _declared(tape: Tape, names: Names, widths: Sequence[int]) -> list[onnx.Valu
 
 
 def _distinct(tape: Tape, names: Names) -> Iterator[str]:
-    """Copy what is written twice: outputs of a graph must differ."""
+    """Copy a value that is written twice: outputs of a graph must differ."""
     seen: set[str] = set()
     for name in names:
         yield str(tape.op("Identity", name)) if name in seen else name

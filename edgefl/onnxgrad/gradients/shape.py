@@ -39,7 +39,7 @@ def concat(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Split")
 def split(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
-    """Put together again; parts that nobody used count zero."""
+    """The parts put together again; an unused part counts zero."""
     parts = [tape.op("Sub", name, name) if g is None else g for g, name in zip(gradients, op.outputs, strict=True)]
     return [tape.op("Concat", *parts, axis=op.get("axis", 0)), None]
 

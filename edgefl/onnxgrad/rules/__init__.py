@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from edgefl.onnxgrad.rules import (
-    activation,
     convolution,
     elementwise,
     indexing,
-    known,
     matmul,
     normalization,
     pooling,
@@ -18,10 +16,10 @@ from edgefl.onnxgrad.rules import (
     resize,
     shape,
 )
-from edgefl.onnxgrad.rules.common import Check, Rule
+from edgefl.onnxgrad.rules.common import KNOWN_ALWAYS, Check, Rule
 
 _FAMILIES: tuple[Any, ...] = (
-    *(convolution, pooling, matmul, recurrent, normalization, activation, elementwise, reduction, indexing, shape, resize),
+    *(convolution, pooling, matmul, recurrent, normalization, elementwise, reduction, indexing, shape, resize),
 )
 
 
@@ -33,13 +31,13 @@ RULES: dict[str, Rule] = _joined("RULES")
 CHECKS: dict[str, Check] = _joined("CHECKS")
 """Of operators whose rule does not know every attribute, input or output."""
 
-FOLDED = frozenset(known.KNOWN)
+FOLDED = frozenset(KNOWN_ALWAYS)
 """Operators that only ever make known values: shapes and numbers that follow from them."""
 
 SHAPES = frozenset({"Shape", "Size"})
 """Operators whose rule makes a known value of a tensor."""
 
-KNOWN: dict[str, tuple[int, ...]] = {**known.KNOWN, **_joined("KNOWN")}
+KNOWN: dict[str, tuple[int, ...]] = {**KNOWN_ALWAYS, **_joined("KNOWN")}
 """Positions of inputs that are shapes and settings: a rule takes them as NumPy arrays."""
 
 STATISTICS = normalization.STATISTICS

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 import onnx
 import torch
+from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
-from edgefl.errors import InputError
+from edgefl.errors import InputError, first_line
 
 Array = np.ndarray[Any, Any]
 Value = Tensor | Array | None
@@ -78,11 +80,6 @@ def label_of(node: onnx.NodeProto, index: int | None) -> str:
     return f"node {name} ({node.op_type})"
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of a message."""
-    return (str(error).strip().splitlines() or ["damaged"])[0]
-
-
 def simple(function: Callable[..., Tensor]) -> Rule:
     """Make a rule of a function that needs no attribute."""
     return lambda node, *inputs: function(*inputs)
@@ -104,3 +101,37 @@ def _plain_text(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain_text(item) for item in value]
     return value.decode() if isinstance(value, bytes) else value
+
+
+KNOWN_ALWAYS = {"Constant": (), "ConstantOfShape": (0,), "Range": (0, 1, 2)}
+"""Operators that only ever make values that are the same for every call, with the positions of their settings."""
+
+
+def tensor_of(array: Array, device: torch.device | None = None) -> Tensor:
+    """Return a tensor with a copy of ``array``; a fake one under fake tensors."""
+    if array.dtype.name == "bfloat16":
+        return torch.tensor(array.astype(np.float32), device=device).bfloat16()
+    return torch.tensor(array, device=device)
+
+
+def evaluate(node: bytes, opset: int, inputs: Sequence[Value]) -> list[Array]:
+    """Compute a node, given as serialized bytes, on known values, by ONNX's own reference, which no tensor mode sees.
+
+    Raises:
+        InputError: the values do not suit the operator; names it.
+    """
+    evaluator = _evaluator(node, opset)
+    named = {name: value for name, value in zip(evaluator.input_names, inputs, strict=True) if name}
+    try:
+        return [np.asarray(value) for value in evaluator.run(None, named)]
+    except Exception as error:  # the reference raises whatever NumPy does
+        label = label_of(onnx.NodeProto.FromString(node), None)
+        raise InputError(f"{label}: cannot be computed from its constants ({first_line(error)})") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _evaluator(node: bytes, opset: int) -> ReferenceEvaluator:
+    proto = onnx.NodeProto.FromString(node)
+    inputs, outputs = ([onnx.ValueInfoProto(name=name) for name in names] for names in (proto.input, proto.output))
+    # In a graph: the reference takes a lone node for one of the newest operator set.
+    return ReferenceEvaluator(onnx.helper.make_graph([proto], "node", inputs, outputs), opsets={"": opset})

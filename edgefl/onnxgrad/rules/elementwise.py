@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and logic, number by number, and changes of type."""
+"""Arithmetic, comparisons, logic, changes of type and activations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import onnx
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import DTYPES, Check, Operator, Rule, simple
+from edgefl.onnxgrad.rules.common import DTYPES, Array, Check, Operator, Rule, simple
 
 
 def _chain(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
@@ -34,6 +35,34 @@ def _check_cast(node: Operator) -> None:
         node.refuse(f"type {onnx.TensorProto.DataType.Name(node.get('to'))} has no rule")
 
 
+def _hard_sigmoid(node: Operator, x: Tensor) -> Tensor:
+    return (node.get("alpha", 0.2) * x + node.get("beta", 0.5)).clamp(0, 1)
+
+
+def _selu(node: Operator, x: Tensor) -> Tensor:
+    alpha, gamma = node.get("alpha", 1.6732632423543772), node.get("gamma", 1.0507009873554805)
+    return gamma * F.elu(x, alpha)
+
+
+def _swish(node: Operator, x: Tensor) -> Tensor:
+    alpha = node.get("alpha", 1.0)
+    return F.silu(x) if alpha == 1 else x * torch.sigmoid(alpha * x)
+
+
+def _clip(node: Operator, x: Tensor, low: Array | None = None, high: Array | None = None) -> Tensor:
+    if low is None and high is None:
+        return x
+    return torch.clamp(x, *(None if bound is None else bound.item() for bound in (low, high)))
+
+
+def _softmax(function: Callable[[Tensor, int], Tensor]) -> Rule:
+    return lambda node, x: function(x, node.get("axis", -1))
+
+
+def _dropout(node: Operator, x: Tensor, ratio: Array | None = None, training: Array | None = None) -> Tensor:
+    return F.dropout(x, 0.5 if ratio is None else float(ratio.item()), node.training)
+
+
 RULES: dict[str, Rule] = {
     "Add": simple(torch.add), "Sub": simple(torch.sub), "Mul": simple(torch.mul), "Div": _div, "Mod": _mod,
     "Pow": lambda node, x, power: torch.pow(x, power).to(x.dtype),
@@ -45,5 +74,14 @@ RULES: dict[str, Rule] = {
     "GreaterOrEqual": simple(torch.ge), "Not": simple(torch.logical_not), "And": simple(torch.logical_and),
     "Or": simple(torch.logical_or), "Xor": simple(torch.logical_xor), "Where": simple(torch.where),
     "Identity": lambda node, x: x, "Cast": _cast, "CastLike": lambda node, x, like: x.to(like.dtype),
+    "Relu": simple(torch.relu), "Tanh": simple(torch.tanh), "Sigmoid": simple(torch.sigmoid), "Softplus": simple(F.softplus),
+    "Mish": simple(F.mish), "HardSwish": simple(F.hardswish), "Softsign": simple(F.softsign),
+    "HardSigmoid": _hard_sigmoid, "Selu": _selu, "Swish": _swish, "Clip": _clip,
+    "Gelu": lambda node, x: F.gelu(x, approximate=node.get("approximate", "none")),
+    "LeakyRelu": lambda node, x: F.leaky_relu(x, node.get("alpha", 0.01)),
+    "Elu": lambda node, x: F.elu(x, node.get("alpha", 1.0)),
+    "PRelu": lambda node, x, slope: torch.where(x >= 0, x, slope * x),
+    "Softmax": _softmax(torch.softmax), "LogSoftmax": _softmax(torch.log_softmax), "Dropout": _dropout,
 }  # fmt: skip
-CHECKS: dict[str, Check] = {"Cast": _check_cast}
+KNOWN = {"Clip": (1, 2), "Dropout": (1, 2)}
+CHECKS: dict[str, Check] = {"Cast": _check_cast, "Dropout": Operator.only_first_output}

@@ -17,7 +17,7 @@ from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Tier
 from edgefl.wire.payload import payload_bytes
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TABLES = ("flanc", "fedpara", "prism", "factorized", "spectral")
 FASHION = Architecture("cnn-fashion", (1, 28, 28), 10)
 

@@ -26,7 +26,7 @@ def played(method, state, client, kept):
     method.local_loss(module, Batch(x.float(), y), submodel.tensors).backward()
     optimizer.step()
     update = Update(NUMBERS[client], TIER, method.upload(module), submodel.places, samples)
-    return update, method.keep(module, submodel.tensors)
+    return update, method.keep(module)
 
 
 @pytest.mark.parametrize("order", ["AB", "BA"])

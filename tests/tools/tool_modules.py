@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-TOOLS = Path(__file__).parent.parent / "tools"
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -66,7 +66,7 @@ def play(method: Method, state: GlobalState, tier: Tier, kept=None, rounds=1):
             optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
             method.local_loss(module, Batch(x, y, torch.ones(3, dtype=torch.bool)), sent.tensors).backward()
             optimizer.step()
-            kept[client] = method.keep(module, sent.tensors)
+            kept[client] = method.keep(module)
             updates.append(Update(client, tier, method.upload(module), sent.places, count))
         state = method.aggregate(state, updates)
     return method, state, kept
