@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError
 from edgefl.factor.kernel_layers import kernel_layer, kernel_modules, kernel_parameters
 from edgefl.factor.kernels import KernelLayer, Sampling, draw, effective_rank, importance
-from edgefl.factor.layers import LowRank, frobenius_sq
+from edgefl.factor.layers import frobenius_sq
 from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
@@ -249,7 +249,7 @@ class PriSM(Method):
     def penalties(self, module: nn.Module) -> Iterable[Tensor]:
         """Return λ/2·‖Σ u′v′ᵀ‖²_F of each layer (Eq. 6)."""
         decay = self.config.frobenius_decay
-        return (decay / 2 * frobenius_sq(cast(LowRank, layer)) for layer in kernel_modules(module) if decay)
+        return (decay / 2 * frobenius_sq(layer) for layer in kernel_modules(module) if decay)
 
     def decayed(self, module: nn.Module) -> list[nn.Parameter]:
         """Return every parameter except the factors, which Eq. 6 regularises."""

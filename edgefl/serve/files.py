@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from edgefl.bundle.manifest import MANIFEST, Manifest
-from edgefl.bundle.manifest_file import read
+from edgefl.bundle.manifest import MANIFEST
+from edgefl.bundle.manifest_file import differences, read
 from edgefl.errors import BundleError
 from edgefl.util.files import shared
 
@@ -38,11 +37,7 @@ class Served:
         return TYPES.get(self.path.suffix, "application/octet-stream")
 
     def open(self) -> BufferedReader:
-        """Open the file, which is plain and lies in its folder, whatever both have become since the table was made.
-
-        Raises:
-            OSError: it is missing, not a plain file, or behind a link.
-        """
+        """Open the file; OSError if it is missing, not a plain file, or behind a link, whatever it was when the table was made."""
         if self.path.resolve() != self.folder.resolve() / self.path.relative_to(self.folder):
             raise OSError(None, "behind a symbolic link")
         if not stat.S_ISREG(self.path.lstat().st_mode):
@@ -52,13 +47,10 @@ class Served:
 
 
 def bundle_addresses(bundle: Path) -> dict[str, Served]:
-    """Return address → file of a bundle: the manifest and what it lists, under ``/bundle/``.
-
-    Raises:
-        BundleError: the manifest is wrong, or a file that it lists is missing, changed or behind a link.
-    """
+    """Return address → file of a bundle: the manifest and what it lists, under ``/bundle/``; BundleError if anything is not as listed."""
     manifest = read(bundle)
-    _check(bundle, manifest)
+    if problems := list(differences(manifest, lambda name: Served(bundle / name, bundle).open())):
+        raise BundleError("\n".join(f"{bundle}: {name}: {what}" for name, what in problems))
     return {f"/bundle/{name}": Served(bundle / name, bundle) for name in (MANIFEST, *manifest.files)}
 
 
@@ -70,21 +62,3 @@ def page_addresses(runtime: Path) -> dict[str, Served]:
 
 def _listed(prefix: str, folder: Path, endings: tuple[str, ...]) -> dict[str, Served]:
     return {prefix + path.name: Served(path, folder) for path in sorted(folder.iterdir()) if path.suffix in endings}
-
-
-def _check(bundle: Path, manifest: Manifest) -> None:
-    """Hold every file to its length and hash, and name all that are not as listed."""
-    problems = []
-    for name, entry in manifest.files.items():
-        try:
-            with Served(bundle / name, bundle).open() as file:
-                size, digest = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            problems.append(f"{bundle}: {name}: cannot be read ({error.strerror})")
-            continue
-        if size != entry.bytes:
-            problems.append(f"{bundle}: {name}: {size} bytes, the manifest says {entry.bytes}")
-        elif digest != entry.sha256:
-            problems.append(f"{bundle}: {name}: changed: its SHA-256 is not the manifest's")
-    if problems:
-        raise BundleError("\n".join(problems))

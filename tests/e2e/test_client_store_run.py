@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from runs import stopped_after
 
 from edgefl import RunConfig, export, simulate
 from edgefl.errors import CheckpointError
-from edgefl.records import RoundRecord
 
 VALUES = {
     "method": "fedper", "profile": "lab", "rounds": 3, "clients": 6, "per_round": 3, "local_epochs": 1, "data_share": 0.1,
@@ -48,20 +48,9 @@ def finished(tmp_path_factory) -> Path:
     return simulate(RunConfig.of(VALUES), tmp_path_factory.mktemp("run") / "whole").folder
 
 
-class StopError(Exception):
-    pass
-
-
 def played_to_its_end(folder: Path, said: list[str]) -> set[str]:
     """Resume the run up to the bundle, and return the names of its checkpoints, which end in the hashes of their content."""
-
-    def stop(record: RoundRecord) -> None:
-        if record.round == VALUES["rounds"]:
-            raise StopError
-
-    with pytest.raises(StopError):
-        simulate(RunConfig.of(VALUES), folder, resume=True, on_round=stop, notify=said.append)
-    return checkpoints_of(folder)
+    return checkpoints_of(stopped_after(RunConfig.of(VALUES), folder, 3, resume=True, notify=said.append))
 
 
 def checkpoints_of(folder: Path) -> set[str]:

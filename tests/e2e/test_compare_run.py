@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 from command import edgefl
+from runs import StopError, lines_of
 
 from edgefl import RunConfig, compare
 from edgefl.errors import CheckpointError
@@ -18,10 +18,6 @@ METHODS = ("heterofl@1", "fedavg@0.5")
 SEEDS = (0, 1)
 
 
-class StopError(Exception):
-    pass
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     return compare(METHODS, SMALL, tmp_path_factory.mktemp("finished") / "c", seeds=SEEDS)
@@ -29,11 +25,6 @@ def finished(tmp_path_factory):
 
 def run(*arguments: str) -> CompletedProcess[str]:
     return edgefl("compare", *arguments)
-
-
-def lines_of(folder: Path) -> list[dict[str, object]]:
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("host_s", "stages")} for line in lines]
 
 
 def test_every_method_and_seed_is_an_ordinary_run(finished):

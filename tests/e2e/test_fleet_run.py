@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from command import edgefl
 from pages import Page
+from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig, export, simulate
 from edgefl.errors import CheckpointError
-from edgefl.records import RoundRecord
 from edgefl.run.dry_run import dry_run
 from edgefl.server.checkpoint import of_file
 from edgefl.util.files import sha256, shared
@@ -36,10 +36,6 @@ _STRETCHES = [(c, begin, end) for c in range(8) for begin, end in ((0, 0.1 + 0.0
 TRACE = (
     "client,from,to,state\n" + "".join(f"{c},{begin},{end:g},eligible\n" for c, begin, end in _STRETCHES) + "0,3600,3601,none\n"
 )
-
-
-class StopError(Exception):
-    pass
 
 
 def figure(value: float) -> str:
@@ -65,11 +61,6 @@ def fleet(folder: Path, name: str, *classes: tuple[str, float], more: str = "") 
     return str(folder / f"{name}.toml")
 
 
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("host_s", "stages")} for line in lines]
-
-
 def sessions_of(folder: Path) -> list[dict[str, Any]]:
     return [client for line in lines_of(folder) for client in line["clients"]]
 
@@ -84,21 +75,6 @@ def flags_of(values: dict[str, Any]) -> list[str]:
 
     switches = {"dynamic_devices": "--dynamic-devices"}
     return [switches.get(key, f"--{key.replace('_', '-')}={text(value)}") for key, value in values.items()]
-
-
-def stopped_after(config: RunConfig, folder: Path, round_: int, resume: bool = False) -> Path:
-    def stop(record: RoundRecord) -> None:
-        if record.round == round_:
-            raise StopError
-
-    with pytest.raises(StopError):
-        simulate(config, folder, resume=resume, on_round=stop)
-    return folder
-
-
-def checkpoint_of(folder: Path, round_: int) -> Path:
-    (found,) = (folder / "checkpoints").glob(f"round-{round_:06d}-*")
-    return found
 
 
 def battery_fleet(folder: Path) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from pages import Page
+from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig, simulate, verify
 from edgefl.methods.base import create
-from edgefl.records import RoundRecord
 from edgefl.registry import methods
 from edgefl.server.checkpoint import of_file
 
@@ -26,27 +25,8 @@ SMALL = {
 OTHERWISE: dict[str, dict[str, object]] = {"fedfomo": {"profile": "lab"}}
 
 
-class StopError(Exception):
-    pass
-
-
 def config_of(name: str) -> RunConfig:
     return RunConfig.of({**SMALL, **OTHERWISE.get(name, {}), "method": name})
-
-
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("host_s", "stages")} for line in lines]
-
-
-def stopped_after(config: RunConfig, folder: Path, round_: int) -> Path:
-    def stop(record: RoundRecord) -> None:
-        if record.round == round_:
-            raise StopError
-
-    with pytest.raises(StopError):
-        simulate(config, folder, on_round=stop)
-    return folder
 
 
 @pytest.mark.parametrize("name", methods.names())
@@ -58,7 +38,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_comes_to_its_end(name: str, 
 
     lines = lines_of(result.folder)
     assert lines == lines_of(whole)
-    (last,) = (whole / "checkpoints").glob("round-000002-*")
+    last = checkpoint_of(whole, 2)
     kept, model = of_file(last), of_file(result.folder / "model.safetensors")
     assert (kept.round, kept.clock_s, kept.options, kept.clients) == (model.round, model.clock_s, model.options, model.clients)
     parts, others = kept.model.parts(), model.model.parts()
@@ -100,18 +80,12 @@ def test_a_run_stopped_in_any_state_goes_on_to_the_same_bits(what: str, tmp_path
     values = {**SMALL, "rounds": 3, "profile": "lab", "model": "cnn-digits", "data_share": 0.1, "eval_every": 3, **AXES[what]}
     config = RunConfig.of(values)
     whole = stopped_after(config, tmp_path / "whole", 3)
-    (last,) = (whole / "checkpoints").glob("round-000003-*")
+    last = checkpoint_of(whole, 3)
     for stop in (1, 2):
         folder = stopped_after(config, tmp_path / f"stopped-{stop}", stop)
-
-        def leave(record: RoundRecord) -> None:
-            if record.round == 3:
-                raise StopError
-
-        with pytest.raises(StopError):
-            simulate(config, folder, resume=True, on_round=leave)
+        stopped_after(config, folder, 3, resume=True)
         assert lines_of(folder) == lines_of(whole)
-        (again,) = (folder / "checkpoints").glob("round-000003-*")
+        again = checkpoint_of(folder, 3)
         # The file's name ends in its content's hash: memory of clients and server included, to the last bit.
         assert again.name == last.name
     kept = of_file(last)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from command import edgefl
+from runs import lines_of, stopped_after
 
 from edgefl import RunConfig, export, simulate, verify
 from edgefl.errors import BudgetError, CheckpointError
@@ -42,7 +43,7 @@ def test_a_run_folder_holds_everything(finished):
     assert names == {
         "config.toml", "rounds.jsonl", "summary.json", "model.safetensors", "checkpoints", "bundle", "report.html",
     }  # fmt: skip
-    lines = [json.loads(line) for line in (finished.folder / "rounds.jsonl").read_text().splitlines()]
+    lines = lines_of(finished.folder)
     assert [line["round"] for line in lines] == [1, 2, 3]
     # 1.3 times those wanted, of those that are not still at work for the round before.
     assert all(4 <= len(line["clients"]) <= math.ceil(1.3 * 4) for line in lines)
@@ -61,7 +62,7 @@ def test_every_tier_is_exported_and_verifies(finished):
 
 
 def test_measured_costs_are_the_predicted_ones(finished):
-    lines = [json.loads(line) for line in (finished.folder / "rounds.jsonl").read_text().splitlines()]
+    lines = lines_of(finished.folder)
     by_tier = {row.tier: row for row in finished.tiers}
     clients = [client for line in lines for client in line["clients"] if client["status"] == "trained"]
     assert clients
@@ -74,7 +75,7 @@ def test_measured_costs_are_the_predicted_ones(finished):
 
 
 def test_a_round_closes_with_the_last_answer_that_it_waits_for(finished):
-    lines = [json.loads(line) for line in (finished.folder / "rounds.jsonl").read_text().splitlines()]
+    lines = lines_of(finished.folder)
     clock_s = 0.0
     for line in lines:
         answers = sorted(client["total_s"] for client in line["clients"] if client["status"] == "trained")
@@ -88,7 +89,7 @@ def test_a_round_closes_with_the_last_answer_that_it_waits_for(finished):
 
 def test_under_ideal_conditions_a_round_is_its_slowest_client(tmp_path):
     result = simulate(RunConfig.of({**SMALL, "conditions": "ideal"}), tmp_path / "run")
-    for line in rounds_of(result.folder):
+    for line in lines_of(result.folder):
         assert {client["status"] for client in line["clients"]} == {"trained"}
         assert line["round_s"] == max(client["total_s"] for client in line["clients"])
         assert len(line["clients"]) == 4
@@ -102,7 +103,7 @@ def test_the_written_configuration_gives_the_same_bits(finished, tmp_path):
 def test_two_workers_give_the_same_bits_as_one(finished, tmp_path):
     pooled = simulate(RunConfig.of({**SMALL, "workers": 2}), tmp_path / "pool")
     assert model_of(pooled.folder) == model_of(finished.folder)
-    assert simulated(pooled.folder) == simulated(finished.folder)
+    assert lines_of(pooled.folder) == lines_of(finished.folder)
 
 
 def test_a_killed_run_resumes_to_the_same_bits(finished, tmp_path):
@@ -121,31 +122,13 @@ def test_a_killed_run_resumes_to_the_same_bits(finished, tmp_path):
     resumed = in_a_process("simulate", "--out", str(folder), "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert model_of(folder) == model_of(finished.folder)
-    assert simulated(folder) == simulated(finished.folder)
+    assert lines_of(folder) == lines_of(finished.folder)
     # A second resume finds nothing to do and loses nothing.
     assert "complete" in edgefl("simulate", "--out", str(folder), "--resume").stderr
 
 
 def model_of(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
-
-
-def simulated(folder: Path) -> list[dict[str, object]]:
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in ("host_s", "stages")} for line in lines]
-
-
-class StopError(Exception):
-    pass
-
-
-def stopped(folder: Path, after: int) -> None:
-    def stop(record):
-        if record.round == after:
-            raise StopError
-
-    with pytest.raises(StopError):
-        simulate(RunConfig.of(SMALL), folder, on_round=stop)
 
 
 def test_resuming_before_anything_was_written_starts_the_run(finished, tmp_path):
@@ -164,7 +147,7 @@ def test_resuming_before_anything_was_written_starts_the_run(finished, tmp_path)
 
 def test_a_corrupt_checkpoint_falls_back_to_the_one_before_and_says_so(finished, tmp_path):
     folder = tmp_path / "run"
-    stopped(folder, after=2)
+    stopped_after(RunConfig.of(SMALL), folder, 2)
     newest = max((folder / "checkpoints").iterdir())
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
@@ -178,7 +161,7 @@ def test_a_corrupt_checkpoint_falls_back_to_the_one_before_and_says_so(finished,
 
 def test_no_whole_checkpoint_is_an_error(tmp_path):
     folder = tmp_path / "run"
-    stopped(folder, after=1)
+    stopped_after(RunConfig.of(SMALL), folder, 1)
     for path in (folder / "checkpoints").iterdir():
         path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(CheckpointError, match="no checkpoint is whole"):
@@ -187,11 +170,11 @@ def test_no_whole_checkpoint_is_an_error(tmp_path):
 
 def test_a_torn_last_line_of_rounds_is_played_again(finished, tmp_path):
     folder = tmp_path / "run"
-    stopped(folder, after=2)
+    stopped_after(RunConfig.of(SMALL), folder, 2)
     with (folder / "rounds.jsonl").open("ab") as file:
         file.write(b'{"round": 3, "clie')
     simulate(RunConfig.of(SMALL), folder, resume=True)
-    assert simulated(folder) == simulated(finished.folder)
+    assert lines_of(folder) == lines_of(finished.folder)
 
 
 def test_resuming_with_another_configuration_names_the_key(finished):
@@ -237,18 +220,14 @@ def test_json_is_alone_on_standard_output(tmp_path):
 def test_a_class_that_fits_nothing_is_refused_and_the_run_goes_on(tmp_path):
     config = RunConfig.of({**SMALL, "rounds": 2, "method": "fedavg", "clients": 8, "per_round": 8, "local_epochs": 5})
     result = simulate(config, tmp_path / "run")
-    refused = [c for line in rounds_of(result.folder) for c in line["clients"] if c["status"] == "refused"]
+    refused = [c for line in lines_of(result.folder) for c in line["clients"] if c["status"] == "refused"]
     assert {c["device"] for c in refused} == {"mid-range-phone", "low-end-phone"}
     for client in refused:
         (reason,) = client["refusal"]
         assert reason["budget"] == "deadline_s"
         assert reason["need"] > reason["have"]
-    trained = {c["device"] for line in rounds_of(result.folder) for c in line["clients"] if c["status"] == "trained"}
+    trained = {c["device"] for line in lines_of(result.folder) for c in line["clients"] if c["status"] == "trained"}
     assert trained == {"flagship-phone"}
-
-
-def rounds_of(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
 def test_nobody_fits_is_status_3_with_the_needs_and_nothing_written(tmp_path):
@@ -263,7 +242,7 @@ def test_nobody_fits_is_status_3_with_the_needs_and_nothing_written(tmp_path):
 
 def test_a_round_in_which_everybody_diverges_leaves_the_model_as_it_was(tmp_path):
     result = simulate(RunConfig.of({**SMALL, "rounds": 1, "lr": 1e30, "conditions": "ideal"}), tmp_path / "run")
-    (line,) = rounds_of(result.folder)
+    (line,) = lines_of(result.folder)
     assert {c["status"] for c in line["clients"]} == {"diverged"}
     assert line["upload_bytes"] == 0
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import edgefl
+from runs import StopError, lines_of
 
 from edgefl import RunConfig, simulate
 from edgefl.errors import StorageError
@@ -40,9 +41,11 @@ def finished(tmp_path_factory):
 
 def outcome(folder: Path) -> tuple[object, ...]:
     """Return what must not depend on how often a run was stopped: rounds, model, and checkpoints by the hashes in their names."""
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    rounds = [{key: value for key, value in line.items() if key not in ("host_s", "stages")} for line in lines]
-    return rounds, (folder / "model.safetensors").read_bytes(), sorted(path.name for path in folder.glob("checkpoints/*"))
+    return (
+        lines_of(folder),
+        (folder / "model.safetensors").read_bytes(),
+        sorted(path.name for path in folder.glob("checkpoints/*")),
+    )
 
 
 def test_a_summary_says_where_the_time_went(finished):
@@ -114,10 +117,6 @@ def test_a_resumed_run_counts_the_time_of_every_part(finished, tmp_path):
     assert outcome(folder) == outcome(finished)
 
 
-class StopError(Exception):
-    pass
-
-
 def stop_after(number: int, folder: Path, error: type[BaseException] = StopError) -> None:
     def stop(record):
         if record.round == number:
@@ -132,7 +131,7 @@ def test_after_an_interruption_the_checkpoint_of_the_last_round_is_there(finishe
     stop_after(3, folder, KeyboardInterrupt)
     restored = checkpoint.restore(folder / "checkpoints")
     assert restored is not None
-    assert restored.checkpoint.round == 3
+    assert restored.state.round == 3
     simulate(RunConfig.of(VALUES), folder, resume=True)
     assert outcome(folder) == outcome(finished)
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from runs import checkpoint_of, stopped_after
 
-from edgefl import RunConfig, simulate
+from edgefl import RunConfig
 from edgefl.factor import subspace
 from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors, counted, factorize, singular_values, truncated
 from edgefl.methods.base import create
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
-from edgefl.records import RoundRecord, Tier, Update
+from edgefl.records import Tier, Update
 from edgefl.rng import generator
 from edgefl.server.checkpoint import of_file, save
 from edgefl.server.state import ServerState
@@ -318,20 +318,6 @@ def test_a_round_tells_how_layers_were_decomposed(monkeypatch):
         assert tensor.shape == small.tensors[name].shape
 
 
-class StopError(Exception):
-    pass
-
-
-def stopped_after(config: RunConfig, folder: Path, round_: int, resume: bool = False) -> Path:
-    def stop(record: RoundRecord) -> None:
-        if record.round == round_:
-            raise StopError
-
-    with pytest.raises(StopError):
-        simulate(config, folder, on_round=stop, resume=resume)
-    return folder
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"method_options": {"allocate": "spectral", "plan_every": 1}}, {"server_optimizer": "avgm"}]
 )
@@ -343,10 +329,9 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(options, tmp_path):
         }
     )  # fmt: skip
     whole = stopped_after(config, tmp_path / "whole", 3)
-    (last,) = (whole / "checkpoints").glob("round-000003-*")
+    last = checkpoint_of(whole, 3)
     assert of_file(last).model.warm
     for stop in (1, 2):
         folder = stopped_after(config, tmp_path / f"stopped-{stop}", stop)
         stopped_after(config, folder, 3, resume=True)
-        (again,) = (folder / "checkpoints").glob("round-000003-*")
-        assert again.name == last.name  # ends in the hash of its content
+        assert checkpoint_of(folder, 3).name == last.name  # ends in the hash of its content
