@@ -15,7 +15,7 @@ from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS,
 from edgefl.report.run_tables import BY_ONNX, DEVICE, TIER
 from edgefl.report.tables import Column, PlainTable, Row, raw_table, text, under
 from edgefl.report.words import BUDGETS, budget_name, tier_label, uncounted
-from edgefl.util.units import MISSING, human_budget, human_bytes, human_count, human_joules, human_percent, human_seconds
+from edgefl.util.units import MISSING, human_budget, human_bytes, human_percent
 
 if TYPE_CHECKING:
     from edgefl.planning.plan import Planned
@@ -39,19 +39,16 @@ def _fits(row: Row) -> str:
 
 SUMMARY = (
     TIER,
-    *under("params", human_count, params=""),
-    *under("MACs/step", human_count, macs_train_step="all"),
-    *under("memory", human_bytes, training_memory_bytes="training", inference_memory_bytes="inference"),
-    *under("bytes", human_bytes, download_bytes="down", upload_bytes="up", header_bytes="header"),
-    *under("bytes", human_bytes, formula_bytes="4 × params"),
+    *under("params", params=""),
+    *under("MACs/step", macs_train_step="all"),
+    *under("memory", training_memory_bytes="training", inference_memory_bytes="inference"),
+    *under("bytes", download_bytes="down", upload_bytes="up", header_bytes="header", formula_bytes="4 × params"),
 )
 COMPUTE = (
-    *under("MACs/sample", human_count, macs_forward="forward"),
-    *under("MACs/sample", human_count, macs_backward_input="to inputs", macs_backward_weight="to weights"),
-    *under("MACs/pass", human_count, macs_compose="composing"),
-    *under("element-wise", human_count, elementwise_ops="forward", elementwise_ops_backward="backward"),
-    *under("element-wise", human_count, elementwise_ops_step="per step"),
-    *under("inference", human_count, macs_inference="MACs"),
+    *under("MACs/sample", macs_forward="forward", macs_backward_input="to inputs", macs_backward_weight="to weights"),
+    *under("MACs/pass", macs_compose="composing"),
+    *under("element-wise", elementwise_ops="forward", elementwise_ops_backward="backward", elementwise_ops_step="per step"),
+    *under("inference", macs_inference="MACs"),
 )
 
 
@@ -63,23 +60,19 @@ def compute_columns(rows: Iterable[Row]) -> tuple[Column, ...]:
 
 MEMORY = (
     Column("training", "weights", lambda row: human_bytes(weights_bytes(row))),
-    *under("training", human_bytes, peak_gradient_bytes="gradients", optimizer_bytes="optimizer", peak_saved_bytes="saved"),
-    *under("training", human_bytes, peak_temporary_bytes="temp."),
+    *under("training", peak_gradient_bytes="gradients", optimizer_bytes="optimizer", peak_saved_bytes="saved"),
+    *under("training", peak_temporary_bytes="temp."),
     text("training", "peak in", "peak_layer_training"),
-    *under("inference", human_bytes, weights_bytes_inference="weights", peak_activation_bytes_inference="activations"),
+    *under("inference", weights_bytes_inference="weights", peak_activation_bytes_inference="activations"),
     text("inference", "peak in", "peak_layer_inference"),
 )
 ON_DEVICE = (
     DEVICE,
     TIER,
-    *under("inference", human_seconds, inference_seconds="time"),
-    *under("inference", human_joules, inference_joules="energy"),
-    *under("step", human_seconds, train_step_seconds="time"),
-    *under("step", human_joules, train_step_joules="energy"),
-    *under("epoch", human_seconds, epoch_seconds="time"),
-    *under("epoch", human_joules, epoch_joules="energy"),
-    *under("round", human_seconds, round_seconds="time"),
-    *under("round", human_joules, round_joules="energy"),
+    *under("inference", inference_seconds="time", inference_joules="energy"),
+    *under("step", train_step_seconds="time", train_step_joules="energy"),
+    *under("epoch", epoch_seconds="time", epoch_joules="energy"),
+    *under("round", round_seconds="time", round_joules="energy"),
     Column("fits", "", _fits, numeric=False),
     Column("budget", "used", lambda row: human_percent(row.get("budget_share")), numeric=False),
     Column("budget", "", lambda row: budget_name(row.get("limiting_budget")), numeric=False),
@@ -87,25 +80,21 @@ ON_DEVICE = (
 LAYERS = (
     text("layer", "", "layer"),
     text("kind", "", "kind", widest=11),
-    *under("params", human_count, params=""),
-    *under("MACs", human_count, macs_forward="forward", macs_backward_input="inputs", macs_backward_weight="weights"),
-    *under("MACs", human_count, macs_compose="compose"),
-    *under("MACs", human_percent, macs_share="share"),
-    *under("at the peak", human_bytes, saved_bytes_at_peak="saved", temporary_bytes_at_peak="temp."),
-    *under("bytes", human_bytes, parameter_bytes="weights"),
+    *under("params", params=""),
+    *under("MACs", macs_forward="forward", macs_backward_input="inputs", macs_backward_weight="weights", macs_compose="compose"),
+    *under("MACs", macs_share="share"),
+    *under("at the peak", saved_bytes_at_peak="saved", temporary_bytes_at_peak="temp."),
+    *under("bytes", parameter_bytes="weights"),
 )
-SENT = under("bytes", human_bytes, download_bytes="down", upload_bytes="up")
-
-
+SENT = under("bytes", download_bytes="down", upload_bytes="up")
 FORMATS = ("table", "json", "csv", "markdown")
 
 
 def cost_table(rows: Sequence[Row], format: str) -> Any:
-    """Return the costs of every tier of a model: for people (``table``), or raw numbers under the names of the API.
+    """Return the costs of every tier of a model, from the JSON form of :class:`edgefl.report.cost_rows.ProfileRow`.
 
-    Args:
-        rows: the JSON form of :class:`edgefl.report.cost_rows.ProfileRow`, per tier or per tier and device.
-        format: ``table`` (for a rich console), ``json`` (``{"rows": […]}``, layers and tensors included), ``csv`` or ``markdown``.
+    ``format`` is ``table`` (for a rich console), or raw numbers under the names of the API: ``json`` (``{"rows": […]}``, layers and tensors
+    included), ``csv`` or ``markdown``.
 
     Raises:
         UnknownNameError: ``format`` is none of these.
@@ -121,15 +110,9 @@ def cost_table(rows: Sequence[Row], format: str) -> Any:
 
 
 def layer_table(row: Row, format: str, top: int | None = None) -> Any:
-    """Return the costs of every layer of one tier, in the network's order.
+    """Return the costs of every layer of one tier, in the network's order, from a row of :func:`cost_table` and in its formats.
 
-    Args:
-        row: one row of :func:`cost_table`, with its layers and tensors.
-        format: as in :func:`cost_table`; as JSON ``{"tier": …, "layers": […], "uncounted_ops": […]}``.
-        top: list only so many layers, those with most MACs in a step; a row ``(other)`` sums the rest.
-
-    Raises:
-        UnknownNameError: ``format`` is none of these.
+    As JSON: ``{"tier": …, "layers": […], "uncounted_ops": […]}``. With ``top``, a row ``(other)`` sums all layers but those with most MACs.
     """
     layers: list[Row] = list(layer_rows(row))
     if top is not None:
@@ -167,12 +150,9 @@ def about(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """
     names = {"method": "method", "model": "model", "batch_size": "batch size", "micro_batch": "micro-batch"}
     names |= {"optimizer": "optimizer", "codec": "codec", "samples": "samples per client"}
-    pairs = []
-    for key, name in names.items():
-        values = dict.fromkeys(row[key] for row in rows if key in row)
-        if values:
-            shown = ("none, the network as it is" if key == "method" and value is None else str(value) for value in values)
-            pairs.append((name, ", ".join(shown)))
+    found = {name: list(dict.fromkeys(row[key] for row in rows if key in row)) for key, name in names.items()}
+    found["method"] = ["none, the network as it is" if value is None else value for value in found["method"]]
+    pairs = [(name, ", ".join(map(str, values))) for name, values in found.items() if values]
     if any(map(draws, rows)):
         pairs.append(
             ("a step trains", "one of several networks, drawn: its MACs are their mean, all else is the tier's own network's")
@@ -201,14 +181,12 @@ def _warning(rows: Sequence[Row]) -> list[Text]:
 
 
 def _for_programs(rows: Sequence[Row], declared: Sequence[str], format: str, document: Mapping[str, Any]) -> str:
-    match format:
-        case "json":
-            return json.dumps(document, indent=2, allow_nan=False)
-        case "csv":
-            return raw_table(rows, declared).to_csv()
-        case "markdown":
-            return raw_table(rows, declared).to_markdown()
-    raise UnknownNameError("format", format, FORMATS)
+    if format == "json":
+        return json.dumps(document, indent=2, allow_nan=False)
+    if format not in FORMATS:
+        raise UnknownNameError("format", format, FORMATS)
+    table = raw_table(rows, declared)
+    return table.to_csv() if format == "csv" else table.to_markdown()
 
 
 def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
@@ -216,11 +194,11 @@ def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
     columns = (
         text("plan", "", "allocate"),
         Column("ratio", "", lambda row: f"{row['ratio']:g}" if row["allocate"] == "uniform" else "per layer"),
-        *under("params", human_count, params=""),
-        *under("MACs fwd", human_count, macs_forward=""),
-        *under("train memory", human_bytes, training_memory_bytes=""),
-        *under("bytes up", human_bytes, upload_bytes=""),
-        *under("energy kept", human_percent, energy_share=""),
+        *under("params", params=""),
+        *under("MACs fwd", macs_forward=""),
+        *under("train memory", training_memory_bytes=""),
+        *under("bytes up", upload_bytes=""),
+        *under("energy kept", energy_share=""),
         *(Column(f"{BUDGETS.get(name, name)} used", "", _used(at)) for at, name in enumerate(plans[0].uses)),
     )
     yield PlainTable.of(columns, (planned.to_dict() for planned in plans))

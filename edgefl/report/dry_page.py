@@ -103,7 +103,7 @@ def policy_table(policies: Sequence[Json], titles: Mapping[str, str]) -> PlainTa
     columns = (
         text("tier assignment", "", "policy"),
         Column("tiers", "", lambda row: ", ".join(map(tier_label, row["tiers"]))),
-        *under("median round", human_seconds, round_s=""),
+        *under("median round", round_s=""),
         shaded("useful share", lambda row: row["useful_share"]),
         *inclusion_columns("inclusion", policies, titles),
     )

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from edgefl.report.run_charts import budget_entries
 from edgefl.report.tables import Column, PlainTable, Row, shaded, text, under
 from edgefl.report.words import budget_name, names, need_have, taken_as, tier_label, uncounted
 from edgefl.timing.spans import STAGES
@@ -16,7 +15,6 @@ from edgefl.util.units import (
     human_bytes,
     human_count,
     human_difference,
-    human_joules,
     human_percent,
     human_seconds,
 )
@@ -43,44 +41,36 @@ TIER_COLUMNS = (
     _AS_TAKEN,
     DEVICE,
     *under("clients", str, clients=""),
-    *under("accuracy", human_percent, accuracy="exported file", torch_accuracy="in torch"),
-    *under("parameters", human_count, params=""),
-    *under("MACs per sample", human_count, macs_forward="forward", macs_backward="backward"),
+    *under("accuracy", accuracy="exported file", torch_accuracy="in torch"),
+    *under("parameters", params=""),
+    *under("MACs per sample", macs_forward="forward", macs_backward="backward"),
     BY_ONNX,
-    *under("MACs per step", human_count, macs_compose="composition", macs_train_step="whole step"),
-    *under("peak activations", human_bytes, peak_activation_bytes_inference="inference"),
-    *under("peak activations", human_bytes, peak_activation_bytes_training="training, predicted"),
-    *under("peak activations", human_bytes, measured_peak_activation_bytes_training="training, measured"),
-    *under("memory", human_bytes, parameter_bytes="parameters", gradient_bytes="gradients", optimizer_bytes="optimizer"),
-    *under("memory", human_bytes, training_memory_bytes="all, training", inference_memory_bytes="all, inference"),
-    *under("bytes per round", human_bytes, download_bytes="down", upload_bytes="up"),
-    *under("round on its device", human_seconds, round_seconds="time"),
-    *under("round on its device", human_joules, round_joules="energy"),
+    *under("MACs per step", macs_compose="composition", macs_train_step="whole step"),
+    *under("peak activations", peak_activation_bytes_inference="inference", peak_activation_bytes_training="training, predicted"),
+    *under("peak activations", measured_peak_activation_bytes_training="training, measured"),
+    *under("memory", parameter_bytes="parameters", gradient_bytes="gradients", optimizer_bytes="optimizer"),
+    *under("memory", training_memory_bytes="all, training", inference_memory_bytes="all, inference"),
+    *under("bytes per round", download_bytes="down", upload_bytes="up"),
+    *under("round on its device", round_seconds="time", round_joules="energy"),
     Column("round on its device", "budget used", _budget_used),
     Column("not counted", "ops", lambda row: names(row["uncounted_ops"]), numeric=False),
 )
 _COMPACT = (
     _AS_TAKEN,
     DEVICE,
-    *under("accuracy", human_percent, accuracy=""),
-    *under("params", human_count, params=""),
-    *under("MACs", human_count, macs_forward="forward", macs_train_step="step"),
-    *under("peak act.", human_bytes, peak_activation_bytes_training="predicted"),
-    *under("peak act.", human_bytes, measured_peak_activation_bytes_training="measured"),
-    *under("bytes", human_bytes, download_bytes="down", upload_bytes="up"),
-    *under("a round", human_seconds, round_seconds="time"),
-    *under("a round", human_joules, round_joules="energy"),
-    *under("budget", human_percent, budget_share="used"),
+    *under("accuracy", accuracy=""),
+    *under("params", params=""),
+    *under("MACs", macs_forward="forward", macs_train_step="step"),
+    *under("peak act.", peak_activation_bytes_training="predicted", measured_peak_activation_bytes_training="measured"),
+    *under("bytes", download_bytes="down", upload_bytes="up"),
+    *under("a round", round_seconds="time", round_joules="energy"),
+    *under("budget", budget_share="used"),
     *under("budget", budget_name, limiting_budget=""),
 )
 
 
 def tier_table(summary: Row) -> PlainTable:
-    """Return every cost of every tier of a run, largest tier first.
-
-    Args:
-        summary: the content of a run's ``summary.json``.
-    """
+    """Return every cost of every tier in a run's ``summary.json``, largest tier first."""
     return PlainTable.of(TIER_COLUMNS, largest_first(summary))
 
 
@@ -111,12 +101,21 @@ def class_table(summary: Row) -> PlainTable:
     columns = (
         _CLASS,
         *under("clients", str, clients=""),
-        *under("share of fleet", human_percent, share=""),
+        *under("share of fleet", share=""),
         Column("tier", "", lambda row: "none" if row["tier"] is None else taken_as(row)),
         Column("needed of the budget", "", lambda row: "\n".join(map(_budget_line, budget_entries(row))) or "no budget", False),
         Column("no larger tier, because", "", _no_larger, numeric=False, wraps=True),
     )
     return PlainTable.of(columns, summary["classes"])
+
+
+def budget_entries(item: Row) -> list[Row]:
+    """Return the budgets of a device class; of a class without a tier, those that refused its smallest tier."""
+    if item["budgets"]:
+        return [entry for entry in item["budgets"] if entry["share"] is not None]
+    smallest = min((refusal["tier"] for refusal in item["refusals"]), default=None)
+    refusals = {refusal["budget"]: refusal for refusal in item["refusals"] if refusal["tier"] == smallest}
+    return [{**entry, "share": entry["need"] / entry["have"]} for entry in refusals.values() if entry["have"] > 0]
 
 
 def assignment_steps(summary: Row) -> PlainTable:

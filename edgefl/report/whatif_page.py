@@ -10,7 +10,7 @@ from edgefl.report.page import facts, render_page
 from edgefl.report.run_tables import inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
 from edgefl.report.words import tier_label
-from edgefl.util.units import MISSING, human_count, human_joules, human_percent, human_seconds
+from edgefl.util.units import MISSING, human_count, human_percent, human_seconds
 
 
 def whatif_table(result: Json) -> PlainTable:
@@ -18,13 +18,13 @@ def whatif_table(result: Json) -> PlainTable:
     columns = (
         text("policy", "", "label"),
         Column("policy", "tiers", lambda row: ", ".join(map(tier_label, row["tiers"])) or MISSING, numeric=False),
-        *under("rounds", human_seconds, deadline_s="deadline", round_s="median"),
+        *under("rounds", deadline_s="deadline", round_s="median"),
         *under("rounds", _tenths, rounds_per_hour="an hour"),
         *under("asked", lambda value: f"{value:g}", over_selection="per wanted"),
-        *under("sessions trained", human_percent, inclusion="of all", weakest_inclusion="of the weakest"),
+        *under("sessions trained", inclusion="of all", weakest_inclusion="of the weakest"),
         Column("weakest", "", _weakest(result), numeric=False),
-        *under("wasted", human_percent, wasted_share="of time"),
-        *under("energy", human_joules, energy_j="per update"),
+        *under("wasted", wasted_share="of time"),
+        *under("energy", energy_j="per update"),
     )
     best = front(result["rows"])
     return PlainTable.of(columns, result["rows"], (n in best for n in range(len(result["rows"]))), note=footnote(result))
@@ -37,11 +37,11 @@ def compact_whatif(result: Json) -> PlainTable:
     columns = (
         Column("", "", lambda row: row["star"], numeric=False, widest=1),
         text("policy", "", "label"),
-        *under("round", human_seconds, round_s=""),
-        *under("trained", human_percent, inclusion=""),
-        *under("weakest", human_percent, weakest_inclusion=""),
-        *under("wasted", human_percent, wasted_share=""),
-        *under("per update", human_joules, energy_j=""),
+        *under("round", round_s=""),
+        *under("trained", inclusion=""),
+        *under("weakest", weakest_inclusion=""),
+        *under("wasted", wasted_share=""),
+        *under("per update", energy_j=""),
         *under("an hour", _tenths, rounds_per_hour=""),
         Column("which is", "", _weakest(result), numeric=False),
     )
