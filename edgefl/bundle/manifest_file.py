@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -67,6 +70,20 @@ def content_of(folder: Path) -> bytes:
     if len(content) > MAX_MANIFEST_BYTES:
         raise BundleError(f"{path}: {path.stat().st_size:,} bytes, expected at most {MAX_MANIFEST_BYTES:,}")
     return content
+
+
+def differences(manifest: Manifest, opened: Callable[[str], BufferedReader]) -> Iterator[tuple[str, str]]:
+    """Yield name and problem of every listed file that is missing or changed; ``opened`` opens one, or raises OSError."""
+    for name, entry in manifest.files.items():
+        try:
+            with opened(name) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != entry.bytes:
+                    yield name, f"{size} bytes, the manifest says {entry.bytes}"
+                elif hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+                    yield name, "changed: its SHA-256 is not the manifest's"
+        except OSError as error:
+            yield name, "missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
 
 
 def parse(path: Path, content: bytes) -> Manifest:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 from edgefl.bundle.manifest import MANIFEST, SIGNATURE, Manifest
-from edgefl.bundle.manifest_file import content_of, parse
+from edgefl.bundle.manifest_file import content_of, differences, parse
 from edgefl.bundle.sandbox import Limits, try_tiers
 from edgefl.bundle.signature import SIGNATURE_BYTES, public_key, signed_by
 from edgefl.errors import BundleError
@@ -129,21 +129,12 @@ def _walk(top: Path) -> Iterator[str]:
 
 
 def _missing_or_changed(folder: Path, manifest: Manifest) -> Iterator[Problem]:
-    for name, entry in manifest.files.items():
+    def opened(name: str) -> BufferedReader:
         path = folder / name
         if path.is_symlink():
-            continue
-        try:
-            if not path.is_file():
-                yield name, "missing"
-            elif (found := path.stat().st_size) != entry.bytes:
-                yield name, f"{found} bytes, the manifest says {entry.bytes}"
-            elif _digest(path) != entry.sha256:
-                yield name, "changed: its SHA-256 is not the manifest's"
-        except OSError as error:
-            yield name, f"cannot be read ({error.strerror})"
+            raise OSError(None, "a symbolic link")
+        if not path.is_file():
+            raise FileNotFoundError
+        return path.open("rb")
 
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return (problem for problem in differences(manifest, opened) if not (folder / problem[0]).is_symlink())

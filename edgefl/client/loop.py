@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,24 +118,19 @@ def train(
 
     def step(index: Tensor, draw: float | None) -> list[tuple[Tensor | float, int]]:
         nonlocal memory
-        meter = LivenessMeter(held_by(module)) if memory is None else None
-        differentiate = gradient if meter is None else written(module, loss, meter.mark)
-        values: list[tuple[Tensor | float, int]] = []
-        with meter or nullcontext():
-            for part in index.to(local.x.device).split(micro):
-                # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
-                # A metered pass has its own batch, present labels included, which no name holds longer than autograd needs it.
-                value = differentiate(
-                    Batch(local.x[part], local.y[part], local.present if meter is None else local.present.clone(), draw),
-                    len(part) / len(index),
-                )
-                values.append((value if meter is None else value.item(), len(part)))
-                del value
-            optimizer.step()
-        if meter is not None:
+        index = index.to(local.x.device)
+        if memory is None:
             assert isinstance(optimizer, torch.optim.Optimizer)  # whose state is part of what is metered
-            memory = step_memory(meter, module, optimizer)
+            whole = Batch(local.x[index], local.y[index], local.present, draw)
+            memory, values = _metered_step(module, loss, optimizer, whole, micro)
             check_memory(memory, local.memory_bytes)
+        else:
+            values = []
+            for part in index.split(micro):
+                # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
+                value = gradient(Batch(local.x[part], local.y[part], local.present, draw), len(part) / len(index))
+                values.append((value, len(part)))
+            optimizer.step()
         optimizer.zero_grad()
         return values
 
@@ -149,19 +143,28 @@ def metered(method: Method, module: nn.Module, loss: Loss, batch: Batch, trainin
     """Take a step of ``module`` on ``batch`` and return what it holds; torch's generator stays as it is."""
     with uncompiled():
         optimizer = optimizer_of(method, module, training)
-    meter = LivenessMeter(held_by(module))
+        with torch.random.fork_rng(devices=[]):
+            return _metered_step(module, loss, optimizer, batch, training.micro_batch or training.batch_size)[0]
+
+
+def _metered_step(
+    module: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, batch: Batch, micro: int
+) -> tuple[StepMemory, list[tuple[Tensor | float, int]]]:
+    """Take a step on ``batch`` and return what it holds, and each pass's mean loss and number of samples."""
+    meter, values = LivenessMeter(held_by(module)), list[tuple[Tensor | float, int]]()
     differentiate = written(module, loss, meter.mark)
-    index = torch.arange(len(batch.y), device=batch.y.device)
-    with uncompiled(), torch.random.fork_rng(devices=[]), meter:
-        # As in the loop above, which copies a batch out of the shard.
-        for part in index.split(training.micro_batch or training.batch_size):
-            differentiate(_part_of(batch, part), len(part) / len(index))
+    parts = torch.arange(len(batch.y), device=batch.y.device).split(micro)
+    with meter:
+        for part in parts:
+            # A pass has samples and present labels of its own, as on a device, which nothing refers to when autograd needs them no more.
+            value = differentiate(_part_of(batch, part), len(part) / len(batch.y))
+            values.append((value.item(), len(part)))
+            del value
         optimizer.step()
-    return step_memory(meter, module, optimizer)
+    return step_memory(meter, module, optimizer), values
 
 
 def _part_of(batch: Batch, part: Tensor) -> Batch:
-    """Return some samples of a batch, in memory of their own."""
     return Batch(batch.x[part], batch.y[part], None if batch.present is None else batch.present.clone(), batch.draw)
 
 

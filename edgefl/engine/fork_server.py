@@ -1,13 +1,10 @@
 """Where worker processes come from: on Linux a process that has imported what they need and forks one in milliseconds.
 
-The fork server imports torch and :mod:`edgefl.client.client` once, and then only forks. That is safe: it has one Python thread, torch is
-told to use one thread before anything computes, no backward pass has run (so there is no autograd thread), CUDA is not touched, and
-OpenBLAS stops its own threads before a fork. Workers share its pages until they write to them. The fork server serves later engines too. It
-exits when this process does, however that ends: then it reads the end of its socket. On other systems every worker is a process of its
-own, started in the same way.
-
-This is not :mod:`multiprocessing`'s fork server. That one would share its imports with every other user of it in this process, and it runs
-the main script again in every process; here a script needs no ``if __name__ == "__main__"``.
+The fork server imports torch and the client once, and then only forks. That is safe: it has one Python thread, torch uses one thread from
+the start, no backward pass has run (so there is no autograd thread), CUDA is not touched, and OpenBLAS stops its threads before a fork.
+Workers share its pages until they write to them. It exits when this process does, as it then reads the end of its socket. On other systems
+every worker is a process of its own, started in the same way. Unlike with :mod:`multiprocessing`'s fork server, a script needs no
+``if __name__ == "__main__"``, and others' imports are not shared.
 """
 
 from __future__ import annotations
@@ -191,7 +188,9 @@ def main(fd: int) -> NoReturn:
             if what == _STOP:
                 orders.sendall(b".")
             continue
-        pid = _forked() if what == _FORK else 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of threads: OpenBLAS's, which it stops before the fork
+            pid = os.fork() if what == _FORK else 0
         if pid == 0:
             orders.close()
             _work(files)
@@ -211,12 +210,6 @@ def _prepare() -> None:
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
-
-
-def _forked() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads: OpenBLAS's, which it stops before the fork
-        return os.fork()
 
 
 def _work(files: Sequence[int]) -> NoReturn:

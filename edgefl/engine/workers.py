@@ -133,31 +133,26 @@ def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = No
         try:
             environment.enter()
             environment.run_main_for(content)
-            run = _runner(Assignment.of(fields), jobs, lifeline, data_fd)
+            run: Run | Exception = _runner(Assignment.of(fields), jobs, lifeline, data_fd)
         except ChildProcessError:
             return  # the process that measures was killed: as if this one had been killed itself
         except Exception as error:  # noqa: BLE001 - data that cannot be loaded here, or limits that cannot be set
-            run = _refusing(error)
+            run = error
         while True:
             frame = FRAME.unpack(jobs.recv_bytes())
             for part in _answer(run, mailbox, frame):
                 jobs.send_bytes(part)
 
 
-def _answer(run: Run, mailbox: WorkerMailbox, frame: Frame) -> list[bytes]:
+def _answer(run: Run | Exception, mailbox: WorkerMailbox, frame: Frame) -> list[bytes]:
     try:
+        if isinstance(run, Exception):
+            raise run
         started = time.perf_counter()
         outcomes = run(mailbox.read_request(frame))
         return mailbox.write_answer(frame, outcomes, drain(), time.perf_counter() - started)
     except Exception as error:  # noqa: BLE001 - the server raises it
         return [write_header("error", error_fields(error))]
-
-
-def _refusing(reason: Exception) -> Run:
-    def refuse(jobs: Sequence[Job]) -> Sequence[Outcome]:
-        raise reason
-
-    return refuse
 
 
 def _runner(assignment: Assignment, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Run:

@@ -8,7 +8,7 @@ that a gradient can be differentiated again.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -16,7 +16,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from edgefl.onnxgrad.gradients import RULES, Op, Tape
-from edgefl.onnxgrad.gradients.tape import CONSTANT
+from edgefl.onnxgrad.gradients.tape import CONSTANT, outer_reads
 
 DOMAIN = "edgefl"
 Ready = Callable[[str, str], None]
@@ -48,8 +48,7 @@ def differentiate(model: onnx.ModelProto, value: str, tensors: Sequence[str]) ->
         output = onnx.ValueInfoProto()
         output.CopyFrom(inputs[name])
         output.name = f"{name}.gradient"
-        node = ("Identity", found[name]) if name in found else ("Sub", name, name)  # zeros: the value does not depend on it
-        tape.op(*node, out=output.name)
+        _write(tape, found, name, output.name)
         outputs.append(output)
     opset = next(entry.version for entry in model.opset_import if entry.domain == "")
     return as_model(tape, model.graph.input, outputs, model.graph.name, opset)
@@ -156,12 +155,14 @@ def _write_out(tape: Tape, node: onnx.NodeProto) -> None:
     value, *tensors = node.input
     gradients = append_gradients(tape, value, tensors)
     for tensor, output in zip(tensors, node.output, strict=True):
-        if tensor in gradients:
-            tape.op("Identity", gradients[tensor], out=output)
-        else:
-            tape.op("Sub", tensor, tensor, out=output)
+        _write(tape, gradients, tensor, output)
     if Op.of(node).get("constant", 0):
         tape.barriers.update(node.output)
+
+
+def _write(tape: Tape, gradients: Mapping[str, str], tensor: str, out: str) -> None:
+    """Write the gradient of a tensor under a name of its own: zeros if the value does not depend on the tensor."""
+    tape.op(*(("Identity", gradients[tensor]) if tensor in gradients else ("Sub", tensor, tensor)), out=out)
 
 
 def _shaped(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -214,5 +215,4 @@ def _ends_last(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 def reads(node: onnx.NodeProto) -> set[str]:
     """Return the values that a node reads, bodies of loops included."""
-    inner = {name for attribute in node.attribute if attribute.HasField("g") for n in attribute.g.node for name in reads(n)}
-    return set(node.input) | inner
+    return {*node.input, *outer_reads(node)}

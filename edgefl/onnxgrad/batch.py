@@ -7,9 +7,8 @@ import math
 import numpy as np
 import onnx
 import onnx.numpy_helper
-import onnx.shape_inference
 
-from edgefl.onnxgrad.graphs import dims_of
+from edgefl.onnxgrad.graphs import dims_of, inferred_shapes
 
 BATCH = "batch"
 
@@ -28,7 +27,7 @@ def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     free = onnx.ModelProto()
     free.CopyFrom(model)
-    shapes = _shapes_of(model)
+    shapes = {name: shape for name, shape in inferred_shapes(model).items() if name not in weights}
     for value in (*free.graph.input, *free.graph.output):
         if value.name not in weights and dims_of(value)[:1] == (fixed,):
             value.type.tensor_type.shape.dim[0].dim_param = BATCH
@@ -40,12 +39,6 @@ def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
                 _write_target(free.graph, node, target)
     _drop_zero_states(free.graph)
     return free
-
-
-def _shapes_of(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
-    """Return value → shape, for every value whose shape the operators' own rules tell."""
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    return {value.name: dims_of(value) for value in (*inferred.value_info, *inferred.input, *inferred.output)}
 
 
 def _free_target(before: tuple[int | str, ...], after: tuple[int | str, ...], fixed: int) -> list[int] | None:

@@ -56,7 +56,10 @@ def export(
     name = type(module).__name__
     if training := [type(part).__name__ for part in module.modules() if part.training]:
         raise EdgeflError(f"{name}: {training[0]} is in training mode; a network is exported for evaluation: call eval() first")
-    free = tuple({0: torch.export.Dim(BATCH)} for _ in inputs)
+    parameters = inspect.signature(module.forward).parameters.values()
+    free: tuple[Any, ...] = tuple({0: torch.export.Dim(BATCH)} for _ in inputs)
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        free = (*free[: len(parameters) - 1], free[len(parameters) - 1 :])  # torch.export nests those of *arguments
     model = converted(module, tuple(inputs.values()), free, list(inputs), outputs, f"{name} cannot be exported to ONNX", unfolded)
     model.graph.name = "forward"
     proto = ir.to_proto(fixed_reshapes(model))

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import onnx
 import onnx.inliner
 
-from edgefl.errors import InputError
+from edgefl.errors import InputError, first_line
+from edgefl.onnxgrad.graphs import inferred_shapes
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, tuple[int | None, ...]]
@@ -78,7 +79,7 @@ def _shapes(model: onnx.ModelProto, batch_size: int) -> Shapes:
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     graph = fixed.graph
-    initializers = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    initializers = {tensor.name for tensor in graph.initializer}
     for value in graph.input:
         dims = value.type.tensor_type.shape.dim
         if value.name not in initializers and dims and not dims[0].HasField("dim_value"):
@@ -88,15 +89,10 @@ def _shapes(model: onnx.ModelProto, batch_size: int) -> Shapes:
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
     try:
-        inferred = onnx.shape_inference.infer_shapes(fixed, strict_mode=True, data_prop=True).graph
+        found = inferred_shapes(fixed, strict=True)
     except onnx.shape_inference.InferenceError as error:
-        raise InputError(f"shapes do not fit together: {(str(error).strip().splitlines() or ['unknown'])[0]}") from None
-    known: dict[str, tuple[int | None, ...]] = {}
-    for value in (*inferred.input, *inferred.value_info, *inferred.output):
-        if value.type.tensor_type.HasField("shape"):
-            dims = value.type.tensor_type.shape.dim
-            known[value.name] = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in dims)
-    return {**known, **initializers}
+        raise InputError(f"shapes do not fit together: {first_line(error)}") from None
+    return {name: tuple(dim if isinstance(dim, int) else None for dim in shape) for name, shape in found.items()}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def macs_in_onnx(method: Method, architecture: Architecture, tier: Tier) -> int 
     samples = architecture.samples(2)
     inputs = samples if isinstance(samples, dict) else {"x": samples}
     zeros = {name: torch.zeros_like(tensor) for name, tensor in inputs.items()}
-    module = network if zeros.keys() == {"x"} else _ByName(network, tuple(zeros)).eval()
+    module = _ByName(network, tuple(zeros)).eval() if isinstance(samples, dict) else network
     return macs_per_sample(export(module, zeros, ()))
 
 

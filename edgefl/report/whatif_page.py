@@ -44,9 +44,9 @@ def whatif_chart(result: Json) -> Chart:
     key, title = "whatif", "Who takes part, and how long it takes"
     rows = [row for row in result["rows"] if row["round_s"] is not None and row["inclusion"]]
     if not rows:
-        return Chart(key, title, "Nobody trained under any policy, so there is nothing to draw.", None)
+        return Chart(key, title, "No client trained under any policy, so there is nothing to draw.", None)
     idle = [str(row["label"]) for row in result["rows"] if row not in rows]
-    left_out = f" Not drawn, because nobody trains: {'; '.join(idle)}." if idle else ""
+    left_out = f" Not drawn, because no client trains: {'; '.join(idle)}." if idle else ""
     return Chart(key, title, _sentence(rows) + left_out, _scatter(rows))
 
 

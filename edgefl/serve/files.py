@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from edgefl.bundle.manifest import MANIFEST, Manifest
-from edgefl.bundle.manifest_file import read
+from edgefl.bundle.manifest import MANIFEST
+from edgefl.bundle.manifest_file import differences, read
 from edgefl.errors import BundleError
 from edgefl.util.files import shared
 
@@ -58,7 +57,8 @@ def bundle_addresses(bundle: Path) -> dict[str, Served]:
         BundleError: the manifest is wrong, or a file that it lists is missing, changed or behind a link.
     """
     manifest = read(bundle)
-    _check(bundle, manifest)
+    if problems := list(differences(manifest, lambda name: Served(bundle / name, bundle).open())):
+        raise BundleError("\n".join(f"{bundle}: {name}: {what}" for name, what in problems))
     return {f"/bundle/{name}": Served(bundle / name, bundle) for name in (MANIFEST, *manifest.files)}
 
 
@@ -70,21 +70,3 @@ def page_addresses(runtime: Path) -> dict[str, Served]:
 
 def _listed(prefix: str, folder: Path, endings: tuple[str, ...]) -> dict[str, Served]:
     return {prefix + path.name: Served(path, folder) for path in sorted(folder.iterdir()) if path.suffix in endings}
-
-
-def _check(bundle: Path, manifest: Manifest) -> None:
-    """Hold every file to its length and hash, and name all that are not as listed."""
-    problems = []
-    for name, entry in manifest.files.items():
-        try:
-            with Served(bundle / name, bundle).open() as file:
-                size, digest = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            problems.append(f"{bundle}: {name}: cannot be read ({error.strerror})")
-            continue
-        if size != entry.bytes:
-            problems.append(f"{bundle}: {name}: {size} bytes, the manifest says {entry.bytes}")
-        elif digest != entry.sha256:
-            problems.append(f"{bundle}: {name}: changed: its SHA-256 is not the manifest's")
-    if problems:
-        raise BundleError("\n".join(problems))

@@ -52,6 +52,8 @@ def test_the_report_has_onnxruntimes_memory_beside_the_predicted(both: dict[str,
         assert "activations of a training step, in onnxruntime" in page.text
         for row in result.tiers:
             assert row.measured_peak_activation_bytes_onnx > 0.5 * row.peak_activation_bytes_training
+            assert row.macs_forward_onnx == row.macs_forward
+        assert "by ONNX" in page.text
 
 
 def test_the_same_seed_gives_the_same_bits_by_one_worker_or_two(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def tier_row(tier: float, layers: list[dict[str, Any]] | None = None, **more: An
         "macs_inference": total["macs_forward"],
         "macs_backward": back,
         "macs_drawn": None,
+        "macs_forward_onnx": None,
         "macs_train_step": 32 * (total["macs_forward"] + back) + 4 * total["macs_compose"],
         "peak_activation_bytes_inference": 6144,
         "peak_activation_bytes_training": saved + temporary,

@@ -535,7 +535,7 @@ def test_a_policy_under_which_nobody_trains_is_not_the_fastest() -> None:
     chart = whatif_page.whatif_chart(result)
     assert set(series(rows(chart.spec, "point"), "label")) == {"beaten by none"}
     assert chart.takeaway.startswith("strict has the shortest rounds")
-    assert chart.takeaway.endswith("Not drawn, because nobody trains: poor.")
+    assert chart.takeaway.endswith("Not drawn, because no client trains: poor.")
     assert whatif_table.front(result["rows"]) == [1, 3, 0]
 
 

@@ -51,17 +51,11 @@ def gemm(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     scale = None if alpha == 1.0 else alpha
     of_a = of_b = of_c = None
     if tape.needs(a):
-        of_a = (
-            tape.op("Gemm", b, gradient, transA=flip_b, transB=1, alpha=scale)
-            if flip_a
-            else tape.op("Gemm", gradient, b, transB=1 - flip_b, alpha=scale)
-        )
+        pair, flips = ((b, gradient), (flip_b, 1)) if flip_a else ((gradient, b), (0, 1 - flip_b))
+        of_a = tape.op("Gemm", *pair, transA=flips[0] or None, transB=flips[1], alpha=scale)
     if tape.needs(b):
-        of_b = (
-            tape.op("Gemm", gradient, a, transA=1, transB=flip_a, alpha=scale)
-            if flip_b
-            else tape.op("Gemm", a, gradient, transA=1 - flip_a, alpha=scale)
-        )
+        pair, flips = ((gradient, a), (1, flip_a)) if flip_b else ((a, gradient), (1 - flip_a, 0))
+        of_b = tape.op("Gemm", *pair, transA=flips[0], transB=flips[1] or None, alpha=scale)
     if c is not None and tape.needs(c):
         of_c = tape.unbroadcast(gradient, c, op.outputs[0])
         of_c = of_c if beta == 1.0 else tape.op("Mul", of_c, tape.number(beta))

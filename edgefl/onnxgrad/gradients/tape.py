@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import onnx.helper
 import onnx.numpy_helper
-import onnx.shape_inference
 
 from edgefl.errors import InputError
+from edgefl.onnxgrad.graphs import inferred_shapes
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int | None, ...]
@@ -40,7 +40,7 @@ class Op:
         """Return the node as a record; texts of attributes are str."""
         values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         texts = {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
-        return Op(node.name, node.op_type, (*node.input, *_outer_reads(node)), tuple(node.output), texts)
+        return Op(node.name, node.op_type, (*node.input, *outer_reads(node)), tuple(node.output), texts)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an attribute, or ``default``."""
@@ -55,13 +55,13 @@ class Op:
         raise InputError(f"node {self.name or self.outputs[0]!r} ({self.kind}): {what}")
 
 
-def _outer_reads(node: onnx.NodeProto) -> list[str]:
+def outer_reads(node: onnx.NodeProto) -> list[str]:
     """Return the values of the surrounding graph that the bodies of a node read."""
     found: dict[str, None] = {}
     for graph in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
         own = {""} | {value.name for value in (*graph.input, *graph.initializer)}
         for inner in graph.node:
-            found |= dict.fromkeys(name for name in (*inner.input, *_outer_reads(inner)) if name not in own)
+            found |= dict.fromkeys(name for name in (*inner.input, *outer_reads(inner)) if name not in own)
             own.update(inner.output)
     return list(found)
 
@@ -270,15 +270,15 @@ class Tape:
 
 def shapes_of(model: onnx.ModelProto) -> dict[str, Shape]:
     """Return value → sizes, for every value whose sizes the operators' own rules tell."""
-    first, second = (_inferred(model, batch) for batch in _BATCHES)
+    first, second = (_at_batch(model, batch) for batch in _BATCHES)
     return {
-        name: tuple(a if a == b >= 0 else None for a, b in zip(sizes, second[name], strict=True))
+        name: tuple(a if a == b and isinstance(a, int) else None for a, b in zip(sizes, second[name], strict=True))
         for name, sizes in first.items()
         if len(sizes) == len(second.get(name, ())) and name in second
     }
 
 
-def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, ...]]:
+def _at_batch(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int | str, ...]]:
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     for value in fixed.graph.input:
@@ -289,10 +289,7 @@ def _inferred(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int, ...]]:
         for dim in value.type.tensor_type.shape.dim:
             if not dim.HasField("dim_value"):
                 dim.ClearField("dim_param")  # worked out anew, or else free
-    graph = onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph
-    values = [v for v in (*graph.value_info, *graph.input, *graph.output) if v.type.tensor_type.HasField("shape")]
-    found = {v.name: tuple(d.dim_value if d.HasField("dim_value") else -1 for d in v.type.tensor_type.shape.dim) for v in values}
-    return found | {i.name: tuple(i.dims) for i in graph.initializer}
+    return inferred_shapes(fixed)
 
 
 def _constant_of(node: onnx.NodeProto) -> Array:
