@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -29,18 +29,24 @@ class Link(Record):
     session_sigma: Figure | None = None
     network_nj_per_byte: Figure | None = None
 
-    download_bytes_per_s = property(lambda self: self.download_mbps.value * 1e6 / 8, doc="Bytes per second towards the client.")
-    upload_bytes_per_s = property(lambda self: self.upload_mbps.value * 1e6 / 8, doc="Bytes per second from the client.")
-    rtt_s = property(lambda self: self.rtt_ms.value / 1e3, doc="Round-trip time in seconds.")
-    download_j_per_byte = property(
+    download_bytes_per_s: ClassVar = property(
+        lambda self: self.download_mbps.value * 1e6 / 8, doc="Bytes per second towards the client."
+    )
+    upload_bytes_per_s: ClassVar = property(
+        lambda self: self.upload_mbps.value * 1e6 / 8, doc="Bytes per second from the client."
+    )
+    rtt_s: ClassVar = property(lambda self: self.rtt_ms.value / 1e3, doc="Round-trip time in seconds.")
+    download_j_per_byte: ClassVar = property(
         lambda self: self.download_nj_per_byte.value * 1e-9, doc="Joules of the device per byte received."
     )
-    upload_j_per_byte = property(lambda self: self.upload_nj_per_byte.value * 1e-9, doc="Joules of the device per byte sent.")
-    network_j_per_byte = property(
+    upload_j_per_byte: ClassVar = property(
+        lambda self: self.upload_nj_per_byte.value * 1e-9, doc="Joules of the device per byte sent."
+    )
+    network_j_per_byte: ClassVar = property(
         lambda self: self.network_nj_per_byte.value * 1e-9 if self.network_nj_per_byte else 0.0,
         doc="Joules per byte, either way, of the network beyond the device; 0 if the link does not say.",
     )
-    session_spread = property(
+    session_spread: ClassVar = property(
         lambda self: self.session_sigma.value if self.session_sigma else 0.0,
         doc="Log-normal sigma of one user's rate from session to session; 0 if the link does not say.",
     )
@@ -94,24 +100,26 @@ class DeviceProfile(Record):
     power: Power
     thermal: Thermal | None = None
 
-    training_bytes = property(
+    training_bytes: ClassVar = property(
         lambda self: self.memory.training_bytes.value, doc="Bytes that an application that trains may hold."
     )
-    training_macs_per_s = property(
+    training_macs_per_s: ClassVar = property(
         lambda self: self.compute.training_gmacs_per_s.value * 1e9, doc="MACs per second of a training step, before throttling."
     )
-    inference_macs_per_s = property(
+    inference_macs_per_s: ClassVar = property(
         lambda self: self.compute.inference_gmacs_per_s.value * 1e9, doc="MACs per second of an inference on all threads."
     )
-    burst_s = property(
+    burst_s: ClassVar = property(
         lambda self: self.thermal.burst_s.value if self.thermal else float("inf"),
         doc="Seconds at the full rate; infinite if the device does not throttle.",
     )
-    sustained_share = property(
+    sustained_share: ClassVar = property(
         lambda self: self.thermal.sustained_share.value if self.thermal else 1.0, doc="Share of the full rate after the burst."
     )
-    idle_w = property(lambda self: self.power.idle_w.value, doc="Watts without work.")
-    joules_per_mac = property(lambda self: self.power.energy_pj_per_mac.value * 1e-12, doc="Joules of the whole device per MAC.")
+    idle_w: ClassVar = property(lambda self: self.power.idle_w.value, doc="Watts without work.")
+    joules_per_mac: ClassVar = property(
+        lambda self: self.power.energy_pj_per_mac.value * 1e-12, doc="Joules of the whole device per MAC."
+    )
 
     def figures(self) -> dict[str, Figure]:
         """Return every figure by its dotted key, the link's included."""
@@ -152,7 +160,7 @@ class Behaviour(Record):
             )
         return self
 
-    eligible_peak = property(
+    eligible_peak: ClassVar = property(
         lambda self: self.eligible_share.value * 2 * self.day_night_ratio.value / (self.day_night_ratio.value + 1),
         doc="The share of eligible devices at the peak hour: the mean times 2 ratio / (ratio + 1).",
     )

@@ -6,7 +6,7 @@ import csv
 import importlib
 import math
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -114,7 +114,12 @@ def _places(path: Path, where: str, header: list[str]) -> dict[str, int]:
 
 
 def _from_csv(path: Path) -> Intervals:
-    parsers = {"client": _whole, "from": _seconds, "to": _seconds, "state": _states_bits}
+    parsers: dict[str, Callable[[str], float | None]] = {
+        "client": _whole,
+        "from": _seconds,
+        "to": _seconds,
+        "state": _states_bits,
+    }
     columns = [array(kind) for kind in "qqddB"]
     lines, *of_rows = columns
     for line, row in _csv_rows(path):
