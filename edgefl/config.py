@@ -283,11 +283,7 @@ RunConfig.__doc__ = f"{RunConfig.__doc__}\nAttributes:\n" + "\n".join(f"    {nam
 
 
 def keys_of(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that a TOML file (or none) and ``flags`` give; flags win, option by option for ``method_options``.
-
-    Raises:
-        ConfigError: the file has a wrong key or value, and is named.
-    """
+    """Return the keys that a TOML file (or none) and ``flags`` give; flags win, option by option for ``method_options``."""
     if path is None:
         return dict(flags)
     values = read_toml(path, ConfigError)

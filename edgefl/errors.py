@@ -1,19 +1,6 @@
-"""The errors that edgefl raises on purpose.
+"""The errors that edgefl raises on purpose: every message says what was received, what was expected and what to do.
 
-Every message says what was received, what was expected and what to do. The command line maps each branch to an exit status::
-
-    EdgeflError                       1
-    ├── InputError                    2   something given to edgefl is wrong
-    │   ├── ConfigError                   a key or flag of a run
-    │   ├── UnknownNameError              a method, model, dataset, device or fleet that does not exist
-    │   ├── ProfileError                  a device, link or fleet file
-    │   ├── DataError                     missing, truncated or malformed data files
-    │   ├── WireError                     a payload whose names, shapes or values are not the declared ones
-    │   ├── CheckpointError               a run folder that cannot be resumed
-    │   ├── BundleError                   a bundle with missing, extra or changed files
-    │   └── StorageError                  a disk that is full or cannot be written
-    ├── BudgetError                   3   no device can hold any tier
-    └── AggregationError              1   updates that cannot be averaged
+The command line exits with the class's ``exit_code``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Registries find methods, models and other parts by file: to add one is to add a file with one decorated definition.
 
-A registry reads the names from the source text. Listing them, for ``--help`` or for an error message, imports neither torch nor the
-file that defines them. :meth:`Registry.load` imports that file only.
+The names are read from the source text, so that listing them imports neither torch nor the file. :meth:`Registry.load` imports it.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ T = TypeVar("T")
 
 
 class Registry:
-    """The definitions of one kind: those in the files of one package that are decorated with the name of the kind.
-
-    Attributes:
-        kind: the decorator's name, such as "method".
-        package: the package whose files hold the definitions.
+    """The definitions of one ``kind``: those in the files of one ``package`` that are decorated with the name of the kind.
 
     >>> "fedhm" in methods.names(), "resnet18" in models.names()
     (True, True)
@@ -68,11 +63,7 @@ class Registry:
 
     @functools.cached_property
     def files(self) -> dict[str, str]:
-        """Name → module, from the source files.
-
-        Raises:
-            EdgeflError: two files define the same name.
-        """
+        """Name → module, from the source files; EdgeflError if two files define the same name."""
         return {name: module for name, (module, _) in self._decorators.items()}
 
     def names(self) -> list[str]:
@@ -85,11 +76,7 @@ class Registry:
             raise UnknownNameError(self.kind.replace("_", " "), name, self._decorators)
 
     def load(self, name: str) -> Any:
-        """Import the file that defines ``name`` and return the definition.
-
-        Raises:
-            UnknownNameError: there is none of that name.
-        """
+        """Import the file that defines ``name`` and return the definition; UnknownNameError if there is none."""
         self.check(name)
         importlib.import_module(self._decorators[name][0])
         return self._loaded[name]

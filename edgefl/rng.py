@@ -1,9 +1,7 @@
 """Randomness: one generator per (seed, round, client, purpose), and nothing global.
 
-The same key gives the same stream whatever ran before it, in whatever process: that is why a run interrupted and resumed, or
-spread over workers, gives the same bits. This is the only module that may seed a global generator, and it puts it back.
-
-A population of millions needs no storage: the draw of a client is a hash of (seed, key, client), computed for many clients at once.
+The same key gives the same stream in any process, so that a run that is resumed, or spread over workers, has the same bits. Only this
+module seeds a global generator, and it restores it. The draw of a client is a hash of (seed, key, client): nothing is stored.
 """
 
 from __future__ import annotations
@@ -54,8 +52,7 @@ def normals(seed: int, clients: np.ndarray, *key: int | str) -> np.ndarray:
 def shuffled(seed: int, n: int, positions: np.ndarray, *key: int | str) -> np.ndarray:
     """Return what stands at ``positions`` of a shuffled 0 … n − 1, int64, without shuffling it: memory does not grow with ``n``.
 
-    A Feistel network of four rounds permutes the numbers of 2b bits, 4ᵇ ≥ n; what falls outside of 0 … n − 1 is permuted again until it
-    does not (cycle walking).
+    A Feistel network of four rounds permutes the numbers of 2b bits, 4ᵇ ≥ n; results of n or more are permuted again (cycle walking).
 
     >>> sorted(shuffled(0, 10, np.arange(10), "deal").tolist()) == list(range(10))
     True

@@ -23,14 +23,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
 
 
 @click.command(cls=Command)
-@option(
-    "--out",
-    type=OUT_FILE,
-    default="my-device.toml",
-    show_default=True,
-    metavar="FILE",
-    help="Profile to write.",
-)
+@option("--out", type=OUT_FILE, default="my-device.toml", show_default=True, metavar="FILE", help="Profile to write.")
 @option("--name", metavar="NAME", help="Name of the profile. [name of the file]")
 @option("--link", metavar="NAME|FILE", help="Profile of its network connection. [that of --like]")
 @option(

@@ -60,12 +60,7 @@ def network_options(command: F) -> F:
 
 
 def network_and_options(network: str | None, model: str | None, flags: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the one network that was given, and the flags that were given, checked as keys of a run where they are such.
-
-    Raises:
-        UsageError: no network, or two.
-        ConfigError: a key of a run has a wrong value.
-    """
+    """Return the one network that was given, and the flags that were given; UsageError or ConfigError if they are wrong."""
     if (network is None) == (model is None):
         raise click.UsageError("give one network: NETWORK, or --model NAME")
     options = given(flags)

@@ -61,11 +61,7 @@ def command(name: str | None, as_json: bool) -> None:
 
 
 def facts_of(name: str) -> dict[str, Any]:
-    """Return all that a method says of itself.
-
-    Raises:
-        UnknownNameError: there is no such method.
-    """
+    """Return all that a method says of itself; UnknownNameError if there is no such method."""
     method: type[Method] = methods.load(name)
     refuses = refused(method.lacks, AXES)
     combines = {key: [value for value in values if value not in refuses] for key, values in _axis_values().items()}

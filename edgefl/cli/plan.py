@@ -45,13 +45,7 @@ _SETTINGS: dict[str, Any] = {"section": _BUDGET, "type": Amount()}
     section=_RANKS,
     help="uniform: one ratio for all layers; spectral: the rank of each layer that loses least of the weights.",
 )
-@option(
-    "--weights",
-    type=PATH,
-    section=_RANKS,
-    metavar="FILE",
-    help="Trained weights, a safetensors file. [initial weights]",
-)
+@option("--weights", type=PATH, section=_RANKS, metavar="FILE", help="Trained weights, a safetensors file. [initial weights]")
 @option(
     "--error",
     type=click.Choice(("absolute", "relative")),

@@ -17,13 +17,7 @@ _KINDS: dict[Any, str] = {float: "numbers", int: "whole numbers", str: "words"}
 
 
 class Listed(click.ParamType[Any]):
-    """Comma-separated values of one type.
-
-    Attributes:
-        of: type of the values: float, int or str.
-        such_as: example for the help and for messages.
-        word: a word that may be given instead of a list.
-    """
+    """Comma-separated values of type ``of`` (float, int or str), or ``word``; ``such_as`` is an example for help and messages."""
 
     name = "list"
 

@@ -12,12 +12,7 @@ from edgefl.cli.types import Amount
 
 @click.command(cls=Command)
 @click.argument("bundle", type=PATH)
-@option(
-    "--key",
-    type=PATH,
-    metavar="PUB",
-    help="Require a signature by the owner of this Ed25519 public key, a PEM file.",
-)
+@option("--key", type=PATH, metavar="PUB", help="Require a signature by the owner of this Ed25519 public key, a PEM file.")
 @option(
     "--memory", type=Amount(), metavar="BYTES", help="Memory that its graphs may use, such as 8GB. [by the size of its files]"
 )

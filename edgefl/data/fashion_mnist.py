@@ -26,13 +26,9 @@ _HOW = "give its folder with --data-dir, or install Debian's package dataset-fas
 
 @dataset("fashion-mnist")
 def fashion_mnist(data_dir: str | None = None) -> Dataset:
-    """Return 60,000 training and 10,000 held-out images, normalised.
+    """Return 60,000 training and 10,000 held-out images, normalised; DataError if a file is missing, cut, or not what its header says.
 
-    Args:
-        data_dir: folder with ``train-images-idx3-ubyte.gz`` and its three siblings; None takes the system's.
-
-    Raises:
-        DataError: a file is missing, cut, or not what its header says.
+    ``data_dir`` is the folder with ``train-images-idx3-ubyte.gz`` and its three siblings; None takes the system's.
     """
     folder = Path(data_dir) if data_dir is not None else SYSTEM_FOLDER
     if not folder.is_dir():
@@ -64,11 +60,7 @@ def _read(folder: Path, part: str) -> Split:
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """Read a gzip-compressed IDX file of unsigned bytes with ``dimensions`` dimensions.
-
-    Raises:
-        DataError: the file is missing, not gzip, cut, or has another magic number, element type, number of dimensions or length.
-    """
+    """Read a gzip-compressed IDX file of unsigned bytes with ``dimensions`` dimensions; DataError if it is missing or anything else."""
     try:
         content = gzip.decompress(path.read_bytes())
     except OSError as error:  # gzip.BadGzipFile is one

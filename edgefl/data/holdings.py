@@ -66,8 +66,7 @@ class Dealt:
 class Drawn:
     """Every client draws from the samples of its domain with its own generator; storage does not grow with the clients.
 
-    The sample numbers are kept sorted by domain and label: ``_ends[domain, label]`` is where those of a label end, and begin where those of
-    the label before it end.
+    Sample numbers are sorted by domain and label: ``_ends[domain, label]`` is where those of a label end.
     """
 
     def __init__(self, data: Dataset, clients: int, rule: Index, seed: int, data_share: float) -> None:
@@ -128,16 +127,10 @@ def _kept(labels: np.ndarray, own: np.ndarray, client: int, seed: int, data_shar
 
 
 def labels_drawn(sizes: np.ndarray, count: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    """Return how many samples of each label a client holds, int64 (labels,), ``count`` in all, none more than there are.
+    """Return how many samples of each label a client holds, int64 (labels,), ``count`` in all, none more than its ``sizes`` (labels,).
 
-    The labels of which there are samples get proportions from Dir(alpha), and the label of each sample is drawn from them. What is drawn
-    of a label beyond its samples is drawn again from the proportions of the others; if those are nothing, from the samples left.
-
-    Args:
-        sizes: int64 (labels,), samples of each label.
-        count: at most their sum.
-        alpha: finite, more than 0; the smaller, the fewer labels.
-        rng: of the client.
+    The labels with samples get proportions from Dir(alpha), and the label of each sample is drawn from them. What exceeds a label's samples
+    is drawn again from the proportions of the others; if those are 0, from the samples left.
 
     >>> labels_drawn(np.array([5, 0, 5]), 10, 0.1, np.random.default_rng(0)).tolist()
     [5, 0, 5]

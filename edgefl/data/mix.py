@@ -14,12 +14,7 @@ _RESIZING = "bilinear, half-pixel centres, border pixels repeated"
 
 
 def check(name: str) -> None:
-    """Raise unless ``name`` is a known data set or several different ones joined by ``+``.
-
-    Raises:
-        UnknownNameError: a part is no data set.
-        ConfigError: a part appears twice.
-    """
+    """Raise unless ``name`` is a known data set or several different ones joined by ``+``: UnknownNameError or ConfigError."""
     parts = name.split("+")
     for part in parts:
         datasets.check(part)
@@ -28,16 +23,11 @@ def check(name: str) -> None:
 
 
 def load(name: str, data_dir: str | None = None) -> Dataset:
-    """Return the data set ``name``, or several data sets joined by ``+`` as one.
+    """Return the data set ``name``, or several joined by ``+`` as one; a part uses the subfolder of ``data_dir`` with its name, if any.
 
-    In a mix every part is a domain. Images are brought to the largest height and width of the parts by bilinear interpolation, and one
-    channel is repeated to the largest number of channels. They remain normalised as in their own data set, because
-    interpolation with weights that sum to one commutes with it. Labels follow each other in the order of the name, and class names have
-    the domain as a prefix.
-
-    Args:
-        name: as registered, or such names joined by ``+``.
-        data_dir: the folder of the files; a part of a mix uses the subfolder of its own name, if there is one.
+    In a mix every part is a domain. Images are brought to the largest height and width by bilinear interpolation, and one channel is
+    repeated to the largest number. They remain normalised as in their own data set. Labels follow each other in the order of the name, and
+    class names have the domain as a prefix.
 
     Raises:
         UnknownNameError: a part is not a data set.
@@ -84,9 +74,8 @@ def mixed(name: str, parts: list[Dataset]) -> Dataset:
 def resized(x: np.ndarray, height: int, width: int) -> np.ndarray:
     """Return images (n, channels, h, w) float32 brought to (n, channels, height, width), none of them made smaller.
 
-    Pixel i of the result lies at (i + ½)·h/height − ½ of the source, between two pixels, or beyond the border, where the border pixel
-    counts: torch's bilinear with ``align_corners=False``. Each direction is the exact sum of two products in float32, in one
-    order on every machine; an unchanged size leaves the bits.
+    Pixel i lies at (i + ½)·h/height − ½ of the source, and beyond the border the border pixel counts: torch's bilinear with
+    ``align_corners=False``. Each direction is the sum of two products in float32; an unchanged size leaves the bits.
 
     >>> resized(np.array([[[[0.0, 4.0]]]], np.float32), 1, 4).ravel().tolist()
     [0.0, 1.0, 3.0, 4.0]

@@ -25,10 +25,7 @@ class Iid:
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Each label's samples spread in proportions drawn from Dir(alpha) (Hsu et al. 2019); small alpha, uneven clients.
-
-    A client without samples gets one of the largest client; the original does not say.
-    """
+    """Each label's samples spread in proportions from Dir(alpha) (Hsu et al. 2019); an empty client gets one of the largest client's."""
 
     alpha: float
 
@@ -42,18 +39,14 @@ class Classes:
 
 @dataclass(frozen=True)
 class Natural:
-    """Samples stay with their owners (speaking roles of a play); all samples of an owner go to one client.
-
-    With fewer clients than owners a client has several owners: the largest remaining owner goes to the client with the fewest samples.
-    """
+    """Samples stay with their owners (speaking roles of a play). The largest remaining owner goes to the client with the fewest samples."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """Every client draws ``samples`` different samples from all there are, by a stream of its own: any number of clients, none stored.
+    """Every client draws ``samples`` different samples from all there are, with its own generator: any number of clients, none stored.
 
-    Two clients may hold the same sample. With ``alpha`` each client first draws the proportions of its labels from Dir(alpha) and then the
-    label of each sample from them (Hsu et al. 2019); if a label has no samples left, the client's other labels replace it.
+    With ``alpha`` each client first draws the proportions of its labels from Dir(alpha), then the label of each sample (Hsu et al. 2019).
     """
 
     samples: int
@@ -71,15 +64,10 @@ Partition = Deal | Index
 
 
 def parse(spec: str) -> Partition:
-    """Read ``iid``, ``dirichlet:0.5``, ``classes:3``, ``natural``, ``index:60`` or ``index:60:0.5``.
+    """Read ``iid``, ``dirichlet:0.5``, ``classes:3``, ``natural``, ``index:60`` or ``index:60:0.5``; ConfigError for anything else.
 
-    Raises:
-        ConfigError: another form or a value out of range.
-
-    >>> parse("dirichlet:0.5")
-    Dirichlet(alpha=0.5)
-    >>> parse("index:60:0.5")
-    Index(samples=60, alpha=0.5)
+    >>> parse("dirichlet:0.5"), parse("index:60:0.5")
+    (Dirichlet(alpha=0.5), Index(samples=60, alpha=0.5))
     """
     kind, _, value = spec.partition(":")
     if kind == "iid" and not value:
@@ -107,14 +95,7 @@ def _positive(value: float) -> bool:
 def split(
     labels: np.ndarray, clients: int, partition: Deal, rng: np.random.Generator, owners: np.ndarray | None = None
 ) -> list[np.ndarray]:
-    """Return each client's sample numbers, ascending.
-
-    Args:
-        labels: int64 (n,).
-        clients: at most n.
-        partition: see :func:`parse`; ``index`` is drawn client by client instead, see :mod:`edgefl.data.holdings`.
-        rng: decides which client gets which samples.
-        owners: int64 (n,), the owner of each sample; only for ``natural``.
+    """Return each client's sample numbers, ascending, of samples with ``labels`` (n,) int64 and, for ``natural``, ``owners`` (n,) int64.
 
     Raises:
         ConfigError: ``natural`` without owners.

@@ -12,10 +12,9 @@ _AT_ONCE = 128  # images, whose intermediate results a cache holds
 
 @dataclass(frozen=True, eq=False)
 class Pixels:
-    """Images ``raw`` (n, channels, height, width) uint8; an index returns (raw / 255 − mean) / std in float32.
+    """Images ``raw`` (n, channels, height, width) uint8; an index returns (raw / 255 − mean) / std in float32, a new array.
 
-    They need a quarter of the memory of float32, and no time before they are used. An index is one of NumPy's into images and returns a new
-    array. It is computed in float32 in this order, with the same bits for any number of images.
+    They need a quarter of the memory of float32. The same bits result for any number of images.
 
     >>> images = Pixels(np.array([[[[0, 255]]], [[[51, 0]]]], np.uint8), mean=0.5, std=0.25)
     >>> images.shape, images.dtype.name, images[1:].tolist(), len(np.asarray(images))

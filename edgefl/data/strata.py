@@ -6,9 +6,7 @@ import numpy as np
 
 
 def apportion(sizes: np.ndarray, count: int) -> np.ndarray:
-    """Return how many of ``count`` fall to each of ``sizes``, in proportion.
-
-    The rest after rounding down goes to the largest remainders, the first of several.
+    """Return how many of ``count`` fall to each of ``sizes``, in proportion; the rest goes to the largest remainders, the first of several.
 
     >>> apportion(np.array([50, 30, 20]), 7).tolist()
     [4, 2, 1]
@@ -21,13 +19,7 @@ def apportion(sizes: np.ndarray, count: int) -> np.ndarray:
 
 
 def stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return ``count`` different sample numbers, ascending, each label having its share among them.
-
-    Args:
-        labels: int64 (n,).
-        count: 0 to n.
-        rng: decides which samples of a label.
-    """
+    """Return ``count`` different sample numbers, ascending, each of ``labels`` (n,) having its share among them."""
     values, sizes = np.unique(labels, return_counts=True)
     return drawn(labels, dict(zip(values.tolist(), apportion(sizes, count).tolist(), strict=True)), rng)
 

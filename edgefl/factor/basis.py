@@ -1,7 +1,7 @@
 """Neural composition (FLANC): the weights of every width as linear combinations of one basis that all widths share.
 
-A weight of shape (T, S, k₁, k₂) is cut along its S input channels into S/R₁ fragments of R₁ consecutive channels per output channel; each
-fragment, k₁·k₂·R₁ numbers, is a combination of the same R₂ bases (Eq. 2). Recurrent and linear weights (T, S) are the case k₁ = k₂ = 1.
+A weight (T, S, k₁, k₂) is cut along its S input channels into S/R₁ fragments of R₁ consecutive channels per output channel; each fragment
+is a combination of the same R₂ bases (Eq. 2). Recurrent and linear weights (T, S) are the case k₁ = k₂ = 1.
 """
 
 from __future__ import annotations
@@ -28,13 +28,10 @@ class BasisSize:
 class BasisRule:
     """How R₁ and R₂ follow from a weight's shapes (T, S, …) at the widths of a run.
 
-    R₁ is the largest common divisor of all S_p that is at most ``share``·min(S, √(S·T)) at the smallest width: with as many outputs as
-    inputs, that is half of the smallest incoming channel, where the paper's accuracy peaks (section 3.4); few outputs, as of a
-    classifier, bound it further, because the basis would otherwise be larger than the weight. R₂ = ⌊``bases``·√(k₁k₂)·R₁⌋: the composed
-    layer holds ``bases``/√(k₁k₂) of the dense layer's weights, and a basis. At most k₁k₂R₁ vectors can be orthonormal.
-
-    A first convolution (``whole``) has R₁ = S, which does not depend on the width, and R₂ = k₁k₂S, at most the outputs of the smallest
-    width: it is small, and every other layer sees the image through it. So has a weight with one input channel (depth-wise).
+    R₁ is the largest common divisor of all S_p that is at most ``share``·min(S, √(S·T)) at the smallest width: half of the smallest
+    incoming channel, where the paper's accuracy peaks (section 3.4), and less for few outputs.
+    R₂ = ⌊``bases``·√(k₁k₂)·R₁⌋: the composed layer holds ``bases``/√(k₁k₂) of the dense layer's weights, and a basis.
+    A first convolution (``whole``), or a weight with one input channel, has R₁ = S and R₂ = k₁k₂S, at most the outputs at the least width.
 
     >>> BasisRule().size([(16, 8, 3, 3), (64, 32, 3, 3)])
     BasisSize(channels=4, count=8)
@@ -86,9 +83,7 @@ def check_divisor(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
 def compose(basis: Tensor, coefficients: Tensor) -> Tensor:
     """Return the weight (T, S, k₁, k₂) or (T, S): W = V·U, fragment by fragment (Eq. 1 and 2).
 
-    Args:
-        basis: V, (R₂, R₁, k₁, k₂) or (R₂, R₁): one basis vector a row, V_shareᵀ of the paper.
-        coefficients: U_p, (T, S/R₁, R₂): the paper's R₂ × (S_p/R₁ · T_p), with the fragments of an output channel side by side.
+    ``basis`` is V, (R₂, R₁, k₁, k₂) or (R₂, R₁), a basis vector per row; ``coefficients`` is U_p, (T, S/R₁, R₂).
 
     >>> compose(torch.tensor([[1.0, 0.0], [0.0, -1.0]]), torch.tensor([[[2.0, 3.0], [5.0, 7.0]]])).tolist()
     [[2.0, -3.0, 5.0, -7.0]]
@@ -118,10 +113,9 @@ def first_basis(shape: tuple[int, ...]) -> Tensor:
 
 
 def first_coefficients(shape: tuple[int, ...], channels: int, gain: float) -> Tensor:
-    """Return random coefficients of ``shape`` (T, S/R₁, R₂) with which a composed weight has variance ``gain``/(k₁k₂·S).
+    """Return random coefficients of ``shape`` (T, S/R₁, R₂) with which a composed weight has variance ``gain``/(k₁k₂·S); He's gain is 2.
 
-    R₂ orthonormal vectors of k₁k₂R₁ numbers have mean square 1/(k₁k₂R₁), so coefficients of variance v compose weights of
-    v·R₂/(k₁k₂R₁): v = gain·R₁/(R₂·S). A gain of 2 is He's.
+    R₂ orthonormal vectors of k₁k₂R₁ numbers have mean square 1/(k₁k₂R₁), so the coefficients have variance gain·R₁/(R₂·S).
     """
     _, fragments, count = shape
     return torch.randn(shape) * math.sqrt(gain * channels / (count * fragments * channels))

@@ -14,13 +14,9 @@ from edgefl.factor.basis import BasisSize, compose, orthogonality
 class Composed(nn.Module):
     """Replaces a convolution, linear or recurrent layer, and computes the same with composed weights.
 
-    For every composed weight of the layer, such as ``weight`` or ``weight_hh_l0``, it holds ``basis`` (R₂, R₁, k₁, k₂) and
-    ``coefficients`` (T, S/R₁, R₂) with the same ending, such as ``basis_hh_l0``; biases and weights that are not composed keep their names.
-
-    Args:
-        dense: the layer; its other parameters are used as they are.
-        skeleton: the same layer on the ``meta`` device: the computation, without weights.
-        sizes: R₁ and R₂ of each weight that is composed, by its name in ``dense``.
+    For every composed weight, such as ``weight_hh_l0``, it holds ``basis_hh_l0`` (R₂, R₁, k₁, k₂) and ``coefficients_hh_l0`` (T, S/R₁, R₂).
+    The other parameters are those of ``dense``, under their names. ``skeleton`` is the same layer on the ``meta`` device; ``sizes`` has R₁
+    and R₂ of each composed weight by name.
     """
 
     def __init__(self, dense: nn.Module, skeleton: nn.Module, sizes: Mapping[str, BasisSize]) -> None:

@@ -1,11 +1,4 @@
-"""Compose factorized layers to the plain layers of torch that compute the same.
-
-A table has one function for each kind of layer. A new kind of factorized layer adds its own with :func:`composes`::
-
-    @composes(MyConv2d)
-    def _mine(layer: MyConv2d) -> nn.Module:
-        return convolution(weight, layer.bias, layer)
-"""
+"""Compose factorized layers to the plain layers of torch that compute the same: one function per kind, registered with :func:`composes`."""
 
 from __future__ import annotations
 
@@ -23,8 +16,8 @@ from edgefl.factor.hadamard_layers import ComposedConv2d, ComposedLinear, Compos
 from edgefl.factor.kernel_layers import KernelConv2d, KernelLinear
 from edgefl.factor.layers import LowRankConv2d, LowRankLinear, composed_weight
 from edgefl.factor.rank1 import RankOneConv2d, RankOneLinear
-from edgefl.factor.rank1 import compose as rank_one_weight
 from edgefl.factor.tucker import TuckerConv2d
+from edgefl.factor.tucker import composed_weight as tucker_weight
 
 L = TypeVar("L", bound=nn.Module)
 Which = Callable[[str, nn.Module], bool]
@@ -32,11 +25,7 @@ _TABLE: dict[type[nn.Module], Callable[[Any], nn.Module]] = {}
 
 
 def composes(kind: type[L]) -> Callable[[Callable[[L], nn.Module]], Callable[[L], nn.Module]]:
-    """Register a function that makes the plain layer of one of ``kind``, weights and all.
-
-    Raises:
-        ConfigError: the kind has one already.
-    """
+    """Register the function that makes the plain layer of one of ``kind``; ConfigError if there is one already."""
 
     def register(make: Callable[[L], nn.Module]) -> Callable[[L], nn.Module]:
         if kind in _TABLE:
@@ -59,13 +48,10 @@ def factorized_layers(network: nn.Module) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def plain_layer(layer: nn.Module) -> nn.Module:
-    """Return torch's own layer that computes the same as the factorized ``layer``, in the same mode.
+    """Return torch's layer that computes the same as the factorized ``layer``, in the same mode; ConfigError for an unknown kind.
 
     >>> plain_layer(LowRankLinear(nn.Linear(6, 4), 2))
     Linear(in_features=6, out_features=4, bias=True)
-
-    Raises:
-        ConfigError: the table has no layers of this kind.
     """
     if (make := _TABLE.get(type(layer))) is None:
         known = ", ".join(sorted(kind.__name__ for kind in _TABLE))
@@ -77,11 +63,7 @@ def plain_layer(layer: nn.Module) -> nn.Module:
 
 
 def composed_network(network: nn.Module, which: Which | None = None) -> nn.Module:
-    """Return a copy of ``network`` with its factorized layers composed; ``network`` does not change.
-
-    Args:
-        network: any network; one without factorized layers is copied as it is.
-        which: (name, layer) → whether to compose the layer; None: all layers.
+    """Return a copy of ``network`` with its factorized layers composed: all, or those for which ``which(name, layer)`` is true.
 
     >>> network = nn.Sequential(LowRankLinear(nn.Linear(6, 4), 2), LowRankLinear(nn.Linear(4, 3), 1))
     >>> [type(layer).__name__ for layer in composed_network(network, lambda name, layer: name == "1")]
@@ -95,12 +77,12 @@ def composed_network(network: nn.Module, which: Which | None = None) -> nn.Modul
     return copy.deepcopy(network, {id(layer): plain_layer(layer) for layer in chosen.values()})
 
 
-def convolution(weight: Tensor, bias: Tensor | None, like: Any, padding_mode: Any = "zeros") -> nn.Conv2d:
+def convolution(weight: Tensor, bias: Tensor | None, like: Any) -> nn.Conv2d:
     """Return a convolution with ``weight`` (n, m/g, k₁, k₂) and the stride, padding, dilation and groups of ``like``."""
     groups = int(getattr(like, "groups", 1))
     plain = nn.Conv2d(
         weight.shape[1] * groups, weight.shape[0], (weight.shape[2], weight.shape[3]), like.stride, like.padding, like.dilation,
-        groups, bias is not None, padding_mode, device="meta",
+        groups, bias is not None, getattr(like, "padding_mode", "zeros"), device="meta",
     )  # fmt: skip
     return _filled(plain, {"weight": weight, "bias": bias})
 
@@ -126,7 +108,6 @@ def _filled(plain: L, values: dict[str, Any]) -> L:
     return plain
 
 
-@composes(LowRankConv2d)
 def _low_rank_convolution(layer: LowRankConv2d) -> nn.Module:
     u, v = layer.u, layer.v
     # Rows are the first layer's, columns the second's.
@@ -134,62 +115,39 @@ def _low_rank_convolution(layer: LowRankConv2d) -> nn.Module:
     return convolution(composed_weight(u.weight, v.weight), v.bias, SimpleNamespace(**place))
 
 
-@composes(LowRankLinear)
-def _low_rank_linear(layer: LowRankLinear) -> nn.Module:
-    return linear(composed_weight(layer.u.weight, layer.v.weight), layer.v.bias)
-
-
-@composes(TuckerConv2d)
-def _tucker(layer: TuckerConv2d) -> nn.Module:
-    expand, core, reduce = layer.expand.weight.flatten(1), layer.core.weight, layer.reduce.weight.flatten(1)
-    return convolution(torch.einsum("na,abkl,bm->nmkl", expand, core, reduce), layer.expand.bias, layer.core)
-
-
-@composes(KernelConv2d)
 def _kernel_convolution(layer: KernelConv2d) -> nn.Module:
     u, v = layer.factors()
-    weight = (u @ v).view(len(u), *layer.v.weight.shape[1:])
-    return convolution(weight, layer.u.bias, layer.v, layer.v.padding_mode)
+    return convolution((u @ v).view(len(u), *layer.v.weight.shape[1:]), layer.u.bias, layer.v)
 
 
-@composes(KernelLinear)
-def _kernel_linear(layer: KernelLinear) -> nn.Module:
-    u, v = layer.factors()
-    return linear(u @ v, layer.u.bias)
+def _tucker(layer: TuckerConv2d) -> nn.Module:
+    weight = tucker_weight(layer.reduce.weight, layer.core.weight, layer.expand.weight)
+    return convolution(weight, layer.expand.bias, layer.core)
 
 
-@composes(ComposedConv2d)
-def _composed_convolution(layer: ComposedConv2d) -> nn.Module:
-    return convolution(layer.weight(), layer.bias, layer)
-
-
-@composes(ComposedLinear)
-def _composed_linear(layer: ComposedLinear) -> nn.Module:
-    return linear(layer.weight(), layer.bias)
-
-
-@composes(ComposedRecurrent)
 def _composed_recurrent(layer: ComposedRecurrent) -> nn.Module:
     parts = {name: getattr(layer, name) for name in layer.names}
     return recurrent(layer.cell[0], {name: part() if isinstance(part, nn.Module) else part for name, part in parts.items()})
 
 
-@composes(Composed)
 def _of_a_basis(layer: Composed) -> nn.Module:
     weights = {**layer.weights(), **{name: getattr(layer, name) for name in layer.others}}
     skeleton = layer.skeleton[0]
     if isinstance(skeleton, nn.RNNBase):
         return recurrent(skeleton, weights)
     if isinstance(skeleton, nn.Conv2d):
-        return convolution(weights["weight"], weights.get("bias"), skeleton, skeleton.padding_mode)
+        return convolution(weights["weight"], weights.get("bias"), skeleton)
     return linear(weights["weight"], weights.get("bias"))
 
 
-@composes(RankOneConv2d)
-def _rank_one_convolution(layer: RankOneConv2d) -> nn.Module:
-    return convolution(rank_one_weight(layer.u, layer.v, layer.mu), layer.bias, layer)
-
-
-@composes(RankOneLinear)
-def _rank_one_linear(layer: RankOneLinear) -> nn.Module:
-    return linear(rank_one_weight(layer.u, layer.v, layer.mu), layer.bias)
+_TABLE |= {
+    LowRankConv2d: _low_rank_convolution,
+    LowRankLinear: lambda layer: linear(composed_weight(layer.u.weight, layer.v.weight), layer.v.bias),
+    TuckerConv2d: _tucker,
+    KernelConv2d: _kernel_convolution,
+    KernelLinear: lambda layer: linear(layer.u.weight @ layer.v.weight, layer.u.bias),
+    ComposedRecurrent: _composed_recurrent,
+    Composed: _of_a_basis,
+    **dict.fromkeys((ComposedConv2d, RankOneConv2d), lambda layer: convolution(layer.weight(), layer.bias, layer)),
+    **dict.fromkeys((ComposedLinear, RankOneLinear), lambda layer: linear(layer.weight(), layer.bias)),
+}

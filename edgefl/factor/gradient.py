@@ -1,7 +1,6 @@
 """Derivatives inside a loss, for methods whose loss contains a training step.
 
-In PyTorch autograd computes them. In an exported graph they are placeholder operators, which become plain operators when the training graph
-is made (:mod:`edgefl.onnxgrad.autodiff`).
+Autograd computes them. In an exported graph they are placeholder operators, which :mod:`edgefl.onnxgrad.autodiff` replaces by plain ones.
 """
 
 from __future__ import annotations
@@ -14,18 +13,13 @@ from torch import Tensor
 
 
 def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, keep: bool = False) -> tuple[Tensor, ...]:
-    """Return ∂``value``/∂t for each t of ``tensors``, of its shape; zeros if ``value`` does not depend on it.
+    """Return ∂``value``/∂t for each t of ``tensors``, of its shape; zeros if the scalar ``value`` does not depend on it.
 
-    Args:
-        value: a scalar.
-        tensors: the tensors to differentiate by.
-        constant: whether the result is a constant for further differentiation.
-        keep: whether ``value`` will be differentiated again.
+    ``constant``: the result is a constant for further differentiation; ``keep``: ``value`` will be differentiated again.
 
-    Example:
-        >>> w = torch.tensor([1.0, -2.0], requires_grad=True)
-        >>> gradients(w.square().sum(), [w])
-        (tensor([ 2., -4.]),)
+    >>> w = torch.tensor([1.0, -2.0], requires_grad=True)
+    >>> gradients(w.square().sum(), [w])
+    (tensor([ 2., -4.]),)
     """
     if torch.compiler.is_exporting():
         types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]

@@ -1,8 +1,8 @@
 """FedPara: a weight as the Hadamard product of two low-rank ones (Hyeon-Woo et al., ICLR 2022).
 
 A matrix is W = (X₁Y₁ᵀ) ⊙ (X₂Y₂ᵀ), of rank up to R² from 2R(n + m) numbers (Proposition 1); a convolution's weight is
-W = (T₁ ×₁ X₁ ×₂ Y₁) ⊙ (T₂ ×₁ X₂ ×₂ Y₂), from 2R(n + m + R·k₁k₂) (Proposition 3). Here n is the number of outputs and m of inputs: X is
-(n, R), Y is (m, R), T is (R, R, k₁, k₂). Kernels of one position are matrices: a T would add numbers and no rank.
+W = (T₁ ×₁ X₁ ×₂ Y₁) ⊙ (T₂ ×₁ X₂ ×₂ Y₂), from 2R(n + m + R·k₁k₂) (Proposition 3), with n outputs, m inputs, X (n, R), Y (m, R) and
+T (R, R, k₁, k₂). Kernels of one position are matrices: a T would add numbers and no rank.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ def parameters_of_rank(shape: Shape, rank: int) -> int:
 
 
 def rank_range(shape: Shape) -> tuple[int, int]:
-    """Return r_min, from which W can have full rank (Corollary 1), and r_max, up to which the factors hold no more than W.
-
-    r_min = min(⌈√n⌉, ⌈√m⌉); r_max is 0 if no rank is small enough.
+    """Return r_min = min(⌈√n⌉, ⌈√m⌉), from which W can have full rank (Corollary 1), and r_max, up to which factors are no larger than W.
 
     >>> rank_range((100, 100)), rank_range((512, 512, 3, 3))
     ((10, 25), (23, 309))
@@ -70,10 +68,9 @@ def factor_shapes(shape: Shape, rank: int) -> dict[str, Shape]:
 
 
 def inner_weight(x: Tensor, y: Tensor, t: Tensor | None = None) -> Tensor:
-    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂): R²·m·k₁k₂ + n·m·R·k₁k₂ multiplications, two matrix products.
+    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂): R²·m·k₁k₂ + n·m·R·k₁k₂ multiplications.
 
-    Y comes first: the product with X, where nearly all of the work is, then writes the weight in its own layout. The other order saves
-    at most R/m of it where m > n, and pays a transposed copy of the whole weight. What is copied here has R·m·k₁k₂ entries.
+    Y comes first, so that the product with X writes the weight in its own layout: the other order needs a transposed copy of the weight.
     """
     kernel = () if t is None else tuple(t.shape[2:])
     return (x @ inner_half(y, t)).view(len(x), len(y), *kernel)
@@ -89,10 +86,9 @@ def inner_half(y: Tensor, t: Tensor | None = None) -> Tensor:
 
 
 class HadamardProduct(torch.autograd.Function):
-    """(X₁H₁) ⊙ (X₂H₂), or (X₁H₁) ⊙ (X₂H₂ + 1): from x (n, R) and h (R, k) of each, and whether to add the 1, a matrix (n, k).
+    """(X₁H₁) ⊙ (X₂H₂), or (X₁H₁) ⊙ (X₂H₂ + 1) if ``plus_one``: from x (n, R) and h (R, k) of each, a matrix (n, k).
 
-    Only the factors are saved for the backward pass, which multiplies them again. At most three tensors of the result's size exist at
-    once: the result, its gradient and one product.
+    Only the factors are saved for the backward pass, which multiplies them again: at most three tensors of the result's size exist at once.
     """
 
     generate_vmap_rule = True  # several clients' products at once
@@ -130,18 +126,16 @@ class HadamardProduct(torch.autograd.Function):
 def he_variance(shape: Shape) -> float:
     """Return 2/(max(n, m)·k₁k₂): He initialisation by the larger of fan-out and fan-in.
 
-    The paper starts from He's (section 5) and has convolutions that widen. By the fan-out alone a layer that narrows, such as a
-    classifier of 10 outputs on 1024 inputs, would begin with outputs √(m/n) times too large, and diverge.
+    By the fan-out alone a layer that narrows, such as a classifier, would start with outputs √(m/n) times too large, and diverge.
     """
     return 2 / (max(shape[:2]) * positions(shape))
 
 
 def factor_stds(shape: Shape, ranks: tuple[int, int], variance: float) -> dict[str, float]:
-    """Return the standard deviations of the entries of x (n, R₁), y (m, R₂) and t (R₁, R₂, k₁, k₂) for a product of ``variance``.
+    """Return the standard deviations of x (n, R₁), y (m, R₂) and t (R₁, R₂, k₁, k₂) for a product of ``variance``.
 
-    With independent entries, T ×₁ X ×₂ Y has the variance R₁R₂·σ_x²σ_y²σ_t², and X Yᵀ has R·σ_x²σ_y². Of all such choices this one has
-    columns of equal norm in X, Y and T's unfoldings, as U√Σ and √ΣVᵀ have: a step on the factors then moves the product least. With
-    entries of equal size a classifier of 10 outputs on 1024 inputs would move five times as far.
+    T ×₁ X ×₂ Y has the variance R₁R₂·σ_x²σ_y²σ_t², and X Yᵀ has R·σ_x²σ_y². This choice gives X, Y and T's unfoldings columns of equal
+    norm, as U√Σ and √ΣVᵀ have: a step on the factors then moves the product least.
 
     >>> stds = factor_stds((10, 1000), (4, 4), 0.002)
     >>> round(4 * stds["x"] ** 2 * stds["y"] ** 2, 9), round(10 * stds["x"] ** 2 / (1000 * stds["y"] ** 2), 9)
@@ -153,10 +147,7 @@ def factor_stds(shape: Shape, ranks: tuple[int, int], variance: float) -> dict[s
 
 
 def draw(shape: Shape, std: float) -> Tensor:
-    """Return a factor with normal entries, scaled so that their root mean square is ``std`` itself and not only expected to be.
-
-    The factor of a single input channel at rank 1 is one number: by chance near 0, it would begin with a layer that is nearly 0.
-    """
+    """Return a factor with normal entries, scaled so that their root mean square is exactly ``std``: one number alone may be near 0."""
     entries = torch.nn.init.normal_(torch.empty(shape))
     return entries * (std / entries.square().mean().sqrt())
 
@@ -164,8 +155,7 @@ def draw(shape: Shape, std: float) -> Tensor:
 def inner_variances(shape: Shape, plus_one: bool = False) -> tuple[float, float]:
     """Return variances of the two inner weights whose product has :func:`he_variance`.
 
-    The entries are independent with mean 0, so W₁ ⊙ W₂ has the product of the variances: each inner weight takes the square root.
-    W₁ ⊙ (W₂ + 1) has v₁(1 + v₂): W₂ keeps the square root.
+    W₁ ⊙ W₂ has v₁v₂: each takes the square root. W₁ ⊙ (W₂ + 1) has v₁(1 + v₂): W₂ keeps the square root.
 
     >>> v1, v2 = inner_variances((256, 64), plus_one=True)
     >>> round(v1 * (1 + v2) * 128, 9)
@@ -179,13 +169,9 @@ def inner_variances(shape: Shape, plus_one: bool = False) -> tuple[float, float]
 def jacobian_gap(
     compose: Callable[[Sequence[Tensor]], Tensor], factors: Sequence[Tensor], gradient: Tensor, step: float
 ) -> Tensor:
-    """Return ‖W′ − (W − ηJ_W)‖₂: how far one step on the factors misses the step on the weight itself (Eq. 6 to 9).
+    """Return ‖W′ − (W − ηJ_W)‖₂: how far one ``step`` η on the factors misses the step on the weight itself (Eq. 6 to 9).
 
-    Args:
-        compose: factors → W, differentiable.
-        factors: the trained tensors of one weight.
-        gradient: J_W = ∂L/∂W, of W's shape, taken as a constant: the term has no derivative through the loss's own second one.
-        step: η.
+    ``compose`` maps factors to W, differentiably; ``gradient`` is J_W = ∂L/∂W, taken as a constant.
     """
     weight = compose(factors)
     slopes = gradients((weight * gradient).sum(), factors, constant=False)

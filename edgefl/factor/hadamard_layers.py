@@ -28,8 +28,7 @@ RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 class HadamardWeight(nn.Module):
     """W₁ ⊙ W₂ or, with ``plus_one``, W₁ ⊙ (W₂ + 1) (pFedPara); calling it returns W of ``shape``.
 
-    Parameters: x1, y1 (and t1) of W₁; x2, y2 (and t2) of W₂; see :func:`edgefl.factor.hadamard.factor_shapes`. They are drawn normally,
-    such that W has the variance of He initialisation (with tanh somewhat less).
+    Parameters: x1, y1 (and t1) of W₁; x2, y2 (and t2) of W₂ (:func:`factor_shapes`), drawn so that W has the variance of He initialisation.
 
     Attributes:
         given: a weight that was composed before; while it is set, a call returns it and composes nothing.
@@ -117,10 +116,9 @@ class ComposedLinear(nn.Module):
 
 
 class ComposedRecurrent(nn.Module):
-    """An ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN``, some of whose weights are composed once per pass over the sequence.
+    """An ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN``, some of whose weights (gates·H, inputs) are composed once per pass over the sequence.
 
-    The gates of a layer are one matrix, (gates·H, inputs). Names in ``state_dict`` are the dense layer's, a composed weight's followed
-    by its factors'.
+    Names in ``state_dict`` are the dense layer's, a composed weight's followed by its factors'.
     """
 
     def __init__(self, dense: nn.RNNBase, weights: Mapping[str, nn.Module]) -> None:

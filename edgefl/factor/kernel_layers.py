@@ -1,26 +1,27 @@
-"""Layers of drawn principal kernels (PriSM): Conv_V, then Conv_U; the same for linear layers and for the gates of recurrent ones.
-
-Each replaces a dense layer with its own input and output channels, and computes it with a weight U·V of rank r.
-"""
+"""Layers of drawn principal kernels (PriSM): Conv_V, then Conv_U; the same for linear layers and for the gates of recurrent ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard_layers import composed
+from edgefl.factor.layers import LowRank
 
 
-class KernelConv2d(nn.Module):
-    """Conv_V, k₁×k₂ from m to r channels, then Conv_U, 1×1 from r to n; no normalisation between (section 3.2.1).
+class Kernels(LowRank):
+    """V, then U: a weight U·V (n × m·k₁k₂) of rank r, with the bias of the dense layer."""
 
-    Stride, padding and dilation are Conv_V's; a bias is Conv_U's. Parameters: r(m·k₁k₂ + n), and n biases where the dense layer
-    has them.
-    """
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Return U (n × r) and V (r × m·k₁k₂), views of the parameters."""
+        return self.u.weight.flatten(1), self.v.weight.flatten(1)
+
+
+class KernelConv2d(Kernels):
+    """Conv_V, k₁×k₂ from m to r channels, then Conv_U, 1×1 from r to n, with the bias; no normalisation between (section 3.2.1)."""
 
     def __init__(self, dense: nn.Conv2d, count: int) -> None:
         super().__init__()
@@ -31,17 +32,9 @@ class KernelConv2d(nn.Module):
         self.v = nn.Conv2d(dense.in_channels, count, dense.kernel_size, bias=False, device=device, **place)  # type: ignore[arg-type]
         self.u = nn.Conv2d(count, dense.out_channels, 1, bias=bias, device=device)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, m, h, w) to (batch, n, h', w')."""
-        return cast(Tensor, self.u(self.v(x)))
 
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """Return U (n × r) and V (r × m·k₁k₂) of the unrolled weight, views of the parameters."""
-        return self.u.weight.flatten(1), self.v.weight.flatten(1)
-
-
-class KernelLinear(nn.Module):
-    """V from m to r, then U from r to n. Parameters: r(m + n), and n biases where the dense layer has them."""
+class KernelLinear(Kernels):
+    """V from m to r, then U from r to n."""
 
     def __init__(self, dense: nn.Linear, count: int) -> None:
         super().__init__()
@@ -49,16 +42,8 @@ class KernelLinear(nn.Module):
         self.v = nn.Linear(dense.in_features, count, bias=False, device=device)
         self.u = nn.Linear(count, dense.out_features, bias=dense.bias is not None, device=device)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, …, m) to (batch, …, n)."""
-        return cast(Tensor, self.u(self.v(x)))
 
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """Return U (n × r) and V (r × m), views of the parameters."""
-        return self.u.weight, self.v.weight
-
-
-class KernelProduct(nn.Module):
+class KernelProduct(Kernels):
     """U·V of one gate: u (n, r), v (r, m)."""
 
     def __init__(self, outputs: int, inputs: int, count: int, device: torch.device) -> None:
@@ -68,7 +53,7 @@ class KernelProduct(nn.Module):
         for parameter in (self.v, self.u):
             nn.init.normal_(parameter, 0.0, parameter.shape[1] ** -0.5)
 
-    def forward(self) -> Tensor:
+    def forward(self) -> Tensor:  # type: ignore[override]  # a weight, not a layer
         """Return the product, (n, m)."""
         return self.u @ self.v
 
@@ -88,9 +73,8 @@ class KernelGates(nn.ModuleList):
 def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]]) -> nn.Module:
     """Return the layer that replaces ``dense``, with arbitrary factors; ``counts`` has r of each weight, one per gate.
 
-    A recurrent layer composes its narrow weights once per pass for torch's own kernel. As two layers, a step would cost
-    r(m + 2H + n) MACs per gate instead of H(m + H), about twice as many with r ≈ H, and would save the r values between the two
-    layers for every gate, step and sample.
+    A recurrent layer composes its narrow weights once per pass for torch's own kernel. As two layers, each gate would cost about twice the
+    MACs with r ≈ H, and save r values between them for every step and sample.
     """
     if isinstance(dense, nn.Conv2d):
         return KernelConv2d(dense, counts["weight"][0])
@@ -106,13 +90,10 @@ def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]]) -> nn.
 
 def kernel_parameters(network: nn.Module) -> set[nn.Parameter]:
     """Return the factors u and v of every kernel layer; biases are not among them."""
-    found: set[nn.Parameter] = set()
-    for layer in kernel_modules(network):
-        for factor in (layer.u, layer.v):
-            found.add(factor if isinstance(factor, nn.Parameter) else cast(nn.Parameter, factor.weight))
-    return found
+    factors = [factor for layer in kernel_modules(network) for factor in (layer.u, layer.v)]
+    return {factor if isinstance(factor, nn.Parameter) else factor.weight for factor in factors}
 
 
-def kernel_modules(network: nn.Module) -> list[KernelConv2d | KernelLinear | KernelProduct]:
+def kernel_modules(network: nn.Module) -> list[Kernels]:
     """Return the modules of ``network`` that hold a pair of factors."""
-    return [layer for layer in network.modules() if isinstance(layer, (KernelConv2d, KernelLinear, KernelProduct))]
+    return [layer for layer in network.modules() if isinstance(layer, Kernels)]

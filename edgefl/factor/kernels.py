@@ -1,9 +1,7 @@
 """Principal kernels: a weight as a sum of rank-one kernels, of which clients train a drawn few (PriSM, Niu et al., section 3).
 
-A weight of n outputs is unrolled to W̄ (n × m·k₁k₂) = Σ σᵢ uᵢ vᵢᵀ (Eq. 1); √σᵢ is merged into both factors (section 3.2.2). A
-client gets r kernels, of each the entries of uᵢ for its own output channels and those of vᵢ for its own input channels. The
-decomposition itself is :func:`edgefl.factor.svd.factorize`, whose ``left`` has the columns √σᵢuᵢ and whose ``right`` has the
-rows √σᵢvᵢᵀ.
+A weight of n outputs is unrolled to W̄ (n × m·k₁k₂) = Σ σᵢ uᵢ vᵢᵀ (Eq. 1), with √σᵢ merged into both factors (section 3.2.2) by
+:func:`edgefl.factor.svd.factorize`. A client gets r kernels, of each the entries for its own output and input channels.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ def kernels_of(shape: tuple[int, ...]) -> int:
 
 
 def kept_kernels(name: str, keep: float, kernels: int) -> int:
-    """Return r = ⌈c·N⌉ for a keep ratio c (section 4.2); exact decimals are not pushed up by binary rounding.
-
-    Raises:
-        ConfigError: the layer would have no kernel, or more than there are.
+    """Return r = ⌈c·N⌉ for a keep ratio c (section 4.2); ConfigError if that is not 1 to N. Binary rounding never raises exact decimals.
 
     >>> kept_kernels("conv", 0.2, 64), kept_kernels("conv", 0.3, 10)
     (13, 3)
@@ -51,8 +46,7 @@ def kept_kernels(name: str, keep: float, kernels: int) -> int:
 def importance(values: Tensor, sampling: Sampling, kappa: float) -> Tensor:
     """Return the probabilities pᵢ of a first draw, float64 (N,).
 
-    ``power``: σᵢ^κ / Σσⱼ^κ (Eq. 2). ``uniform`` and ``softmax`` (of the singular values) are those of the ablation (section
-    4.5). A layer whose singular values are all 0 has no important kernel: uniform.
+    ``power``: σᵢ^κ / Σσⱼ^κ (Eq. 2); ``uniform`` and ``softmax`` (of the singular values): section 4.5. If all σ are 0: uniform.
 
     >>> importance(torch.tensor([2.0, 1.0, 0.0]), "power", 2.0).tolist()
     [0.8, 0.2, 0.0]
@@ -70,11 +64,8 @@ def importance(values: Tensor, sampling: Sampling, kappa: float) -> Tensor:
 def draw(name: str, probabilities: Tensor, count: int, rng: np.random.Generator) -> Tensor:
     """Return ``count`` different kernels, ascending, int64: drawn one after the other with p of the remaining ones (section 3.2.1).
 
-    The ``count`` smallest of Eᵢ/pᵢ with exponential Eᵢ are such a draw (Efraimidis and Spirakis 2006): one pass whatever the
-    count. A kernel with p = 0 comes only after all others.
-
-    Raises:
-        ConfigError: more kernels are asked for than there are, or none.
+    The ``count`` smallest of Eᵢ/pᵢ with exponential Eᵢ are such a draw (Efraimidis and Spirakis 2006). A kernel with p = 0 comes last.
+    ConfigError if ``count`` is not 1 to N.
     """
     total = len(probabilities)
     if not 1 <= count <= total:
@@ -101,17 +92,15 @@ def effective_rank(values: Tensor) -> float:
 
 @dataclass(frozen=True)
 class KernelLayer:
-    """The principal kernels of one matrix, and which part of them one tier holds.
-
-    A layer has one matrix; a recurrent one has one per gate, stacked along the rows of its weight.
+    """The principal kernels of one matrix (a recurrent weight has one per gate, stacked along its rows), and which part one tier holds.
 
     Attributes:
         target: the dense weight's name in the global state.
         key: the matrix's name in records: that of its weight, with the gate's number if there are several.
-        shape: the matrix's own shape (n, m, …): of one gate, if there are several.
-        block: which of the stacked matrices this is.
-        u, v: the names of the factors in the client's network.
-        rows, columns: the output and input channels that the client has, int64.
+        shape: the matrix's own shape (n, m, …).
+        block: number of the matrix in the stack.
+        u, v: names of the factors in the client's network.
+        rows, columns: output and input channels that the client has, int64.
         count: r.
     """
 

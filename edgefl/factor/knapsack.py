@@ -1,9 +1,8 @@
 """The multiple-choice knapsack under a few budgets: one choice per layer, integer costs, the largest sum of energies.
 
-Its linear relaxation has at most one fractional layer per budget, so rounding it is nearly optimal already; its prices (duals) λ ≥ 0
-bound every plan by Lagrange's Σ_layers max_c (e_c − λ·k_c) + λ·limits, and a choice that falls short of its layer's maximum by more
-than the distance from the best plan known to that bound is in no better plan. What is left of the choices is small enough to exchange
-pairs in and to search.
+Its linear relaxation has at most one fractional layer per budget, so rounding it is nearly optimal. Its prices (duals) λ ≥ 0 bound every
+plan by Σ_layers max_c (e_c − λ·k_c) + λ·limits. A choice that falls short of its layer's maximum by more than the distance from the best
+known plan to that bound is in no better plan: few choices remain to exchange in pairs and to search.
 """
 
 from __future__ import annotations
@@ -103,8 +102,7 @@ def _one_each(problem: Problem, pool: Ints) -> csr_array:
 def _relax(problem: Problem, alive: Ints) -> tuple[Ints, Floats]:
     """Solve the linear relaxation: return each layer's largest choice in it, and the energy per unit of each budget (duals).
 
-    It is solved over a few choices per layer, to which the best ones at its prices and some around those are added until they are all
-    there: a tenth of the time of the whole relaxation.
+    It starts with a few choices per layer, and adds the best at its prices and some around them until all of those are included.
     """
     edges = np.append(_firsts(problem, alive), len(alive))
     spread = [np.linspace(a, b - 1, SPREAD).astype(np.int64) for a, b in pairwise(edges.tolist())]
@@ -195,10 +193,7 @@ def _exchange(problem: Problem, pool: Ints, plan: Ints) -> Ints | None:
 
 
 def _search(problem: Problem, alive: Ints, lack: Floats, bound: float, plan: Ints | None) -> Ints | None:
-    """Return the best plan that a depth-first search of ``NODES`` choices finds, ``plan`` or better; None without one.
-
-    No plan keeps more than ``bound`` minus what its choices lack. A branch ends when this is at most what the best plan keeps.
-    """
+    """Return the best plan of a depth-first search of ``NODES`` choices, or ``plan``; a branch ends if its bound is not above the best."""
     edges = [*_firsts(problem, alive).tolist(), len(alive)]
     order = [a + np.argsort(lack[a:b], kind="stable") for a, b in pairwise(edges)]
     least = np.minimum.reduceat(problem.costs[alive], edges[:-1], axis=0)

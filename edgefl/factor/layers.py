@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,22 +11,27 @@ from edgefl.errors import ConfigError
 from edgefl.factor.svd import roll
 
 
-@runtime_checkable
-class LowRank(Protocol):
-    """A layer whose weight is a product of two factors."""
+class LowRank(nn.Module):
+    """A layer of two smaller ones, u and v, whose weight is the product of their factors. They run in the order of definition."""
 
-    u: nn.Module
-    v: nn.Module
+    u: Any
+    v: Any
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, m, …) to (batch, n, …), as the dense layer does."""
+        for layer in self._modules.values():
+            x = layer(x)  # type: ignore[misc]  # neither is None
+        return x
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """Return U (a × r) and Vᵀ (r × b), views of the parameters."""
+        """Return U (a × r) and Vᵀ (r × b) of the unrolled weight, views of the parameters."""
+        return unrolled_factors(self.u.weight, self.v.weight)
 
 
-class LowRankConv2d(nn.Module):
-    """A k₁×k₂ convolution of rank r: k₁×1 from m to r channels, then 1×k₂ from r to n (FedHM, section 2.2).
+class LowRankConv2d(LowRank):
+    """A k₁×k₂ convolution of rank r: k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2).
 
-    Stride, padding and dilation are split: rows go to the first, columns to the second. Parameters: r(m·k₁ + n·k₂), and n biases
-    where the dense layer has them.
+    Stride, padding and dilation are split: rows go to the first, columns to the second.
     """
 
     def __init__(self, dense: nn.Conv2d, rank: int) -> None:
@@ -39,31 +44,15 @@ class LowRankConv2d(nn.Module):
         bias = dense.bias is not None
         self.v = nn.Conv2d(rank, dense.out_channels, (1, k2), (1, s2), (0, p2), (1, d2), bias=bias, device=device)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, m, h, w) to (batch, n, h', w')."""
-        return self.v(self.u(x))
 
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """Return U ((m·k₁) × r) and Vᵀ (r × (n·k₂)) of the unrolled weight."""
-        return unrolled_factors(self.u.weight, self.v.weight)
-
-
-class LowRankLinear(nn.Module):
-    """A linear layer of rank r: x·U·Vᵀ + b. Parameters: r(m + n), and n biases where the dense layer has them."""
+class LowRankLinear(LowRank):
+    """A linear layer of rank r: x·U·Vᵀ + b."""
 
     def __init__(self, dense: nn.Linear, rank: int) -> None:
         super().__init__()
         device = dense.weight.device
         self.u = nn.Linear(dense.in_features, rank, bias=False, device=device)
         self.v = nn.Linear(rank, dense.out_features, bias=dense.bias is not None, device=device)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, m) to (batch, n)."""
-        return self.v(self.u(x))
-
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """Return U (m × r) and Vᵀ (r × n)."""
-        return unrolled_factors(self.u.weight, self.v.weight)
 
 
 def low_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> LowRankConv2d | LowRankLinear:
@@ -105,7 +94,7 @@ def composed_weight(u: Tensor, v: Tensor) -> Tensor:
 
 
 class SquaredNorm(torch.autograd.Function):
-    """‖LR‖²_F of factors L (a × r) and R (r × b), as ⟨LᵀL, RRᵀ⟩: a scalar, and the two Gram matrices (r × r) that it is made of.
+    """‖LR‖²_F of factors L (a × r) and R (r × b), as ⟨LᵀL, RRᵀ⟩: a scalar, and the two Gram matrices (r × r).
 
     The derivatives are 2L(RRᵀ) and 2(LᵀL)R, one product each. Autograd does not know that a Gram matrix is symmetric and needs two.
     """

@@ -13,10 +13,7 @@ T = TypeVar("T")
 
 
 def in_parallel(tasks: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """Return name → the result of the task; list the longest tasks first.
-
-    One thread computes a task from start to end, so that its bits depend neither on the number of threads nor on other tasks. LAPACK and
-    BLAS run without Python's lock.
+    """Return name → result of each task, one thread per task, so that its bits depend on nothing else; list the longest tasks first.
 
     >>> in_parallel({"two": lambda: 1 + 1, "four": lambda: 2 + 2})
     {'two': 2, 'four': 4}

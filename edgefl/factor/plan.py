@@ -1,7 +1,4 @@
-"""A rank for every layer under several linear budgets at once: the most spectral energy that fits.
-
-The search itself is in :mod:`edgefl.factor.knapsack`.
-"""
+"""A rank for every layer under several linear budgets: the most spectral energy that fits. :mod:`edgefl.factor.knapsack` searches."""
 
 from __future__ import annotations
 
@@ -18,17 +15,13 @@ from edgefl.factor.knapsack import Floats, Ints, Problem, solve
 
 @dataclass(frozen=True, eq=False)
 class LayerChoices:
-    """The choices of one layer.
+    """The choices of one layer; ConfigError if shapes differ, ranks do not ascend from 1, or a number is negative or not finite.
 
     Attributes:
-        name: the layer's name, unique in a plan.
+        name: unique in a plan.
         ranks: allowed ranks, ascending; the last one may mean the dense layer.
-        energy: Σ_{i<r} σᵢ² that each choice keeps, float64, (ranks,); all of it for the dense layer.
-        costs: what each choice adds to each budget, in the budget's unit (MACs, bytes, …), int64 or float64, (ranks, budgets). Not
-            negative; it need not grow with the rank at the dense choice.
-
-    Raises:
-        ConfigError: shapes differ, ranks do not ascend from 1, or a number is negative, NaN or infinite.
+        energy: Σ_{i<r} σᵢ² that each choice keeps, float64, (ranks,).
+        costs: of each choice in each budget's unit (MACs, bytes, …), int64 or float64, (ranks, budgets), not negative.
     """
 
     name: str
@@ -57,9 +50,8 @@ class Allocation:
     Attributes:
         ranks: layer → rank.
         energy: Σ of the energies kept.
-        lost: Σ over the layers of their largest energy less the kept one: the summed squared truncation error where the largest
-            choice is dense or of full rank.
-        bound: no plan keeps more (Lagrangian bound at the duals of the linear relaxation, so it holds whatever the solver's error).
+        lost: Σ over the layers of their largest energy less the kept one: the summed squared truncation error.
+        bound: no plan keeps more (Lagrangian bound at the duals of the linear relaxation).
     """
 
     ranks: dict[str, int]
@@ -74,32 +66,20 @@ class Allocation:
 
 
 def allocate(layers: Sequence[LayerChoices], limits: Floats | Ints, start: Mapping[str, int] | None = None) -> Allocation | None:
-    """Choose a rank per layer: maximise Σ energy subject to Σ costs ≤ ``limits`` in every budget.
+    """Choose a rank per layer: maximise Σ energy subject to Σ costs ≤ ``limits`` (budgets,) in every budget; None if nothing fits.
 
-    No limit is ever exceeded: integer costs are compared as integers; float ones are first rounded up to multiples of 2⁻⁵¹ of the limit
-    or less (below 1024 layers), so that a plan which fits by less than the rounding counts as too large. If the gap is above 1e-4, better
-    plans are searched, up to a number of choices. The same input gives the same plan.
-
-    Args:
-        layers: the choices of every layer, with the same budgets in the same order.
-        limits: (budgets,), in the units of the costs.
-        start: layer → rank of a plan to start from; if it fits, the result keeps at least as much energy.
-
-    Returns:
-        The plan, or None if no choice of ranks was found to fit. None fits for certain if every layer has a choice that is the cheapest in
-        every budget, or if there are few enough choices to try them all.
+    No limit is ever exceeded: integer costs are compared as integers; float ones are first rounded up to multiples of 2⁻⁵¹ of the limit or
+    less (below 1024 layers). If the gap is above 1e-4, better plans are searched, up to a number of choices. The same input gives the same
+    plan. ``start`` (layer → rank) is a plan to start from; if it fits, the result keeps at least as much energy.
 
     Raises:
-        ConfigError: limits are NaN or infinite, names repeat, budgets differ in number, integer costs could overflow an int64, or
-            ``start`` misses a layer or names a rank that is not among its choices.
+        ConfigError: limits are not finite, names repeat, budgets differ in number, integer costs could overflow, or ``start`` is no plan.
 
     >>> energy, macs = np.array([9.0, 13.0, 14.0]), np.array([[10], [20], [24]])
     >>> pair = [LayerChoices("a", (1, 2, 3), energy, macs), LayerChoices("b", (1, 2, 3), 2 * energy, macs)]
     >>> plan = allocate(pair, np.array([34]))
-    >>> plan.ranks, plan.energy, plan.lost
-    ({'a': 1, 'b': 3}, 37.0, 5.0)
-    >>> allocate(pair, np.array([19])) is None
-    True
+    >>> plan.ranks, plan.energy, plan.lost, allocate(pair, np.array([19])) is None
+    ({'a': 1, 'b': 3}, 37.0, 5.0, True)
     """
     _check(layers, limits)
     at = None if start is None else _positions(layers, start)

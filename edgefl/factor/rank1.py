@@ -54,13 +54,10 @@ def prune(mu: Tensor, threshold: float) -> Tensor:
 
 
 def first_factors(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first u and v from a dense layer's initial weight: its leading singular pair, at the full size of the weight.
+    """Return the first u and v from a dense layer's initial weight: its leading singular pair, scaled to ‖u‖ = ‖v‖ = √‖W‖_F.
 
-    A random weight's leading pair holds little of its energy. Both vectors are therefore scaled to ‖u‖ = ‖v‖ = √‖W‖_F:
-
-    - ‖u vᵀ‖_F = ‖W‖_F, so activations leave the layer with the size that the network was designed for;
-    - a step of size η on v moves W η‖u‖² times as far as it moves a dense weight in the same direction, and a step on u η‖v‖² times.
-      Equal norms minimise the larger of the two, so that the learning rate of the dense network works.
+    A random weight's leading pair holds little of its energy. With ‖u vᵀ‖_F = ‖W‖_F activations keep the size that the network was designed
+    for. A step η on v moves W η‖u‖² times as far as on a dense weight, one on u η‖v‖² times: equal norms minimise the larger of the two.
 
     >>> u, v = first_factors(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
     >>> round(float(u @ u), 4), round(float(v @ v), 4), torch.outer(v, u).round(decimals=4).tolist()
@@ -75,9 +72,9 @@ def first_factors(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cosines(vectors: Tensor) -> Tensor:
-    """Return σ (clients, clients) in float64: the cosine similarity of every pair of rows of ``vectors`` (clients, n) (Eq. 4).
+    """Return σ (clients, clients), float64: the cosine similarity of every pair of rows of ``vectors`` (clients, n) (Eq. 4).
 
-    A row of zeros has no direction: its similarity to others is 0. A client's similarity to itself is always 1.
+    A row of zeros has similarity 0 to others. A client's similarity to itself is always 1.
 
     >>> cosines(torch.tensor([[1.0, 0.0], [3.0, 3.0], [0.0, 0.0]])).round(decimals=3).tolist()
     [[1.0, 0.707, 0.0], [0.707, 1.0, 0.0], [0.0, 0.0, 1.0]]
@@ -91,14 +88,7 @@ def cosines(vectors: Tensor) -> Tensor:
 def matching_weights(similarity: Tensor, own: int, threshold: float, scale: float) -> Tensor:
     """Return the weights (clients,) of a personalised average: softmax(ε·σ) over the clients with σ ≥ τ, 0 for the others (Eq. 5).
 
-    Args:
-        similarity: one client's row of :func:`cosines`.
-        own: that client's position, which is always included.
-        threshold: τ.
-        scale: ε.
-
-    Raises:
-        EdgeflError: ``own`` is not a position of ``similarity``.
+    ``similarity`` is a client's row of :func:`cosines`, ``own`` its position, always included; ``threshold`` is τ and ``scale`` ε.
 
     >>> matching_weights(torch.tensor([1.0, 0.2, 0.9], dtype=torch.float64), 0, 0.5, 10.0).round(decimals=4).tolist()
     [0.7311, 0.0, 0.2689]
@@ -116,39 +106,45 @@ def _sized(vector: Tensor, size: float) -> Tensor:
     return (vector * (size / norm)).contiguous() if norm > 0 else vector.clone()
 
 
-class RankOneConv2d(nn.Module):
-    """A convolution of the weight π(u vᵀ ⊕ μ); stride, padding, dilation and groups are the dense layer's."""
+class RankOne(nn.Module):
+    """A layer of the weight π(u vᵀ ⊕ μ), with u, v and μ zero and a copy of the dense layer's bias."""
+
+    def __init__(self, dense: nn.Conv2d | nn.Linear) -> None:
+        super().__init__()
+        shape = tuple(dense.weight.shape)
+        a, b = factor_sizes(shape)
+        self.u, self.v, self.mu = (nn.Parameter(torch.zeros(size, device=dense.weight.device)) for size in (a, b, shape))
+        self.bias = None if dense.bias is None else nn.Parameter(dense.bias.detach().clone())
+
+    def weight(self) -> Tensor:
+        """Return W in the dense layer's shape."""
+        return compose(self.u, self.v, self.mu)
+
+
+class RankOneConv2d(RankOne):
+    """A convolution; stride, padding, dilation and groups are the dense layer's."""
 
     def __init__(self, dense: nn.Conv2d) -> None:
-        super().__init__()
+        super().__init__(dense)
         if dense.padding_mode != "zeros":
             raise ConfigError(f"only convolutions that pad with zeros can have rank-1 weights, got {dense}")
         self.stride, self.padding, self.dilation, self.groups = dense.stride, dense.padding, dense.dilation, dense.groups
-        self.u, self.v, self.mu, self.bias = _parameters(dense)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, m, h, w) to (batch, n, h', w')."""
-        weight = compose(self.u, self.v, self.mu)
-        return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        return F.conv2d(x, self.weight(), self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
-class RankOneLinear(nn.Module):
-    """A linear layer of the weight u vᵀ ⊕ μ."""
-
-    def __init__(self, dense: nn.Linear) -> None:
-        super().__init__()
-        self.u, self.v, self.mu, self.bias = _parameters(dense)
+class RankOneLinear(RankOne):
+    """A linear layer."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (…, m) to (…, n)."""
-        return F.linear(x, compose(self.u, self.v, self.mu), self.bias)
-
-
-RankOne = RankOneConv2d | RankOneLinear
+        return F.linear(x, self.weight(), self.bias)
 
 
 def rank_one(dense: nn.Conv2d | nn.Linear) -> RankOne:
-    """Return the layer that replaces ``dense``, with u, v and μ zero and a copy of the bias; :func:`fill` sets the factors.
+    """Return the layer that replaces ``dense``; :func:`fill` sets its factors.
 
     >>> sum(p.numel() for p in rank_one(nn.Conv2d(32, 64, 3, bias=False)).parameters()) - 9 * 32 * 64
     2057
@@ -159,14 +155,5 @@ def rank_one(dense: nn.Conv2d | nn.Linear) -> RankOne:
 @torch.no_grad()
 def fill(layer: RankOne, weight: Tensor) -> None:
     """Give ``layer`` its first factors, from the dense layer's initial ``weight``; μ stays zero."""
-    u, v = first_factors(weight)
-    layer.u.copy_(u)
-    layer.v.copy_(v)
-
-
-def _parameters(dense: nn.Conv2d | nn.Linear) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter, nn.Parameter | None]:
-    device = dense.weight.device
-    a, b = factor_sizes(tuple(dense.weight.shape))
-    bias = None if dense.bias is None else nn.Parameter(dense.bias.detach().clone())
-    u, v, mu = (nn.Parameter(torch.zeros(shape, device=device)) for shape in ((a,), (b,), tuple(dense.weight.shape)))
-    return u, v, mu, bias
+    for factor, value in zip((layer.u, layer.v), first_factors(weight), strict=True):
+        factor.copy_(value)

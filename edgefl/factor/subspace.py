@@ -54,7 +54,7 @@ class Leading:
 
     Attributes:
         left, right: (n, k) and (k, m), float32; the rows of ``right`` are orthogonal, the columns of ``left`` nearly so.
-        start: the left singular vectors to begin with at a matrix nearby, (n, k): float64 where float32 was not precise enough.
+        start: left singular vectors to start with at a similar matrix, (n, k): float64 where float32 was not precise enough.
     """
 
     left: Tensor

@@ -1,10 +1,8 @@
 """Truncated singular value decompositions of layers: one decomposition serves every rank up to its own.
 
-:func:`truncated` finds only the leading vectors, starting from those of the last round. :func:`factorize` is the full decomposition: for
-small layers, for methods that need all vectors, and if the leading vectors are not provably good enough. It uses the smaller Gram matrix
-in float64: for W of shape a × b with a ≤ b, WWᵀ = QΛQᵀ gives the left singular vectors Q and σ = √Λ, and
-σᵢvᵢᵀ = qᵢᵀW is exact for any computed Q, so a truncation never carries the error that squaring makes in the small singular values.
-Weights are float32: their own rounding is far above it.
+:func:`truncated` finds only the leading vectors, starting from those of the last round. :func:`factorize` finds all, for small layers and
+if the leading vectors are not provably good enough. It uses the smaller Gram matrix in float64: for W (a × b), a ≤ b, WWᵀ = QΛQᵀ gives Q
+and σ = √Λ, and σᵢvᵢᵀ = qᵢᵀW is exact for any computed Q: no truncation carries the error that squaring makes in small singular values.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ class Factors:
         left: U√Σ, float32, (a, rank).
         right: √ΣVᵀ, float32, (rank, b).
         values: singular values, float64, largest first: all min(a, b), or of a block its own.
-        way: how they were found.
         start: where to start the decomposition of a similar matrix; None after a full decomposition.
     """
 
@@ -42,11 +39,7 @@ class Factors:
     start: Tensor | None = None
 
     def leading(self, rank: int) -> tuple[Tensor, Tensor]:
-        """Return the factors of the best approximation of rank ``rank``, as views.
-
-        Raises:
-            EdgeflError: ``rank`` is not between 1 and the rank of this decomposition.
-        """
+        """Return the factors of the best approximation of rank ``rank``, as views; EdgeflError if the decomposition has fewer."""
         if not 1 <= rank <= self.left.shape[1]:
             raise EdgeflError(f"rank {rank} was asked of factors of rank {self.left.shape[1]}; expected 1 to that")
         return self.left[:, :rank], self.right[:rank]

@@ -1,13 +1,13 @@
 """Tucker-2: a convolution's weight as a small core between two matrices, W = T ×₁ X ×₂ Y (Phan et al., ECCV 2020, as FedPara's rival).
 
-X is (n, R₁), Y is (m, R₂), T is (R₁, R₂, k₁, k₂); a matrix, or a kernel of one position, is X Yᵀ of rank R. One number R says both
-ranks of a kernel, each at most its own dimension: R₁ = min(R, n), R₂ = min(R, m).
+X is (n, R₁), Y is (m, R₂), T is (R₁, R₂, k₁, k₂); a matrix, or a kernel of one position, is X Yᵀ of rank R. R₁ = min(R, n), R₂ = min(R, m).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
@@ -51,22 +51,12 @@ def rank_within(shape: Shape, budget: int) -> int:
 
 
 def composed_weight(reduce: Tensor, core: Tensor, expand: Tensor) -> Tensor:
-    """Multiply the weights of the three small convolutions back to the dense one, (n, m, k₁, k₂).
-
-    ``reduce`` is (R₂, m, 1, 1), ``core`` (R₁, R₂, k₁, k₂), ``expand`` (n, R₁, 1, 1).
-    """
-    q = positions(tuple(core.shape))
-    half = core.reshape(*core.shape[:2], q).transpose(1, 2) @ reduce.flatten(1)  # (R₁, q, m)
-    return (expand.flatten(1) @ half.transpose(1, 2).reshape(core.shape[0], -1)).view(
-        expand.shape[0], reduce.shape[1], *core.shape[2:]
-    )
+    """Multiply the weights of the three small convolutions back to the dense one, (n, m, k₁, k₂)."""
+    return torch.einsum("na,abkl,bm->nmkl", expand.flatten(1), core, reduce.flatten(1))
 
 
 class TuckerConv2d(nn.Module):
-    """A k₁×k₂ convolution of Tucker ranks (R₁, R₂): 1×1 from m to R₂ channels, k₁×k₂ to R₁, 1×1 to n.
-
-    The middle one has the stride, padding and dilation; the last one has the bias, if the dense layer has one.
-    """
+    """A k₁×k₂ convolution of Tucker ranks (R₁, R₂): 1×1 from m to R₂ channels, k₁×k₂ to R₁, 1×1 to n with the bias."""
 
     def __init__(self, dense: nn.Conv2d, rank: int) -> None:
         super().__init__()
@@ -87,10 +77,7 @@ class TuckerConv2d(nn.Module):
 
 
 def small_layers(dense: nn.Conv2d | nn.Linear, rank: int) -> nn.Module:
-    """Return the layers of ``rank`` that replace ``dense``, drawn so that their product has He's variance.
-
-    A kernel of several positions becomes three convolutions; a linear layer, or a 1×1 convolution, two layers. The bias stays.
-    """
+    """Return the layers of ``rank`` that replace ``dense``, drawn so that their product has He's variance: three for a kernel, else two."""
     shape = tuple(dense.weight.shape)
     stds = factor_stds(shape, ranks(shape, rank), he_variance(shape))
     layers = TuckerConv2d(dense, rank) if isinstance(dense, nn.Conv2d) and positions(shape) > 1 else low_rank(dense, rank)

@@ -15,14 +15,8 @@ Shape = tuple[int, ...]
 def leading(name: str, shape: Shape, wide: Shape = (), blocks: int = 1) -> Place:
     """Return the place of a narrow tensor: the first ``shape[d]`` entries of dimension d, for every d (HeteroFL, section 3.1).
 
-    A tensor may consist of ``blocks`` tensors of equal size, one below the other, like the gates of an LSTM. Then the place has the first
-    rows of each block: the leading rows of the whole would be complete gates, and nothing of the others.
-
-    Args:
-        name: the tensor, here and in the wide network.
-        shape: of the narrow tensor.
-        wide: of the wide one; needed for several blocks.
-        blocks: number of blocks along the first dimension.
+    A tensor of ``blocks`` equal blocks, one below the other like the gates of an LSTM, has the first rows of each block; ``wide`` is then
+    the shape of the wide tensor.
 
     >>> leading("fc.weight", (10, 16)).index
     (slice(0, 10, None), slice(0, 16, None))
@@ -42,10 +36,7 @@ def nested(narrow: Mapping[str, Shape], wide: Mapping[str, Shape], stacked: Mapp
 
 
 def stacked_in(network: nn.Module) -> dict[str, int]:
-    """Return the tensors of ``network`` that consist of several blocks of equal size, and the number of blocks.
-
-    These are the gates of recurrent layers: rows 0 to H − 1 of an LSTM's weights belong to the input gate, the next H to the forget
-    gate, and so on.
+    """Return the tensors of ``network`` that consist of several equal blocks (the gates of recurrent layers), and the number of blocks.
 
     >>> stacked_in(nn.LSTM(2, 3))
     {'weight_ih_l0': 4, 'weight_hh_l0': 4, 'bias_ih_l0': 4, 'bias_hh_l0': 4}

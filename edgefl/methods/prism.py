@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError
 from edgefl.factor.kernel_layers import kernel_layer, kernel_modules, kernel_parameters
 from edgefl.factor.kernels import KernelLayer, Sampling, draw, effective_rank, importance
-from edgefl.factor.layers import LowRank, frobenius_sq
+from edgefl.factor.layers import frobenius_sq
 from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
@@ -256,7 +256,7 @@ class PriSM(Method):
         loss = cross_entropy(module(batch.x), batch)
         if self.config.frobenius_decay:
             for layer in kernel_modules(module):
-                loss = loss + self.config.frobenius_decay / 2 * frobenius_sq(cast(LowRank, layer))
+                loss = loss + self.config.frobenius_decay / 2 * frobenius_sq(layer)
         return loss
 
     def decayed(self, module: nn.Module) -> list[nn.Parameter]:

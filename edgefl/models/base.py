@@ -22,7 +22,7 @@ class Architecture:
 
     Attributes:
         model: a registered name.
-        input_shape: one sample's shape, ``(channels, height, width)``, or ``(length,)`` of a text.
+        input_shape: of one sample: ``(channels, height, width)``, or ``(length,)`` of a text.
         classes: number of labels.
         norm: a policy of :mod:`edgefl.models.norm`; ``None`` takes the model's own.
 
@@ -43,11 +43,7 @@ class Architecture:
             raise ConfigError(f"model {self.model}: sizes must be positive, got input {self.input_shape}, classes {self.classes}")
 
     def build(self, width: float = 1.0) -> nn.Module:
-        """Return the network with every hidden layer scaled to ``width``, freshly initialised.
-
-        Raises:
-            ConfigError: the network does not take inputs of this shape.
-        """
+        """Return the network with every hidden layer scaled to ``width``, freshly initialised; ConfigError for a wrong input shape."""
         options = {} if self.norm is None else {"norm": self.norm}
         network: nn.Module = models.load(self.model)(self.input_shape, self.classes, width=width, **options)
         return network
@@ -74,13 +70,7 @@ class Architecture:
 
 
 class Unfilled(TorchFunctionMode):
-    """Skips the initialisation of weights: for networks whose weights are overwritten or never read.
-
-    >>> with Unfilled():
-    ...     layer = nn.Linear(2, 3)
-    >>> layer.weight.shape
-    torch.Size([3, 2])
-    """
+    """Skips the initialisation of weights: for networks whose weights are overwritten or never read."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return the tensor unchanged instead of calling a function of ``torch.nn.init``, or one that such a function calls."""
@@ -122,8 +112,7 @@ def window(model: str, input_shape: tuple[int, ...], norm: str) -> None:
 def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv2d | nn.Linear]]:
     """Yield the network's convolutions and linear layers by name, in the order of definition.
 
-    The projections of ``nn.MultiheadAttention`` are left out: torch uses their weights without calling the layers. Recurrent layers are
-    not linear layers: methods that factorize them look for ``nn.RNNBase``.
+    The projections of ``nn.MultiheadAttention`` are left out, because torch uses their weights without calling the layers.
     """
     attention = tuple(f"{name}." for name, layer in network.named_modules() if isinstance(layer, nn.MultiheadAttention))
     for name, layer in network.named_modules():
@@ -150,10 +139,7 @@ def named_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy ``tensors`` into those of ``network``: like ``load_state_dict``, in a fraction of its time if names and shapes agree.
-
-    Raises:
-        RuntimeError: a name is missing or not expected, or a shape differs.
+    """Copy ``tensors`` into those of ``network`` like ``load_state_dict``, but faster; RuntimeError if names or shapes differ.
 
     >>> layer = nn.Linear(2, 1)
     >>> load(layer, {"weight": torch.tensor([[1.0, 2.0]]), "bias": torch.zeros(1)})

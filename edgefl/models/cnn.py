@@ -29,17 +29,7 @@ class Conv:
 
 
 class ConvNet(nn.Module):
-    """Stages ``conv1``, ``norm1``, ``conv2``, …, optionally a linear layer ``hidden`` with ReLU, and the linear classifier ``fc``.
-
-    Args:
-        stages: the convolutions, with their channels at width 1.
-        input_shape: channels, height and width of an image.
-        classes: number of labels.
-        width: scales all channels and hidden units.
-        norm: a policy of :mod:`edgefl.models.norm`.
-        bias: whether the convolutions have a bias.
-        hidden: units of the hidden layer at width 1; 0 for none.
-    """
+    """Stages ``conv1``, ``norm1``, ``conv2``, …, a linear layer ``hidden`` with ReLU (0 units: none), and the linear classifier ``fc``."""
 
     def __init__(
         self,
@@ -83,8 +73,7 @@ def cnn_digits(input_shape: tuple[int, ...], classes: int, width: float = 1.0, n
 def cnn_fashion(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "group") -> nn.Module:
     """The 4-layer CNN for Fashion-MNIST: 285 K parameters at width 1.
 
-    FLANC does not print the network; these channels reproduce its column of p-width sizes (Table 1: 43, 106, 186 and 285 K at
-    width .25, .5, .75 and 1) as 43.7, 105.7, 186.2 and 285.2 K.
+    FLANC does not print the network; these channels reproduce its sizes within 2 % (Table 1, p-width .25 to 1: 43, 106, 186 and 285 K).
     """
     stages = Conv(120, padding=1, pool=True), Conv(64), Conv(136)
     return ConvNet(stages, image_shape("cnn-fashion", input_shape, 10), classes, width, norm, bias=False)
@@ -94,8 +83,7 @@ def cnn_fashion(input_shape: tuple[int, ...], classes: int, width: float = 1.0, 
 def cnn_femnist(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
     """The CNN for FEMNIST (PriSM, Table 7): 54,602 parameters for 1×28×28 and 10 classes, 137,854 for FEMNIST's 62.
 
-    The table leaves two details open. Here, convolutions have no padding and a bias; and there is no normalisation, because the table
-    lists ReLU only.
+    Open in the table, and taken here: no padding, a bias, no normalisation.
     """
     stages = Conv(64, 5, pool=True), Conv(64, pool=True)
     return ConvNet(stages, image_shape("cnn-femnist", input_shape, 12), classes, width, norm)

@@ -41,11 +41,7 @@ class InputSpec:
 
     @classmethod
     def parse(cls, text: str) -> tuple[str, InputSpec]:
-        """Return the name ("" when none is given) and the specification of ``[NAME=][DTYPE:]SHAPE``.
-
-        Raises:
-            ConfigError: the text has another form, a size is 0 or the type is unknown.
-        """
+        """Return name ("" for none) and specification of ``[NAME=][DTYPE:]SHAPE``; ConfigError for another form, size 0 or unknown type."""
         match = _SPEC.match(text.strip())
         if not match or not (match["shape"] or match["dtype"]):
             raise ConfigError(f"input: {text!r} is not of the form [NAME=][DTYPE:]SHAPE, such as 3x32x32 or ids=int64:80")
@@ -166,11 +162,7 @@ def _takes_by_name(network: nn.Module, inputs: Inputs, model: str) -> bool:
 
 
 def factory_of(path: str) -> Callable[[], nn.Module]:
-    """Return the factory that ``package.module:name`` names; modules in the working directory are found too.
-
-    Raises:
-        InputError: the module cannot be imported, or has no such callable.
-    """
+    """Return the factory that ``package.module:name`` names, also in the working directory; InputError if there is no such callable."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise InputError(f"{path!r} is not of the form package.module:factory, such as my_package.my_module:make_network")

@@ -20,9 +20,8 @@ EXPANSION = 4
 class Attention(nn.Module):
     """Multi-head self-attention, a linear layer each for queries, keys, values and the output.
 
-    Width scales the size of a head, not the number of heads: there are three only, and a quarter of three heads is none. Channel c belongs
-    to head c mod ``heads``, so that the leading channels of a layer are the leading ones of every head, and a slice of this
-    network is a narrow network.
+    Width scales the size of a head, not the number of heads. Channel c belongs to head c mod ``heads``, so that the leading channels of a
+    layer are the leading ones of every head, and a slice of this network is a narrow network.
     """
 
     def __init__(self, channels: int, heads: int) -> None:
@@ -91,11 +90,8 @@ class DeiT(nn.Module):
 def deit_tiny(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "layer") -> nn.Module:
     """DeiT-tiny: 192 channels, 12 blocks, 3 heads; 5,362,762 parameters for 3×32×32 and 10 classes (PriSM, Table 6).
 
-    As in DeiT: LayerNorm before each half of a block, GELU, weights that start from a normal distribution of deviation 0.02, a class
-    token. Differs from it: no token and no teacher for distillation, no stochastic depth (PriSM names neither).
-
-    Raises:
-        ConfigError: sides that are no multiple of a patch's, or another norm policy than ``layer``.
+    Differs from DeiT: no token and no teacher for distillation, no stochastic depth (PriSM names neither). ConfigError: sides that are no
+    multiple of a patch's, or another norm policy than ``layer``.
     """
     shape = image_shape("deit-tiny", input_shape, PATCH)
     if shape[1] % PATCH or shape[2] % PATCH:

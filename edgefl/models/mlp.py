@@ -28,11 +28,7 @@ class MLP(nn.Module):
 
 @model("mlp", usual_input=(1, 28, 28))
 def mlp(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
-    """The 2-layer MLP with 256 hidden units; it has no feature maps, so the only policy is ``none``.
-
-    Raises:
-        ConfigError: another policy was asked for.
-    """
+    """The 2-layer MLP with 256 hidden units; it has no feature maps, so the only policy is ``none``; ConfigError for another."""
     if norm != "none":
         raise ConfigError(f"norm: model mlp has no feature maps to normalise, expected 'none', got {norm!r}")
     return MLP(math.prod(input_shape), classes, width)

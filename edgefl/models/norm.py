@@ -1,15 +1,11 @@
-"""Normalisation policies.
+"""Normalisation policies: federated clients have few samples of few classes, so normalisation is part of the method.
 
-Federated clients have few samples of few classes, so the normalisation of a network is part of the method:
-
-============== ======================================================================================================
-``group``      GroupNorm: statistics of one sample only; training and inference compute the same.
-``static``     Static BatchNorm (HeteroFL, section 3): batch statistics while training, none kept; for evaluation they are
-               computed once, from queries to the clients (:func:`calibrate`), and never travel during training.
-``batch``      The batch's own statistics in training and in inference (PriSM): nothing is kept or shared.
-``layer``      LayerNorm: each token's channels in a transformer, and in a feature map all of a sample's values.
-``none``       No normalisation.
-============== ======================================================================================================
+- ``group``: GroupNorm: statistics of one sample only; training and inference compute the same.
+- ``static``: Static BatchNorm (HeteroFL, section 3): batch statistics while training; for evaluation they are computed once, from
+  queries to the clients (:func:`calibrate`), and never travel during training.
+- ``batch``: the batch's own statistics in training and in inference (PriSM): nothing is kept or shared.
+- ``layer``: LayerNorm: each token's channels in a transformer, and in a feature map all of a sample's values.
+- ``none``: no normalisation.
 """
 
 from __future__ import annotations
@@ -71,10 +67,7 @@ class BatchStatisticsNorm(nn.Module):
 
 
 class StaticBatchNorm(nn.Module):
-    """BatchNorm without running statistics in training; evaluation uses those that :func:`calibrate` computed.
-
-    The statistics are not part of ``state_dict``: they belong to the deployed model and are neither trained nor sent.
-    """
+    """BatchNorm without running statistics in training; evaluation uses those of :func:`calibrate`, which are not in ``state_dict``."""
 
     mean: Tensor
     variance: Tensor
@@ -113,10 +106,9 @@ def needs_statistics(network: nn.Module) -> bool:
 
 @torch.no_grad()
 def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Compute every static BatchNorm's statistics over ``batches`` (each (batch, channels, …)), in place.
+    """Compute every static BatchNorm's statistics over ``batches`` (each (batch, channels, …)), in place (HeteroFL, section 3).
 
-    The network runs as in training: each layer normalises with its batch, and sums are in float64. The result does not depend on the order
-    of samples within a batch (HeteroFL, "static batch normalization").
+    The network runs as in training, and sums are in float64. The order of samples within a batch does not matter.
     """
     layers = [layer for layer in network.modules() if isinstance(layer, StaticBatchNorm)]
     sums: dict[nn.Module, _Moments] = {layer: _Moments() for layer in layers}

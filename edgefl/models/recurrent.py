@@ -28,10 +28,9 @@ class Recurrent(nn.Module):
 
 @model("lstm-shakespeare", usual_input=(80,), usual_classes=CHARACTERS, vocabulary=CHARACTERS)
 def lstm_shakespeare(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
-    """The 2-layer LSTM for the next of 80 characters: 819,920 parameters.
+    """The 2-layer LSTM for the next of 80 characters (FedPara, Appendix C.2, without its weight normalisation): 819,920 parameters.
 
-    FedPara (Appendix C.2) has two layers of 256 and 80 classes, after McMahan et al. 2017, whose embedding has 8 numbers (so has
-    LEAF's). Differs from FedPara: no weight normalisation on top, as in McMahan's and LEAF's networks.
+    Its embedding has 8 numbers, as that of McMahan et al. 2017 and of LEAF.
     """
     window("lstm-shakespeare", input_shape, norm)
     return Recurrent(CHARACTERS, 8, 256, 2, classes, width)
@@ -41,9 +40,8 @@ def lstm_shakespeare(input_shape: tuple[int, ...], classes: int, width: float = 
 def lstm_imdb(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
     """The LSTM for IMDB (PriSM, Table 8): an embedding of 1001 words in 64 numbers, two layers of 256; 920,642 parameters.
 
-    Id 0 pads: it goes in front of a review, whose last word is then the last step. Open, and taken here: windows of 500 words.
-    Differs from the paper: two outputs under softmax instead of one under a sigmoid, the same model of two classes with 257 more
-    parameters, so that every method's loss and classifier is that of the other networks.
+    Id 0 pads in front of a review. Open, and taken here: windows of 500 words. Differs from the paper: two outputs under softmax instead of
+    one under a sigmoid, so that loss and classifier are those of the other networks.
     """
     window("lstm-imdb", input_shape, norm)
     return Recurrent(WORDS, 64, 256, 2, classes, width)
@@ -53,11 +51,8 @@ def lstm_imdb(input_shape: tuple[int, ...], classes: int, width: float = 1.0, no
 def rnn_shakespeare(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
     """FLANC's 1-layer recurrent network for the next character: 742,960 parameters at width 1.
 
-    The paper says "a 1-layer RNN" and prints sizes at width .25, .5, .75 and 1 (Table 1, p-width): 49, 214, 443 and 787 K. Taken here: LSTM
-    cells, the usual ones of this task (McMahan et al. 2017), LEAF's embedding of 8, and 416 hidden units, with which the largest
-    deviation of the four is least: 53.5, 195.2, 424.9 and 743.0 K, all within 10 %. No network comes much nearer: 49, 443 and 787 are p² ·
-    787, which leaves nothing for an embedding and a classifier of 80 characters, whose sizes shrink with p only, and 214 is off that
-    curve. Plain tanh cells have fewer weights per unit, and so a larger such share: at best within 13 %.
+    The paper prints sizes at width .25 to 1 only (Table 1, p-width: 49, 214, 443 and 787 K). Taken here: LSTM cells (McMahan et al. 2017),
+    LEAF's embedding of 8, and 416 hidden units, with which the largest deviation of the four is least: 53.5, 195.2, 424.9 and 743.0 K.
     """
     window("rnn-shakespeare", input_shape, norm)
     return Recurrent(CHARACTERS, 8, 416, 1, classes, width)

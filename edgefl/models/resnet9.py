@@ -52,9 +52,7 @@ class ResNet9(nn.Module):
 def resnet9(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "static") -> nn.Module:
     """ResNet-9: 2,571,338 parameters for 3×32×32 and 10 classes (Factorized-FL, Appendix C.1: 2.57 M).
 
-    The table gives kernels, strides and channels, and the text a max-pooling of 2 behind convolution 5 and of all that is left behind
-    convolution 8. Open, and taken here: every convolution pads by half its kernel and is followed by normalisation and ReLU, without a
-    bias; the shortcuts go around convolutions 3 and 4, and 6 and 7, the only pairs between two changes of shape; the classifier has a
-    bias. The normalisation is static BatchNorm: the paper's 2.574 M is the size with scales, shifts and running statistics (2,574,282).
+    Open in the table, and taken here: every convolution pads by half its kernel, has no bias, and is followed by static BatchNorm and ReLU;
+    the shortcuts go around convolutions 3 and 4, and 6 and 7; the classifier has a bias.
     """
     return ResNet9(image_shape("resnet9", input_shape, 4)[0], classes, width, norm)

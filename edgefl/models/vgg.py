@@ -61,8 +61,7 @@ def _features(stages: Stages, channels: int, bias: bool, width: float, norm: str
 def vgg11(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "static") -> nn.Module:
     """VGG-11: 9,228,362 parameters for 3×32×32 and 10 classes.
 
-    PriSM (section 4.1, Figure 4) names the network and CIFAR-10 only. Taken here: normalisation behind each of the eight convolutions,
-    which then need no bias, and one linear layer behind the last pooling, as is usual for 32×32 images.
+    PriSM (section 4.1) names the network only. Taken here: normalisation behind each convolution, no bias, and one linear layer.
     """
     return VGG(VGG11, (), False, image_shape("vgg11", input_shape, SMALLEST_SIDE), classes, width, norm)
 
@@ -71,8 +70,7 @@ def vgg11(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: 
 def vgg16(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "group") -> nn.Module:
     """VGG-16 of FedPara (Appendix C.2): 15,253,578 parameters for 3×32×32 and 10 classes (Table 5: 15.25 M).
 
-    Thirteen convolutions with bias, GroupNorm behind each, and three linear layers of 512, 512 and the number of classes. The groups,
-    which the paper does not give, are of eight channels and more (:func:`edgefl.models.norm.groups_of`). Differs from the original VGG:
-    no dropout between the linear layers, which the paper does not mention.
+    Thirteen convolutions with bias and GroupNorm (:func:`edgefl.models.norm.groups_of`), and three linear layers of 512, 512 and the number
+    of classes. Differs from the original VGG: no dropout.
     """
     return VGG(VGG16, (512, 512), True, image_shape("vgg16", input_shape, SMALLEST_SIDE), classes, width, norm)

@@ -37,11 +37,7 @@ class Served:
         return TYPES.get(self.path.suffix, "application/octet-stream")
 
     def open(self) -> BufferedReader:
-        """Open the file, which is plain and lies in its folder, whatever both have become since the table was made.
-
-        Raises:
-            OSError: it is missing, not a plain file, or behind a link.
-        """
+        """Open the file; OSError if it is missing, not a plain file, or behind a link, whatever it was when the table was made."""
         if self.path.resolve() != self.folder.resolve() / self.path.relative_to(self.folder):
             raise OSError(None, "behind a symbolic link")
         if not stat.S_ISREG(self.path.lstat().st_mode):
@@ -51,11 +47,7 @@ class Served:
 
 
 def bundle_addresses(bundle: Path) -> dict[str, Served]:
-    """Return address → file of a bundle: the manifest and what it lists, under ``/bundle/``.
-
-    Raises:
-        BundleError: the manifest is wrong, or a file that it lists is missing, changed or behind a link.
-    """
+    """Return address → file of a bundle: the manifest and what it lists, under ``/bundle/``; BundleError if anything is not as listed."""
     manifest = read(bundle)
     if problems := list(differences(manifest, lambda name: Served(bundle / name, bundle).open())):
         raise BundleError("\n".join(f"{bundle}: {name}: {what}" for name, what in problems))

@@ -31,12 +31,7 @@ def cache() -> Path:
 def runtime(say: Callable[[str], None]) -> Path:
     """Return a folder with :data:`FILES`: ``node_modules`` beside the page, else the cache, which npm fills the first time.
 
-    Args:
-        say: told what takes a while.
-
-    Raises:
-        InputError: npm is needed and missing, or fails; says how to get the files otherwise.
-        StorageError: the cache cannot be written.
+    ``say`` is told what takes a while. InputError if npm is needed and missing, or fails; StorageError if the cache cannot be written.
     """
     beside = _page("node_modules") / PACKAGE
     if _holds(beside / "dist") and _version_of(beside) == version():

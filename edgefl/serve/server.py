@@ -33,11 +33,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers GET and HEAD for the addresses of ``table``, and only where the request's Host is this computer or ``host``.
-
-    Raises:
-        InputError: this computer has no such address, or the port is taken.
-    """
+    """Answers GET and HEAD for the addresses of ``table``, if the request's Host is this computer or ``host``; InputError if it cannot."""
 
     daemon_threads = True
 

@@ -1,9 +1,7 @@
 """Where this computer's time goes: named spans, seconds per stage, and traces for ui.perfetto.dev.
 
-A process records its own spans. A worker process sends its spans with its results, and the server adds them to its own. Times are those
-of ``time.perf_counter``: on Linux and macOS that is CLOCK_MONOTONIC, one clock for all processes of a machine.
-
-Nothing here changes what a run computes.
+A worker process sends its spans with its results, and the server adds them to its own. ``time.perf_counter`` is one clock for all
+processes of a machine on Linux and macOS. Nothing here changes what a run computes.
 """
 
 from __future__ import annotations
@@ -53,8 +51,7 @@ class Span:
 
     Attributes:
         name: the stage, one of :data:`STAGES`.
-        start_s: when it began, by ``time.perf_counter``.
-        duration_s: how long it took.
+        start_s, duration_s: by ``time.perf_counter``.
         worker: 0 is the server, 1 and up its worker processes.
         detail: shown in a trace, such as the client.
         thread: the thread's name, empty for the process's main thread.
@@ -82,12 +79,11 @@ if hasattr(os, "register_at_fork"):
 class span:  # noqa: N801 - used like a function
     """Record how long a block takes, also if it raises. Usable from any thread.
 
-    Example:
-        >>> _ = drain()
-        >>> with span("train", client=3):
-        ...     pass
-        >>> [(s.name, s.detail, s.worker) for s in drain()]
-        [('train', {'client': 3}, 0)]
+    >>> _ = drain()
+    >>> with span("train", client=3):
+    ...     pass
+    >>> [(s.name, s.detail, s.worker) for s in drain()]
+    [('train', {'client': 3}, 0)]
     """
 
     __slots__ = ("_detail", "_name", "_start_s")
@@ -133,13 +129,10 @@ def absorb(spans: Iterable[Span], worker: int) -> None:
 
 
 def seconds(spans: Iterable[Span]) -> dict[str, float]:
-    """Return stage → seconds, in the order of :data:`STAGES`. Nested spans of a thread count for the inner one only.
+    """Return stage → seconds, in the order of :data:`STAGES`; nested spans of a thread count for the inner one only.
 
-    The stages of one thread therefore add up to its time within spans; those of several threads may exceed it.
-
-    Example:
-        >>> seconds([Span("wait", 0.0, 5.0), Span("encode", 1.0, 2.0), Span("encode", 3.5, 1.0)])
-        {'encode': 3.0, 'wait': 2.0}
+    >>> seconds([Span("wait", 0.0, 5.0), Span("encode", 1.0, 2.0), Span("encode", 3.5, 1.0)])
+    {'encode': 3.0, 'wait': 2.0}
     """
     threads: defaultdict[tuple[int, str], list[Span]] = defaultdict(list)
     for one in spans:
@@ -164,14 +157,12 @@ def _add_exclusive(found: dict[str, float], spans: Sequence[Span]) -> None:
 
 
 def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str, Any]]:
-    """Return spans as Chrome trace events, times in microseconds: a process per worker, a track per thread.
+    """Return spans as Google's Chrome trace events, times in microseconds: a process per worker, a track per thread.
 
-    The format is Google's "Trace Event Format": complete events ("X"), and metadata events ("M") with the names of processes and threads.
     ``named`` has the (worker, thread) pairs whose names were written before; new ones are added.
 
-    Example:
-        >>> [event["name"] for event in events([Span("train", 0.5, 0.25, worker=1)], set())]
-        ['process_name', 'process_sort_index', 'thread_name', 'train']
+    >>> [event["name"] for event in events([Span("train", 0.5, 0.25, worker=1)], set())]
+    ['process_name', 'process_sort_index', 'thread_name', 'train']
     """
     found: list[dict[str, Any]] = []
     for one in spans:

@@ -26,16 +26,10 @@ def check_trace(path: Path) -> None:
 
 
 class TraceFile:
-    """A file of spans that grows with them, in Chrome's trace event format: ui.perfetto.dev and chrome://tracing open it.
+    """A file of spans, replaced if it exists, in Chrome's trace event format: ui.perfetto.dev and chrome://tracing open it.
 
-    It is a JSON array with one line per event. The format does not require the closing bracket, so the trace of a killed run opens too,
-    up to its last written round. :meth:`close` writes the bracket.
-
-    Args:
-        path: the file, replaced if it exists.
-
-    Raises:
-        StorageError: the file cannot be written; also raised by every later call.
+    It is a JSON array with one line per event. The format does not require the closing bracket, so the trace of a killed run opens too.
+    Every call raises StorageError if the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:

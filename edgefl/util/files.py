@@ -49,11 +49,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write ``content`` to a temporary name beside ``path``, sync it, then rename: a reader sees all of it or none.
-
-    Raises:
-        StorageError: the disk is full or the folder cannot be written; ``path`` is as it was before.
-    """
+    """Write ``content`` to a temporary name beside ``path``, sync it, then rename: a reader sees all or nothing, also after an error."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -72,11 +68,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill, which takes the place of ``folder`` (absent, or empty) at the end: a reader sees all of it or none.
-
-    Raises:
-        StorageError: the disk is full or cannot be written; nothing is left then.
-    """
+    """Yield an empty folder to fill, which takes the place of ``folder`` (absent or empty) at the end, or disappears after an error."""
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
@@ -119,11 +111,7 @@ def sha256(content: bytes) -> str:
 
 
 def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
-    """Return the content of a TOML file.
-
-    Raises:
-        InputError: of ``error_class``, when the file is missing or malformed; names file and line.
-    """
+    """Return the content of a TOML file; an error of ``error_class`` names the file and line of a malformed one."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,7 +1,6 @@
-"""Numbers for people: decimal prefixes, three significant figures, always with the unit.
+"""Numbers for people: decimal prefixes (1 kB = 1,000 B, memory included), three significant figures, always with the unit.
 
-Bytes are decimal (1 kB = 1,000 B) everywhere, memory included, so that the figures of one report can be compared. ``None`` becomes a dash;
-a negative or infinite value raises :class:`InputError`.
+``None`` becomes a dash; a negative or infinite value raises :class:`InputError`.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ _AMOUNT = re.compile(r"^\s*(?P<number>[0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?P<prefix>
 
 
 def parse_amount(text: str) -> float:
-    """Return a number written with a decimal prefix (or a binary one, ``Mi``) and any unit.
-
-    Raises:
-        InputError: it is not a number above 0 of that form.
+    """Return a number above 0 written with a decimal prefix (or a binary one, ``Mi``) and any unit; InputError for anything else.
 
     >>> parse_amount("64MB"), parse_amount("1.5 Gi"), parse_amount("100M"), parse_amount("30")
     (64000000.0, 1610612736.0, 100000000.0, 30.0)

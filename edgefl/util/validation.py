@@ -30,9 +30,7 @@ _EXPECTED = {
 
 
 def explain(problem: ErrorDetails, known: Collection[str] = ()) -> str:
-    """Return one of the problems of a pydantic ``ValidationError`` as one line: key, expectation, value.
-
-    ``known`` lists the keys that exist where the problem is, so that a misspelt one can be named.
+    """Return one problem of a pydantic ``ValidationError`` as one line: key, expectation, value; ``known`` helps with a misspelt key.
 
     >>> explain({"type": "greater_than_equal", "loc": ("rounds",), "msg": "", "input": 0, "ctx": {"ge": 1}})
     'rounds must be at least 1, got 0'
