@@ -114,13 +114,9 @@ def _places(path: Path, where: str, header: list[str]) -> dict[str, int]:
 
 
 def _from_csv(path: Path) -> Intervals:
-    parsers: dict[str, Callable[[str], float | None]] = {
-        "client": _whole,
-        "from": _seconds,
-        "to": _seconds,
-        "state": _states_bits,
-    }
-    columns = [array(kind) for kind in "qqddB"]
+    parsers: dict[str, Callable[[str], float | None]]
+    parsers = {"client": _whole, "from": _seconds, "to": _seconds, "state": _states_bits}
+    columns: list[array[Any]] = [array(kind) for kind in "qqddB"]
     lines, *of_rows = columns
     for line, row in _csv_rows(path):
         lines.append(line)
