@@ -17,7 +17,7 @@ from edgefl.methods.base import create
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Tier, Timing, Totals
 from edgefl.run.dry_run import outcome_of
 from edgefl.run.prepare import prepare
-from edgefl.run.rounds import without_training
+from edgefl.run.trained import without_training
 from edgefl.run.whatif import whatif
 from edgefl.server.client_store import ClientStore
 from edgefl.server.schedule import Round, ask
