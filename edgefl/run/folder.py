@@ -17,7 +17,7 @@ from edgefl.config import RunConfig, changed
 from edgefl.errors import CheckpointError, ConfigError, StorageError
 from edgefl.records import RoundRecord
 from edgefl.report.results import Results, validated
-from edgefl.report.run_rows import TierRow
+from edgefl.report.run_files import TierRow
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
