@@ -14,7 +14,7 @@ from edgefl.cli.types import MethodOption
 from edgefl.config import HOST, TASK, RunConfig, keys_of
 
 if TYPE_CHECKING:
-    from edgefl.run.result import RunResult
+    from edgefl.run.folder import RunResult
 
 
 @click.command(cls=Command)
@@ -124,7 +124,7 @@ def _print_dry(result: RunResult) -> None:
 
 def _print_result(result: RunResult) -> None:
     from edgefl.cli.console import show_result
-    from edgefl.report.tier_table import compact_tiers
+    from edgefl.report.run_tables import compact_tiers
     from edgefl.util.units import human_percent, human_seconds
 
     summary = dict(result.summary)
