@@ -14,7 +14,7 @@ from edgefl.cli.types import MethodOption
 from edgefl.config import HOST, TASK, RunConfig, keys_of
 
 if TYPE_CHECKING:
-    from edgefl.run.result import RunResult
+    from edgefl.run.folder import RunResult
 
 
 @click.command(cls=Command)
