@@ -68,7 +68,7 @@ def memory_of(model: str, method_name: str) -> list[Memory]:
 
 
 def _loss(method: Method, module: nn.Module, batch: Batch) -> Tensor:
-    return method.local_loss(module, batch, {})
+    return method.local_loss(module, batch)
 
 
 def memory_markdown() -> str:

@@ -63,7 +63,7 @@ def round_of(method: FedHM, state: GlobalState, number: int, move: float) -> Glo
             y = rng.integers(10, size=BATCH)
             x = templates[y] + rng.standard_normal((BATCH, *ARCHITECTURE.input_shape), np.float32)
             optimizer.zero_grad()
-            method.local_loss(module, Batch(torch.from_numpy(x), torch.from_numpy(y)), submodel.tensors).backward()
+            method.local_loss(module, Batch(torch.from_numpy(x), torch.from_numpy(y))).backward()
             optimizer.step()
         updates.append(Update(client, tier, moved(submodel.tensors, method.upload(module), move), submodel.places, BATCH))
     return method.aggregate(state, updates)
@@ -80,7 +80,7 @@ def moved(before: Any, after: Any, share: float) -> dict[str, Tensor]:
 
 def fresh(state: GlobalState, warm: bool = True) -> GlobalState:
     """Return the same state with nothing worked out of it; not ``warm``: as if it were the first."""
-    return state.replace(state.tensors, None if warm else {})
+    return state.replace(state.tensors, warm=state.warm if warm else {})
 
 
 def excess(method: FedHM, state: GlobalState, factors: dict[str, Factors], tails: dict[str, Tensor]) -> float:

@@ -128,7 +128,7 @@ class Pair:
         """Return what takes a step on each side, and gives the loss before it."""
         training = replace(TRAINING, lr=lr)
         stepper = Stepper(self.graphs, self.first, lr, beta_of(training), threads=threads)
-        optimizer, loss = optimizer_of(self.method, self.module, training), loss_of(self.method, PLAIN, {})
+        optimizer, loss = optimizer_of(self.method, self.module, training), loss_of(self.method, PLAIN)
         x, y, present = map(torch.from_numpy, (self.x, self.y, self.first["present"]))
 
         def in_torch() -> float:

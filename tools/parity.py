@@ -114,7 +114,7 @@ def _in_torch(
 ) -> tuple[dict[str, np.ndarray], float]:
     own = copy.deepcopy(module).to(dtype).train()
     x = batch.x.to(dtype) if batch.x.is_floating_point() else batch.x
-    value = loss_of(method, objective, {})(own, Batch(x, batch.y, batch.present, batch.draw))
+    value = loss_of(method, objective)(own, Batch(x, batch.y, batch.present, batch.draw))
     value.backward()
     found = {n: (torch.zeros_like(p) if p.grad is None else p.grad).double().numpy() for n, p in own.named_parameters()}
     return found, value.item()

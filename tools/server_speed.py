@@ -183,7 +183,7 @@ def step_of(name: str, architecture: Architecture, ratio: float, samples: int) -
     x = torch.from_numpy(rng.normal(size=(samples, *architecture.input_shape)).astype(np.float32))
     y = torch.from_numpy(rng.integers(architecture.classes, size=samples))
     batch = Batch(x, y, torch.ones(architecture.classes, dtype=torch.bool))
-    layout, loss = layout_of(module, x[:1]), loss_of(method, PLAIN, received)
+    layout, loss = layout_of(module, x[:1]), loss_of(method, PLAIN)
     lay_out(module, layout)
     trained = {key: parameter for key, parameter in module.named_parameters() if parameter.requires_grad}
     inputs = Inputs(named_tensors(module), batch)

@@ -88,7 +88,7 @@ def _exported(asked: _Asked) -> tuple[LossGraph, StepRule]:
     objective.attach(network, names, {}, {})
     decayed = set(method.decayed(network))
     rule = StepRule(asked.optimizer, asked.weight_decay, {name for name, p in network.named_parameters() if p in decayed})  # type: ignore[arg-type]
-    loss = loss_of(method, objective, {})
+    loss = loss_of(method, objective)
 
     def of_draw(draw: float | None) -> Loss:
         return lambda network, x, y, present: loss(network, Batch(x, y, present, draw))

@@ -162,7 +162,7 @@ def step_task(architecture: Architecture, batch_size: int) -> Task:
 
     def once() -> Seconds:
         begun = clock()
-        method.local_loss(network, batch, {}).backward()
+        method.local_loss(network, batch).backward()
         passed = clock()
         optimizer.step()
         optimizer.zero_grad()

@@ -71,7 +71,7 @@ def facts_of(name: str) -> dict[str, Any]:
         "personalised": method.personalised,
         "combines": combines,
         "refuses": refuses,
-        "options": _options(method.config_class),
+        "options": _options(method.config_class()),
     }
 
 

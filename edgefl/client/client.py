@@ -132,7 +132,7 @@ class Clients:
         with torch_seeded(rng):
             method.receive(module, received, personal, (x, y))
             task.objective.attach(module, parts.parameters, memory, arrived)
-            loss = loss_of(method, task.objective, received)
+            loss = loss_of(method, task.objective)
             limit = job.memory_bytes if limited else None
             local = LocalTraining(module, loss, x, y, present, training, rng, draws, limit)
             yield PreparedJob(job, parts, arrived, memory, local)
@@ -253,11 +253,11 @@ def over_memory(job: Job, over: OverMemory) -> Outcome:
     return Outcome(job.client, "out_of_memory", 1, None, over.peak_activation_bytes, over.held_bytes)
 
 
-def loss_of(method: Method, objective: Objective, received: Mapping[str, Tensor]) -> Loss:
+def loss_of(method: Method, objective: Objective) -> Loss:
     """Return what a client minimises on a batch: the method's loss and the objective's term."""
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:
-        value = method.local_loss(module, batch, received)
+        value = method.local_loss(module, batch)
         return value + objective.term(module) if objective.adds else value
 
     return loss

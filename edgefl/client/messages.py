@@ -83,7 +83,7 @@ def read_setup(header: bytes, graph: Fetch) -> Setup:
         name, written = fields["method"], fields["graphs"]
         if ":" in name:
             kind = defined(name, Method)
-            method = kind(kind.config_class.model_validate(fields["options"]))
+            method = kind(kind.config_class().model_validate(fields["options"]))
         else:
             method = create(name, fields["options"])
         return Setup(method, Tier(fields["tier"]), None if written is None else _graphs(written, graph))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cache, partial
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import pydantic
@@ -13,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
+from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.methods.axes import Need
-from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState, Tensors, copied, misfit
+from edgefl.methods.state import GlobalState, Shape, Tensors, copied, shapes_of
 from edgefl.models.base import Architecture, Unfilled, load
-from edgefl.records import Batch, Submodel, Tier, Update
+from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import methods
 from edgefl.rng import torch_seeded
 from edgefl.util.validation import explain
@@ -51,7 +52,6 @@ class Method(abc.ABC):
 
     config: MethodConfig
 
-    config_class: ClassVar[type[MethodConfig]] = MethodConfig
     title: ClassVar[str]
     paper: ClassVar[str]
     tier_meaning: ClassVar[str]
@@ -64,6 +64,13 @@ class Method(abc.ABC):
     truncates: ClassVar[bool] = False
     lacks: ClassVar[Mapping[Need, str]] = {}
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    @cache
+    def config_class(cls) -> type[MethodConfig]:
+        """Return the class of the method's options: the one that it annotates ``config`` with."""
+        found: type[MethodConfig] = get_type_hints(cls)["config"]
+        return found
 
     # Shapes and first values.
 
@@ -84,14 +91,14 @@ class Method(abc.ABC):
         """Return the names in ``network``'s state_dict that stay on the client."""
         return frozenset()
 
-    def shapes(self, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
+    def shapes(self, architecture: Architecture, tier: Tier) -> dict[str, Shape]:
         """Return name → shape of what travels to a client of ``tier``; payloads are checked against it."""
         with torch.device("meta"), Unfilled():
             network = self.network(architecture, tier)
         personal = self.personal(network)
         return {name: shape for name, shape in travelling_shapes(network).items() if name not in personal}
 
-    def upload_shapes(self, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
+    def upload_shapes(self, architecture: Architecture, tier: Tier) -> dict[str, Shape]:
         """Return name → shape of what a client of ``tier`` sends back."""
         return self.shapes(architecture, tier)
 
@@ -115,9 +122,19 @@ class Method(abc.ABC):
 
     # The server's half.
 
-    @abc.abstractmethod
+    def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> Mapping[str, Place]:
+        """Return where the tensors of a client's sub-model lie in ``state``: by default, each is a leading slice."""
+        return state.slices(tier, self.shapes)
+
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return what ``client`` of ``tier`` receives (None: no client in particular); ``state`` does not change."""
+        """Return what ``client`` of ``tier`` receives (None: no client in particular): by default copies of :meth:`places`."""
+        places = self.places(state, tier, rng, client)
+        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
+
+    def checked(self, state: GlobalState, updates: Iterable[Update]) -> Iterator[Update]:
+        """Yield ``updates`` once each is checked against what its tier sends."""
+        shapes = {tier: self.upload_shapes(state.architecture, tier) for tier in state.tiers}
+        return checked(updates, lambda update: shapes[update.tier])
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Return the next state: by default every entry's mean over the clients that hold it. Entries that no client holds stay.
@@ -127,10 +144,9 @@ class Method(abc.ABC):
         Raises:
             AggregationError: no update, a client without samples, a value that is not finite, or a tensor of another shape.
         """
-        shapes = {tier: self.upload_shapes(state.architecture, tier) for tier in state.tiers}
         floats = {name: tensor for name, tensor in state.tensors.items() if tensor.is_floating_point()}
         total = WeightedSum(floats)
-        for update in checked(updates, lambda update: shapes[update.tier]):
+        for update in self.checked(state, updates):
             weight = float(update.samples) if self.weighs_samples else 1.0
             for name, tensor in update.tensors.items():
                 total.add(update.places[name].target, tensor, weight, update.places[name].index)
@@ -147,13 +163,24 @@ class Method(abc.ABC):
         """Return JSON values for the round's record, about the state that the round began with and about what was sent."""
         return {}
 
-    def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
+    def client_shapes(self, state: GlobalState) -> Mapping[str, Shape | None]:
         """Return name → shape of what a state like ``state`` remembers of a client; None stands for a vector of any length."""
         return {}
 
     def fits(self, first: GlobalState, stored: GlobalState) -> str:
         """Return why ``stored`` cannot be a state that began as ``first``, or nothing."""
-        return misfit(first, stored, self.client_shapes(first))
+        model, of_client = shapes_of(first.tensors), self.client_shapes(first)
+        if any(shapes_of(tensors) != model for tensors in (stored.tensors, *stored.clusters.values())):
+            return "its tensors are of another model"
+        for client, tensors in stored.clients.items():
+            memory = f"what it remembers of client {client} is of another model"
+            shapes = shapes_of(tensors)
+            if different := sorted(shapes.keys() ^ of_client.keys()):
+                return f"{memory} ({different[0]} is missing or not expected)"
+            for name, shape in sorted(shapes.items()):
+                if shape != (expected := of_client[name]) and not (expected is None and len(shape) == 1):
+                    return f"{memory} ({name} has shape {shape}, expected {expected})"
+        return ""
 
     def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the tier's network as clients train it, in evaluation mode.
@@ -187,9 +214,17 @@ class Method(abc.ABC):
         """Load received and stored tensors into ``module``. ``batches`` are the client's samples (n, …) and labels (n,)."""
         load(module, {**received, **personal})
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
-        """Return the scalar that a client minimises on one batch; ``received`` are the tensors as they arrived."""
-        return cross_entropy(module(batch.x), batch)
+    def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the loss of ``logits`` (batch, classes)."""
+        return cross_entropy(logits, batch)
+
+    def penalties(self, module: nn.Module) -> Iterable[Tensor]:
+        """Return the scalars of the weights that the method adds to the loss."""
+        return ()
+
+    def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return the scalar that a client minimises on one batch."""
+        return sum(self.penalties(module), self.criterion(module(batch.x), batch))
 
     def decayed(self, module: nn.Module) -> list[nn.Parameter]:
         """Return the parameters that plain weight decay acts on."""
@@ -210,8 +245,8 @@ class Method(abc.ABC):
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
         """Return what the client sends back."""
         personal = self.personal(module)
-        tensors = {name: tensor.detach() for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
-        return {name: tensor for name, tensor in tensors.items() if name not in personal}
+        state = module.state_dict()
+        return {name: t.detach() for name, t in state.items() if t.is_floating_point() and name not in personal}
 
     def keep(self, module: nn.Module) -> dict[str, Tensor]:
         """Return what the client stores until its next round."""
@@ -239,7 +274,8 @@ def create(
     """
     method: type[Method] = methods.load(name)
     options = dict(options or {})
-    fields = method.config_class.model_fields
+    config_class = method.config_class()
+    fields = config_class.model_fields
     for key in options:
         if key not in fields:
             hint = f"{nearest(key, fields)} known: {', '.join(fields) or 'none'}"
@@ -249,14 +285,26 @@ def create(
     if "tiers" in fields:
         options.setdefault("tiers", tiers or method.default_tiers)
     try:
-        return method(method.config_class(**options))
+        return method(config_class(**options))
     except pydantic.ValidationError as error:
         raise ConfigError(f"method_options.{explain(error.errors()[0])}") from None
 
 
-def travelling_shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
+def travelling_shapes(network: nn.Module) -> dict[str, Shape]:
     """Return name → shape of the tensors of ``network`` that travel: all except counters, such as BatchNorm's."""
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the mean cross-entropy of a batch, for ``logits`` (batch, classes)."""
+    return nn.functional.cross_entropy(logits, batch.y)
+
+
+def masked_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """Return cross-entropy with the logits of labels that the client has none of set to zero (HeteroFL, section 4)."""
+    if batch.present is None:
+        return cross_entropy(logits, batch)
+    return cross_entropy(torch.where(batch.present, logits, logits.new_zeros(())), batch)
 
 
 def check_tiers(name: str, ratios: tuple[float, ...]) -> None:

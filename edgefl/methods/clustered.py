@@ -14,12 +14,11 @@ from pydantic import Field
 from torch import Tensor
 
 from edgefl.factor.rank1 import cosines
-from edgefl.factor.width import leading
-from edgefl.methods.averaging import checked
+from edgefl.factor.width import cut
 from edgefl.methods.axes import Need
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.state import GlobalState, Tensors, shapes_of
+from edgefl.methods.state import GlobalState, Tensors
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
 
@@ -68,8 +67,6 @@ class ClusteredFL(FedAvg):
     """
 
     config: ClusteredFLConfig
-
-    config_class: ClassVar[type[MethodConfig]] = ClusteredFLConfig
     title: ClassVar[str] = "Clustered-FL"
     paper: ClassVar[str] = "Sattler et al., Clustered Federated Learning, IEEE TNNLS 2020"
     travels: ClassVar[str] = "every weight of the client's cluster, both ways"
@@ -83,16 +80,15 @@ class ClusteredFL(FedAvg):
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return the model of the client's cluster."""
-        model = _model(state, _cluster_of(state, client))
-        tensors = {name: tensor.clone() for name, tensor in model.items()}
-        places = {name: leading(name, shape) for name, shape in shapes_of(model).items()}
-        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
+        places = self.places(state, tier, rng, client)
+        return Submodel(
+            tier, cut(_model(state, _cluster_of(state, client)), places), partial(self.network, state.architecture, tier), places
+        )
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Average every cluster's updates by samples, and split the clusters that need it."""
-        shapes = shapes_of(state.tensors)
         members: dict[int, list[_Member]] = {}
-        for update in checked(updates, lambda _: shapes):
+        for update in self.checked(state, updates):
             cluster = _cluster_of(state, update.client)
             moved = [(update.tensors[name] - tensor).flatten() for name, tensor in _model(state, cluster).items()]
             members.setdefault(cluster, []).append(_Member(update.client, torch.cat(moved), update.samples))

@@ -1,4 +1,4 @@
-"""Factorized-FL: rank-1 weights with a sparse correction, averaged for each client over similar clients."""
+"""Factorized-FL and its variant β: rank-1 weights with a sparse correction, averaged for each client over similar clients."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError
 from edgefl.factor.compose import composed_network
 from edgefl.factor.rank1 import RankOne, RankOneConv2d, RankOneLinear, cosines, fill, matching_weights, prune, rank_one
-from edgefl.factor.width import leading
-from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.factor.width import cut
+from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method, MethodConfig
-from edgefl.methods.losses import cross_entropy
+from edgefl.methods.base import MethodConfig
+from edgefl.methods.fedavg import FedAvg
 from edgefl.methods.state import GlobalState, Tensors, copied
 from edgefl.models.base import Architecture, Unfilled, replace_layer, weighted_layers
-from edgefl.records import Batch, Submodel, Tier, Update
+from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -45,7 +45,7 @@ class FactorizedFLConfig(MethodConfig):
 
 
 @method("factorized-fl")
-class FactorizedFL(Method):
+class FactorizedFL(FedAvg):
     """W = π(u vᵀ ⊕ μ) in every convolution and linear layer, trained as u, v and μ with λ‖μ‖₁ (Eq. 2, 3 and 6); μ begins at zero.
 
     A client sends the u of its layers and v of the second-last layer. The server stores what each client sent last. Client k receives
@@ -65,14 +65,11 @@ class FactorizedFL(Method):
     """
 
     config: FactorizedFLConfig
-
-    config_class: ClassVar[type[MethodConfig]] = FactorizedFLConfig
     title: ClassVar[str] = "Factorized-FL"
     paper: ClassVar[str] = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning, NeurIPS 2022"
     tier_meaning: ClassVar[str] = "one tier only: the width of the network that everyone factorizes"
     travels: ClassVar[str] = "down: u of every layer, averaged for each client; up: u, and v of the second-last layer"
     stays: ClassVar[str] = "v and μ of every layer, biases, normalisation, and the classifier (personal_classifier)"
-    default_tiers: ClassVar[tuple[float, ...]] = (1.0,)
     per_client: ClassVar[bool] = True
     personalised: ClassVar[bool] = True
     lacks: ClassVar[Mapping[Need, str]] = {
@@ -121,17 +118,16 @@ class FactorizedFL(Method):
         return {name: tensor for name, tensor in _first(architecture, tier, rng).items() if name in names}
 
     def _down(self, network: nn.Module) -> frozenset[str]:
-        return frozenset(f"{layer}.u" for layer in _shared(network, self.config.personal_classifier))
+        layers = list(rank_one_layers(network))
+        return frozenset(f"{layer}.u" for layer in (layers[:-1] if self.config.personal_classifier else layers))
 
     def _up(self, network: nn.Module) -> frozenset[str]:
         return self._down(network) | {f"{_second_last(network)}.v"}
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return the client's own average, or the last round's mean for a new client or none."""
-        names = state.once("down", lambda: self.shapes(state.architecture, tier))
-        weights = self._weights(state, client)
-        tensors = {name: _mixed(state, name, weights) if weights else state.tensors[name].clone() for name in names}
-        places = {name: leading(name, shape) for name, shape in names.items()}
+        places, weights = self.places(state, tier, rng, client), self._weights(state, client)
+        tensors = {name: _mixed(state, name, weights) for name in places} if weights else cut(state.tensors, places)
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def _weights(self, state: GlobalState, client: int | None) -> dict[int, float]:
@@ -148,10 +144,9 @@ class FactorizedFL(Method):
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Remember what each client sent, and average it for new clients."""
-        shapes = self.upload_shapes(state.architecture, state.tiers[0])
-        sent, clients = {name: state.tensors[name] for name in shapes}, dict(state.clients)
+        sent, clients = {name: state.tensors[name] for name in self.client_shapes(state)}, dict(state.clients)
         total = WeightedSum(sent)
-        for update in checked(updates, lambda _: shapes):
+        for update in self.checked(state, updates):
             for name, tensor in update.tensors.items():
                 total.add(name, tensor, float(update.samples))
             clients[update.client] = {name: tensor.clone() for name, tensor in update.tensors.items()}
@@ -182,22 +177,43 @@ class FactorizedFL(Method):
         network.load_state_dict(tensors)
         return network.eval()
 
-    def global_tier(self, state: GlobalState) -> Tier:
-        """Return the run's only width."""
-        return state.tiers[0]
-
-    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
-        """Return cross-entropy + λ·Σ‖μ‖₁ over all layers (Eq. 6)."""
-        loss = cross_entropy(module(batch.x), batch)
-        if self.config.sparsity:
-            for layer in rank_one_layers(module).values():
-                loss = loss + self.config.sparsity * layer.mu.abs().sum()
-        return loss
+    def penalties(self, module: nn.Module) -> Iterable[Tensor]:
+        """Return λ·‖μ‖₁ of each layer (Eq. 6)."""
+        sparsity = self.config.sparsity
+        return (sparsity * layer.mu.abs().sum() for layer in rank_one_layers(module).values() if sparsity)
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
         """Return every u that travels and the second-last layer's v."""
         up = self._up(module)
         return {name: tensor.detach() for name, tensor in module.state_dict().items() if name in up}
+
+
+@method("factorized-fl-beta")
+class FactorizedFLBeta(FactorizedFL):
+    """Factorized-FL whose u, v and μ all travel and are averaged with the same weights (section 5.1, Algorithm 2).
+
+    Biases and normalisation, which the paper does not mention, travel too; the classifier stays on the client with
+    ``personal_classifier``. Uploads have zeros for the entries of μ below λ, which the codec ``sparse`` leaves out. Downloads are averages
+    of several clients' μ, at full length. The server remembers a whole network of every client that took part.
+    """
+
+    title: ClassVar[str] = "Factorized-FL β"
+    travels: ClassVar[str] = "both ways: u, v, μ, biases, normalisation; μ goes up pruned, short under --codec sparse; down dense"
+    stays: ClassVar[str] = "the classifier (personal_classifier)"
+    contract_exceptions: ClassVar[Mapping[str, str]] = {}
+
+    def _down(self, network: nn.Module) -> frozenset[str]:
+        classifier = list(rank_one_layers(network))[-1] if self.config.personal_classifier else ""
+        state = network.state_dict()
+        return frozenset(name for name, t in state.items() if t.is_floating_point() and name.rpartition(".")[0] != classifier)
+
+    def _up(self, network: nn.Module) -> frozenset[str]:
+        return self._down(network)
+
+    def upload(self, module: nn.Module) -> dict[str, Tensor]:
+        """Return what travels, μ pruned."""
+        mus = {f"{name}.mu" for name in rank_one_layers(module)}
+        return {name: prune(t, self.config.sparsity) if name in mus else t for name, t in super().upload(module).items()}
 
 
 def _factorized(network: nn.Module, filled: bool) -> nn.Module:
@@ -240,12 +256,6 @@ def _second_last(network: nn.Module) -> str:
             f"factorized ({', '.join(names) or 'none'}), 2 or more are needed"
         )
     return names[-2]
-
-
-def _shared(network: nn.Module, personal_classifier: bool) -> list[str]:
-    """Return the rank-1 layers whose u travels."""
-    names = list(rank_one_layers(network))
-    return names[:-1] if personal_classifier else names
 
 
 def _mixed(state: GlobalState, name: str, weights: Mapping[int, float]) -> Tensor:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from torch import nn
 
-from edgefl.factor.width import cut, leading
 from edgefl.methods.base import Method
 from edgefl.methods.state import GlobalState, Tensors, copied
 from edgefl.models.base import Architecture
-from edgefl.records import Submodel, Tier
+from edgefl.records import Tier
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -40,17 +38,10 @@ class FedAvg(Method):
             network = self.network(architecture, tiers[0])
         return GlobalState(architecture, tiers, copied(network))
 
-    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return a copy of every tensor that travels."""
-        places = state.once("places", lambda: {n: leading(n, s) for n, s in self.shapes(state.architecture, tier).items()})
-        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
-
     def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the network with what the server sends; what does not travel, such as personal tensors, has its first values."""
-        network, sent = (
-            self.network(state.architecture, tier),
-            self.submodel(state, tier, np.random.default_rng(0), client).tensors,
-        )
+        network = self.network(state.architecture, tier)
+        sent = self.submodel(state, tier, np.random.default_rng(0), client).tensors
         network.load_state_dict({**state.tensors, **sent, **(personal or {})})
         return network.eval()
 

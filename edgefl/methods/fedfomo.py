@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.width import leading
-from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
-from edgefl.methods.base import MethodConfig, travelling_shapes
+from edgefl.methods.base import MethodConfig, cross_entropy, travelling_shapes
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.losses import cross_entropy
 from edgefl.methods.state import GlobalState, Tensors, shapes_of
 from edgefl.models.base import Architecture, load
 from edgefl.models.norm import needs_statistics
@@ -66,8 +65,6 @@ class FedFOMO(FedAvg):
     """
 
     config: FedFOMOConfig
-
-    config_class: ClassVar[type[MethodConfig]] = FedFOMOConfig
     title: ClassVar[str] = "FedFOMO"
     paper: ClassVar[str] = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
     travels: ClassVar[str] = "down: M other clients' models; up: the client's model and its weight for each of them"
@@ -148,10 +145,8 @@ class FedFOMO(FedAvg):
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Remember every client's model, add its reported weights to its affinities, and average the models."""
-        shapes = self.upload_shapes(state.architecture, state.tiers[0])
-        clients = dict(state.clients)
-        total = WeightedSum(state.tensors)
-        for update in checked(updates, lambda _: shapes):
+        clients, total = dict(state.clients), WeightedSum(state.tensors)
+        for update in self.checked(state, updates):
             for name in state.tensors:
                 total.add(name, update.tensors[name], float(update.samples))
             before = _memory(state, update.client)

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.layers import LowRank, factor_weights, frobenius_sq, unrolled_factors
 from edgefl.factor.svd import Factors, counted, roll, singular_values, truncated, unroll
-from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method, MethodConfig
-from edgefl.methods.losses import cross_entropy, masked_cross_entropy
-from edgefl.methods.ranks import Ranks, full_rank, hybrid_ranks, rank_candidates, ranked, spectral_ranks
-from edgefl.methods.state import GlobalState, Tensors
+from edgefl.methods.base import Method, MethodConfig, cross_entropy, masked_cross_entropy
+from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked, spectral_ranks
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method
@@ -67,8 +66,6 @@ class FedHM(Method):
     """
 
     config: FedHMConfig
-
-    config_class: ClassVar[type[MethodConfig]] = FedHMConfig
     title: ClassVar[str] = "FedHM"
     paper: ClassVar[str] = "Yao et al., FedHM: Efficient Federated Learning for Heterogeneous Models via Low-rank Factorization"
     tier_meaning: ClassVar[str] = (
@@ -102,7 +99,7 @@ class FedHM(Method):
                     raise ConfigError(
                         f"method_options.ranks.{label}: {name!r} is no layer to factorize;{nearest(name, candidates)}"
                     )
-                if rank > (full := full_rank(candidates[name])):
+                if rank > (full := min(unroll(candidates[name].weight).shape)):
                     raise ConfigError(f"method_options.ranks.{label}.{name}: rank {rank} is over the full rank {full}")
 
     def _ranks(self, network: nn.Module, tier: Tier) -> Ranks:
@@ -153,13 +150,14 @@ class FedHM(Method):
         uniform = state.once(f"ranks {tier.label}", lambda: hybrid_ranks(state.architecture.skeleton(), tier.ratio))
         return self.config.ranks.get(tier.label) or uniform
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
-        """Return (masked) cross-entropy + λ/2 Σ ‖UVᵀ‖²_F over the factorized layers (section 2.2, Frobenius decay)."""
-        loss = (masked_cross_entropy if self.config.mask_labels else cross_entropy)(module(batch.x), batch)
-        if self.config.frobenius_decay:
-            for layer in _low_rank_layers(module):
-                loss = loss + self.config.frobenius_decay / 2 * frobenius_sq(layer)
-        return loss
+    def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return cross-entropy, with ``mask_labels`` over the labels that the client has."""
+        return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(logits, batch)
+
+    def penalties(self, module: nn.Module) -> Iterable[Tensor]:
+        """Return λ/2·‖UVᵀ‖²_F of each factorized layer (section 2.2, Frobenius decay)."""
+        decay = self.config.frobenius_decay
+        return (decay / 2 * frobenius_sq(layer) for layer in _low_rank_layers(module) if decay)
 
     def decayed(self, module: nn.Module) -> list[nn.Parameter]:
         """Return every parameter except the factors, which have Frobenius decay."""
@@ -169,10 +167,8 @@ class FedHM(Method):
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Multiply every update back to full shape and average with softmax(γ/τ)."""
         tau = self.config.temperature or (5.0 if self.config.dynamic_tiers else math.inf)
-        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
-        total = WeightedSum(state.tensors)
-        warm = state.warm
-        for update in checked(updates, lambda update: shapes[update.tier]):
+        total, warm = WeightedSum(state.tensors), state.warm
+        for update in self.checked(state, updates):
             weight = math.exp(update.tier.ratio / tau)
             if ranks := self._state_ranks(state, update.tier):
                 warm = {layer: found.start for layer, found in self._factors(state).items() if found.start is not None}
@@ -186,7 +182,7 @@ class FedHM(Method):
                     u, v = (update.tensors[f"{layer}.{factor}.weight"] for factor in "uv")
                     fold = partial(roll, shape=tuple(state.tensors[name].shape))
                     total.add_product(name, *unrolled_factors(u, v), weight, fold)
-        return state.replace(total.mean(state.tensors), warm)
+        return state.replace(total.mean(state.tensors), warm=warm)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
         """Return how many layers were decomposed which way: by a block, in full, or in full after a block failed."""

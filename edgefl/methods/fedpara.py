@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar
@@ -14,10 +15,8 @@ from edgefl.errors import ConfigError
 from edgefl.factor.gradient import gradients
 from edgefl.factor.hadamard import Shape, jacobian_gap, rank_of, rank_range
 from edgefl.factor.hadamard_layers import RECURRENT, HadamardWeight, composed, composed_weights
-from edgefl.methods.base import MethodConfig
+from edgefl.methods.base import MethodConfig, cross_entropy
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
 from edgefl.records import Batch, Tier
 from edgefl.registry import method
@@ -42,8 +41,44 @@ class FedParaConfig(MethodConfig):
     jacobian_step: float = Field(0.1, gt=0, allow_inf_nan=False)
 
 
+class Factored(FedAvg):
+    """FedAvg of the factors of weights; devices run the plain dense network."""
+
+    weight: ClassVar[type[nn.Module]] = HadamardWeight
+    tier_meaning: ClassVar[str] = "one tier only: γ, where every layer's rank lies between full-rank capacity and dense size"
+
+    @abc.abstractmethod
+    def ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
+        """Return weight → rank of the weights of ``network`` (dense) that are factorized.
+
+        Raises:
+            ConfigError: no layer can be factorized.
+        """
+
+    def made(self, shape: Shape, rank: int) -> nn.Module:
+        """Return a factorized weight."""
+        return self.weight(shape, rank)
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Raise :class:`ConfigError` if no layer can be factorized."""
+        self.ranks(architecture.skeleton(), tiers[0])
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the network whose weights are composed from factors; normalisation and dense layers are as in the dense one."""
+        network = architecture.build()
+        return with_weights(network, self.ranks(network, tier), self.made)
+
+    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the plain dense network."""
+        return architecture.build()
+
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
+        """Return the deployed network, its weights composed once."""
+        return filled(self.deployed(architecture, tier), network, self.weight)
+
+
 @method("fedpara")
-class FedPara(FedAvg):
+class FedPara(Factored):
     """W = (T₁ ×₁ X₁ ×₂ Y₁) ⊙ (T₂ ×₁ X₂ ×₂ Y₂) of rank up to R² (Propositions 1 and 3); FedAvg of the factors (Algorithm 1).
 
     R = round((1 − γ)·r_min + γ·r_max) for every layer (section 3.1). Convolutions, recurrent weights (the gates as one matrix) and, by
@@ -59,29 +94,20 @@ class FedPara(FedAvg):
     """
 
     config: FedParaConfig
-
-    config_class: ClassVar[type[MethodConfig]] = FedParaConfig
     title: ClassVar[str] = "FedPara"
     paper: ClassVar[str] = "Hyeon-Woo et al., ICLR 2022, Propositions 1 and 3, Algorithm 1"
-    tier_meaning: ClassVar[str] = "one tier only: γ, where every layer's rank lies between full-rank capacity and dense size"
     travels: ClassVar[str] = "the factors of both inner weights of each factorized layer and the dense rest, both ways"
     default_tiers: ClassVar[tuple[float, ...]] = (0.4,)
 
-    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` if no layer can be factorized."""
-        factorized_ranks(candidates(architecture.skeleton(), self.config.linear), tiers[0].ratio, "fedpara")
+    def ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
+        """Return the ranks of section 3.1."""
+        return factorized_ranks(candidates(network, self.config.linear), tier.ratio, "fedpara")
 
-    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network whose weights are composed from factors; normalisation and classifier are dense."""
-        network = architecture.build()
-        ranks = factorized_ranks(candidates(network, self.config.linear), tier.ratio, "fedpara")
-        return with_weights(network, ranks, lambda shape, rank: HadamardWeight(shape, rank, tanh=self.config.tanh))
+    def made(self, shape: Shape, rank: int) -> nn.Module:
+        """Return the product, with ``tanh`` of transformed inner weights."""
+        return HadamardWeight(shape, rank, tanh=self.config.tanh)
 
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain dense network."""
-        return architecture.build()
-
-    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
+    def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return cross-entropy and, with ``jacobian``, the correction of Eq. 9 summed over the factorized weights."""
         if not self.config.jacobian:
             return cross_entropy(module(batch.x), batch)
@@ -93,10 +119,6 @@ class FedPara(FedAvg):
             gap = jacobian_gap(part.compose, list(part.parameters()), gradient, self.config.jacobian_step)
             loss = loss + self.config.jacobian / 2 * gap
         return loss
-
-    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return the plain dense network, composed once."""
-        return filled(architecture.build(), network, HadamardWeight)
 
 
 def candidates(network: nn.Module, linear: bool | None, classifier: bool = False) -> Weights:

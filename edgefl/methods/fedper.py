@@ -35,8 +35,6 @@ class FedPer(FedAvg):
     """
 
     config: FedPerConfig
-
-    config_class: ClassVar[type[MethodConfig]] = FedPerConfig
     title: ClassVar[str] = "FedPer"
     paper: ClassVar[str] = "Arivazhagan et al., Federated Learning with Personalization Layers, 2019"
     tier_meaning: ClassVar[str] = "one tier only: the width of the network that everyone trains"

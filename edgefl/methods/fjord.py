@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,12 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.factor.gradient import held
-from edgefl.factor.width import cut, nested, stacked_in
-from edgefl.methods.base import Method, MethodConfig
-from edgefl.methods.losses import cross_entropy
+from edgefl.factor.width import nested, stacked_in
+from edgefl.methods.base import Method, MethodConfig, cross_entropy
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, named_tensors
-from edgefl.records import Batch, Submodel, Tier
+from edgefl.records import Batch, Tier
 from edgefl.registry import method
 
 
@@ -82,8 +80,6 @@ class FjORD(Method):
     """
 
     config: FjORDConfig
-
-    config_class: ClassVar[type[MethodConfig]] = FjORDConfig
     title: ClassVar[str] = "FjORD"
     paper: ClassVar[str] = "Horváth et al., NeurIPS 2021"
     tier_meaning: ClassVar[str] = "width p: the share of leading channels of every hidden layer that a client holds at most"
@@ -107,12 +103,7 @@ class FjORD(Method):
         count = len(self._widths(tier))
         return tuple((kind + 0.5) / count for kind in range(count))
 
-    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return copies of the leading slices."""
-        places = state.slices(tier, self.shapes)
-        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
-
-    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
+    def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the cross-entropy of the drawn width; with distillation, that of the own width plus the drawn one's divergence."""
         nested: Nested = module.nested  # type: ignore[assignment]
         width = nested.drawn(batch.draw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -26,12 +26,10 @@ from edgefl.factor.basis import (
     first_basis,
     first_coefficients,
 )
-from edgefl.factor.width import cut
 from edgefl.methods.base import Method, MethodConfig
-from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState, Tensors
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, Unfilled, replace_layer, stem_and_classifier, weighted_layers
-from edgefl.records import Batch, Place, Submodel, Tier
+from edgefl.records import Place, Tier
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -77,8 +75,6 @@ class FLANC(Method):
     """
 
     config: FLANCConfig
-
-    config_class: ClassVar[type[MethodConfig]] = FLANCConfig
     title: ClassVar[str] = "FLANC"
     paper: ClassVar[str] = "Mei et al., NeurIPS 2022"
     tier_meaning: ClassVar[str] = (
@@ -109,7 +105,8 @@ class FLANC(Method):
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError` for widths whose channels have no common divisor, and for impossible R₁ or R₂."""
-        shapes = {_key(n, w): at for n, of in _shapes(architecture, _ratios(tiers)).items() for w, at in of.items()}
+        widths = tuple(tier.ratio for tier in tiers)
+        shapes = {_key(n, w): at for n, of in _shapes(architecture, widths).items() for w, at in of.items()}
         for option in ("basis_channels", "basis_count"):
             for name in getattr(self.config, option):
                 if name not in shapes:
@@ -145,23 +142,19 @@ class FLANC(Method):
                         tensors.setdefault(places[name].target, tensor.detach().clone())
         return GlobalState(architecture, tiers, tensors)
 
-    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return copies of the bases and of the tier's own tensors."""
+    def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> dict[str, Place]:
+        """Return the places of the bases and of the tier's own tensors."""
 
         def derive() -> dict[str, Place]:
             with torch.device("meta"), Unfilled():
                 return _places(self.network(state.architecture, tier), tier)
 
-        places = state.once(f"places {tier.label}", derive)
-        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
+        return state.once(f"places {tier.label}", derive)
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
-        """Return cross-entropy + λ Σ‖V·Vᵀ − I‖² over all bases (Eq. 3)."""
-        loss = cross_entropy(module(batch.x), batch)
-        if self.config.orthogonality:
-            for layer in composed_layers(module).values():
-                loss = loss + self.config.orthogonality * layer.penalty()
-        return loss
+    def penalties(self, module: nn.Module) -> Iterable[Tensor]:
+        """Return λ‖V·Vᵀ − I‖² of each layer's bases (Eq. 3)."""
+        strength = self.config.orthogonality
+        return (strength * layer.penalty() for layer in composed_layers(module).values() if strength)
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
         """Return the plain network of width p with its weights composed once."""
@@ -172,10 +165,6 @@ class FLANC(Method):
     def global_tier(self, state: GlobalState) -> Tier:
         """Return the widest tier: the server holds no other network."""
         return max(state.tiers)
-
-
-def _ratios(tiers: Iterable[Tier]) -> tuple[float, ...]:
-    return tuple(tier.ratio for tier in tiers)
 
 
 def _key(layer: str, weight: str) -> str:

@@ -1,7 +1,8 @@
-"""HeteroFL: a tier is a width; its tensors are the leading corner of the global ones."""
+"""HeteroFL, whose tiers are widths with the leading corner of every tensor, and OrigDrop, which has small clients only."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -10,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.factor.width import cut
-from edgefl.methods.base import Method, MethodConfig
-from edgefl.methods.losses import cross_entropy, masked_cross_entropy
+from edgefl.methods.base import Method, MethodConfig, cross_entropy, masked_cross_entropy
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
-from edgefl.records import Batch, Submodel, Tier
+from edgefl.records import Batch, Tier
 from edgefl.registry import method
 
 
@@ -43,8 +43,6 @@ class HeteroFL(Method):
     """
 
     config: HeteroFLConfig
-
-    config_class: ClassVar[type[MethodConfig]] = HeteroFLConfig
     title: ClassVar[str] = "HeteroFL"
     paper: ClassVar[str] = "Diao et al., ICLR 2021"
     tier_meaning: ClassVar[str] = "width p: the share of channels of every hidden layer"
@@ -59,14 +57,9 @@ class HeteroFL(Method):
                 layer.register_forward_hook(partial(_divide, tier.ratio))
         return network
 
-    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return copies of the leading slices."""
-        places = state.slices(tier, self.shapes)
-        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
-
-    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
+    def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
         """Return cross-entropy, with ``mask_labels`` over the labels that the client has."""
-        return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(module(batch.x), batch)
+        return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(logits, batch)
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
         """Return the plain network of width p with the scalers folded into its weights."""
@@ -77,6 +70,32 @@ class HeteroFL(Method):
                 for parameter in layer.parameters():
                     parameter.div_(tier.ratio)
         return network.eval()
+
+
+@method("origdrop")
+class OrigDrop(HeteroFL):
+    """The leading slice of every weight, trained as HeteroFL trains it, with no client at full width (PriSM, section 4).
+
+    The server holds the network of the largest trained tier only: no client ever has the full network's other entries. Scalers and
+    first weights are HeteroFL's for the full width, so that a run has the bits of HeteroFL at the same tiers.
+    """
+
+    title: ClassVar[str] = "OrigDrop"
+    paper: ClassVar[str] = "Niu et al., TMLR 2023, section 4 (Baselines)"
+    default_tiers: ClassVar[tuple[float, ...]] = (0.4, 0.2)
+    contract_exceptions: ClassVar[Mapping[str, str]] = {
+        "the full tier computes what the global model computes": "a deployed network has the scaler of its width folded into its "
+        "weights, and the largest width is below 1 here",
+    }
+
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        """Return the largest tier's slice of the full network's initial weights."""
+        state = super().init(architecture, tiers, rng)
+        return state.replace(cut(state.tensors, self.submodel(state, max(tiers), rng).places))
+
+    def global_tier(self, state: GlobalState) -> Tier:
+        """Return the largest trained width."""
+        return max(state.tiers)
 
 
 def _hidden(network: nn.Module) -> dict[str, nn.Module]:

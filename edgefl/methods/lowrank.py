@@ -13,8 +13,7 @@ from edgefl.factor import hadamard, tucker
 from edgefl.factor.hadamard_layers import RECURRENT, ProductWeight
 from edgefl.factor.tucker import small_layers
 from edgefl.methods.base import MethodConfig
-from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.fedpara import candidates, filled, with_weights
+from edgefl.methods.fedpara import Factored, candidates, with_weights
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Tier
 from edgefl.registry import method
@@ -34,7 +33,7 @@ class LowRankConfig(MethodConfig):
 
 
 @method("lowrank")
-class LowRankTraining(FedAvg):
+class LowRankTraining(Factored):
     """W = T ×₁ X ×₂ Y (Tucker-2) for convolutions and X Yᵀ for linear and recurrent weights; FedAvg of the factors.
 
     FedPara's baseline of equal size ("Low", Table 2). A convolution is trained and deployed as three small ones in a row, a linear layer as
@@ -46,29 +45,24 @@ class LowRankTraining(FedAvg):
     """
 
     config: LowRankConfig
-
-    config_class: ClassVar[type[MethodConfig]] = LowRankConfig
+    weight: ClassVar[type[nn.Module]] = ProductWeight
     title: ClassVar[str] = "Low rank (Tucker-2)"
     paper: ClassVar[str] = "Phan et al., ECCV 2020, as trained in FedPara, Table 2"
     tier_meaning: ClassVar[str] = "one tier only: the share of its dense weight that a layer's factors hold at most; 1 is dense"
     travels: ClassVar[str] = "the factors of each factorized layer and the dense rest, both ways"
     default_tiers: ClassVar[tuple[float, ...]] = (0.25,)
 
-    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` if no layer can be factorized."""
-        self._ranks(architecture.skeleton(), tiers[0])
-
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the network of small layers."""
         network = architecture.build()
-        ranks = self._ranks(network, tier)
+        ranks = self.ranks(network, tier)
         recurrent = {name: rank for name, rank in ranks.items() if type(_layer(network, name)) in RECURRENT}
         return with_weights(self._small(network, ranks), recurrent, ProductWeight)
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
         """Return the network of small layers, recurrent weights composed."""
         network = architecture.build()
-        return self._small(network, self._ranks(network, tier))
+        return self._small(network, self.ranks(network, tier))
 
     def _small(self, network: nn.Module, ranks: Mapping[str, int]) -> nn.Module:
         """Replace the layers that ``ranks`` names by small ones, except recurrent layers."""
@@ -77,7 +71,7 @@ class LowRankTraining(FedAvg):
                 replace_layer(network, name.rpartition(".")[0], small_layers(layer, rank))
         return network
 
-    def _ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
+    def ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
         """Return weight → rank of the factorized weights; none at the share 1.
 
         Raises:
@@ -98,11 +92,6 @@ class LowRankTraining(FedAvg):
             sizes = "; ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in weights.items())
             raise ConfigError(f"lowrank finds no layer that is smaller in factors: {sizes or 'there is none but the classifier'}")
         return {} if self.config.match == "share" and tier.ratio >= 1 else ranks
-
-    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return the network of small layers, recurrent weights composed here, once."""
-        plain = architecture.build()
-        return filled(self._small(plain, self._ranks(plain, tier)), network, ProductWeight)
 
 
 def _layer(network: nn.Module, weight: str) -> nn.Module:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.factor.kernels import KernelLayer
-from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
-from edgefl.methods.base import MethodConfig
 from edgefl.methods.prism import KernelConfig, PriSM
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture
@@ -31,7 +30,8 @@ class OrthDrop(PriSM):
     the costs of Table 1 require.
     """
 
-    config_class: ClassVar[type[MethodConfig]] = KernelConfig
+    config: KernelConfig  # type: ignore[assignment]  # it draws no kernels, and has no options of a draw
+
     title: ClassVar[str] = "OrthDrop"
     paper: ClassVar[str] = "Niu et al., TMLR 2023, section 4 (Baselines)"
     tier_meaning: ClassVar[str] = "keep ratio c: the share of principal kernels that a client trains; 1 is dense"
@@ -69,9 +69,8 @@ class OrthDrop(PriSM):
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Multiply every update back to full shape and average."""
-        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
         total = WeightedSum(state.tensors)
-        for update in checked(updates, lambda update: shapes[update.tier]):
+        for update in self.checked(state, updates):
             rest = dict(update.tensors)
             for layer in self._kernel_layers(state, update.tier):
                 u, v = rest.pop(layer.u).flatten(1), rest.pop(layer.v)

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edgefl.factor.gradient import gradients
-from edgefl.methods.base import MethodConfig
+from edgefl.methods.base import MethodConfig, cross_entropy
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import Tensors
 from edgefl.records import Batch
 from edgefl.registry import method
 
@@ -46,13 +44,11 @@ class PerFedAvg(FedAvg):
     """
 
     config: PerFedAvgConfig
-
-    config_class: ClassVar[type[MethodConfig]] = PerFedAvgConfig
     title: ClassVar[str] = "Per-FedAvg (first order)"
     paper: ClassVar[str] = "Fallah et al., Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020, Algorithm 1"
     personalised: ClassVar[bool] = True
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
+    def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return f(w − α∇f(w, D), D'), whose gradient is the first-order one: ∇f(w, D) counts as a constant."""
         half = (batch.y.shape[0] + 1) // 2  # not len: an exported batch has no size yet
         first, second = (Batch(batch.x[part], batch.y[part], batch.present) for part in (slice(half), slice(-half, None)))

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from torch import nn
 
+from edgefl.factor.hadamard import Shape
 from edgefl.factor.hadamard_layers import HadamardWeight, composed_weights
 from edgefl.methods.base import MethodConfig
-from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.fedpara import candidates, factorized_ranks, filled, with_weights
-from edgefl.models.base import Architecture, weighted_layers
+from edgefl.methods.fedpara import Factored, candidates, factorized_ranks
+from edgefl.models.base import weighted_layers
 from edgefl.records import Tier
 from edgefl.registry import method
 
@@ -28,7 +28,7 @@ class PFedParaConfig(MethodConfig):
 
 
 @method("pfedpara")
-class PFedPara(FedAvg):
+class PFedPara(Factored):
     """W = W₁ ⊙ (W₂ + 1): X₁, Y₁ (and T₁) are averaged, X₂, Y₂ (and T₂) never leave their client (section 2.3, Algorithm 2).
 
     Every layer is factorized except those that are smaller dense; :class:`PFedParaConfig` tells about the classifier. Biases,
@@ -40,30 +40,16 @@ class PFedPara(FedAvg):
     """
 
     config: PFedParaConfig
-
-    config_class: ClassVar[type[MethodConfig]] = PFedParaConfig
-
     title: ClassVar[str] = "pFedPara"
     paper: ClassVar[str] = "Hyeon-Woo et al., ICLR 2022, section 2.3, Algorithm 2"
-    tier_meaning: ClassVar[str] = "one tier only: γ, where every layer's rank lies between full-rank capacity and dense size"
     travels: ClassVar[str] = "the factors of the first inner weight of each layer, biases and normalisation, both ways"
     stays: ClassVar[str] = "the factors of the second inner weight of each layer; the classifier too, with personal_classifier"
     default_tiers: ClassVar[tuple[float, ...]] = (0.5,)
     personalised: ClassVar[bool] = True
 
-    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` if no layer can be factorized."""
-        self._ranks(architecture.skeleton(), tiers[0])
-
-    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network whose weights are composed from factors."""
-        network = architecture.build()
-        ranks = self._ranks(network, tier)
-        return with_weights(network, ranks, lambda shape, rank: HadamardWeight(shape, rank, plus_one=True))
-
-    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain dense network."""
-        return architecture.build()
+    def made(self, shape: Shape, rank: int) -> nn.Module:
+        """Return W₁ ⊙ (W₂ + 1)."""
+        return HadamardWeight(shape, rank, plus_one=True)
 
     def personal(self, network: nn.Module) -> frozenset[str]:
         """Return the names of the second inner weights' factors, and of a personal classifier."""
@@ -76,11 +62,8 @@ class PFedPara(FedAvg):
         classifier = next(layer for layer in layers if names[-1].startswith(f"{layer}."))
         return frozenset(factors | {name for name in names if name.startswith(f"{classifier}.")})
 
-    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return the plain dense network, composed once."""
-        return filled(architecture.build(), network, HadamardWeight)
-
-    def _ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
+    def ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
+        """Return the ranks of the weights that are smaller in factors."""
         classifier = self.config.classifier
         if classifier is None:
             classifier = not any(isinstance(layer, nn.Conv2d) for _, layer in weighted_layers(network))

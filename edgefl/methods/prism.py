@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,14 +26,13 @@ from edgefl.factor.kernels import (
 from edgefl.factor.layers import frobenius_sq
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
-from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
-from edgefl.methods.losses import cross_entropy
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, replace_layer
-from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.util.compute import in_parallel
 
@@ -81,9 +80,7 @@ class PriSM(Method):
     and vᵢ are averaged over those of the Cᵢ clients that have them. Its κ for LSTMs is 2, which must be set.
     """
 
-    config: KernelConfig
-
-    config_class: ClassVar[type[MethodConfig]] = PriSMConfig
+    config: PriSMConfig
     title: ClassVar[str] = "PriSM"
     paper: ClassVar[str] = "Niu et al., TMLR 2023, Overcoming Resource Constraints in Federated Learning"
     tier_meaning: ClassVar[str] = "keep ratio c: the share of principal kernels that a client is given, and of channels"
@@ -110,9 +107,8 @@ class PriSM(Method):
 
     def chosen(self, layer: KernelLayer, values: Tensor, tier: Tier, rng: np.random.Generator) -> Tensor:
         """Return one client's kernels of a layer with singular values ``values``: int64, ascending."""
-        config = cast(PriSMConfig, self.config)
-        kappa = (4.0 if tier.ratio <= 0.2 else 2.5) if config.kappa is None else config.kappa
-        return draw(layer.key, importance(values, config.sampling, kappa), layer.count, rng)
+        kappa = (4.0 if tier.ratio <= 0.2 else 2.5) if self.config.kappa is None else self.config.kappa
+        return draw(layer.key, importance(values, self.config.sampling, kappa), layer.count, rng)
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
         """Raise :class:`ConfigError` if no layer has kernels, or if a keep ratio leaves a layer too few or too many."""
@@ -202,8 +198,7 @@ class PriSM(Method):
         targets = {layer.target for layer in layers.values()}
         dense = {name: tensor for name, tensor in state.tensors.items() if name not in targets}
         total = WeightedSum({**dense, **kernels})
-        shapes = {tier: self.shapes(state.architecture, tier) for tier in state.tiers}
-        for update in checked(updates, lambda update: shapes[update.tier]):
+        for update in self.checked(state, updates):
             rest = dict(update.tensors)
             for layer in self._kernel_layers(state, update.tier):
                 drawn = update.places[layer.u].index[0].flatten()  # type: ignore[union-attr]
@@ -259,13 +254,10 @@ class PriSM(Method):
         network.load_state_dict(dict(submodel.tensors))
         return network.eval()
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
-        """Return cross-entropy + λ/2 Σ ‖Σ u′v′ᵀ‖²_F over the layers (Eq. 6)."""
-        loss = cross_entropy(module(batch.x), batch)
-        if self.config.frobenius_decay:
-            for layer in kernel_modules(module):
-                loss = loss + self.config.frobenius_decay / 2 * frobenius_sq(layer)
-        return loss
+    def penalties(self, module: nn.Module) -> Iterable[Tensor]:
+        """Return λ/2·‖Σ u′v′ᵀ‖²_F of each layer (Eq. 6)."""
+        decay = self.config.frobenius_decay
+        return (decay / 2 * frobenius_sq(layer) for layer in kernel_modules(module) if decay)
 
     def decayed(self, module: nn.Module) -> list[nn.Parameter]:
         """Return every parameter except the factors, which Eq. 6 regularises."""

@@ -47,8 +47,6 @@ class Pufferfish(FedAvg):
     """
 
     config: PufferfishConfig
-
-    config_class: ClassVar[type[MethodConfig]] = PufferfishConfig
     title: ClassVar[str] = "Pufferfish"
     paper: ClassVar[str] = "Wang et al., MLSys 2021, as in FedPara, appendix D.2"
     tier_meaning: ClassVar[str] = "one tier only: the rank ratio γ of the factorized layers after the warm-up; 1 is dense"

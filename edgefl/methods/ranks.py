@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError
 from edgefl.factor.layers import low_rank, parameters_of_rank
 from edgefl.factor.plan import LayerChoices, allocate
-from edgefl.factor.svd import unroll
 from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
 
@@ -69,11 +68,6 @@ def _factorizable(layer: nn.Conv2d | nn.Linear) -> bool:
         return True
     plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     return plain and layer.groups == 1 and layer.kernel_size != (1, 1)
-
-
-def full_rank(layer: Layer) -> int:
-    """Return the full rank of a layer's unrolled weight."""
-    return int(min(unroll(layer.weight).shape))
 
 
 def spectral_ranks(architecture: Architecture, ratio: float, values: Tensors, relative: bool = True) -> Ranks:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,13 +11,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from edgefl.factor.width import cut
 from edgefl.methods.axes import Need
-from edgefl.methods.base import Method, MethodConfig
-from edgefl.methods.losses import cross_entropy
-from edgefl.methods.state import GlobalState, Tensors, copied
+from edgefl.methods.base import Method, MethodConfig, cross_entropy
+from edgefl.methods.state import GlobalState, copied
 from edgefl.models.base import Architecture
-from edgefl.records import Batch, Place, Submodel, Tier
+from edgefl.records import Batch, Place, Tier
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -70,8 +67,6 @@ class SplitMix(Method):
     """
 
     config: SplitMixConfig
-
-    config_class: ClassVar[type[MethodConfig]] = SplitMixConfig
     title: ClassVar[str] = "Split-Mix"
     paper: ClassVar[str] = "Hong et al., ICLR 2022"
     tier_meaning: ClassVar[str] = "total width p: as many base networks as add up to it"
@@ -114,8 +109,8 @@ class SplitMix(Method):
             network = self.network(architecture, Tier(1.0))
         return GlobalState(architecture, tiers, copied(network))
 
-    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return the bases that ``client`` trains; the first ones if there is no client."""
+    def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> dict[str, Place]:
+        """Return the places of the bases that ``client`` trains; the first ones if there is no client."""
         start = 0 if client is None else int(rng.integers(self.bases))
         # Ascending, so that a client of all bases has each under its own name.
         numbers = sorted((start + slot) % self.bases for slot in range(self.held(tier)))
@@ -124,9 +119,9 @@ class SplitMix(Method):
             slot, _, rest = name.partition(".")
             number = numbers[int(slot.removeprefix("base"))]
             places[name] = Place(f"base{number}.{rest}", ())
-        return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
+        return places
 
-    def local_loss(self, module: nn.Module, batch: Batch, received: Tensors) -> Tensor:
+    def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return the sum of the bases' cross-entropies: each base has the gradients that it would have alone."""
         losses = [cross_entropy(base(batch.x), batch) for base in module.children()]
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]

@@ -56,16 +56,9 @@ class GlobalState:
             lambda: nested(shapes(self.architecture, tier), shapes_of(self.tensors), stacked_in(self.architecture.skeleton())),
         )
 
-    def replace(
-        self,
-        tensors: Tensors,
-        warm: Tensors | None = None,
-        clients: Mapping[int, Tensors] | None = None,
-        clusters: Mapping[int, Tensors] | None = None,
-    ) -> GlobalState:
-        """Return a state with other tensors; None stands for what this state has."""
-        given: dict[str, Any] = {"warm": warm, "clients": clients, "clusters": clusters}
-        return replace(self, tensors=tensors, _derived={}, **{part: value for part, value in given.items() if value is not None})
+    def replace(self, tensors: Tensors, **parts: Any) -> GlobalState:
+        """Return a state with other tensors, and with ``parts`` (``warm``, ``clients``, ``clusters``) in place of this state's."""
+        return replace(self, tensors=tensors, _derived={}, **parts)
 
     def parts(self) -> dict[str, Tensors]:
         """Return all tensors as a file stores them, part by part: ``model``, ``warm``, ``client <number>``, ``cluster <number>``."""
@@ -86,7 +79,8 @@ class GlobalState:
                 numbered[kind][int(number)] = tensors
             elif part not in ("model", "warm"):
                 raise ValueError(f"{part!r} is no part of a server's state")
-        return self.replace(parts.get("model", {}), parts.get("warm", {}), numbered["client"], numbered["cluster"])
+        clients, clusters = numbered["client"], numbered["cluster"]
+        return self.replace(parts.get("model", {}), warm=parts.get("warm", {}), clients=clients, clusters=clusters)
 
 
 def copied(network: nn.Module) -> dict[str, Tensor]:
@@ -97,22 +91,3 @@ def copied(network: nn.Module) -> dict[str, Tensor]:
 def shapes_of(tensors: Tensors) -> dict[str, Shape]:
     """Return name → shape."""
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-
-
-def misfit(first: GlobalState, stored: GlobalState, of_client: Mapping[str, Shape | None]) -> str:
-    """Return why ``stored`` cannot be a state that began as ``first``, or nothing.
-
-    ``of_client`` is name → shape of what the method remembers of a client; None stands for a vector of any length.
-    """
-    model = shapes_of(first.tensors)
-    if any(shapes_of(tensors) != model for tensors in (stored.tensors, *stored.clusters.values())):
-        return "its tensors are of another model"
-    for client, tensors in stored.clients.items():
-        shapes = shapes_of(tensors)
-        for name in sorted(shapes.keys() | of_client.keys()):
-            if name not in shapes or name not in of_client:
-                return f"what it remembers of client {client} is of another model ({name} is missing or not expected)"
-            shape, expected = shapes[name], of_client[name]
-            if shape != expected and not (expected is None and len(shape) == 1):
-                return f"what it remembers of client {client} is of another model ({name} has shape {shape}, expected {expected})"
-    return ""

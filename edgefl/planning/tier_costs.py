@@ -132,7 +132,7 @@ def network_cost(
     subject = Subject(
         build=trained,
         batch=batch,
-        loss=loss_of(method, objective, {}),
+        loss=loss_of(method, objective),
         optimizer=lambda module: optimizer_of(method, module, training),
         deployed=None if plain is None else partial(unfilled, plain),
     )

@@ -99,7 +99,7 @@ def _tried(run: Run, tier: Tier) -> Trial:
     layout = layout_of(module, x[:1])
     lay_out(module, layout)
     one = Inputs(named_tensors(module), Batch(x, y, present, _LARGEST))
-    loss = loss_of(method, task.objective, {})
+    loss = loss_of(method, task.objective)
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     written = gradient_of(module, in_layout(loss, layout), trained)
     try:

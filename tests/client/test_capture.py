@@ -45,8 +45,7 @@ def test_every_method_s_captured_step_has_the_bits_of_autograd(name, norm, objec
     module = method.trained(state, tier, personal).train()
     shared = shared_parameters(method, module)
     objective.attach(module, shared, {}, {})
-    received = {n: t.detach().clone() for n, t in module.state_dict().items()}
-    loss = loss_of(method, objective, received)
+    loss = loss_of(method, objective)
     captures = Captures()
     choices = len(method.draws(tier))
     gradient = captures.gradient("kind", module, loss, dict(module.named_parameters()), choices)

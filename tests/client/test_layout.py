@@ -69,7 +69,7 @@ def test_a_step_s_gradients_are_the_same_in_either_order(name, model, shape):
     network = method.network(Architecture(model, shape, 10), Tier(method.default_tiers[-1])).double().train()
     x = torch.randn(4, *shape, generator=generator, dtype=torch.float64)
     batch = Batch(x, torch.tensor([1, 0, 9, 4]), torch.ones(10, dtype=torch.bool))
-    loss, found = loss_of(method, PLAIN, {}), []
+    loss, found = loss_of(method, PLAIN), []
     for layout in (torch.contiguous_format, layout_of(network, x[:1])):
         lay_out(network, layout)
         with torch.random.fork_rng():

@@ -199,7 +199,7 @@ def _loss(method, module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.
     from edgefl.records import Batch
 
     with torch_seeded(generator(0, "loss")):
-        return method.local_loss(module, Batch(x, y, torch.ones(10, dtype=torch.bool)), {})
+        return method.local_loss(module, Batch(x, y, torch.ones(10, dtype=torch.bool)))
 
 
 def test_the_graphs_need_no_path_of_this_computer():

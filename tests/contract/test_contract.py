@@ -298,7 +298,7 @@ def trained(case: Case, state: GlobalState, tier: Tier, client: int, home: Home,
     present[home.y.unique()] = True
     rng, draws = generator(0, round_, client, "train"), generator(0, round_, client, "draw")
     optimizer = optimizer_of(case.method, module, TRAINING)
-    loss = loss_of(case.method, PLAIN, submodel.tensors)
+    loss = loss_of(case.method, PLAIN)
     result = train(LocalTraining(module, loss, home.x, home.y, present, TRAINING, rng, draws), optimizer)
     assert result.peak_activation_bytes > 0
     home.kept = case.method.keep(module)

@@ -150,7 +150,7 @@ def test_predicted_memory_is_what_training_holds(name, batch_size):
         y = torch.from_numpy(rng.integers(10, size=batch_size))
         optimizer = optimizer_of(method, module, training)
         result = train(
-            LocalTraining(module, lambda m, b: method.local_loss(m, b, {}), x, y, torch.ones(10) > 0, training, rng), optimizer
+            LocalTraining(module, lambda m, b: method.local_loss(m, b), x, y, torch.ones(10) > 0, training, rng), optimizer
         )
         predicted = tier_cost(method, architecture, tier, training)
         assert predicted.peak_activation_bytes_training == pytest.approx(result.peak_activation_bytes, rel=0.01)

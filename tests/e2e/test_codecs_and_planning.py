@@ -63,7 +63,8 @@ def summary_of(folder: Path) -> dict[str, object]:
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(folder / "model.safetensors")
+    stored = safetensors.torch.load_file(folder / "model.safetensors")
+    return {name.removeprefix("model/"): tensor for name, tensor in stored.items() if name.startswith("model/")}
 
 
 def difference(one: Path, other: Path) -> float:

@@ -282,7 +282,7 @@ def test_a_state_carries_the_vectors_of_the_state_before_it_and_they_are_stored_
 
     kept = of_file(save(tmp_path, ServerState(after))).model
     assert kept.tensors.keys() == after.tensors.keys()
-    again = state.replace(kept.tensors, kept.warm)
+    again = state.replace(kept.tensors, warm=kept.warm)
     ours, theirs = (method.submodel(of, Tier(0.25), generator(0)).tensors for of in (after, again))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
     # Bits do depend on them, which is why they are stored.

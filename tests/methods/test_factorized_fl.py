@@ -130,7 +130,7 @@ def test_the_penalty_has_a_gradient():
     found = {}
     for which in (method, plain):
         module.zero_grad()
-        which.local_loss(module, batch, {}).backward()
+        which.local_loss(module, batch).backward()
         found[which] = {name: p.grad.clone() for name, p in module.named_parameters()}
     for name, parameter in module.named_parameters():
         expected = 0.3 * torch.sign(parameter) if name.endswith(".mu") else torch.zeros_like(parameter)

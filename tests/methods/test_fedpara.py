@@ -285,8 +285,8 @@ def test_the_jacobian_correction_is_trained_and_gives_the_weights_back(tanh):
     architecture = Architecture("cnn-digits", (1, 8, 8), 4)
     module = method.network(architecture, tier)
     batch = Batch(torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 3]))
-    plain = create("fedpara", {"tanh": tanh}).local_loss(module, batch, {})
-    loss = method.local_loss(module, batch, {})
+    plain = create("fedpara", {"tanh": tanh}).local_loss(module, batch)
+    loss = method.local_loss(module, batch)
     assert loss.item() > plain.item()
     loss.backward()
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in module.parameters())
@@ -310,7 +310,7 @@ def test_training_converges_where_the_dense_network_does():
         losses = []
         for _ in range(25):
             optimizer.zero_grad()
-            loss = method.local_loss(module, SimpleNamespace(x=x, y=y), {})
+            loss = method.local_loss(module, SimpleNamespace(x=x, y=y))
             loss.backward()
             optimizer.step()
             losses.append(loss.item())

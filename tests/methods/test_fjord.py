@@ -40,7 +40,7 @@ def narrow(architecture, state, width):
 @pytest.mark.parametrize(("draw", "width"), [(0.0, 0.25), (0.3, 0.25), (0.4, 0.5), (0.7, 1.0), (0.999999, 1.0), (None, 1.0)])
 def test_a_step_trains_the_leading_channels_of_the_drawn_width(draw, width, norm):
     method, architecture, state, module, x, y = started(norm)
-    loss = method.local_loss(module, Batch(x, y, None, draw), {})
+    loss = method.local_loss(module, Batch(x, y, None, draw))
     loss.backward()
     alone = narrow(architecture, state, width)
     expected = F.cross_entropy(alone(x), y)
@@ -59,7 +59,7 @@ def test_a_narrow_step_computes_no_more_than_the_narrow_network():
     method, architecture, state, module, x, y = started()
     counts = []
     for compute in (
-        lambda: method.local_loss(module, Batch(x, y, None, 0.1), {}),
+        lambda: method.local_loss(module, Batch(x, y, None, 0.1)),
         lambda: narrow(architecture, state, 0.25)(x).sum(),
     ):
         with FlopCounterMode(display=False) as counter:
@@ -74,7 +74,7 @@ def test_the_skeleton_of_a_width_is_made_once_and_holds_no_weights(monkeypatch):
     real = Architecture.skeleton
     monkeypatch.setattr(Architecture, "skeleton", lambda self, width=1.0: made.append(width) or real(self, width))
     for draw in (0.1, 0.2, 0.5, 0.1, 0.5, 0.9):
-        method.local_loss(module, Batch(x, y, None, draw), {})
+        method.local_loss(module, Batch(x, y, None, draw))
     assert made == [0.25, 0.5]
     assert all(p.is_meta for skeleton in module.nested._skeletons.values() for p in skeleton.parameters())
     assert not any("nested" in name for name in module.state_dict())
@@ -93,13 +93,13 @@ def test_widths_up_to_the_own_are_equally_likely():
 
 def test_distillation_teaches_the_drawn_width_and_trains_the_own():
     method, architecture, state, module, x, y = started(distill=True)
-    loss = method.local_loss(module, Batch(x, y, None, 0.1), {})
+    loss = method.local_loss(module, Batch(x, y, None, 0.1))
     wide, small = narrow(architecture, state, 1.0)(x), narrow(architecture, state, 0.25)(x)
     p, q = torch.softmax(wide.detach(), 1), torch.softmax(small, 1)
     expected = F.cross_entropy(wide, y) + (p * (p / q).log()).sum(1).mean()
     torch.testing.assert_close(loss, expected)
     assert method.step_tiers(TIERS[0]) == (TIERS[0],)
-    own = method.local_loss(module, Batch(x, y, None, 0.9), {})
+    own = method.local_loss(module, Batch(x, y, None, 0.9))
     torch.testing.assert_close(own, F.cross_entropy(wide, y))
 
 

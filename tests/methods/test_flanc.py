@@ -111,7 +111,7 @@ def test_the_loss_adds_the_orthogonality_of_every_basis():
             penalty += float(np.sum((rows @ rows.T - np.eye(len(rows))) ** 2))
     plain = nn.functional.cross_entropy(module(batch.x), batch.y)
     assert penalty > 1
-    assert method.local_loss(module, batch, {}).item() == pytest.approx(plain.item() + 0.3 * penalty, rel=1e-5)
+    assert method.local_loss(module, batch).item() == pytest.approx(plain.item() + 0.3 * penalty, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", [RecurrentArchitecture, Elman])
@@ -130,7 +130,7 @@ def test_recurrent_layers_are_composed_and_deployed_plain(kind):
             n: t.shape for n, t in architecture.build(tier.ratio).state_dict().items()
         }
         torch.testing.assert_close(module(x), plain(x), rtol=1e-5, atol=1e-6)
-        method.local_loss(module, Batch(x, torch.tensor([0, 1, 2])), {}).backward()
+        method.local_loss(module, Batch(x, torch.tensor([0, 1, 2]))).backward()
         assert all(p.grad is not None and bool(p.grad.any()) for n, p in module.named_parameters() if "bias" not in n)
     cost = tier_cost(method, architecture, tiers[1], training_of(RunConfig()))
     assert cost.macs_compose > 0

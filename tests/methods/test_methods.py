@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from edgefl.errors import ConfigError, UnknownNameError
-from edgefl.methods.base import create
-from edgefl.methods.losses import masked_cross_entropy
+from edgefl.methods.base import create, masked_cross_entropy
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update
@@ -116,7 +115,7 @@ def test_fedhm_loss_adds_frobenius_decay_of_the_products():
     batch = Batch(torch.zeros(2, 1, 8, 8), torch.tensor([1, 2]))
     penalty = sum(float((dense(module.state_dict(), f"{layer}.weight") ** 2).sum()) for layer in ("conv2", "conv3"))
     plain = torch.nn.functional.cross_entropy(module(batch.x), batch.y)
-    assert method.local_loss(module, batch, {}).item() == pytest.approx(plain.item() + 0.15 * penalty, rel=1e-5)
+    assert method.local_loss(module, batch).item() == pytest.approx(plain.item() + 0.15 * penalty, rel=1e-5)
     decayed = {name for name, p in module.named_parameters() if any(p is q for q in method.decayed(module))}
     assert not any(".u." in name or name.endswith("v.weight") for name in decayed)
     assert "conv1.weight" in decayed
@@ -181,5 +180,5 @@ def test_labels_that_a_client_has_none_of_are_masked_unless_told_otherwise(name)
     masked, plain = create(name), create(name, {"mask_labels": False})
     network = ARCHITECTURE.build()
     logits = network(x)
-    assert masked.local_loss(network, batch, {}) == masked_cross_entropy(logits, batch)
-    assert plain.local_loss(network, batch, {}) == torch.nn.functional.cross_entropy(logits, batch.y)
+    assert masked.local_loss(network, batch) == masked_cross_entropy(logits, batch)
+    assert plain.local_loss(network, batch) == torch.nn.functional.cross_entropy(logits, batch.y)

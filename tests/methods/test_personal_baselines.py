@@ -29,7 +29,7 @@ def test_a_batch_of_one_is_both_halves_of_per_fedavg():
     method, state = started("per-fedavg", alpha=0.1)
     module = method.deploy(state, TIER)
     x, y = torch.ones(1, 1, 8, 8), torch.tensor([2])
-    loss = method.local_loss(module, Batch(x, y), {})
+    loss = method.local_loss(module, Batch(x, y))
     moved = method.adapt(module, x, y)
     expected = torch.nn.functional.cross_entropy(moved(x), y)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)

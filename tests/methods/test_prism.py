@@ -214,7 +214,7 @@ def test_the_loss_has_equation_6_and_plain_decay_leaves_the_factors_alone():
     module = loaded(sent)
     weight = sum(((u := layer.factors())[0] @ u[1]).square().sum() for layer in kernel_modules(module))
     expected = nn.functional.cross_entropy(module(x), y) + 0.15 * weight
-    torch.testing.assert_close(method.local_loss(module, Batch(x, y), sent.tensors), expected)
+    torch.testing.assert_close(method.local_loss(module, Batch(x, y)), expected)
     decayed = set(method.decayed(module))
     left = {name for name, p in module.named_parameters() if p not in decayed}
     assert left == {f"conv{i}.{f}.weight" for i in (2, 3) for f in "uv"}
@@ -344,7 +344,7 @@ def test_a_recurrent_tier_runs_on_its_own_small_hidden_state_and_learns():
     losses = []
     for _ in range(60):
         optimizer.zero_grad()
-        loss = method.local_loss(module, Batch(x, y), {})
+        loss = method.local_loss(module, Batch(x, y))
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

@@ -66,7 +66,7 @@ def test_the_gradients_of_a_base_are_those_that_it_has_alone():
     method, _ = started()
     network = method.network(ARCHITECTURE, TIERS[1])
     batch = Batch(torch.ones(3, 1, 8, 8), torch.tensor([0, 1, 3]))
-    method.local_loss(network, batch, {}).backward()
+    method.local_loss(network, batch).backward()
     together = [p.grad.clone() for p in network.base1.parameters()]
     network.zero_grad()
     torch.nn.functional.cross_entropy(network.base1(batch.x), batch.y).backward()

@@ -64,7 +64,7 @@ def play(method: Method, state: GlobalState, tier: Tier, kept=None, rounds=1):
             module = sent.build().train()
             method.receive(module, sent.tensors, kept.get(client, {}), (x, y))
             optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-            method.local_loss(module, Batch(x, y, torch.ones(3, dtype=torch.bool)), sent.tensors).backward()
+            method.local_loss(module, Batch(x, y, torch.ones(3, dtype=torch.bool))).backward()
             optimizer.step()
             kept[client] = method.keep(module)
             updates.append(Update(client, tier, method.upload(module), sent.places, count))

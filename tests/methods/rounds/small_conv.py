@@ -50,7 +50,7 @@ def trained(method, state, client, tier, start, samples, lr, draws=(None,), rng=
     optimizer = torch.optim.SGD(module.parameters(), lr=lr)
     for draw in draws:
         optimizer.zero_grad()
-        method.local_loss(module, Batch(x, y, None, draw), submodel.tensors).backward()
+        method.local_loss(module, Batch(x, y, None, draw)).backward()
         optimizer.step()
     return Update(client, tier, method.upload(module), submodel.places, samples)
 

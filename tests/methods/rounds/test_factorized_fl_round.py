@@ -23,7 +23,7 @@ def played(method, state, client, kept):
     x, y = (torch.from_numpy(part) for part in data(samples, begin))
     method.receive(module, submodel.tensors, kept, (x.float(), y))
     optimizer = torch.optim.SGD(module.parameters(), lr=hand.LR)
-    method.local_loss(module, Batch(x.float(), y), submodel.tensors).backward()
+    method.local_loss(module, Batch(x.float(), y)).backward()
     optimizer.step()
     update = Update(NUMBERS[client], TIER, method.upload(module), submodel.places, samples)
     return update, method.keep(module)

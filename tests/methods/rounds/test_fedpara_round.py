@@ -45,5 +45,5 @@ def test_the_jacobian_correction_is_the_distance_of_the_two_steps():
         module = method.network(ARCHITECTURE, TIER)
         module.load_state_dict(state.tensors)
         batch = Batch(torch.from_numpy(x).float(), torch.from_numpy(y))
-        losses.append(method.local_loss(module, batch, {}).item())
+        losses.append(method.local_loss(module, batch).item())
     np.testing.assert_allclose(losses[1] - losses[0], strength / 2 * sum(gaps), rtol=1e-4)

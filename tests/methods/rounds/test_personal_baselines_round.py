@@ -67,7 +67,7 @@ def test_a_client_of_fedfomo_moves_towards_models_that_do_better_on_its_samples(
     method.receive(module, sub.tensors, own, (x.float(), y))
     assert_tensors(module.state_dict(), moved)
     optimizer = torch.optim.SGD(module.parameters(), lr=hand.LR)
-    method.local_loss(module.train(), Batch(x.float(), y), sub.tensors).backward()
+    method.local_loss(module.train(), Batch(x.float(), y)).backward()
     optimizer.step()
     sent = method.upload(module)
     assert_tensors(sent, {**after, "affinity": np.array([raw[number] for number in senders])})
