@@ -78,7 +78,7 @@ def command(
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
         return
-    from edgefl.report.plan_table import plan_tables
+    from edgefl.report.cost_tables import plan_tables
 
     for table in plan_tables(found):
         show(table)

@@ -116,14 +116,12 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
-    from edgefl.report.tier_table import compact_tiers
+    from edgefl.report.run_tables import compact_tiers
     from edgefl.util.units import human_percent, human_seconds
 
     show_result(compact_tiers(summary))
-    accuracy, (simulated_s, host_s) = (
-        human_percent(summary["global_accuracy"]),
-        (human_seconds(summary[key]) for key in ("simulated_s", "host_s")),
-    )
+    accuracy = human_percent(summary["global_accuracy"])
+    simulated_s, host_s = (human_seconds(summary[key]) for key in ("simulated_s", "host_s"))
     whose = "mean over clients" if summary["accuracy_of"] == "clients" else "global model"
     click.echo(f"{whose}: {accuracy} after {summary['rounds']} rounds; {simulated_s} simulated, {host_s} on this computer")
     click.echo(f"run folder: {folder}  (report.html, bundle/, summary.json)")

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from edgefl.report.chart import Chart, Json, category, clock_unit, layer, layered, number, stacked
-from edgefl.report.class_tables import assignment_steps, inclusion_columns
 from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import tier_colour
+from edgefl.report.run_tables import TIER_COLUMNS, assignment_steps, inclusion_columns, largest_first
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.tier_table import TIER_COLUMNS, largest_first
 from edgefl.report.words import tier_label
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
 
@@ -104,7 +103,7 @@ def policy_table(policies: Sequence[Json], titles: Mapping[str, str]) -> PlainTa
     columns = (
         text("tier assignment", "", "policy"),
         Column("tiers", "", lambda row: ", ".join(map(tier_label, row["tiers"]))),
-        *under("median round", human_seconds, round_s=""),
+        *under("median round", round_s=""),
         shaded("useful share", lambda row: row["useful_share"]),
         *inclusion_columns("inclusion", policies, titles),
     )

@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.report import dry_page
-from edgefl.report.class_tables import MEASURED, assignment_steps, class_table, memory_table, refusals_of, stage_table
 from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import accuracy_charts, budget_chart, cost_charts, of_clients, tier_colour
 from edgefl.report.run_files import read_rounds, read_summary
-from edgefl.report.tier_table import largest_first, tier_table
+from edgefl.report.run_tables import (
+    MEASURED,
+    assignment_steps,
+    class_table,
+    largest_first,
+    memory_table,
+    refusals_of,
+    stage_table,
+    tier_table,
+)
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from edgefl.errors import StorageError
 from edgefl.report.chart import Chart, Spec
-from edgefl.report.statuses import STATUSES, UNKNOWN
+from edgefl.report.words import STATUSES, UNKNOWN
 from edgefl.util.files import user_cache, write_bytes
 
 CONFIG: Spec = json.loads(Path(__file__).with_name("vega_config.json").read_text(encoding="utf-8"))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, slots
-from edgefl.report.statuses import STATUSES, USEFUL, in_order, look, lost_text, sessions_of, status_name
-from edgefl.report.words import taken_as
+from edgefl.report.words import STATUSES, USEFUL, in_order, look, lost_text, sessions_of, status_name, taken_as
 from edgefl.util.units import human_seconds
 
 MOST_LINES = 40

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgefl.records import RoundRecord
 from edgefl.report.results import Results, validated
-from edgefl.report.run_rows import TierRow
+from edgefl.report.run_files import TierRow
 
 OnRound = Callable[[RoundRecord], None]
 """Called with the record of every round."""

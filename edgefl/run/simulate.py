@@ -11,7 +11,7 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.engine import prepare_workers
-from edgefl.report.run_rows import RunSummary
+from edgefl.report.run_files import RunSummary
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.checkpoint_writer import CheckpointWriter
 from edgefl.run.folder import MODEL, RunFolder
