@@ -39,7 +39,7 @@ def command(name: str | None, validate: str | None, threads: int | None, as_json
     Marks: measured (by the source), vendor (stated by a vendor or specification), derived (by the arithmetic in the note), assumed (not
     published: run 'edgefl calibrate' on your own device).
     """
-    from edgefl.fleet.load import device_names, fleet_names, load_device, load_fleet
+    from edgefl.fleet.load import load_device, load_fleet, names
 
     if validate is not None:
         if name is not None:
@@ -49,7 +49,7 @@ def command(name: str | None, validate: str | None, threads: int | None, as_json
     if threads is not None:
         raise click.UsageError("--threads goes with --validate")
     if name is None:
-        devices, fleets = [load_device(n) for n in device_names()], [load_fleet(n) for n in fleet_names()]
+        devices, fleets = [load_device(n) for n in names("devices")], [load_fleet(n) for n in names("fleets")]
         if as_json:
             rows = {"devices": [_row(d) for d in devices], "fleets": [_fleet_row(f) for f in fleets]}
             click.echo(json.dumps(rows, indent=2))
