@@ -42,14 +42,7 @@ Parts = Mapping[str, tuple[str, str]]
 class Measure:
     """One sort of cost: what its bars are made of, and the words around them.
 
-    Attributes:
-        key: the word in the ids of its charts.
-        title: the heading.
-        axis: the title of the axis.
-        unit: ``B``, or empty for counts.
-        verb: what a tier does: "computes".
-        noun: what follows the figure in a sentence.
-        parts: what a bar is made of.
+    ``unit`` is ``B``, or empty for counts; in a sentence, a tier ``verb`` so much ``noun``: "computes", "MACs of a step".
     """
 
     key: str
@@ -130,12 +123,7 @@ def measured(tiers: Sequence[Row], measures: Sequence[Measure], key: str) -> tup
 
 
 def layer_charts(row: Row, key: str) -> tuple[Chart, ...]:
-    """Return where one tier's compute, memory and bytes sit among its layers.
-
-    Args:
-        row: the tier's costs, with layers and tensors.
-        key: a word for the elements of the page, of this tier alone.
-    """
+    """Return where one tier's compute, memory and bytes sit among its layers; ``key`` is a word for its elements of the page."""
     layers = [_with_step(layer, row) for layer in layer_rows(row)]
     first = replace(_OF_LAYERS[0], noun=f"{_OF_LAYERS[0].noun} of the tier's own network") if draws(row) else _OF_LAYERS[0]
     return tuple(_layer_chart(measure, layers, row, f"{key}-{measure.key}") for measure in (first, *_OF_LAYERS[1:]))
@@ -201,10 +189,7 @@ class TierLayers(NamedTuple):
 
 
 def cost_page(rows: Sequence[Row]) -> str:
-    """Return the page of a network's costs; the same rows give the same page.
-
-    Args:
-        rows: those of :func:`edgefl.report.cost_tables.cost_table`, with layers and tensors, of one model and one method.
+    """Return the page of a network's costs, from the rows of :func:`cost_table` of one model and one method.
 
     Raises:
         InputError: there is no row.
@@ -212,19 +197,16 @@ def cost_page(rows: Sequence[Row]) -> str:
     if not rows:
         raise InputError("a page of costs needs at least one tier, got none")
     tiers = per_tier(rows)
-    of_tiers = tier_charts(tiers)
-    of_layers = [_layers(row, f"layers-{number}") for number, row in enumerate(tiers)]
     on_device = per_device(rows)
     return render_page(
         "cost_page.html.j2",
-        [*of_tiers, *(chart for tier in of_layers for chart in tier.charts)],
         model=str(rows[0]["model"]),
         method=rows[0]["method"],
         about=about(rows),
         batch_size=rows[0]["batch_size"],
         tiers=PlainTable.of((*SUMMARY, *compute_columns(tiers), *MEMORY), tiers),
-        charts=of_tiers,
-        layers=of_layers,
+        charts=tier_charts(tiers),
+        layers=[_layers(row, f"layers-{number}") for number, row in enumerate(tiers)],
         most_layers=MOST_LAYERS,
         devices=PlainTable.of(ON_DEVICE, on_device, (row.get("takes") is True for row in on_device)) if on_device else None,
         verdict=_verdict(on_device),

@@ -21,26 +21,17 @@ _ABOUT = (
 
 
 def render(summary: Json, rounds: Sequence[Json]) -> str:
-    """Return the page of a dry run; the same run gives the same page.
-
-    Args:
-        summary: ``clients``, ``tiers``, ``classes``, the totals, ``participation`` and, if any were tried, ``policies``, a list of
-            ``policy``, ``tiers``, ``round_s`` (median), ``useful_share`` and ``inclusion`` (device → share of its sessions that trained).
-        rounds: the records' JSON form; only those that list clients have a timeline.
-    """
-    fleet = fleet_view(summary, rounds)
-    lasting = [chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart]
+    """Return the page of a dry run from its ``summary.json`` and rounds, of which those that list clients have a timeline."""
     titles = {item["device"]: item["title"] for item in summary["classes"]}
     policies, deadline_s = summary["policies"], summary["deadline_s"]
     known = [column for column in TIER_COLUMNS if column.group != "accuracy" and "measured" not in column.head]
     return render_page(
         "dry.html.j2",
-        [*lasting, *fleet.charts],
         about=[*facts(summary, _ABOUT), ("round deadline", "none" if deadline_s is None else human_seconds(deadline_s))],
         fleet_name=summary["fleet"],
         cards=_cards(summary, rounds),
-        lasting=lasting,
-        fleet=fleet,
+        lasting=[chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart],
+        fleet=fleet_view(summary, rounds),
         policies=policy_table(policies, titles) if policies else None,
         policy_sentence=policy_sentence(policies, titles),
         table=PlainTable.of(known, largest_first(summary)),

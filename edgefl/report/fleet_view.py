@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from edgefl.report.chart import Chart, Json
 from edgefl.report.fleet_charts import outcome_charts, participation_chart, waste_charts
@@ -13,8 +13,7 @@ from edgefl.report.words import STATUSES, USEFUL, lost_text, status_name, summed
 from edgefl.util.units import human_count, human_joules, human_percent
 
 
-@dataclass(frozen=True)
-class FleetView:
+class FleetView(NamedTuple):
     """The parts of a page; ``meanings`` says what the statuses are that occur."""
 
     timelines: Timelines
@@ -25,19 +24,9 @@ class FleetView:
     waste_table: PlainTable
     meanings: tuple[tuple[str, str], ...]
 
-    @property
-    def charts(self) -> list[Chart]:
-        """All charts, in the order of the page."""
-        return [*self.timelines.charts, self.participation, *self.outcomes, *self.waste]
-
 
 def fleet_view(summary: Json, rounds: Sequence[Json]) -> FleetView:
-    """Return what a page shows of a run's fleet.
-
-    Args:
-        summary: with ``classes``, ``tiers`` and ``participation``.
-        rounds: the records' JSON form, with or without their clients.
-    """
+    """Return what a page shows of a run's fleet; ``rounds`` are the records' JSON form, with or without their clients."""
     rows = summary["participation"]
     seen = {status for row in rows for status, count in row["statuses"].items() if count}
     return FleetView(
@@ -54,10 +43,7 @@ def fleet_view(summary: Json, rounds: Sequence[Json]) -> FleetView:
 def useful_card(summary: Json) -> list[tuple[str, str, str]]:
     """Return the share of the devices' time whose updates were used; nothing if no client was sent anything."""
     useful_s, all_s = summary["useful"]["device_s"], summary["useful"]["device_s"] + summary["wasted"]["device_s"]
-    if not all_s:
-        return []
-    share = useful_s / all_s
-    return [("Useful work", human_percent(share), "of the time that devices spent")]
+    return [("Useful work", human_percent(useful_s / all_s), "of the time that devices spent")] if all_s else []
 
 
 def participation_table(rows: Sequence[Json]) -> PlainTable:

@@ -50,32 +50,22 @@ def write(run: Path) -> Path:
 
 
 def render(summary: Json, rounds: Sequence[Json]) -> str:
-    """Return the page of a run; the same run gives the same page.
-
-    Args:
-        summary: the content of ``summary.json``.
-        rounds: the lines of ``rounds.jsonl``, in their order.
-    """
-    sections = {
-        "accuracy": accuracy_charts(summary, rounds),
-        "cost": cost_charts(summary),
-        "budgets": (budget_chart(summary),),
-        "observed": observed_charts(rounds),
-    }
-    fleet = fleet_view(summary, rounds)
+    """Return the page of a run, from its ``summary.json`` and the lines of ``rounds.jsonl``; the same run gives the same page."""
     tier_colours = [tier_colour(summary, row["tier"]) for row in largest_first(summary)]
     return render_page(
         "template.html.j2",
-        [*(chart for group in sections.values() for chart in group), *fleet.charts],
         summary=summary,
         about=_about(summary),
         cards=_cards(summary, rounds),
         table=tier_table(summary),
         tier_colours=tier_colours,
-        sections=sections,
+        accuracy=accuracy_charts(summary, rounds),
+        cost=cost_charts(summary),
+        budgets=budget_chart(summary),
+        observed=observed_charts(rounds),
         classes=class_table(summary),
         steps=assignment_steps(summary),
-        fleet=fleet,
+        fleet=fleet_view(summary, rounds),
         refusals=refusals_of(summary, rounds),
         memory=memory_table(summary),
         memory_colours=[colour for colour in tier_colours for _ in MEASURED],
