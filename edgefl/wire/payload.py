@@ -22,8 +22,7 @@ from torch import Tensor
 
 from edgefl.errors import WireError
 from edgefl.util.finite import is_finite
-from edgefl.wire.codec import Codec, codec_named
-from edgefl.wire.layout import NAMES, TYPES, Part, cached_layout_of, entry_of, layout_of, padded
+from edgefl.wire.codec import NAMES, TYPES, Codec, Part, cached_layout_of, codec_named, entry_of, layout_of, padded
 
 Shapes = Mapping[str, tuple[int, ...]]
 Payload = bytes | bytearray | memoryview

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from edgefl.registry import codec
-from edgefl.wire.codec import Codec, Shape
-from edgefl.wire.layout import TYPES, Part
+from edgefl.wire.codec import TYPES, Codec, Part, Shape
 
 
 @codec("sparse", needs=("uploads",))
