@@ -5,8 +5,6 @@ is adding a file in ``edgefl/wire/codecs/`` with a class decorated ``@codec("nam
 declare ``needs=("uploads",)``.
 """
 
-from __future__ import annotations
-
 import abc
 import json
 import math

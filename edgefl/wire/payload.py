@@ -4,8 +4,6 @@ A codec says how the values travel (:mod:`edgefl.wire.codec`). Both ends know it
 in the file's metadata.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

@@ -4,8 +4,6 @@ A file is read whole once its size is plausible: the header has at most 1 MiB, a
 no file can grow in memory. Messages show a file's values as Python writes them, cut.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """prox and dyn: pulls to the weights that arrived, FedDyn with a memory of gradients on clients and server."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

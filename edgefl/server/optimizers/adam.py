@@ -1,7 +1,5 @@
 """adam and yogi: steps scaled by moments of the rounds before."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """avg and avgm: the aggregate itself or a part of the way to it, and server momentum."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """fp16: values are rounded to half precision."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """fp32: values travel as they are."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from edgefl.registry import codec

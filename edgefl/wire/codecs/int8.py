@@ -1,7 +1,5 @@
 """int8: values are rounded at random to 255 steps of their output channel."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar

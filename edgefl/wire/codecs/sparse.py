@@ -1,7 +1,5 @@
 """sparse: only values other than zero travel, with their indices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar
