@@ -26,6 +26,8 @@ from edgefl.records import Batch, Cost, Tier
 Seconds = tuple[float, ...]
 Task = Callable[[], Seconds]
 Clock = Callable[[], float]
+Readings = Mapping[str, Sequence[Seconds]]
+"""Task → the seconds of its repeats."""
 
 COPIED_BYTES = 64 * 2**20
 _SIDE = 512
@@ -46,10 +48,6 @@ _READING_S = 0.02  # a shorter task is repeated within one reading
 _RESOLUTION_S = 1e-6
 
 
-Readings = Mapping[str, Sequence[Seconds]]
-"""The seconds of every repeat of every task."""
-
-
 def interleaved(tasks: Mapping[str, Task], seconds: float, least: int = _LEAST) -> Readings:
     """Run every task once per round, for about ``seconds`` and at least ``least`` rounds, after a warm-up round."""
     for task in tasks.values():
@@ -66,26 +64,20 @@ def interleaved(tasks: Mapping[str, Task], seconds: float, least: int = _LEAST) 
 
 
 def clock_of(threads: int) -> Clock:
-    """Return the clock that times work on so many threads, in seconds.
-
-    The processor time of one thread does not depend on other programs. Several threads wait for each other, so only wall time counts.
-    """
+    """Return the clock of work on so many threads, in seconds: processor time of one thread, wall time of several."""
     fine = time.get_clock_info("process_time").resolution <= _RESOLUTION_S
     return time.process_time if threads == 1 and fine else time.perf_counter
 
 
 def repeated(once: Task) -> Task:
-    """Return a task that reads ``once``; a short one is read several times after a warm-up, and the mean counts.
-
-    The warm-up fills the caches, which another network's task may have emptied.
-    """
+    """Return a task that reads ``once``; a short one is read several times, and the mean counts."""
     once()
     times = max(1, int(_READING_S / max(sum(once()), 1e-7)))
 
     def task() -> Seconds:
         if times == 1:
             return once()
-        once()
+        once()  # fills the caches, which another network's task may have emptied
         readings = [once() for _ in range(times)]
         return tuple(sum(parts) / times for parts in zip(*readings, strict=True))
 
@@ -126,13 +118,10 @@ def kernel_tasks() -> dict[str, Task]:
         maps.grad = None
         F.max_pool2d(F.relu(norm(maps)), 2).backward(ones)
 
+    convolutions = (lambda: F.conv2d(image, square, padding=1)), (lambda: F.conv2d(wide, point))
+    runs = zip(KERNELS, (lambda: a @ b, *convolutions, values), strict=True)
     clock = clock_of(torch.get_num_threads())
-    return {
-        "gemm": timed(lambda: a @ b, clock),
-        "convolution 3x3": timed(lambda: F.conv2d(image, square, padding=1), clock),
-        "convolution 1x1": timed(lambda: F.conv2d(wide, point), clock),
-        "values": timed(values, clock),
-    }
+    return {name: timed(run, clock) for name, run in runs}
 
 
 def copy_task() -> Task:
@@ -147,17 +136,13 @@ def step_cost(architecture: Architecture, batch_size: int) -> Cost:
 
 
 def step_task(architecture: Architecture, batch_size: int) -> Task:
-    """Return a task that times a training step in torch: the forward and backward pass, and the update.
-
-    It trains as a simulated client does, with cross-entropy and SGD with momentum. The data are noise.
-    """
+    """Return a task that times a client's training step in torch, on noise: the forward and backward pass, and the update."""
     method, classes = create("fedavg"), architecture.classes
     network = architecture.build().train()
     optimizer = optimizer_of(method, network, training_for(batch_size, None, "momentum"))
     x = architecture.samples(batch_size)
     x = torch.randn_like(x) if x.is_floating_point() else torch.randint(0, architecture.vocabulary or 1, x.shape)
     batch = Batch(x, torch.randint(0, classes, (batch_size,)), torch.ones(classes, dtype=torch.bool))
-
     clock = clock_of(torch.get_num_threads())
 
     def once() -> Seconds:

@@ -38,12 +38,9 @@ Notify = Callable[[str], None]
 
 
 def measure(seconds: float = 30.0, threads: int | None = None, notify: Notify = lambda message: None) -> Measured:
-    """Measure this machine.
+    """Measure this machine for about ``seconds``, on ``threads`` threads (None for every core), with at least five repeats of each figure.
 
-    Args:
-        seconds: about how long in all; every figure has at least five repeats, however long they take.
-        threads: the number of all threads; None for every core that this process may use.
-        notify: called with a line of text per phase.
+    ``notify`` is called with a line of text per phase.
     """
     begun, machine, others = time.perf_counter(), this_machine(), Others()
     every = threads or machine.threads
@@ -94,14 +91,8 @@ def calibrate(
 ) -> tuple[dict[str, Any], Measured]:
     """Measure this machine and write its device profile to ``out``, whole or not at all.
 
-    Args:
-        out: the file.
-        name: the profile's name; None for that of the file.
-        link: name or file of its link, None for that of ``like``; a link from a file is written into the profile.
-        like: the profile whose power and throttling are assumed.
-        seconds: about how long to measure.
-        threads: the number of all threads; None for every core that this process may use.
-        notify: called with a line of text per phase.
+    The profile has the ``name`` of the file by default, its ``link`` (a name or file; a link from a file is written into the profile) is
+    that of ``like``, and the power and throttling of ``like`` are assumed. The other arguments are those of :func:`measure`.
 
     Returns:
         The content of the file, and all measurements.

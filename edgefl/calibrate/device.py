@@ -52,10 +52,8 @@ class Measured:
     """The measurements of a machine; rates are in MACs and bytes per second.
 
     Attributes:
-        threads: number of all threads.
         source: hardware and software, for the notes of the figures.
         kernels: kernel → rate on one thread and on all threads; ``values`` is in values per second.
-        copied: bytes that one core copies in a second.
         steps: network and batch → its training step, one per round of repeats.
         inference: network → rate of an inference of one sample, on one thread and on all threads.
         busy: share of all cores that other programs used meanwhile, in [0, 1].
@@ -76,11 +74,8 @@ class Measured:
 
     def typical(self) -> list[Step]:
         """Return every step with the best quartile of its seconds."""
-
-        def best(repeats: Sequence[Step], part: str) -> float:
-            return Spread.of_seconds([getattr(step, part) for step in repeats]).value
-
-        return [Step(repeats[0].work, best(repeats, "pass_s"), best(repeats, "update_s")) for repeats in self.steps.values()]
+        parts = [(steps[0].work, [s.pass_s for s in steps], [s.update_s for s in steps]) for steps in self.steps.values()]
+        return [Step(work, Spread.of_seconds(passes).value, Spread.of_seconds(updates).value) for work, passes, updates in parts]
 
     def step_rates(self) -> dict[str, Spread]:
         """Return the MACs per second of every step."""
@@ -91,10 +86,7 @@ class Measured:
 
 
 def compute_of(measured: Measured) -> dict[str, Any]:
-    """Return the table ``compute`` of the profile: rates, and the costs of a step's parts.
-
-    ``training_gmacs_per_s`` is the median over networks, each at its largest batch, the last of its steps.
-    """
+    """Return the table ``compute`` of the profile; its training rate is the median over networks, each at its largest (last) batch."""
     steps = {name: _giga(spread) for name, spread in measured.step_rates().items()}
     largest = {name.partition(" at ")[0]: spread for name, spread in steps.items()}
 
@@ -157,11 +149,7 @@ def device_values(measured: Measured, name: str, link: str | Mapping[str, Any], 
 
 
 def counted(threads: int) -> str:
-    """Return a number of threads in words.
-
-    >>> counted(1), counted(4)
-    ('1 thread', '4 threads')
-    """
+    """Return a number of threads in words, such as ``4 threads``."""
     return f"{threads} thread{'s' * (threads != 1)}"
 
 

@@ -66,7 +66,7 @@ class Validation:
     @property
     def median_error_elsewhere(self) -> float:
         """The same without the models that calibration uses."""
-        return median(abs(row.error) for row in self.rows if not row.calibrated_on)
+        return Validation(tuple(row for row in self.rows if not row.calibrated_on), self.busy).median_error
 
     @property
     def median_error_by_rate(self) -> float:
@@ -89,11 +89,8 @@ class Validation:
 def validate(compute: Any, threads: int | None = None, seconds: float = 1.0, notify: Notify = lambda message: None) -> Validation:
     """Compare predicted and measured training steps of every reference model, at a batch at which no profile is calibrated.
 
-    Args:
-        compute: a profile's rates, as :func:`edgefl.fleet.rates.train_s` takes them.
-        threads: of torch; None is every core that this process may use.
-        seconds: about how long each model is measured, with at least three steps; their best quartile counts.
-        notify: called with a line of text per model.
+    ``compute`` has a profile's rates, as :func:`edgefl.fleet.rates.train_s` takes them. Each model is measured for about ``seconds``, with
+    at least three steps; their best quartile counts. ``notify`` is called with a line of text per model.
     """
     others, rows = Others(), []
     with torch_seeded(generator(0, "validate")), timing.torch_threads(threads or this_machine().threads):

@@ -10,8 +10,7 @@ import click
 
 from edgefl.cli.console import show
 from edgefl.cli.flags import network_and_options, network_options, training_options
-from edgefl.cli.options import PATH, Command, json_option, option
-from edgefl.cli.types import Amount
+from edgefl.cli.options import PATH, Amount, Command, json_option, option
 
 _BUDGET = "Budgets (at least one)"
 _RANKS = "Method and ranks"
@@ -79,7 +78,7 @@ def command(
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
         return
-    from edgefl.report.plan_table import plan_tables
+    from edgefl.report.cost_tables import plan_tables
 
     for table in plan_tables(found):
         show(table)

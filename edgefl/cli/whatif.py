@@ -10,8 +10,7 @@ import click
 
 from edgefl.cli.console import note, show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import OUT_FILE, Command, config_option, json_option, option
-from edgefl.cli.types import Listed
+from edgefl.cli.options import OUT_FILE, Command, Listed, config_option, json_option, option
 from edgefl.config import RunConfig
 
 _SWEPT = "Policies to compare"
@@ -65,7 +64,7 @@ def command(
         for value in values or ():
             RunConfig.of({key: value}, flag)
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.report import whatif_page, whatif_table
+    from edgefl.report import whatif_page
     from edgefl.run.whatif import whatif
     from edgefl.util.files import write_bytes
 
@@ -80,5 +79,5 @@ def command(
     if as_json:
         click.echo(json.dumps(result, indent=2))
         return
-    show_result(whatif_table.compact_whatif(result), piped=whatif_table.whatif_table(result))
+    show_result(whatif_page.compact_whatif(result), piped=whatif_page.whatif_table(result))
     click.echo(f"written: {page}")

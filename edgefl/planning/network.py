@@ -44,14 +44,14 @@ def architecture_of(
     """
     if isinstance(network, Path) or (isinstance(network, str) and network.endswith(".onnx")):
         return _from_file(Path(network), inputs, norm)
-    if isinstance(network, nn.Module):
-        return _custom(type(network).__name__, copies_of(network), network, inputs, norm)
-    if isinstance(network, str):
-        if ":" in network:
-            return _custom(network, factory_of(network), None, inputs, norm)
-        models.check(network)
+    if isinstance(network, str) and ":" not in network:
         return _reference(network, _specs(inputs, None), classes, norm)
-    return _custom(getattr(network, "__name__", type(network).__name__), network, None, inputs, norm)
+    if isinstance(network, nn.Module):
+        name, factory, module = type(network).__name__, copies_of(network), network
+    else:
+        name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
+        factory, module = factory_of(network) if isinstance(network, str) else network, None
+    return CustomArchitecture(model=name, norm=norm, factory=factory, inputs=_specs(inputs, module))
 
 
 def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None, norm: str | None) -> Architecture:
@@ -78,12 +78,6 @@ def batch_in(inputs: GivenInputs) -> int | None:
     return sizes.pop() if sizes else None
 
 
-def _custom(
-    name: str, factory: Callable[[], nn.Module], module: nn.Module | None, inputs: GivenInputs, norm: str | None
-) -> CustomArchitecture:
-    return CustomArchitecture(model=name, norm=norm, factory=factory, inputs=_specs(inputs, module))
-
-
 def _specs(inputs: GivenInputs, module: nn.Module | None) -> dict[str, InputSpec]:
     """Return name → specification; an unnamed single input has the name ""."""
     if inputs is None or (isinstance(inputs, (str, tuple, list, Mapping)) and not inputs):
@@ -91,8 +85,7 @@ def _specs(inputs: GivenInputs, module: nn.Module | None) -> dict[str, InputSpec
     if isinstance(inputs, Mapping):
         return {name: _spec(given)[1] for name, given in inputs.items()}
     if not isinstance(inputs, (tuple, list)) or all(isinstance(size, Integral) for size in inputs):
-        name, spec = _spec(inputs)
-        return {name: spec}
+        return dict([_spec(inputs)])
     found: dict[str, InputSpec] = {}
     names = _positional(module) if module is not None and not isinstance(inputs[0], str) else []
     for position, given in enumerate(inputs):

@@ -26,14 +26,13 @@ from edgefl.models.base import Architecture
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.planning.spectral import Spectral, Uses, Work, energies, share_kept, spectral
-from edgefl.planning.tier_costs import network_cost, tier_cost
-from edgefl.planning.uniform import STEPS, largest_ratio
+from edgefl.planning.tier_costs import STEPS, largest_ratio, network_cost, tier_cost
 from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, Results
 from edgefl.rng import generator
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 from edgefl.wire.payload import payload_bytes
 
 Allocate = Literal["uniform", "spectral"]
@@ -100,26 +99,11 @@ def plan(
 ) -> Results[Planned]:
     """Return the largest uniform ratio that fits, and with ``allocate="spectral"`` a rank per layer beside it.
 
-    Args:
-        network: as :func:`edgefl.profile` takes it, and so are ``inputs``, ``classes`` and ``norm``.
-        inputs: a sample's shape, or several.
-        classes: number of labels, for reference networks; None takes the usual one.
-        method: makes the sub-models; ranks per layer need one that factorizes by ranks (fedhm).
-        method_options: the method's own options.
-        device: a device's name or file: its memory is a budget, and its rates turn MACs and bytes into seconds and joules.
-        budget: limits beside the device's memory.
-        allocate: "spectral" minimises the truncation error of ``weights``, summed over the layers, within every budget.
-        weights: the trained network's tensors, or a safetensors file of them; None takes the initial ones of ``seed``.
-        error: what is summed over the layers: "absolute" squared errors, or each "relative" to its layer's own weights, which keeps
-            layers with small weights; in our experiments this kept more accuracy at small ranks.
-        batch_size: samples of a training step.
-        micro_batch: samples of one forward and backward pass.
-        optimizer: "momentum", "sgd" or "adam".
-        codec: how updates travel up.
-        samples: local samples of a client.
-        local_epochs: passes over them in a round.
-        norm: normalisation policy, for reference networks.
-        seed: of the initial weights.
+    ``method`` makes the sub-models; ranks per layer need one that factorizes by ranks (fedhm). The memory of ``device`` is a budget, and
+    its rates turn MACs and bytes into seconds and joules; ``budget`` holds further limits. "spectral" minimises the truncation error of
+    ``weights`` (tensors, or a safetensors file; None takes the initial ones of ``seed``), summed over the layers: "absolute" squared
+    errors, or each "relative" to its layer's own weights. Relative errors keep layers with small weights; in our experiments this kept
+    more accuracy at small ranks. All other arguments are those of :func:`edgefl.profile`.
 
     Returns:
         The uniform plan, if a ratio fits, and the spectral one, which keeps at least as much energy within the same budgets.
@@ -138,7 +122,7 @@ def plan(
         if name not in known:
             raise UnknownNameError(kind, name, known)
     profile = load_device(device) if device else None
-    limits = limits_of(budget or Budget(), profile)
+    limits = _limits(budget or Budget(), profile)
     architecture = architecture_of(network, inputs, classes, norm)
     methods.check(method)
     chosen = create(method, method_options)
@@ -160,19 +144,14 @@ def plan(
     if allocate == "spectral" and energy is not None:
         better = _spectral(architecture, chosen, training, codec, energy, ranks if ratio else None, uses_of, work)
         if better is not None:
-            uses = uses_of(better.cost)
-            found.append(Planned("spectral", ratio, better.ranks, better.cost, uses, better.energy_share, better.gap))
+            found.append(Planned("spectral", ratio, uses=uses_of(better.cost), **vars(better)))
     if not found:
         raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of))
     return Results(found)
 
 
-def limits_of(budget: Budget, device: DeviceProfile | None) -> Budget:
-    """Return the budgets with the device's memory among them.
-
-    Raises:
-        ConfigError: a limit is zero, negative or not finite, seconds or joules have no device to be spent on, or there is no limit.
-    """
+def _limits(budget: Budget, device: DeviceProfile | None) -> Budget:
+    """Return the budgets with the device's memory among them, checked."""
     limits = {name: value for name, value in vars(budget).items() if value is not None}
     for name, value in limits.items():
         if not math.isfinite(value) or value <= 0:
@@ -236,18 +215,15 @@ def _spectral(
     work: Work | None,
 ) -> Spectral | None:
     layers = rank_candidates(architecture.skeleton())
-    traced: dict[tuple[tuple[str, int], ...], Cost] = {}
 
-    def cost_at(at: Mapping[str, int]) -> Cost:
-        key = tuple(sorted(at.items()))
-        if key not in traced:
-            shapes = travelling_shapes(ranked(architecture.skeleton(), dict(at)))
-            sizes = (payload_bytes(shapes), payload_bytes(shapes, codec))
-            traced[key] = network_cost(lambda: ranked(architecture.build(), dict(at)), architecture, method, training, sizes)
-        return traced[key]
+    @cache
+    def traced(*at: tuple[str, int]) -> Cost:
+        shapes = travelling_shapes(ranked(architecture.skeleton(), dict(at)))
+        sizes = (payload_bytes(shapes), payload_bytes(shapes, codec))
+        return network_cost(lambda: ranked(architecture.build(), dict(at)), architecture, method, training, sizes)
 
     start = dict(ranks) if ranks is not None else dict.fromkeys(layers, 1)
-    return spectral(layers, energy, start, cost_at, uses_of, work)
+    return spectral(layers, energy, start, lambda at: traced(*sorted(at.items())), uses_of, work)
 
 
 def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Uses]) -> str:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
 
 from edgefl.client.training import OptimizerName, Training
 from edgefl.config import RunConfig, check_ratios
@@ -15,8 +19,7 @@ from edgefl.fleet.load import load_device, load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.rates import train_s
 from edgefl.methods.base import Method, check_tiers, create
-from edgefl.models.base import Architecture
-from edgefl.planning.mac_check import macs_in_onnx
+from edgefl.models.base import Architecture, Unfilled
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Cost, Tier
@@ -24,7 +27,7 @@ from edgefl.registry import codecs, methods
 from edgefl.report.cost_rows import ProfileRow, TensorBytes
 from edgefl.report.results import Results
 from edgefl.server.assignment import fastest_round_s
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 from edgefl.wire.payload import header_bytes, tensor_bytes
 
 DEFAULT_BATCH_SIZE = 32
@@ -93,12 +96,12 @@ def profile(
     devices = [load_device(name) for name in ([device] if isinstance(device, str) else device or ())]
     chosen_fleet = load_fleet(fleet) if fleet else None
     architecture = architecture_of(network, inputs, classes, norm)
-    chosen, ratios = method_and_tiers(method, method_options, tiers)
-    costs = {tier: tier_cost(chosen, architecture, tier, training, codec) for tier in map(Tier, ratios)}
-    whole = Tier(1.0)
+    chosen, ratios = _method_and_tiers(method, method_options, tiers)
+    cost_at = partial(tier_cost, chosen, architecture, training=training, codec=codec)
+    costs, whole = {tier: cost_at(tier) for tier in map(Tier, ratios)}, Tier(1.0)
     # A deadline may be a multiple of what the fastest class needs for the whole model, even if that is not among the tiers.
-    full = costs.get(whole) or (tier_cost(chosen, architecture, whole, training, codec) if chosen_fleet else None)
-    on_devices = device_rows(costs, full, devices, chosen_fleet, training, samples)
+    full = costs.get(whole) or (cost_at(whole) if chosen_fleet else None)
+    on_devices = _device_rows(costs, full, devices, chosen_fleet, training, samples)
     rows = []
     for tier, cost in costs.items():
         row = ProfileRow.of(
@@ -111,7 +114,7 @@ def profile(
             optimizer=optimizer,
             codec=codec,
             layers=cost.layers,
-            macs_forward_onnx=macs_in_onnx(chosen, architecture, tier) if check_macs else None,
+            macs_forward_onnx=_macs_in_onnx(chosen, architecture, tier) if check_macs else None,
             **_payload(chosen, architecture, tier, codec),
         )
         rows += [replace(row, **on_device) for on_device in on_devices[tier]] or [row]
@@ -126,12 +129,7 @@ def training_for(
     samples: int = DEFAULT_SAMPLES,
     codec: str = "fp32",
 ) -> Training:
-    """Return how a client trains; settings that do not change costs have the defaults of a run.
-
-    Raises:
-        ConfigError: a number is below 1.
-        UnknownNameError: there is no such optimizer or codec.
-    """
+    """Return how a client trains, from checked settings; those that do not change costs have the defaults of a run."""
     numbers = {"batch_size": batch_size, "micro_batch": micro_batch, "local_epochs": local_epochs, "samples": samples}
     for key, value in numbers.items():
         if value is not None and value < 1:
@@ -143,7 +141,7 @@ def training_for(
     return replace(usual, epochs=local_epochs, batch_size=batch_size, micro_batch=micro_batch, optimizer=optimizer)
 
 
-def method_and_tiers(
+def _method_and_tiers(
     method: str | None, method_options: Mapping[str, Any] | None, tiers: Sequence[float] | None
 ) -> tuple[Method, tuple[float, ...]]:
     """Return the method and its ratios; without a method, FedAvg at ratio 1."""
@@ -175,7 +173,7 @@ def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str)
     }
 
 
-def device_rows(
+def _device_rows(
     costs: Mapping[Tier, Cost],
     full: Cost | None,
     devices: Sequence[DeviceProfile],
@@ -193,9 +191,8 @@ def device_rows(
         taken = False
         for tier, cost in costs.items():
             columns = _on_device(device, cost, budget, training, samples)
-            columns["takes"] = columns["fits"] and not taken
-            taken = taken or columns["fits"]
-            found[tier].append(columns)
+            found[tier].append({**columns, "takes": columns["fits"] and not taken})
+            taken |= columns["fits"]
     return found
 
 
@@ -224,3 +221,29 @@ def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Trai
         "limiting_budget": limiting,
         "budget_share": None if cost.uncounted_ops else shares[limiting],
     }
+
+
+def _macs_in_onnx(method: Method, architecture: Architecture, tier: Tier) -> int | None:
+    """Return the MACs of one sample's forward pass, counted over the exported graph; None if some operator is not counted."""
+    from edgefl.onnxgrad.exporter import export  # takes seconds to import
+    from edgefl.onnxgrad.macs import macs_per_sample
+
+    with Unfilled():
+        network = method.network(architecture, tier).eval()
+    samples = architecture.samples(2)
+    inputs = samples if isinstance(samples, dict) else {"x": samples}
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in inputs.items()}
+    module = _ByName(network, tuple(zeros)).eval() if isinstance(samples, dict) else network
+    return macs_per_sample(export(module, zeros, ()))
+
+
+class _ByName(nn.Module):
+    """A network whose inputs have names, called with them in order."""
+
+    def __init__(self, network: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.network, self.names = network, names
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        found: Tensor = self.network(dict(zip(self.names, tensors, strict=True)))
+        return found

@@ -54,12 +54,9 @@ def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor], relativ
 
     ``relative`` divides by the layer's own energy, so that layers with small weights count as much as others.
     """
-    found = {}
-    for name in layers:
-        values = factorize(unroll(weights[f"{name}.weight"]), 1).values.numpy()
-        kept = np.cumsum(values**2)
-        found[name] = kept / kept[-1] if relative and kept[-1] > 0 else kept
-    return found
+    squares = {name: factorize(unroll(weights[f"{name}.weight"]), 1).values.numpy() ** 2 for name in layers}
+    sums = {name: np.cumsum(of_layer) for name, of_layer in squares.items()}
+    return {name: kept / kept[-1] if relative and kept[-1] > 0 else kept for name, kept in sums.items()}
 
 
 def share_kept(energy: Mapping[str, np.ndarray], ranks: Mapping[str, int]) -> float:

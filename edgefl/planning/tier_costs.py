@@ -26,6 +26,9 @@ from edgefl.models.norm import splits_batches
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire.payload import payload_bytes
 
+STEPS = 1000
+"""Ratios are multiples of 1/1000."""
+
 
 def training_of(config: RunConfig) -> Training:
     """Return how clients train under ``config``."""
@@ -35,12 +38,7 @@ def training_of(config: RunConfig) -> Training:
 
 
 def tier_cost(
-    method: Method,
-    architecture: Architecture,
-    tier: Tier,
-    training: Training,
-    codec: str = "fp32",
-    objective: Objective = PLAIN,
+    method: Method, architecture: Architecture, tier: Tier, training: Training, codec: str = "fp32", objective: Objective = PLAIN
 ) -> Cost:
     """Return the cost of one tier's training step and inference at the batch size of ``training``.
 
@@ -87,14 +85,10 @@ def _traced(asked: _Asked) -> Cost:
     drawn = method.step_tiers(tier)
     if drawn == (tier,):
         return cost
-    others = [
-        cost
-        if one == tier
-        else network_cost(partial(method.network, architecture, one), architecture, method, asked.training, sizes)
-        for one in drawn
-    ]
-    macs = sum(other.macs_forward + other.macs_backward for other in others)
-    return replace(cost, macs_drawn=-(-macs // len(others)))
+    networks = {one: partial(method.network, architecture, one) for one in drawn if one != tier}
+    costs = {one: network_cost(build, architecture, method, asked.training, sizes) for one, build in networks.items()}
+    macs = sum(other.macs_forward + other.macs_backward for other in (costs.get(one, cost) for one in drawn))
+    return replace(cost, macs_drawn=-(-macs // len(drawn)))
 
 
 # The runs of a comparison, and the phases of a run, have the same tiers.
@@ -169,3 +163,22 @@ class Costs:
         """Whether batches may be split without changing a step's result."""
         with torch.device("meta"), Unfilled():
             return splits_batches(self.method.network(self.architecture, tier))
+
+
+def largest_ratio(fits: Callable[[float], bool]) -> float | None:
+    """Return the largest multiple of 0.001 in (0, 1] that fits, or None if even 0.001 does not.
+
+    The whole network is tried first, because a factorized one can need more memory. Below it needs grow with the ratio: bisection.
+
+    >>> largest_ratio(lambda ratio: ratio <= 0.4375), largest_ratio(lambda ratio: True), largest_ratio(lambda ratio: False)
+    (0.437, 1.0, None)
+    """
+    if fits(1.0):
+        return 1.0
+    if not fits(1 / STEPS):
+        return None
+    low, high = 1, STEPS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle / STEPS) else (low, middle)
+    return low / STEPS

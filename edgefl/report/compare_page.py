@@ -13,25 +13,18 @@ from edgefl.util.units import human_bytes, human_count, human_percent, human_sec
 
 
 def compare_page(summary: Json) -> str:
-    """Return the page of a comparison; the same comparison gives the same page.
-
-    Args:
-        summary: the content of ``compare.json``.
-    """
-    over = accuracy_charts(summary)
-    per_tier = tier_chart(summary)
+    """Return the page of a comparison, from its ``compare.json``; the same comparison gives the same page."""
     rows = summary["methods"]
     return render_page(
         "compare.html.j2",
-        [*over, per_tier],
         summary=summary,
         about=_about(summary),
         names=names([row["label"] for row in rows]),
         target=human_percent(summary["target_accuracy"]),
         table=compare_table(summary),
         colours=[colour(number) for number in range(len(rows))],
-        over=over,
-        per_tier=per_tier,
+        over=accuracy_charts(summary),
+        per_tier=tier_chart(summary),
         warning=mixed_accuracies(summary),
         uncounted=[(row["label"], names(row["uncounted_ops"])) for row in rows if row["uncounted_ops"]],
         tiers=setting_table(summary),

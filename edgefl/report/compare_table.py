@@ -5,32 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edgefl.report.tables import Column, PlainTable, Row, text, under
+from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
 from edgefl.report.words import tier_label
-from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
+from edgefl.util.units import MISSING, human_count, human_percent
 
 _METHOD = text("method", "", "label")
 
 
 def compare_table(summary: Row) -> PlainTable:
-    """Return every figure of every method of a comparison, in the order asked for.
-
-    Args:
-        summary: the content of ``compare.json``.
-    """
+    """Return every figure of every method of a comparison, in the order asked for; ``summary`` is the content of ``compare.json``."""
     labels = sorted({label for row in summary["methods"] for label in row["tier_accuracy"]}, key=float, reverse=True)
     columns = (
         _METHOD,
         Column("tiers", "", tiers_text, numeric=False),
         *_result(summary),
         *(Column("accuracy per tier", label, _mean_sd_of(label)) for label in labels),
-        *_means("bytes in all", human_bytes, download_bytes="down", upload_bytes="up"),
-        *_means("spent in all", human_count, macs="MACs"),
-        *_means("spent in all", human_seconds, simulated_s="simulated time"),
-        *_means("spent in all", human_joules, energy_j="energy"),
+        *_means("bytes in all", download_bytes="down", upload_bytes="up"),
+        *_means("spent in all", macs="MACs", simulated_s="simulated time", energy_j="energy"),
         *_inner("params", "parameters per tier", human_count, **dict(zip(labels, labels, strict=True))),
         Column("runs", "seeds", _seeds),
-        *_means("runs", human_seconds, host_s="this computer's time"),
+        *_means("runs", host_s="this computer's time"),
     )
     return PlainTable.of(columns, summary["methods"])
 
@@ -41,10 +35,7 @@ def compact_comparison(summary: Row) -> PlainTable:
         _METHOD,
         Column("method", "tiers", tiers_text, numeric=False),
         *_result(summary),
-        *_means("in all", human_bytes, bytes="bytes"),
-        *_means("in all", human_count, macs="MACs"),
-        *_means("in all", human_seconds, simulated_s="time"),
-        *_means("in all", human_joules, energy_j="energy"),
+        *_means("in all", bytes="bytes", macs="MACs", simulated_s="time", energy_j="energy"),
         Column("parameters", "largest", lambda row: human_count(max(row["params"].values(), default=None))),
         Column("parameters", "smallest", lambda row: human_count(min(row["params"].values(), default=None))),
     )
@@ -111,23 +102,21 @@ def _result(summary: Row) -> tuple[Column, ...]:
         Column("accuracy", "", lambda row: mean_sd(row["accuracy"])),
         *under("accuracy", lambda value: value or MISSING, accuracy_of="of"),
         *_inner("to_target", group, lambda value: MISSING if value is None else str(value), round="round"),
-        *_inner("to_target", group, human_bytes, bytes="bytes"),
-        *_inner("to_target", group, human_count, macs="MACs"),
-        *_inner("to_target", group, human_seconds, simulated_s="time"),
+        *_inner("to_target", group, bytes="bytes", macs="MACs", simulated_s="time"),
     )
 
 
-def _inner(outer: str, group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column, ...]:
+def _inner(outer: str, group: str, human: Callable[[Any], str] | None = None, **heads: str) -> tuple[Column, ...]:
     """Return columns of the values within the record ``outer`` of a row, which may be None."""
 
     def cell(key: str) -> Callable[[Row], str]:
-        return lambda row: human((row[outer] or {}).get(key))
+        return lambda row: (human or human_of(key))((row[outer] or {}).get(key))
 
     return tuple(Column(group, head, cell(key)) for key, head in heads.items())
 
 
-def _means(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column, ...]:
-    return tuple(column for key, head in heads.items() for column in _inner(key, group, human, mean=head))
+def _means(group: str, **heads: str) -> tuple[Column, ...]:
+    return tuple(column for key, head in heads.items() for column in _inner(key, group, human_of(key), mean=head))
 
 
 def _mean_sd_of(label: str) -> Callable[[Row], str]:

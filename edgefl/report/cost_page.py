@@ -1,21 +1,182 @@
-"""One self-contained HTML page on what a network's tiers cost: no network, readable on a phone and in the dark."""
+"""One self-contained HTML page on what a network's tiers and their layers cost, with a sentence per chart on where the cost sits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from edgefl import __version__
 from edgefl.errors import InputError
-from edgefl.report.chart import Chart
-from edgefl.report.cost_charts import MOST_LAYERS, layer_charts, tier_charts
-from edgefl.report.cost_columns import LAYERS, MEMORY, ON_DEVICE, SENT, SUMMARY, compute_columns, draws
-from edgefl.report.cost_layers import layer_rows
-from edgefl.report.cost_tables import about, per_device, per_tier
+from edgefl.report.chart import Chart, Spec, layer, layered, number, slots, stacked
+from edgefl.report.cost_rows import OTHER, costliest, layer_rows, macs_of_step
+from edgefl.report.cost_tables import (
+    LAYERS,
+    MEMORY,
+    ON_DEVICE,
+    SENT,
+    SUMMARY,
+    about,
+    compute_columns,
+    draws,
+    per_device,
+    per_tier,
+    weights_bytes,
+)
 from edgefl.report.page import render_page
 from edgefl.report.tables import PlainTable, Row
 from edgefl.report.words import tier_label
-from edgefl.util.units import human_percent
+from edgefl.util.units import human_bytes, human_count, human_percent
+
+MOST_LAYERS = 40
+_LEAST_LAYERS, _LEAST_SHARE = 10, 0.001
+_LONGEST_NAME = 24
+
+
+Parts = Mapping[str, tuple[str, str]]
+"""Part of a bar → its colour, and the field of a row that fills it."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One sort of cost: what its bars are made of, and the words around them.
+
+    ``unit`` is ``B``, or empty for counts; in a sentence, a tier ``verb`` so much ``noun``: "computes", "MACs of a step".
+    """
+
+    key: str
+    title: str
+    axis: str
+    unit: str
+    verb: str
+    noun: str
+    parts: Parts
+
+    def human(self, value: float) -> str:
+        """Return a figure as people read it."""
+        return human_bytes(value) if self.unit else human_count(value)
+
+    def total(self, row: Row) -> int:
+        """Return the length of a row's bar."""
+        return sum(row.get(field, 0) for _, field in self.parts.values())
+
+
+_COMPUTE = {
+    "forward": ("var(--part-0)", "step_forward"),
+    "gradients of inputs": ("var(--part-1)", "step_backward_input"),
+    "gradients of weights": ("var(--part-2)", "step_backward_weight"),
+    "forward and gradients, mean of the networks drawn": ("var(--part-3)", "step_drawn"),
+    "composition": ("var(--tier-1)", "step_compose"),
+}
+_HELD = {
+    "weights": ("var(--part-0)", "weights_bytes"),
+    "gradients": ("var(--part-1)", "peak_gradient_bytes"),
+    "optimizer": ("var(--part-2)", "optimizer_bytes"),
+    "saved activations": ("var(--part-3)", "peak_saved_bytes"),
+    "temporaries": ("var(--tier-1)", "peak_temporary_bytes"),
+}
+_HELD_BY_LAYER = {
+    "saved activations": ("var(--part-3)", "saved_bytes_at_peak"),
+    "temporaries": ("var(--tier-1)", "temporary_bytes_at_peak"),
+    "weights": ("var(--part-0)", "parameter_bytes"),
+}
+TRAFFIC = {"down": ("var(--part-1)", "download_bytes"), "up": ("var(--part-3)", "upload_bytes")}
+_OF_TIERS = (
+    Measure("compute", "Compute of a training step", "MACs in a step", "", "computes", "MACs of a step", _COMPUTE),
+    Measure("memory", "Memory at the peak of a training step", "bytes at the peak", "B", "holds", "at the peak", _HELD),
+    Measure("traffic", "Bytes of a round", "bytes per client", "B", "moves", "per client and round", TRAFFIC),
+)
+_OF_LAYERS = (
+    Measure("compute", "Compute by layer", "MACs in a step", "", "computes", "MACs of a step", _COMPUTE),
+    Measure(
+        "memory", "Memory by layer", "bytes at the peak", "B", "holds", "of activations and weights at the peak", _HELD_BY_LAYER
+    ),
+    Measure("traffic", "Bytes by layer", "bytes per client", "B", "holds", "of tensors per client and round", TRAFFIC),
+)
+
+
+def _with_step(row: Row, sizes: Row) -> Row:
+    """Return a row of a tier or a layer with the MACs of a whole step by kind, and the bytes of its weights."""
+    macs = {key.replace("macs", "step"): count for key, count in macs_of_step(sizes, row).items()}
+    if draws(row):
+        macs = {"step_drawn": int(row["batch_size"] * row["macs_drawn"]), "step_compose": macs["step_compose"]}
+    return {**row, **macs, "weights_bytes": weights_bytes(row) or 0}
+
+
+def tier_charts(tiers: Sequence[Row]) -> tuple[Chart, ...]:
+    """Return what each tier computes in a step, holds at its peak and sends in a round; ``tiers`` come largest first."""
+    return measured([_with_step(row, row) for row in tiers], _OF_TIERS, "tiers")
+
+
+def measured(tiers: Sequence[Row], measures: Sequence[Measure], key: str) -> tuple[Chart, ...]:
+    """Return what tiers cost, a chart per measure; ``tiers`` come largest first."""
+    names = [f"tier {tier_label(row['tier'])}" for row in tiers]
+    charts = []
+    for measure in measures:
+        (largest, most), (smallest, least) = ((names[at], measure.total(tiers[at])) for at in (0, -1))
+        sentence = f"{smallest.capitalize()} {measure.verb} {measure.human(least)} {measure.noun}"
+        if len(tiers) > 1 and most:
+            sentence += f": {human_percent(least / most)} of the {measure.human(most)} of {largest}"
+        charts.append(Chart(f"{key}-{measure.key}", measure.title, f"{sentence}.", _bars(measure, names, tiers)))
+    return tuple(charts)
+
+
+def layer_charts(row: Row, key: str) -> tuple[Chart, ...]:
+    """Return where one tier's compute, memory and bytes sit among its layers; ``key`` is a word for its elements of the page."""
+    layers = [_with_step(layer, row) for layer in layer_rows(row)]
+    first = replace(_OF_LAYERS[0], noun=f"{_OF_LAYERS[0].noun} of the tier's own network") if draws(row) else _OF_LAYERS[0]
+    return tuple(_layer_chart(measure, layers, row, f"{key}-{measure.key}") for measure in (first, *_OF_LAYERS[1:]))
+
+
+def _layer_chart(measure: Measure, layers: Sequence[Row], sizes: Row, key: str) -> Chart:
+    present = [layer for layer in layers if measure.total(layer)]
+    if not present:
+        return Chart(key, measure.title, "No layer has any, so there is nothing to draw.", None)
+    least = _LEAST_SHARE * sum(map(measure.total, present))
+    worth = sum(measure.total(layer) >= least for layer in present)
+    most = min(MOST_LAYERS, max(_LEAST_LAYERS, worth))
+    shown = [_with_step(layer, sizes) for layer in costliest(present, most, measure.total)]
+    return Chart(key, measure.title, _concentrated(measure, present), _bars(measure, [_name(layer) for layer in shown], shown))
+
+
+def _concentrated(measure: Measure, layers: Sequence[Row]) -> str:
+    """Return a sentence on how few layers hold half of a cost, and which has most of it."""
+    totals = sorted(map(measure.total, layers), reverse=True)
+    whole = f"{measure.human(sum(totals))} {measure.noun}"
+    most = max(layers, key=measure.total)["layer"]
+    if len(layers) == 1:
+        return f"All of the {whole} sits in {most}."
+    half = next(i for i, reached in enumerate(accumulate(totals), 1) if 2 * reached >= sum(totals))
+    hold = "holds" if half == 1 else "hold"
+    share = human_percent(totals[0] / sum(totals))
+    return f"{half} of {len(layers)} layers {hold} half of the {whole}; the costliest is {most} with {share}."
+
+
+def _name(layer: Row) -> str:
+    """Return a layer's name, its beginning cut: the end tells it from its neighbours."""
+    name = f"other: {layer['kind']}" if layer["layer"] == OTHER else str(layer["layer"])
+    return name if len(name) <= _LONGEST_NAME else f"…{name[1 - _LONGEST_NAME :]}"
+
+
+def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Spec:
+    """Return horizontal stacked bars, the first row on top, each with its total at its end."""
+    places = slots([(None, names)])
+    parts, ends = [], []
+    for slot, name, row in zip(*places.of, names, rows, strict=True):
+        for series, (_, field) in measure.parts.items():
+            if value := row.get(field, 0):
+                told = f"{name}, {series}: {measure.human(value)}"
+                parts.append({"slot": slot, "series": series, "value": value, "told": told})
+        ends.append({"slot": slot, "value": measure.total(row), "text": measure.human(measure.total(row))})
+    used = {part["series"] for part in parts}
+    looks = {series: fill for series, (fill, _) in measure.parts.items() if series in used}
+    # Totals are written to the right of the bars, so they need room there.
+    widest = 1.5 * max(*(end["value"] for end in ends), 1)
+    x = number("value", measure.axis, "~s", measure.unit, scale={"domain": [0, widest], "nice": False}, tickCount=4)
+    text = {"type": "text", "align": "left", "baseline": "middle", "dx": 5}
+    bars = stacked(parts, looks, not looks.keys() <= set(names), x=x, y=places.y)
+    return layered({"step": 34 if len(rows) < 8 else 22}, bars, layer(text, ends, x=x, y=places.y, text="text"))
 
 
 class TierLayers(NamedTuple):
@@ -28,10 +189,7 @@ class TierLayers(NamedTuple):
 
 
 def cost_page(rows: Sequence[Row]) -> str:
-    """Return the page of a network's costs; the same rows give the same page.
-
-    Args:
-        rows: those of :func:`edgefl.report.cost_tables.cost_table`, with layers and tensors, of one model and one method.
+    """Return the page of a network's costs, from the rows of :func:`cost_table` of one model and one method.
 
     Raises:
         InputError: there is no row.
@@ -39,19 +197,16 @@ def cost_page(rows: Sequence[Row]) -> str:
     if not rows:
         raise InputError("a page of costs needs at least one tier, got none")
     tiers = per_tier(rows)
-    of_tiers = tier_charts(tiers)
-    of_layers = [_layers(row, f"layers-{number}") for number, row in enumerate(tiers)]
     on_device = per_device(rows)
     return render_page(
         "cost_page.html.j2",
-        [*of_tiers, *(chart for tier in of_layers for chart in tier.charts)],
         model=str(rows[0]["model"]),
         method=rows[0]["method"],
         about=about(rows),
         batch_size=rows[0]["batch_size"],
         tiers=PlainTable.of((*SUMMARY, *compute_columns(tiers), *MEMORY), tiers),
-        charts=of_tiers,
-        layers=of_layers,
+        charts=tier_charts(tiers),
+        layers=[_layers(row, f"layers-{number}") for number, row in enumerate(tiers)],
         most_layers=MOST_LAYERS,
         devices=PlainTable.of(ON_DEVICE, on_device, (row.get("takes") is True for row in on_device)) if on_device else None,
         verdict=_verdict(on_device),

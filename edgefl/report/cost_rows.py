@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any, Self
 
 from edgefl.records import Cost, LayerCost
 from edgefl.report.results import Result
+from edgefl.report.tables import Row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +81,12 @@ class ProfileRow(CostRow, Setting):
     """One row of :func:`edgefl.profile`: a tier, or a tier on a device. Seconds and joules are simulated.
 
     Attributes:
-        header_bytes: bytes of the payload's header on the way down.
         formula_bytes: four bytes per parameter, the usual estimate of what travels down.
         macs_forward_onnx: MACs of one sample's forward pass, counted over the tier's ONNX graph; None if that was not asked for, or some
             operator is not counted.
-        device: the device's name. This field and all below are None in a row without a device.
+        device: None, as are all fields below, in a row without a device.
         inference_seconds: one sample through the deployed network; an epoch is one pass over a client's ``samples``.
-        fits: whether the tier meets every budget.
-        limiting_budget: the budget of which the largest share is used.
-        budget_share: that share; None if some operation is not counted.
+        budget_share: share used of the ``limiting_budget``; None if some operation is not counted.
         takes: whether the tier is the largest that fits.
     """
 
@@ -128,3 +128,65 @@ NESTED = ("layers", "tensors")
 DEVICE_COLUMNS = _names(ProfileRow)[_names(ProfileRow).index("device") :]
 COST_COLUMNS = tuple(name for name in _names(ProfileRow) if name not in (*NESTED, *DEVICE_COLUMNS))
 LAYER_COLUMNS = (*_names(LayerCost), "macs_train_step", "macs_share", "download_bytes", "upload_bytes")
+
+
+OTHER = "(other)"
+UNPLACED = "(network)"
+
+
+def macs_of_step(row: Row, layer: Row) -> dict[str, int]:
+    """Return the MACs of one layer in a whole training step of the tier ``row``, under the names of the costs.
+
+    >>> layer = {"macs_forward": 10, "macs_backward_input": 9, "macs_backward_weight": 10, "macs_compose": 7}
+    >>> sum(macs_of_step({"batch_size": 4, "micro_batch": 2}, layer).values())
+    130
+    """
+    samples = row["batch_size"]
+    times = {"macs_forward": samples, "macs_backward_input": samples, "macs_backward_weight": samples}
+    times["macs_compose"] = -(-samples // row["micro_batch"])
+    return {key: layer[key] * count for key, count in times.items()}
+
+
+def layer_rows(row: Row) -> list[dict[str, Any]]:
+    """Return a tier's layers in the network's order, each with its step, its share of it and the bytes that travel.
+
+    Every layer gains ``macs_train_step``, ``macs_share`` (of all layers, 0 where nothing multiplies), ``download_bytes`` and
+    ``upload_bytes``; where a step trains one of several networks, these are the layers of the tier's own. A tensor belongs to the layer
+    whose name is the longest prefix of its own, or else to the network as a whole.
+    """
+    layers = [{**layer, "macs_train_step": sum(macs_of_step(row, layer).values())} for layer in row["layers"]]
+    total = sum(layer["macs_train_step"] for layer in layers)
+    sent = _sent(row, [layer["layer"] for layer in layers])
+    if UNPLACED in sent and all(layer["layer"] != UNPLACED for layer in layers):
+        layers.insert(0, {**_summed([], UNPLACED), "kind": ""})
+    for layer in layers:
+        down, up = sent.get(layer["layer"], (0, 0))
+        share = layer["macs_train_step"] / total if total else 0.0
+        layer |= {"macs_share": share, "download_bytes": down, "upload_bytes": up}
+    return layers
+
+
+def costliest(layers: Sequence[Row], most: int, cost: Callable[[Row], float]) -> list[Row]:
+    """Return the ``most`` layers with the highest ``cost``, in the network's order, and the rest summed in a last row ``(other)``."""
+    if len(layers) <= most:
+        return list(layers)
+    ranked = sorted(range(len(layers)), key=lambda i: cost(layers[i]), reverse=True)
+    kept = sorted(ranked[:most])
+    rest = [layers[i] for i in sorted(ranked[most:])]
+    return [*(layers[i] for i in kept), _summed(rest, OTHER)]
+
+
+def _summed(layers: Sequence[Row], name: str) -> dict[str, Any]:
+    kind = f"{len(layers)} layer{'' if len(layers) == 1 else 's'}"
+    return {"layer": name, "kind": kind, **{key: sum(layer[key] for layer in layers) for key in LAYER_COLUMNS[2:]}}
+
+
+def _sent(row: Row, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return each layer's bytes down and up."""
+    sent: dict[str, tuple[int, int]] = {}
+    for tensor in row["tensors"]:
+        prefixes = accumulate(tensor["name"].split("."), "{}.{}".format)
+        name = next((prefix for prefix in reversed([*prefixes]) if prefix in names), UNPLACED)
+        down, up = sent.get(name, (0, 0))
+        sent[name] = (down + tensor["download_bytes"], up + tensor["upload_bytes"])
+    return sent

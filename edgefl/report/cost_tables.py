@@ -1,31 +1,100 @@
-"""A network's costs before anything is trained: tables for the terminal, and text that other programs read."""
+"""A network's costs and plans before anything is trained: tables for the terminal, and text that other programs read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.text import Text
 
 from edgefl.errors import UnknownNameError
-from edgefl.report.cost_columns import LAYERS, MEMORY, ON_DEVICE, SUMMARY, compute_columns, draws
-from edgefl.report.cost_layers import costliest, layer_rows
-from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, NESTED
-from edgefl.report.tables import PlainTable, Row, raw_table
-from edgefl.report.tier_table import TIER
-from edgefl.report.words import tier_label, uncounted
+from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, NESTED, costliest, layer_rows
+from edgefl.report.run_tables import BY_ONNX, DEVICE, TIER
+from edgefl.report.tables import Column, PlainTable, Row, raw_table, text, under
+from edgefl.report.words import BUDGETS, budget_name, tier_label, uncounted
+from edgefl.util.units import MISSING, human_budget, human_bytes, human_percent
 
+if TYPE_CHECKING:
+    from edgefl.planning.plan import Planned
+
+
+def weights_bytes(row: Row) -> int | None:
+    """Return the bytes of parameters and buffers; None if they are not known."""
+    known: int | None = row.get("parameter_bytes")
+    return None if known is None else known + int(row.get("buffer_bytes", 0))
+
+
+def draws(row: Row) -> bool:
+    """Whether every step trains one of several networks: the MACs of a step are then the mean over them."""
+    return row.get("macs_drawn") is not None
+
+
+def _fits(row: Row) -> str:
+    fits = row.get("fits")
+    return MISSING if fits is None else "no" if not fits else "takes it" if row.get("takes") else "yes"
+
+
+SUMMARY = (
+    TIER,
+    *under("params", params=""),
+    *under("MACs/step", macs_train_step="all"),
+    *under("memory", training_memory_bytes="training", inference_memory_bytes="inference"),
+    *under("bytes", download_bytes="down", upload_bytes="up", header_bytes="header", formula_bytes="4 × params"),
+)
+COMPUTE = (
+    *under("MACs/sample", macs_forward="forward", macs_backward_input="to inputs", macs_backward_weight="to weights"),
+    *under("MACs/pass", macs_compose="composing"),
+    *under("element-wise", elementwise_ops="forward", elementwise_ops_backward="backward", elementwise_ops_step="per step"),
+    *under("inference", macs_inference="MACs"),
+)
+
+
+def compute_columns(rows: Iterable[Row]) -> tuple[Column, ...]:
+    """Return the columns of compute, with the second count of MACs where a row has one."""
+    checked = any(row.get("macs_forward_onnx") is not None for row in rows)
+    return (*COMPUTE[:1], replace(BY_ONNX, group="MACs/sample"), *COMPUTE[1:]) if checked else COMPUTE
+
+
+MEMORY = (
+    Column("training", "weights", lambda row: human_bytes(weights_bytes(row))),
+    *under("training", peak_gradient_bytes="gradients", optimizer_bytes="optimizer", peak_saved_bytes="saved"),
+    *under("training", peak_temporary_bytes="temp."),
+    text("training", "peak in", "peak_layer_training"),
+    *under("inference", weights_bytes_inference="weights", peak_activation_bytes_inference="activations"),
+    text("inference", "peak in", "peak_layer_inference"),
+)
+ON_DEVICE = (
+    DEVICE,
+    TIER,
+    *under("inference", inference_seconds="time", inference_joules="energy"),
+    *under("step", train_step_seconds="time", train_step_joules="energy"),
+    *under("epoch", epoch_seconds="time", epoch_joules="energy"),
+    *under("round", round_seconds="time", round_joules="energy"),
+    Column("fits", "", _fits, numeric=False),
+    Column("budget", "used", lambda row: human_percent(row.get("budget_share")), numeric=False),
+    Column("budget", "", lambda row: budget_name(row.get("limiting_budget")), numeric=False),
+)
+LAYERS = (
+    text("layer", "", "layer"),
+    text("kind", "", "kind", widest=11),
+    *under("params", params=""),
+    *under("MACs", macs_forward="forward", macs_backward_input="inputs", macs_backward_weight="weights", macs_compose="compose"),
+    *under("MACs", macs_share="share"),
+    *under("at the peak", saved_bytes_at_peak="saved", temporary_bytes_at_peak="temp."),
+    *under("bytes", parameter_bytes="weights"),
+)
+SENT = under("bytes", download_bytes="down", upload_bytes="up")
 FORMATS = ("table", "json", "csv", "markdown")
 
 
 def cost_table(rows: Sequence[Row], format: str) -> Any:
-    """Return the costs of every tier of a model: for people (``table``), or raw numbers under the names of the API.
+    """Return the costs of every tier of a model, from the JSON form of :class:`edgefl.report.cost_rows.ProfileRow`.
 
-    Args:
-        rows: the JSON form of :class:`edgefl.report.cost_rows.ProfileRow`, per tier or per tier and device.
-        format: ``table`` (for a rich console), ``json`` (``{"rows": […]}``, layers and tensors included), ``csv`` or ``markdown``.
+    ``format`` is ``table`` (for a rich console), or raw numbers under the names of the API: ``json`` (``{"rows": […]}``, layers and tensors
+    included), ``csv`` or ``markdown``.
 
     Raises:
         UnknownNameError: ``format`` is none of these.
@@ -41,15 +110,9 @@ def cost_table(rows: Sequence[Row], format: str) -> Any:
 
 
 def layer_table(row: Row, format: str, top: int | None = None) -> Any:
-    """Return the costs of every layer of one tier, in the network's order.
+    """Return the costs of every layer of one tier, in the network's order, from a row of :func:`cost_table` and in its formats.
 
-    Args:
-        row: one row of :func:`cost_table`, with its layers and tensors.
-        format: as in :func:`cost_table`; as JSON ``{"tier": …, "layers": […], "uncounted_ops": […]}``.
-        top: list only so many layers, those with most MACs in a step; a row ``(other)`` sums the rest.
-
-    Raises:
-        UnknownNameError: ``format`` is none of these.
+    As JSON: ``{"tier": …, "layers": […], "uncounted_ops": […]}``. With ``top``, a row ``(other)`` sums all layers but those with most MACs.
     """
     layers: list[Row] = list(layer_rows(row))
     if top is not None:
@@ -87,12 +150,9 @@ def about(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """
     names = {"method": "method", "model": "model", "batch_size": "batch size", "micro_batch": "micro-batch"}
     names |= {"optimizer": "optimizer", "codec": "codec", "samples": "samples per client"}
-    pairs = []
-    for key, name in names.items():
-        values = dict.fromkeys(row[key] for row in rows if key in row)
-        if values:
-            shown = ("none, the network as it is" if key == "method" and value is None else str(value) for value in values)
-            pairs.append((name, ", ".join(shown)))
+    found = {name: list(dict.fromkeys(row[key] for row in rows if key in row)) for key, name in names.items()}
+    found["method"] = ["none, the network as it is" if value is None else value for value in found["method"]]
+    pairs = [(name, ", ".join(map(str, values))) for name, values in found.items() if values]
     if any(map(draws, rows)):
         pairs.append(
             ("a step trains", "one of several networks, drawn: its MACs are their mean, all else is the tier's own network's")
@@ -121,11 +181,49 @@ def _warning(rows: Sequence[Row]) -> list[Text]:
 
 
 def _for_programs(rows: Sequence[Row], declared: Sequence[str], format: str, document: Mapping[str, Any]) -> str:
-    match format:
-        case "json":
-            return json.dumps(document, indent=2, allow_nan=False)
-        case "csv":
-            return raw_table(rows, declared).to_csv()
-        case "markdown":
-            return raw_table(rows, declared).to_markdown()
-    raise UnknownNameError("format", format, FORMATS)
+    if format == "json":
+        return json.dumps(document, indent=2, allow_nan=False)
+    if format not in FORMATS:
+        raise UnknownNameError("format", format, FORMATS)
+    table = raw_table(rows, declared)
+    return table.to_csv() if format == "csv" else table.to_markdown()
+
+
+def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
+    """Yield a table of the plans with their budgets, a sentence that compares them, and the ranks by layer."""
+    columns = (
+        text("plan", "", "allocate"),
+        Column("ratio", "", lambda row: f"{row['ratio']:g}" if row["allocate"] == "uniform" else "per layer"),
+        *under("params", params=""),
+        *under("MACs fwd", macs_forward=""),
+        *under("train memory", training_memory_bytes=""),
+        *under("bytes up", upload_bytes=""),
+        *under("energy kept", energy_share=""),
+        *(Column(f"{BUDGETS.get(name, name)} used", "", _used(at)) for at, name in enumerate(plans[0].uses)),
+    )
+    yield PlainTable.of(columns, (planned.to_dict() for planned in plans))
+    for planned in plans:
+        if planned.gap is not None:
+            yield _comparison(plans, planned)
+    layers = list(dict.fromkeys(name for planned in plans for name in planned.ranks))
+    if layers:
+        heads = [f"rank, {planned.kind}" for planned in plans]
+        ranks = ([layer, *(str(planned.ranks.get(layer, "dense")) for planned in plans)] for layer in layers)
+        yield PlainTable.of_texts(["layer", *heads], ranks, numeric=heads)
+
+
+def _used(at: int) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        use = row["budgets"][at]
+        return f"{human_percent(use['share'])} of {human_budget(use['budget'], use['have'])}"
+
+    return cell
+
+
+def _comparison(plans: Sequence[Planned], planned: Planned) -> str:
+    bound = f"by predicted costs, no plan within these budgets keeps more than {100 * (planned.gap or 0.0):.2g} points beyond it"
+    uniform = next((p for p in plans if p.kind == "uniform" and p.energy_share is not None), None)
+    if uniform is None or planned.energy_share is None or uniform.energy_share is None:
+        return f"A rank per layer fits where no uniform ratio does; {bound}."
+    more = 100 * (planned.energy_share - uniform.energy_share)
+    return f"A rank per layer keeps {more:.3g} points more of the weights' energy than the uniform ratio; {bound}."

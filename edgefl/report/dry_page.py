@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 from edgefl.report.chart import Chart, Json, category, clock_unit, layer, layered, number, stacked
-from edgefl.report.class_tables import assignment_steps, inclusion_columns
 from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import tier_colour
+from edgefl.report.run_tables import TIER_COLUMNS, assignment_steps, inclusion_columns, largest_first
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.tier_table import TIER_COLUMNS, largest_first
 from edgefl.report.words import tier_label
 from edgefl.util.units import human_count, human_joules, human_percent, human_seconds
 
@@ -22,26 +21,17 @@ _ABOUT = (
 
 
 def render(summary: Json, rounds: Sequence[Json]) -> str:
-    """Return the page of a dry run; the same run gives the same page.
-
-    Args:
-        summary: ``clients``, ``tiers``, ``classes``, the totals, ``participation`` and, if any were tried, ``policies``, a list of
-            ``policy``, ``tiers``, ``round_s`` (median), ``useful_share`` and ``inclusion`` (device → share of its sessions that trained).
-        rounds: the records' JSON form; only those that list clients have a timeline.
-    """
-    fleet = fleet_view(summary, rounds)
-    lasting = [chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart]
+    """Return the page of a dry run from its ``summary.json`` and rounds, of which those that list clients have a timeline."""
     titles = {item["device"]: item["title"] for item in summary["classes"]}
     policies, deadline_s = summary["policies"], summary["deadline_s"]
     known = [column for column in TIER_COLUMNS if column.group != "accuracy" and "measured" not in column.head]
     return render_page(
         "dry.html.j2",
-        [*lasting, *fleet.charts],
         about=[*facts(summary, _ABOUT), ("round deadline", "none" if deadline_s is None else human_seconds(deadline_s))],
         fleet_name=summary["fleet"],
         cards=_cards(summary, rounds),
-        lasting=lasting,
-        fleet=fleet,
+        lasting=[chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart],
+        fleet=fleet_view(summary, rounds),
         policies=policy_table(policies, titles) if policies else None,
         policy_sentence=policy_sentence(policies, titles),
         table=PlainTable.of(known, largest_first(summary)),
@@ -104,7 +94,7 @@ def policy_table(policies: Sequence[Json], titles: Mapping[str, str]) -> PlainTa
     columns = (
         text("tier assignment", "", "policy"),
         Column("tiers", "", lambda row: ", ".join(map(tier_label, row["tiers"]))),
-        *under("median round", human_seconds, round_s=""),
+        *under("median round", round_s=""),
         shaded("useful share", lambda row: row["useful_share"]),
         *inclusion_columns("inclusion", policies, titles),
     )

@@ -8,8 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, layer, layered, legend, number, share, slots, stacked
-from edgefl.report.statuses import STATUSES, USEFUL, by_status, in_order, look, sessions_of, status_name, summed
-from edgefl.report.words import tier_label
+from edgefl.report.words import STATUSES, USEFUL, in_order, look, sessions_of, status_name, summed, taken_by_status, tier_label
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 _RESOURCES = {
@@ -96,11 +95,6 @@ def weakest_sentence(rows: Sequence[Json]) -> str:
     points = 100 * (max(known) - weakest["accuracy"])
     than = "the best of all classes" if points <= 0 else f"{points:.1f} points below the best class's"
     return f"{sentence}; {tier}reaches {human_percent(weakest['accuracy'])}, {than}."
-
-
-def taken_by_status(rounds: Sequence[Json]) -> dict[str, dict[str, Any]]:
-    """Return what clients of each status took; nothing is sent to refused ones."""
-    return {status: work for status, work in by_status(rounds).items() if status != "refused"}
 
 
 def participation_chart(rows: Sequence[Json]) -> Chart:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from edgefl.report.chart import Chart, Json
-from edgefl.report.fleet_charts import outcome_charts, participation_chart, taken_by_status, waste_charts
-from edgefl.report.statuses import STATUSES, USEFUL, lost_text, status_name, summed
+from edgefl.report.fleet_charts import outcome_charts, participation_chart, waste_charts
 from edgefl.report.tables import Column, PlainTable, text, under
 from edgefl.report.timeline import Timelines, timelines
-from edgefl.report.words import tier_label
-from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
+from edgefl.report.words import STATUSES, USEFUL, lost_text, status_name, summed, taken_by_status, tier_label
+from edgefl.util.units import human_count, human_joules, human_percent
 
 
-@dataclass(frozen=True)
-class FleetView:
+class FleetView(NamedTuple):
     """The parts of a page; ``meanings`` says what the statuses are that occur."""
 
     timelines: Timelines
@@ -26,19 +24,9 @@ class FleetView:
     waste_table: PlainTable
     meanings: tuple[tuple[str, str], ...]
 
-    @property
-    def charts(self) -> list[Chart]:
-        """All charts, in the order of the page."""
-        return [*self.timelines.charts, self.participation, *self.outcomes, *self.waste]
-
 
 def fleet_view(summary: Json, rounds: Sequence[Json]) -> FleetView:
-    """Return what a page shows of a run's fleet.
-
-    Args:
-        summary: with ``classes``, ``tiers`` and ``participation``.
-        rounds: the records' JSON form, with or without their clients.
-    """
+    """Return what a page shows of a run's fleet; ``rounds`` are the records' JSON form, with or without their clients."""
     rows = summary["participation"]
     seen = {status for row in rows for status, count in row["statuses"].items() if count}
     return FleetView(
@@ -55,10 +43,7 @@ def fleet_view(summary: Json, rounds: Sequence[Json]) -> FleetView:
 def useful_card(summary: Json) -> list[tuple[str, str, str]]:
     """Return the share of the devices' time whose updates were used; nothing if no client was sent anything."""
     useful_s, all_s = summary["useful"]["device_s"], summary["useful"]["device_s"] + summary["wasted"]["device_s"]
-    if not all_s:
-        return []
-    share = useful_s / all_s
-    return [("Useful work", human_percent(share), "of the time that devices spent")]
+    return [("Useful work", human_percent(useful_s / all_s), "of the time that devices spent")] if all_s else []
 
 
 def participation_table(rows: Sequence[Json]) -> PlainTable:
@@ -72,18 +57,17 @@ def participation_table(rows: Sequence[Json]) -> PlainTable:
 
     columns = [
         text("device class", "", "title"),
-        *under("population", human_count, clients="clients"),
-        *under("population", human_percent, share="share"),
-        *under("sessions", human_count, sessions="all"),
+        *under("population", clients="clients", share="share"),
+        *under("sessions", sessions="all"),
         Column("sessions", "trained", lambda row: part(row["statuses"].get(USEFUL, 0), row["sessions"])),
         Column("sessions", "late", counted("late")),
         Column("sessions", "refused", counted("refused")),
         Column("sessions", "lost", lambda row: lost_text(row["statuses"]) or "none", numeric=False),
-        *under("clients that trained", human_count, distinct=""),
+        *under("clients that trained", distinct=""),
         Column("clients that trained", "of the class", lambda row: part(row["distinct"], row["clients"])),
         *under("energy on devices", lambda work: human_joules(work["energy_j"]), useful="useful", wasted="wasted"),
         *under("tier", lambda tier: "none" if tier is None else tier_label(tier), tier=""),
-        *(under("tier", human_percent, accuracy="accuracy") if any(row["accuracy"] is not None for row in rows) else ()),
+        *(under("tier", accuracy="accuracy") if any(row["accuracy"] is not None for row in rows) else ()),
     ]
     return PlainTable.of(columns, rows)
 
@@ -96,10 +80,10 @@ def waste_table(rounds: Sequence[Json]) -> PlainTable:
     rows += [{"what": "all that was wasted", **wasted}, {"what": "all", **summed(taken.values())}]
     columns = (
         text("sessions that ended", "", "what"),
-        *under("sessions", human_count, clients=""),
-        *under("MACs", human_count, macs=""),
-        *under("bytes", human_bytes, download_bytes="down", upload_bytes="up"),
-        *under("energy", human_joules, energy_j="on devices", end_to_end_j="end to end"),
-        *under("time of devices", human_seconds, device_s=""),
+        *under("sessions", clients=""),
+        *under("MACs", macs=""),
+        *under("bytes", download_bytes="down", upload_bytes="up"),
+        *under("energy", energy_j="on devices", end_to_end_j="end to end"),
+        *under("time of devices", device_s=""),
     )
     return PlainTable.of(columns, rows)

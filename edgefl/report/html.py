@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.report import dry_page
-from edgefl.report.class_tables import MEASURED, assignment_steps, class_table, memory_table, refusals_of, stage_table
 from edgefl.report.fleet_view import fleet_view, useful_card
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import accuracy_charts, budget_chart, cost_charts, of_clients, tier_colour
 from edgefl.report.run_files import read_rounds, read_summary
-from edgefl.report.tier_table import largest_first, tier_table
+from edgefl.report.run_tables import (
+    MEASURED,
+    assignment_steps,
+    class_table,
+    largest_first,
+    memory_table,
+    refusals_of,
+    stage_table,
+    tier_table,
+)
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
@@ -42,32 +50,22 @@ def write(run: Path) -> Path:
 
 
 def render(summary: Json, rounds: Sequence[Json]) -> str:
-    """Return the page of a run; the same run gives the same page.
-
-    Args:
-        summary: the content of ``summary.json``.
-        rounds: the lines of ``rounds.jsonl``, in their order.
-    """
-    sections = {
-        "accuracy": accuracy_charts(summary, rounds),
-        "cost": cost_charts(summary),
-        "budgets": (budget_chart(summary),),
-        "observed": observed_charts(rounds),
-    }
-    fleet = fleet_view(summary, rounds)
+    """Return the page of a run, from its ``summary.json`` and the lines of ``rounds.jsonl``; the same run gives the same page."""
     tier_colours = [tier_colour(summary, row["tier"]) for row in largest_first(summary)]
     return render_page(
         "template.html.j2",
-        [*(chart for group in sections.values() for chart in group), *fleet.charts],
         summary=summary,
         about=_about(summary),
         cards=_cards(summary, rounds),
         table=tier_table(summary),
         tier_colours=tier_colours,
-        sections=sections,
+        accuracy=accuracy_charts(summary, rounds),
+        cost=cost_charts(summary),
+        budgets=budget_chart(summary),
+        observed=observed_charts(rounds),
         classes=class_table(summary),
         steps=assignment_steps(summary),
-        fleet=fleet,
+        fleet=fleet_view(summary, rounds),
         refusals=refusals_of(summary, rounds),
         memory=memory_table(summary),
         memory_colours=[colour for colour in tier_colours for _ in MEASURED],

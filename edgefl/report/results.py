@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -40,20 +39,11 @@ class Results(tuple[R, ...]):
         Raises:
             InputError: pandas is not installed.
         """
-        return frame(self.to_dict())
-
-
-def frame(rows: Iterable[dict[str, Any]]) -> Any:
-    """Return rows as a ``pandas.DataFrame``.
-
-    Raises:
-        InputError: pandas is not installed.
-    """
-    try:
-        pandas = importlib.import_module("pandas")
-    except ImportError:
-        raise InputError("to_pandas needs pandas, which is not installed; run pip install pandas, or use to_dict") from None
-    return pandas.DataFrame(list(rows))
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            raise InputError("to_pandas needs pandas, which is not installed; run pip install pandas, or use to_dict") from None
+        return pandas.DataFrame(self.to_dict())
 
 
 def validated(kind: type[R], values: Any) -> R:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, colour, layer, layered, lines, number, share, slots
-from edgefl.report.cost_charts import TRAFFIC, Measure, measured
-from edgefl.report.tier_table import largest_first
+from edgefl.report.cost_page import TRAFFIC, Measure, measured
+from edgefl.report.run_tables import budget_entries, largest_first
 from edgefl.report.words import budget_name, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_percent, human_seconds
 
@@ -131,15 +131,6 @@ def budget_chart(summary: Json) -> Chart:
     budget = budget_name(tightest["budget"])
     sentence = f"The tightest is the {budget} of {item['title']}: {human_percent(tightest['share'])} of it is needed."
     return Chart(key, title, sentence, _budget_spec(summary, used))
-
-
-def budget_entries(item: Json) -> list[Json]:
-    """Return the budgets of a device class; of a class without a tier, those that refused its smallest tier."""
-    if item["budgets"]:
-        return [entry for entry in item["budgets"] if entry["share"] is not None]
-    smallest = min((refusal["tier"] for refusal in item["refusals"]), default=None)
-    refusals = {refusal["budget"]: refusal for refusal in item["refusals"] if refusal["tier"] == smallest}
-    return [{**entry, "share": entry["need"] / entry["have"]} for entry in refusals.values() if entry["have"] > 0]
 
 
 def _budget_spec(summary: Json, used: Sequence[tuple[Json, Sequence[Json]]]) -> Spec:

@@ -1,20 +1,234 @@
-"""How the files of a run are read back: ``summary.json`` and ``rounds.jsonl``, checked against the records that they are made of."""
+"""The records of a run's files, ``summary.json`` and ``rounds.jsonl``, whose keys are the fields, and how the files are read back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_core import from_json
+from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
 from edgefl.errors import InputError
 from edgefl.records import Shortfall, Totals
+from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, adapter
-from edgefl.report.run_rows import DrySummary, HostStages, Number, RunSummary, Whole
 from edgefl.util.validation import explain
+
+Whole = Annotated[int, Field(ge=0)]
+Number = Annotated[float, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class BudgetUse(Result):
+    """How much of one budget a device class needs: ``need`` and ``have`` in the unit of the budget's name."""
+
+    budget: str
+    need: Number
+    have: Number
+    share: Number
+
+
+@dataclass(frozen=True)
+class TierResult:
+    """How one tier came out of a run; the measured bytes are onnxruntime's, for the exported file and its training graph.
+
+    Attributes:
+        accuracy: of the exported file, run under its device's memory; None if it was not evaluated.
+        torch_accuracy: of the torch module.
+        macs_forward_onnx: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
+    """
+
+    accuracy: Number | None = None
+    torch_accuracy: Number | None = None
+    measured_peak_activation_bytes_inference: Whole | None = None
+    measured_peak_activation_bytes_onnx: Whole | None = None
+    macs_forward_onnx: Whole | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierRow(CostRow, TierResult):
+    """One tier of a run, as the device class that it is shown for trains it.
+
+    Attributes:
+        micro_batch: samples of one forward and backward pass on that device, None for the run's own number.
+        device: None if no class takes the tier.
+        measured_training_memory_bytes: the largest that a client measured, as for the activations; None without a measurement.
+        round_seconds: of a client with the mean number of samples, as are the joules.
+    """
+
+    tier: Number
+    micro_batch: Whole | None
+    device: str | None
+    device_title: str | None
+    clients: Whole
+    batch_size: Whole
+    measured_peak_activation_bytes_training: Whole | None
+    measured_training_memory_bytes: Whole | None
+    round_seconds: Number | None
+    round_joules: Number | None
+    budget_share: Number | None
+    limiting_budget: str | None
+
+
+@dataclass(frozen=True)
+class AssignmentStep(Result):
+    """One step of an assignment: a tier, how a device would train it, and the budgets that this does not meet."""
+
+    tier: Number
+    micro_batch: Whole | None
+    refusals: tuple[Shortfall, ...]
+
+
+@dataclass(frozen=True)
+class ClassRow(Result):
+    """One class of devices: its share of the population, its tier (None if none fits), and the steps of its assignment.
+
+    ``refusals`` are budgets that refused a tier; ``assumed`` are figures of its profile.
+    """
+
+    device: str
+    title: str
+    share: Number
+    clients: Whole
+    tier: Number | None
+    micro_batch: Whole | None
+    budgets: tuple[BudgetUse, ...]
+    refusals: tuple[Shortfall, ...]
+    considered: tuple[AssignmentStep, ...]
+    assumed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Participation(Result):
+    """How a device class took part over all rounds.
+
+    Attributes:
+        sessions: its sessions, refused ones included; ``statuses`` counts them by status.
+        distinct: clients that trained at least once.
+        useful: the sessions whose updates the server used; ``wasted`` are the others, refused ones excluded.
+        accuracy: of its tier, None if it was not evaluated.
+    """
+
+    device: str
+    title: str
+    share: Number
+    clients: Whole
+    sessions: Whole
+    distinct: Whole
+    statuses: Mapping[str, Whole]
+    useful: Totals
+    wasted: Totals
+    tier: Number | None
+    accuracy: Number | None
+
+
+@dataclass(frozen=True)
+class PolicyRow(Result):
+    """What an assignment of tiers does to rounds, and to inclusion by device, in a dry run."""
+
+    policy: str
+    tiers: tuple[Number, ...]
+    round_s: Number | None
+    useful_share: Number | None
+    inclusion: Mapping[str, Number | None]
+
+
+class HostStages(TypedDict, total=False):
+    """Stage → seconds of this computer: in the main thread, in its other threads, and in each worker process."""
+
+    server: Mapping[str, Number]
+    background: Mapping[str, Number]
+    workers: Mapping[str, Mapping[str, Number]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTotals(Result):
+    """What all rounds together took.
+
+    Attributes:
+        waited_s: how long the server waited for clients to become eligible.
+        end_to_end_j: energy of the devices and of the network's path; ``energy_j`` is that of the devices.
+        useful: the sessions whose updates the server used; ``wasted`` are the others, refused ones excluded.
+    """
+
+    simulated_s: Number
+    waited_s: Number
+    host_s: Number
+    energy_j: Number
+    end_to_end_j: Number
+    macs: Whole
+    download_bytes: Whole
+    upload_bytes: Whole
+    useful: Totals
+    wasted: Totals
+    edgefl_version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configured(Result):
+    """The keys of a run's configuration that its summary repeats; :class:`edgefl.RunConfig` explains each."""
+
+    method: str
+    model: str
+    dataset: str
+    partition: str
+    seed: Whole
+    rounds: Whole
+    clients: Whole
+    per_round: Whole
+    batch_size: Whole
+    local_epochs: Whole
+    tier_assignment: str
+    objective: str
+    server_optimizer: str
+    codec: str
+    permute_labels: bool
+    conditions: str
+    availability: str
+    start_hour: Number
+    mode: str
+    buffer: Whole | None
+    enforce: str
+    dynamic_devices: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(RunTotals, Configured):
+    """The content of every ``summary.json``; ``assumed`` are the fleet's figures that are assumed."""
+
+    format: Whole
+    over_selection: Number
+    deadline_s: Number | None
+    fleet: str
+    assumed: tuple[str, ...]
+    tiers: tuple[TierRow, ...]
+    classes: tuple[ClassRow, ...]
+    participation: tuple[Participation, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary(Summary):
+    """The summary of a run that trained.
+
+    Attributes:
+        accuracy_of: "global" for one model on all held-out samples, "clients" for the mean over clients on their own.
+        global_accuracy: that accuracy after the last round, None if no round was evaluated.
+    """
+
+    accuracy_of: Literal["global", "clients"]
+    global_accuracy: Number | None
+    host_stages: HostStages
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrySummary(Summary):
+    """The summary of a dry run; ``policies`` compares assignments of tiers."""
+
+    dry_run: Literal[True]
+    policies: tuple[PolicyRow, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +297,7 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
 
 
 def _checked(kind: Any, text: str, where: str) -> dict[str, Any]:
-    """Return the content of a JSON text that has the fields of ``kind``; further keys are ignored.
-
-    Raises:
-        InputError: the text is not JSON, or a value is missing or wrong; the message names ``where``, key, expectation and value.
-    """
+    """Return the content of a JSON text that has the fields of ``kind``; further keys are ignored."""
     try:
         values: dict[str, Any] = from_json(text, allow_inf_nan=False)
         adapter(kind).validate_json(text, strict=True)
@@ -100,11 +310,6 @@ def _checked(kind: Any, text: str, where: str) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file of a run.
-
-    Raises:
-        InputError: the file is missing or is not UTF-8 text.
-    """
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from edgefl import __version__
 from edgefl.fleet.budget import use
-from edgefl.records import Tier, Totals
-from edgefl.report.run_rows import AssignmentStep, BudgetUse, ClassRow, Participation, RunTotals, TierResult, TierRow
-from edgefl.report.statuses import USEFUL, summed, work_of
+from edgefl.records import Tier
+from edgefl.report.run_files import AssignmentStep, BudgetUse, ClassRow, Participation, RunTotals, TierResult, TierRow
+from edgefl.report.words import Json, counted, useful_and_wasted
 from edgefl.server.assignment import Assignment, ClassPlan, Plan
-
-Json = Mapping[str, Any]
 
 
 def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[Json]) -> list[TierRow]:
-    """Return the table of tiers, largest first; a tier without a result has None for its accuracies.
+    """Return the table of tiers, largest first, each as the class of :meth:`Plan.home_of` trains it.
 
-    A row describes the tier as the class of :meth:`Plan.home_of` trains it. Budgets are checked for the largest shard of the run, time
-    and energy are those of a client with the mean number of samples. The measured bytes of training are the largest among the clients
-    that trained the tier with the same micro-batch.
+    Budgets are checked for the largest shard of the run; time and energy are those of a client with the mean number of samples. The
+    measured bytes of training are the largest among the clients that trained the tier with the same micro-batch.
     """
     rows = []
     for tier in plan.costs:
@@ -56,9 +51,7 @@ def class_rows(plan: Plan) -> list[ClassRow]:
     rows = []
     for c in plan.classes:
         fit = c.assignment or Assignment(min(plan.costs))
-        steps = tuple(
-            AssignmentStep(step.assignment.tier.number, step.assignment.micro_batch, step.refusals) for step in c.attempts
-        )
+        steps = ((step.assignment, step.refusals) for step in c.attempts)
         rows.append(
             ClassRow(
                 device=c.device.name,
@@ -69,7 +62,7 @@ def class_rows(plan: Plan) -> list[ClassRow]:
                 micro_batch=fit.micro_batch,
                 budgets=_budgets(plan, c, fit),
                 refusals=c.refusals,
-                considered=steps,
+                considered=tuple(AssignmentStep(at.tier.number, at.micro_batch, refusals) for at, refusals in steps),
                 assumed=tuple(c.device.assumed),
             )
         )
@@ -81,23 +74,16 @@ def participation_rows(
 ) -> list[Participation]:
     """Return how each device took part over all rounds; several classes with one device are one row.
 
-    Args:
-        plan: the fleet's classes and the tiers that they are given.
-        rounds: the records' JSON form.
-        distinct: device → how many of its clients trained at least once.
-        accuracies: a tier's ratio → its accuracy; empty if nothing was evaluated.
+    ``distinct`` is device → how many of its clients trained at least once; ``accuracies`` is a tier's ratio → its accuracy.
     """
     groups: dict[str, list[Json]] = {}
-    for record in rounds:
-        for group in record["groups"]:
-            groups.setdefault(group["device"], []).append(group)
+    for group in (group for record in rounds for group in record["groups"]):
+        groups.setdefault(group["device"], []).append(group)
     rows = []
     for device in dict.fromkeys(c.device.name for c in plan.classes):
         classes = [c for c in plan.classes if c.device.name == device]
         own, tier = groups.get(device, []), classes[0].tier
-        statuses: Counter[str] = Counter()
-        for group in own:
-            statuses[group["status"]] += group["clients"]
+        statuses = counted(own)
         rows.append(
             Participation(
                 device=device,
@@ -107,8 +93,7 @@ def participation_rows(
                 sessions=statuses.total(),
                 distinct=distinct.get(device, 0),
                 statuses=dict(statuses),
-                useful=Totals(**summed(group for group in own if group["status"] == USEFUL)),
-                wasted=Totals(**summed(group for group in own if group["status"] not in (USEFUL, "refused"))),
+                **useful_and_wasted(own),
                 tier=tier.number if tier else None,
                 accuracy=accuracies.get(tier.ratio) if tier else None,
             )
@@ -122,8 +107,7 @@ def totals(rounds: Sequence[Json]) -> RunTotals:
     return RunTotals(
         simulated_s=rounds[-1]["clock_s"] if rounds else 0.0,
         **{key: sum(line[key] for line in rounds) for key in summed_up},
-        useful=Totals(**work_of(rounds, lambda status: status == USEFUL)),
-        wasted=Totals(**work_of(rounds, lambda status: status not in (USEFUL, "refused"))),
+        **useful_and_wasted([group for line in rounds for group in line["groups"]]),
         edgefl_version=__version__,
     )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from edgefl.util.units import MISSING, human_percent
+from edgefl.util.units import MISSING, human_bytes, human_count, human_joules, human_percent, human_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -27,8 +27,7 @@ class Column:
     """One column of a table.
 
     Attributes:
-        group: the heading that neighbouring columns share.
-        head: the column's own heading below it, or "".
+        group: the heading that neighbouring columns share; ``head`` is the column's own below it, or "".
         cell: returns a row's text; a line break starts a new line within the cell.
         numeric: whether the column is aligned to the right.
         share: returns the share in [0, 1] that shades a row's cell on a page, None for no shade.
@@ -50,12 +49,10 @@ class PlainTable:
     """A table as plain texts, one per row and column. Rich prints it as it is; pages render it with the macro ``body``.
 
     Attributes:
-        columns: their headings and formats.
         rows: one text per column.
         marked: whether a row stands out, one per row or empty.
         shares: the share in [0, 1] that shades a cell, None for no shade; one per text.
-        title: stands above the table in a terminal.
-        note: stands below it.
+        title: stands above the table in a terminal, ``note`` below it.
         stacked: whether a terminal shows the columns of one group one above the other.
     """
 
@@ -107,15 +104,11 @@ class PlainTable:
 
     def lines(self) -> list[str]:
         """Return one line of text per row, its columns' groups one after the other."""
-        found = []
-        for row in self.rows:
-            texts = iter(row)
-            groups = (
-                f"{group} " + ", ".join(f"{column.head} {next(texts)}".strip() for column in members)
-                for group, members in self.groups
-            )
-            found.append("; ".join(groups))
-        return found
+        rows, groups = map(iter, self.rows), self.groups
+        return [
+            "; ".join(f"{group} " + ", ".join(f"{c.head} {next(row)}".strip() for c in members) for group, members in groups)
+            for row in rows
+        ]
 
     def to_plain(self) -> str:
         """Return the lines of text and the note, for output that is no terminal."""
@@ -171,11 +164,24 @@ class PlainTable:
         return table
 
 
-def under(group: str, human: Callable[[Any], str], **heads: str) -> tuple[Column, ...]:
-    """Return columns of one group that share a unit, from ``key=heading``."""
+_HUMAN = {
+    **dict.fromkeys(("share", "accuracy", "inclusion"), human_percent),
+    **{"bytes": human_bytes, "s": human_seconds, "seconds": human_seconds, "j": human_joules, "joules": human_joules},
+}
+"""Word of a key, most important first → how its values are written; without such a word they are counts."""
+
+
+def human_of(key: str) -> Callable[[Any], str]:
+    """Return how values under a key are written, by the unit in its name."""
+    words = key.split("_")
+    return next((human for word, human in _HUMAN.items() if word in words), human_count)
+
+
+def under(group: str, human: Callable[[Any], str] | None = None, **heads: str) -> tuple[Column, ...]:
+    """Return columns of one group from ``key=heading``; without ``human``, the key's name says how values are written."""
 
     def cell(key: str) -> Callable[[Row], str]:
-        return lambda row: human(row.get(key))
+        return lambda row: (human or human_of(key))(row.get(key))
 
     return tuple(Column(group, head, cell(key)) for key, head in heads.items())
 
@@ -191,12 +197,7 @@ def shaded(group: str, share: Callable[[Row], float | None]) -> Column:
 
 
 def raw_table(rows: Sequence[Row], declared: Sequence[str]) -> PlainTable:
-    """Return a table of plain values under their keys.
-
-    Args:
-        rows: keys and values.
-        declared: these keys come first, in this order, if a row has them.
-    """
+    """Return a table of plain values under their keys; those of ``declared`` come first, in this order, if a row has them."""
 
     def value(key: str) -> Callable[[Row], str]:
         return lambda row: _raw(row.get(key))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, slots
-from edgefl.report.statuses import STATUSES, USEFUL, in_order, look, lost_text, sessions_of, status_name
-from edgefl.report.words import taken_as
+from edgefl.report.words import STATUSES, USEFUL, in_order, look, lost_text, sessions_of, status_name, taken_as
 from edgefl.util.units import human_seconds
 
 MOST_LINES = 40
@@ -29,13 +28,7 @@ class Timelines(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """One client's part in a round.
-
-    Attributes:
-        how: the tier that it took, and the state of its device.
-        start_s: seconds from the beginning of the round to its own.
-        phases_s: seconds of its download, training and upload.
-    """
+    """One client's part in a round: ``how`` names tier and state, ``phases_s`` are seconds of its download, training and upload."""
 
     client: int
     device: str
@@ -51,10 +44,7 @@ class Line:
 
 
 def timelines(summary: Json, rounds: Sequence[Json]) -> Timelines:
-    """Return charts of the rounds with the most different outcomes, the first and the last among them.
-
-    A round counts if its record lists clients, and if something was sent to one of them.
-    """
+    """Return charts of the rounds with the most different outcomes, the first and the last of those that list clients among them."""
     seen = [record for record in rounds if lines_of(record)]
     if not seen:
         sentence = "No record of a round says what its clients did when, so there is no timeline to draw."

@@ -1,16 +1,83 @@
-"""One self-contained HTML page on what-ifs: what deadlines, tiers and over-selection do to the time of rounds and to who takes part."""
+"""What deadlines, tiers and over-selection do to the time of rounds and to who takes part: a table, and a self-contained HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from edgefl import __version__
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
-from edgefl.report.class_tables import inclusion_columns
 from edgefl.report.page import facts, render_page
-from edgefl.report.tables import PlainTable, shaded, text, under
-from edgefl.report.whatif_table import footnote, front, whatif_table
-from edgefl.util.units import human_percent, human_seconds
+from edgefl.report.run_tables import inclusion_columns
+from edgefl.report.tables import Column, PlainTable, shaded, text, under
+from edgefl.report.words import tier_label
+from edgefl.util.units import MISSING, human_count, human_percent, human_seconds
+
+
+def whatif_table(result: Json) -> PlainTable:
+    """Return every figure of every policy, in the order asked for."""
+    columns = (
+        text("policy", "", "label"),
+        Column("policy", "tiers", lambda row: ", ".join(map(tier_label, row["tiers"])) or MISSING, numeric=False),
+        *under("rounds", deadline_s="deadline", round_s="median"),
+        *under("rounds", _tenths, rounds_per_hour="an hour"),
+        *under("asked", lambda value: f"{value:g}", over_selection="per wanted"),
+        *under("sessions trained", inclusion="of all", weakest_inclusion="of the weakest"),
+        Column("weakest", "", _weakest(result), numeric=False),
+        *under("wasted", wasted_share="of time"),
+        *under("energy", energy_j="per update"),
+    )
+    best = front(result["rows"])
+    return PlainTable.of(columns, result["rows"], (n in best for n in range(len(result["rows"]))), note=footnote(result))
+
+
+def compact_whatif(result: Json) -> PlainTable:
+    """Return the table for a terminal: a line per policy, with a star if no other policy beats it."""
+    rows, best = result["rows"], front(result["rows"])
+    starred = [{**row, "star": "*" if number in best else ""} for number, row in enumerate(rows)]
+    columns = (
+        Column("", "", lambda row: row["star"], numeric=False, widest=1),
+        text("policy", "", "label"),
+        *under("round", round_s=""),
+        *under("trained", inclusion=""),
+        *under("weakest", weakest_inclusion=""),
+        *under("wasted", wasted_share=""),
+        *under("per update", energy_j=""),
+        *under("an hour", _tenths, rounds_per_hour=""),
+        Column("which is", "", _weakest(result), numeric=False),
+    )
+    return PlainTable.of(columns, starred, note=f"* {footnote(result)}" if best else footnote(result))
+
+
+def front(rows: Sequence[Json]) -> list[int]:
+    """Return the numbers of the policies that no other beats in both time and inclusion, from the shortest round on.
+
+    Of policies that are equal in both, the first stands for all. A policy under which no client trains is left out.
+
+    >>> front([{"round_s": 2.0, "inclusion": 0.9}, {"round_s": 1.0, "inclusion": 0.5}, {"round_s": 3.0, "inclusion": 0.8}])
+    [1, 0]
+    """
+    known = [n for n, row in enumerate(rows) if row["round_s"] is not None and row["inclusion"]]
+    found: list[int] = []
+    for n in sorted(known, key=lambda n: (rows[n]["round_s"], -rows[n]["inclusion"])):
+        if not found or rows[n]["inclusion"] > rows[found[-1]]["inclusion"]:
+            found.append(n)
+    return found
+
+
+def footnote(result: Json) -> str:
+    """Return the policies that no other beats."""
+    labels = "; ".join(str(result["rows"][number]["label"]) for number in front(result["rows"]))
+    return f"No other policy is both as fast and as inclusive as {labels}." if labels else "Nobody trained under any policy."
+
+
+def _tenths(value: float | None) -> str:
+    return human_count(None if value is None else round(value, 1))
+
+
+def _weakest(result: Json) -> Callable[[Json], str]:
+    titles: Mapping[str, str] = result.get("titles") or {}
+    return lambda row: MISSING if row["weakest"] is None else titles.get(row["weakest"], str(row["weakest"]))
+
 
 _SHOWN = {"profile", "edgefl_version", "format"}
 _ALL_LABELLED = 12
@@ -18,20 +85,12 @@ _ALL_LABELLED = 12
 
 
 def render(result: Json) -> str:
-    """Return the page; the same result gives the same page.
-
-    Args:
-        result: ``profile``, ``rows`` (a policy each: ``label``, ``deadline_s``, ``tiers``, ``over_selection``, ``round_s``,
-            ``inclusion``, ``inclusion_by_class``, ``weakest``, ``weakest_inclusion``, ``wasted_share``, ``energy_j``,
-            ``rounds_per_hour``) and, if known, ``titles`` (device → its name for people) and whatever else was asked for.
-    """
-    chart = whatif_chart(result)
+    """Return the page of a :class:`edgefl.run.whatif.WhatIf`, in its JSON form; the same result gives the same page."""
     return render_page(
         "whatif.html.j2",
-        [chart],
         profile=result["profile"],
         about=facts(result, [key for key, value in result.items() if key not in _SHOWN and isinstance(value, str | int | float)]),
-        chart=chart,
+        chart=whatif_chart(result),
         table=whatif_table(result),
         inclusion=inclusion_table(result),
         note=footnote(result),

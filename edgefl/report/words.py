@@ -1,13 +1,16 @@
-"""The words of tables and charts for tiers and budgets."""
+"""The words of tables and charts for tiers, budgets and statuses, and the looks of statuses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from edgefl.util.units import human_budget, human_percent
+from edgefl.records import Totals
+from edgefl.util.units import human_budget
 
-Row = Mapping[str, Any]
+Json = Mapping[str, Any]
 
 BUDGETS = {
     "memory_bytes": "memory",
@@ -23,15 +26,11 @@ BUDGETS = {
 
 
 def tier_label(tier: float) -> str:
-    """Return a tier's name: ``0.5``, ``1``.
-
-    >>> tier_label(1.0)
-    '1'
-    """
+    """Return a tier's name: ``0.5``, ``1``."""
     return f"{tier:g}"
 
 
-def taken_as(item: Row) -> str:
+def taken_as(item: Json) -> str:
     """Return a tier's name, with the micro-batch if it is not the run's own.
 
     >>> taken_as({"tier": 0.5, "micro_batch": 8}), taken_as({"tier": 1})
@@ -41,16 +40,7 @@ def taken_as(item: Row) -> str:
     return tier_label(item["tier"]) + ("" if at_once is None else f", {at_once} at once")
 
 
-def budget_used(row: Row) -> str:
-    """Return the share that a tier uses of its tightest budget, and that budget's name.
-
-    >>> budget_used({"budget_share": 0.624, "limiting_budget": "deadline_s"})
-    '62.4 % deadline'
-    """
-    return f"{human_percent(row['budget_share'])} {budget_name(row['limiting_budget'])}".rstrip()
-
-
-def need_have(entry: Row) -> str:
+def need_have(entry: Json) -> str:
     """Return what is needed and what there is of one budget.
 
     >>> need_have({"budget": "memory_bytes", "need": 2e6, "have": 64e3})
@@ -61,24 +51,119 @@ def need_have(entry: Row) -> str:
 
 
 def budget_name(budget: str | None) -> str:
-    """Return a budget's name for people; None gives an empty string.
-
-    >>> budget_name("deadline_s")
-    'deadline'
-    """
+    """Return a budget's name for people; None gives an empty string."""
     return "" if budget is None else BUDGETS.get(budget, budget)
 
 
 def names(values: Sequence[str]) -> str:
-    """Return names as a list for people.
-
-    >>> names(["Erf", "Einsum"]), names([])
-    ('Erf, Einsum', 'none')
-    """
+    """Return names as a list for people, or "none"."""
     return ", ".join(values) or "none"
 
 
-def uncounted(rows: Sequence[Row]) -> str:
+def uncounted(rows: Sequence[Json]) -> str:
     """Return the warning that some operations were not counted, or an empty string."""
     found = [f"tier {tier_label(row['tier'])}: {names(row['uncounted_ops'])}" for row in rows if row["uncounted_ops"]]
     return f"Not counted, so no budget can be claimed met: {'; '.join(found)}" if found else ""
+
+
+USEFUL = "trained"
+WORK = ("clients", "macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j", "device_s")
+"""What is summed, under the names of :class:`edgefl.records.Totals`."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a status looks like and means: a CSS variable, the strokes over its bars (or ""), its marker, and what happened.
+
+    Pattern and marker tell it apart without its colour. The marker is one of Vega's names, or an SVG path within (-1, 1).
+    """
+
+    colour: str
+    pattern: str
+    symbol: str
+    meaning: str
+
+
+_X = "M-.7,-1L0,-.3L.7,-1L1,-.7L.3,0L1,.7L.7,1L0,.3L-.7,1L-1,.7L-.3,0L-1,-.7Z"
+_HOURGLASS = "M-1,-1H1L-1,1H1Z"
+_BOWTIE = "M-1,-1V1L1,-1V1Z"
+_STAR = "M0,-1L.22,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.22,-.31Z"
+
+STATUSES = {
+    "trained": Look("var(--trained)", "", "circle", "the server used its update"),
+    "late": Look("var(--late)", "/", "triangle-right", "done after the round had closed"),
+    "refused": Look("var(--refused)", "", "square", "nothing was sent to it"),
+    "dropped": Look("var(--dropped)", "\\", _X, "an error, or the network failed"),
+    "interrupted": Look("var(--interrupted)", "-", _HOURGLASS, "its owner or its charger took it away in mid-training"),
+    "out_of_memory": Look("var(--out-of-memory)", "x", "diamond", "it went over its device's memory"),
+    "out_of_time": Look("var(--out-of-time)", "|", _BOWTIE, "over the processor time that a client is allowed on this computer"),
+    "crashed": Look("var(--crashed)", "+", _STAR, "its process died"),
+    "diverged": Look("var(--diverged)", ".", "cross", "its weights are no numbers"),
+}
+UNKNOWN = Look("var(--soft)", "/", "stroke", "")
+
+
+def look(status: str) -> Look:
+    """Return what a status looks like; one that no version knows is grey."""
+    return STATUSES.get(status, UNKNOWN)
+
+
+def status_name(status: str) -> str:
+    """Return a status as people write it: ``out of memory``."""
+    return status.replace("_", " ")
+
+
+def in_order(statuses: Iterable[str]) -> list[str]:
+    """Return statuses in the order of every legend, those that no version knows last.
+
+    >>> in_order({"dropped", "of-the-future", "trained"})
+    ['trained', 'dropped', 'of-the-future']
+    """
+    found = set(statuses)
+    return [*(status for status in STATUSES if status in found), *sorted(found.difference(STATUSES))]
+
+
+def summed(groups: Iterable[Json]) -> dict[str, Any]:
+    """Return the sums of groups under the names of :class:`edgefl.records.Totals`."""
+    total: dict[str, Any] = {key: 0.0 if key.endswith(("_j", "_s")) else 0 for key in WORK}
+    for group in groups:
+        for key in WORK:
+            total[key] += group[key]
+    return total
+
+
+def useful_and_wasted(groups: Sequence[Json]) -> dict[str, Any]:
+    """Return the :class:`Totals` of ``useful`` and of ``wasted`` sessions; nothing is sent to refused clients."""
+    useful = summed(group for group in groups if group["status"] == USEFUL)
+    wasted = summed(group for group in groups if group["status"] not in (USEFUL, "refused"))
+    return {"useful": Totals(**useful), "wasted": Totals(**wasted)}
+
+
+def taken_by_status(rounds: Sequence[Json]) -> dict[str, dict[str, Any]]:
+    """Return what clients of each status took over all rounds; nothing is sent to refused ones."""
+    groups = [group for record in rounds for group in record["groups"] if group["status"] != "refused"]
+    statuses = in_order(group["status"] for group in groups)
+    return {status: summed(group for group in groups if group["status"] == status) for status in statuses}
+
+
+def sessions_of(record: Json) -> Counter[str]:
+    """Return how many of a round's clients ended in each status."""
+    return counted(record["groups"])
+
+
+def counted(groups: Iterable[Json]) -> Counter[str]:
+    """Return status → clients of groups."""
+    counts: Counter[str] = Counter()
+    for group in groups:
+        counts[group["status"]] += group["clients"]
+    return counts
+
+
+def lost_text(counts: Mapping[str, int]) -> str:
+    """Return how many were lost for which reason, for people; late, refused and trained ones are not lost.
+
+    >>> lost_text({"trained": 3, "dropped": 2, "out_of_memory": 1})
+    '2 dropped, 1 out of memory'
+    """
+    lost = [status for status in in_order(counts) if status not in (USEFUL, "late", "refused") and counts[status]]
+    return ", ".join(f"{counts[status]:,} {status_name(status)}" for status in lost)

@@ -23,7 +23,7 @@ from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import OutOfMemoryError, predict_capped
 from edgefl.records import Tier
 from edgefl.report.cost_rows import CostRow
-from edgefl.report.run_rows import TierResult
+from edgefl.report.run_files import TierResult
 from edgefl.rng import generator
 from edgefl.run.bundle_training import trainable
 from edgefl.run.trained import TierNetworks

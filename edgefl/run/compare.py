@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
 from edgefl.run.folder import RunFolder
 from edgefl.run.simulate import simulate
+from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
-from edgefl.util.threads import one_thread
 
 Notify = Callable[[str], None]
 OnRound = Callable[[Part, RoundRecord], None]
@@ -27,19 +28,14 @@ OnRound = Callable[[Part, RoundRecord], None]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison.
-
-    Attributes:
-        folder: where it was written: ``compare.html``, ``compare.json``, and a run folder per method and seed.
-        summary: the content of ``compare.json``.
-    """
+    """A finished comparison: its folder, and the content of ``compare.json`` there."""
 
     folder: Path
     summary: ComparisonSummary
 
     @property
     def methods(self) -> Results[MethodResult]:
-        """One row per method, in the order asked for: accuracies, what was spent, what the common accuracy took, its curve."""
+        """One row per method, in the order asked for."""
         return Results(self.summary.methods)
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,12 +91,10 @@ def compare(
     with one_thread():
         parts, asked = parts_of(asked)
         _check_folder(folder, parts, resume)
-    if all(part.failure for part in parts):
-        raise BudgetError("no run of the comparison can be played:\n" + _reasons(parts))
+    _check_any(parts, "can be played")
     write_bytes(folder / "comparison.toml", asked.to_toml().encode())
     done = [_play(folder, part, resume, on_round, say) for part in parts]
-    if all(part.failure for part in done):
-        raise BudgetError("no run of the comparison came to an end:\n" + _reasons(done))
+    _check_any(done, "came to an end")
     summary = comparison_of(_contenders(folder, done, asked), asked.seeds, asked.config.tiers or ())
     write_bytes(folder / "compare.html", compare_page(summary.to_dict()).encode())
     write_json(folder / "compare.json", summary.to_dict())
@@ -128,10 +122,7 @@ def _play(folder: Path, part: Part, resume: bool, on_round: OnRound | None, say:
         say(f"{part.name}: cannot be played: {part.failure}")
         return part
 
-    def told(record: RoundRecord) -> None:
-        if on_round is not None:
-            on_round(part, record)
-
+    told = partial(on_round, part) if on_round is not None else None
     try:
         simulate(part.config, _home(folder, part), resume=resume, on_round=told, notify=lambda text: say(f"{part.name}: {text}"))
     except (BudgetError, AggregationError) as error:
@@ -159,5 +150,8 @@ def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[tuple
     return found
 
 
-def _reasons(parts: Sequence[Part]) -> str:
-    return "\n".join(f"{part.name}: {part.failure}" for part in parts)
+def _check_any(parts: Sequence[Part], what: str) -> None:
+    """Raise if every run failed."""
+    if all(part.failure for part in parts):
+        reasons = (f"{part.name}: {part.failure}" for part in parts)
+        raise BudgetError("\n".join([f"no run of the comparison {what}:", *reasons]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,13 +40,10 @@ class Entry:
         known_methods.check(name)
         if not at:
             return cls(name)
-        try:
-            number = float(ratio)
-        except ValueError:
-            number = 0.0
-        if not 0 < number <= 1:
-            raise ConfigError(f"methods: {text!r}: expected a ratio in (0, 1] after @, such as {name}@0.5")
-        return cls(name, number)
+        with suppress(ValueError):
+            if 0 < float(ratio) <= 1:
+                return cls(name, float(ratio))
+        raise ConfigError(f"methods: {text!r}: expected a ratio in (0, 1] after @, such as {name}@0.5")
 
     @property
     def label(self) -> str:
@@ -55,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Part:
-    """One run of a comparison: its number, method, seed and configuration, the reason for its tiers, and why it failed, if it did."""
+    """One run of a comparison; ``tiers_why`` is the reason for its tiers, ``failure`` why it failed, if it did."""
 
     number: int
     entry: Entry
@@ -101,11 +99,7 @@ class Asked:
 
 
 def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | None, options: Mapping[str, Options]) -> Asked:
-    """Return what to compare, with names and numbers checked.
-
-    Raises:
-        InputError: a method is unknown or given twice, a seed is negative or given twice, or options belong to no method of the list.
-    """
+    """Return what to compare, with names and numbers checked; raise an InputError for one that is wrong or given twice."""
     entries = [Entry.of(text) for text in methods]
     labels = [entry.label for entry in entries]
     if not labels:
@@ -124,11 +118,7 @@ def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | N
 
 
 def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
-    """Return all runs, seed by seed, each checked, and what was asked with its tiers filled in.
-
-    Raises:
-        ConfigError: configurations are wrong; the message has every problem.
-    """
+    """Return all runs, seed by seed, and what was asked with its tiers; raise a ConfigError with every problem of all configurations."""
     entries = [Entry.of(label) for label in asked.methods]
     tiers = asked.config.tiers or next((own for e in entries if len(own := _own_tiers(e)) > 1), (1.0,))
     asked = replace(asked, config=asked.config.model_copy(update={"tiers": tiers}))
@@ -139,7 +129,7 @@ def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
             chosen, why = _tiers_of(entry, asked)
             for seed in asked.seeds:
                 config, failure = _checked(_config(asked, entry, seed, chosen))
-                made[seed, entry] = Part(len(made), entry, seed, config, why, failure)
+                made[seed, entry] = Part(0, entry, seed, config, why, failure)
         except InputError as error:
             problems[f"{entry.label}: {error}"] = None
     if problems:
@@ -149,16 +139,13 @@ def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
 
 
 def _own_tiers(entry: Entry) -> tuple[float, ...]:
-    if entry.ratio is not None:
-        return (entry.ratio,)
-    tiers: tuple[float, ...] = known_methods.load(entry.method).default_tiers
-    return tiers
+    return tuple(known_methods.load(entry.method).default_tiers) if entry.ratio is None else (entry.ratio,)
 
 
 def _config(asked: Asked, entry: Entry, seed: int, tiers: tuple[float, ...] | str) -> RunConfig:
     """Return the configuration of one run; with a single tier, the tier assignment is "auto"."""
     options = dict(asked.options.get(entry.method, {}))
-    values = {**asked.config.model_dump(), "method": entry.method, "method_options": options, "seed": seed, "tiers": tiers}
+    values = asked.config.model_dump() | {"method": entry.method, "method_options": options, "seed": seed, "tiers": tiers}
     if len(tiers) == 1:
         values |= {"tier_assignment": "auto", "tier_shares": None}
     return RunConfig.of(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,14 @@ import numpy as np
 from edgefl.config import RunConfig
 from edgefl.report import dry_page
 from edgefl.report.results import Result
-from edgefl.report.run_rows import DrySummary, PolicyRow
+from edgefl.report.run_files import DrySummary, PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.run.folder import RunFolder
+from edgefl.run.folder import OnRound, RunFolder, RunResult
 from edgefl.run.prepare import prepare
-from edgefl.run.result import OnRound, RunResult
-from edgefl.run.rounds import without_training
 from edgefl.run.run import Run, about
+from edgefl.run.trained import without_training
+from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
-from edgefl.util.threads import one_thread
 
 CONFIG = "dry-run.toml"
 """Another name than a run's, because a dry run cannot be resumed."""
@@ -61,7 +61,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
             if on_round is not None:
                 on_round(record)
         rounds = folder.rounds()
-        policies = [outcome_of(name, one, min(config.rounds, POLICY_ROUNDS)) for name, one in assignments(run)]
+        policies = [outcome_of(name, one, min(config.rounds, POLICY_ROUNDS)) for name, one in _assignments(run)]
         summary = DrySummary(
             **about(run),
             **vars(totals(rounds)),
@@ -81,13 +81,13 @@ def _distinct(run: Run, took_part: Sequence[np.ndarray]) -> dict[str, int]:
     population = run.plan.population
     clients = np.unique(np.concatenate(took_part)) if took_part else np.zeros(0, np.int64)
     counts = np.bincount(population.classes(clients), minlength=len(population.fleet.classes)).tolist()
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for c, count in zip(population.fleet.classes, counts, strict=True):
-        found[c.device.name] = found.get(c.device.name, 0) + count
+        found[c.device.name] += count
     return found
 
 
-def assignments(run: Run) -> list[tuple[str, Run]]:
+def _assignments(run: Run) -> list[tuple[str, Run]]:
     """Return the run's own assignment of tiers, and those with only its largest or its smallest tier."""
     tiers, how = run.tiers, run.config.tier_assignment
     found = [("each class the largest that fits" if how == "auto" else f"{how}, of those that fit", run)]
@@ -103,17 +103,13 @@ class PolicyOutcome(Result):
     """What a policy makes of a fleet over some rounds.
 
     Attributes:
-        label: the policy's name for people.
-        tiers: its tiers, largest first.
         deadline_s: the most that a round may last, None without a limit.
         over_selection: clients selected for each one wanted.
         round_s: how long the median round lasts.
         inclusion: share of the sessions that trained, in [0, 1].
         inclusion_by_class: device → the same share, None for a device without a session.
-        useful_share: share of the devices' time whose updates the server used.
-        wasted_share: the rest of it.
+        useful_share: share of the devices' time whose updates the server used; ``wasted_share`` is the rest.
         weakest: the device with the smallest share of sessions that trained, None without a session.
-        weakest_inclusion: that share.
         energy_j: joules on devices per useful update, None if there was none.
         rounds_per_hour: in simulated time, None if no time passed.
     """
@@ -136,13 +132,13 @@ class PolicyOutcome(Result):
 def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
     """Return what a policy makes of the fleet over some rounds: times, and who is included, by device."""
     records = [record.to_json(clients=False) for record in without_training(run, rounds)]
-    selected = dict.fromkeys((c.device.name for c in run.fleet.classes), 0)
-    trained = dict(selected)
+    selected, trained = Counter[str](), Counter[str]()
     for group in (group for record in records for group in record["groups"]):
         selected[group["device"]] += group["clients"]
         trained[group["device"]] += group["clients"] if group["status"] == "trained" else 0
     sums = totals(records)
-    by_class = {device: trained[device] / count if count else None for device, count in selected.items()}
+    devices = dict.fromkeys(c.device.name for c in run.fleet.classes)
+    by_class = {device: trained[device] / selected[device] if selected[device] else None for device in devices}
     known = {device: share for device, share in by_class.items() if share is not None}
     weakest = min(known, key=known.__getitem__, default=None)
     device_s = sums.useful.device_s + sums.wasted.device_s
@@ -152,7 +148,7 @@ def outcome_of(label: str, run: Run, rounds: int) -> PolicyOutcome:
         deadline_s=run.plan.deadline_s,
         over_selection=run.conditions.over_selection,
         round_s=median(record["round_s"] for record in records),
-        inclusion=sum(trained.values()) / max(1, sum(selected.values())),
+        inclusion=trained.total() / max(1, selected.total()),
         inclusion_by_class=by_class,
         useful_share=sums.useful.device_s / device_s if device_s else 0.0,
         wasted_share=sums.wasted.device_s / device_s if device_s else 0.0,

@@ -21,8 +21,7 @@ from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.methods.axes import AXES, conflict
 from edgefl.methods.base import Method, check_tiers, create
 from edgefl.models.base import Architecture
-from edgefl.planning.tier_costs import Costs, objective_of, training_of
-from edgefl.planning.uniform import STEPS, largest_ratio
+from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.run.run import Run, method_of, plan_of, tiers_of

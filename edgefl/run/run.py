@@ -23,7 +23,7 @@ from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
-from edgefl.report.run_rows import Configured
+from edgefl.report.run_files import Configured
 from edgefl.rng import generator
 from edgefl.server.assign import PlanCosts, make_plan
 from edgefl.server.assignment import Plan, TierPolicy, Workload

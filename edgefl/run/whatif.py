@@ -11,22 +11,17 @@ from edgefl.config import RunConfig
 from edgefl.report.results import Result, Results
 from edgefl.run.dry_run import PolicyOutcome, outcome_of
 from edgefl.run.prepare import chosen_tiers, prepare
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 
 OnPolicy = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class WhatIf(Result):
-    """What every policy makes of a fleet.
+    """What every policy makes of the fleet ``profile``.
 
     Attributes:
-        profile: the fleet's name or file.
-        method: what makes the sub-models.
         rounds: rounds per policy.
-        clients: clients of the fleet.
-        per_round: clients wanted in a round.
-        seed: of all draws.
         titles: device → its name for people.
         rows: one outcome per policy, in the order asked for.
     """
@@ -90,11 +85,6 @@ def whatif(
 
 
 def _label(changes: dict[str, Any]) -> str:
-    parts = []
-    if "deadline_s" in changes:
-        parts.append(f"{changes['deadline_s']:g} s")
-    if "tiers" in changes:
-        parts.append("tiers " + ", ".join(f"{ratio:g}" for ratio in changes["tiers"]))
-    if "over_selection" in changes:
-        parts.append(f"{changes['over_selection']:g} × asked")
-    return " · ".join(parts) or "as configured"
+    tiers = ", ".join(f"{ratio:g}" for ratio in changes.get("tiers", ()))
+    texts = {"deadline_s": "{:g} s", "tiers": f"tiers {tiers}", "over_selection": "{:g} × asked"}
+    return " · ".join(text.format(changes[key]) for key, text in texts.items() if key in changes) or "as configured"

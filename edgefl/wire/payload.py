@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from edgefl.errors import WireError
-from edgefl.util.finite import is_finite
+from edgefl.util.compute import is_finite
 from edgefl.wire.codec import NAMES, TYPES, Codec, Part, cached_layout_of, codec_named, entry_of, layout_of, padded
 
 Shapes = Mapping[str, tuple[int, ...]]

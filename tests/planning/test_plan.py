@@ -27,8 +27,7 @@ from edgefl.models.base import Architecture
 from edgefl.planning.network import architecture_of
 from edgefl.planning.plan import plan
 from edgefl.planning.profile import training_for
-from edgefl.planning.tier_costs import network_cost, tier_cost
-from edgefl.planning.uniform import STEPS
+from edgefl.planning.tier_costs import STEPS, network_cost, tier_cost
 from edgefl.records import Tier
 from edgefl.rng import torch_seeded
 from edgefl.run.prepare import auto_tiers

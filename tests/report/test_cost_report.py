@@ -11,9 +11,8 @@ import pytest
 from pages import Page, charts_of, data_of, drawn, labels, printed, rows, series
 
 from edgefl.errors import InputError, UnknownNameError
-from edgefl.report.cost_layers import costliest, layer_rows
 from edgefl.report.cost_page import cost_page
-from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS
+from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, costliest, layer_rows
 from edgefl.report.cost_tables import cost_table, layer_table, per_device, per_tier
 from edgefl.report.page import vega
 

@@ -15,18 +15,16 @@ from pages import Page, charts_of, data_of, drawn, heads, labels, layers, looks,
 from edgefl.errors import InputError
 from edgefl.fleet.budget import Budget
 from edgefl.records import ClientRecord, Cost, RoundRecord, Shortfall, Status, Tier, Timing
-from edgefl.report import dry_page, html, whatif_page, whatif_table
+from edgefl.report import dry_page, html, whatif_page
 from edgefl.report.dry_page import hour_chart, policy_sentence, round_chart
 from edgefl.report.fleet_charts import outcome_charts, participation_chart, waste_charts, weakest_sentence
 from edgefl.report.fleet_view import participation_table, waste_table
 from edgefl.report.results import Result
-from edgefl.report.run_files import read_rounds
-from edgefl.report.run_rows import TierResult
-from edgefl.report.statuses import STATUSES
+from edgefl.report.run_files import TierResult, read_rounds
+from edgefl.report.run_tables import compact_tiers, tier_table
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.report.tier_table import compact_tiers, tier_table
 from edgefl.report.timeline import Line, pick, timeline, timelines
-from edgefl.report.words import taken_as
+from edgefl.report.words import STATUSES, taken_as
 from edgefl.server.assignment import Assignment, Attempt
 
 EVIL = "<script>alert(1)</script><b>&\"'"
@@ -510,14 +508,14 @@ def test_the_page_of_a_what_if_joins_the_policies_that_no_other_beats() -> None:
 
 def test_the_table_of_a_what_if_fits_a_terminal() -> None:
     for width in (80, 120):
-        text = printed(whatif_table.compact_whatif(whatif()), width)
+        text = printed(whatif_page.compact_whatif(whatif()), width)
         assert max(map(len, text.splitlines())) <= width
         assert re.search(r"\* +strict +10\.0 s +50\.0 % +10\.0 % +50\.0 % +7\.50 J", text)
         assert not re.search(r"\* +poor", text)
         assert "Slow phone" in text
-    first = whatif_table.whatif_table(whatif()).to_plain().splitlines()[0]
+    first = whatif_page.whatif_table(whatif()).to_plain().splitlines()[0]
     assert first.startswith("policy patient, tiers 1, 0.5; rounds deadline –, median 40.0 s, an hour 90; asked per wanted 1.3;")
-    assert "Nobody trained" in whatif_table.whatif_table({"profile": "phone", "rows": []}).to_plain()
+    assert "Nobody trained" in whatif_page.whatif_table({"profile": "phone", "rows": []}).to_plain()
 
 
 def test_a_what_if_in_which_nobody_trained_has_a_page() -> None:
@@ -526,7 +524,7 @@ def test_a_what_if_in_which_nobody_trained_has_a_page() -> None:
     result["rows"] = [result["rows"][0] | gone | {"inclusion_by_class": {}}]
     text = Page(whatif_page.render(result)).text
     assert "there is nothing to draw" in text
-    assert printed(whatif_table.compact_whatif(result), 80)
+    assert printed(whatif_page.compact_whatif(result), 80)
 
 
 def test_a_policy_under_which_nobody_trains_is_not_the_fastest() -> None:
@@ -536,7 +534,7 @@ def test_a_policy_under_which_nobody_trains_is_not_the_fastest() -> None:
     assert set(series(rows(chart.spec, "point"), "label")) == {"beaten by none"}
     assert chart.takeaway.startswith("strict has the shortest rounds")
     assert chart.takeaway.endswith("Not drawn, because no client trains: poor.")
-    assert whatif_table.front(result["rows"]) == [1, 3, 0]
+    assert whatif_page.front(result["rows"]) == [1, 3, 0]
 
 
 def test_the_report_of_a_dry_run_can_be_written_anew(tmp_path: Path) -> None:

@@ -17,13 +17,12 @@ from pages import Page, charts_of, data_of, drawn, labels, layers, looks, printe
 from edgefl.errors import InputError
 from edgefl.records import RoundRecord, Shortfall, Tier, Timing, Totals
 from edgefl.report import html
-from edgefl.report.class_tables import stage_table
 from edgefl.report.fleet_charts import outcome_charts
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import vega
 from edgefl.report.run_charts import accuracy_charts, budget_chart
 from edgefl.report.run_files import read_summary
-from edgefl.report.tier_table import compact_tiers, tier_table
+from edgefl.report.run_tables import compact_tiers, stage_table, tier_table
 
 CLASSES = (
     ("flagship-phone", "Flagship phone", 0.15, 3, 1.0),

@@ -1,4 +1,4 @@
-"""The smaller tables of a page: device classes, their assignment, refusals, memory, and this computer's time."""
+"""The tables of a run: its tiers, device classes, their assignment, refusals, memory, and this computer's time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,84 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from edgefl.report.run_charts import budget_entries
 from edgefl.report.tables import Column, PlainTable, Row, shaded, text, under
-from edgefl.report.tier_table import largest_first
-from edgefl.report.words import budget_name, need_have, taken_as, tier_label
+from edgefl.report.words import budget_name, names, need_have, taken_as, tier_label, uncounted
 from edgefl.timing.spans import STAGES
-from edgefl.util.units import MISSING, human_budget, human_bytes, human_difference, human_percent, human_seconds
+from edgefl.util.units import (
+    MISSING,
+    human_budget,
+    human_bytes,
+    human_count,
+    human_difference,
+    human_percent,
+    human_seconds,
+)
+
+TIER = Column("tier", "", lambda row: tier_label(row["tier"]))
+_AS_TAKEN = Column("tier", "", taken_as)
+DEVICE = text("device", "", "device_title", "device")
+
+
+def _by_onnx(row: Row) -> str:
+    """Return the second count of a forward pass's MACs: whether it equals the first one, or else the count."""
+    first, second = row.get("macs_forward"), row.get("macs_forward_onnx")
+    return MISSING if second is None else "equal" if first == second else human_count(second)
+
+
+BY_ONNX = Column("MACs per sample", "by ONNX", _by_onnx)
+
+
+def _budget_used(row: Row) -> str:
+    return f"{human_percent(row['budget_share'])} {budget_name(row['limiting_budget'])}".rstrip()
+
+
+TIER_COLUMNS = (
+    _AS_TAKEN,
+    DEVICE,
+    *under("clients", str, clients=""),
+    *under("accuracy", accuracy="exported file", torch_accuracy="in torch"),
+    *under("parameters", params=""),
+    *under("MACs per sample", macs_forward="forward", macs_backward="backward"),
+    BY_ONNX,
+    *under("MACs per step", macs_compose="composition", macs_train_step="whole step"),
+    *under("peak activations", peak_activation_bytes_inference="inference", peak_activation_bytes_training="training, predicted"),
+    *under("peak activations", measured_peak_activation_bytes_training="training, measured"),
+    *under("memory", parameter_bytes="parameters", gradient_bytes="gradients", optimizer_bytes="optimizer"),
+    *under("memory", training_memory_bytes="all, training", inference_memory_bytes="all, inference"),
+    *under("bytes per round", download_bytes="down", upload_bytes="up"),
+    *under("round on its device", round_seconds="time", round_joules="energy"),
+    Column("round on its device", "budget used", _budget_used),
+    Column("not counted", "ops", lambda row: names(row["uncounted_ops"]), numeric=False),
+)
+_COMPACT = (
+    _AS_TAKEN,
+    DEVICE,
+    *under("accuracy", accuracy=""),
+    *under("params", params=""),
+    *under("MACs", macs_forward="forward", macs_train_step="step"),
+    *under("peak act.", peak_activation_bytes_training="predicted", measured_peak_activation_bytes_training="measured"),
+    *under("bytes", download_bytes="down", upload_bytes="up"),
+    *under("a round", round_seconds="time", round_joules="energy"),
+    *under("budget", budget_share="used"),
+    *under("budget", budget_name, limiting_budget=""),
+)
+
+
+def tier_table(summary: Row) -> PlainTable:
+    """Return every cost of every tier in a run's ``summary.json``, largest tier first."""
+    return PlainTable.of(TIER_COLUMNS, largest_first(summary))
+
+
+def compact_tiers(summary: Row) -> PlainTable:
+    """Return the table that ends a run in a terminal: a row per tier, pairs such as down and up one above the other."""
+    rows = largest_first(summary)
+    return PlainTable.of(_COMPACT, rows, note=uncounted(rows), stacked=True)
+
+
+def largest_first(summary: Row) -> list[Row]:
+    """Return the tiers of a summary, largest first."""
+    return sorted(summary["tiers"], key=lambda row: -float(row["tier"]))
+
 
 REPORT = "report"
 """The stage that is not over when the page is made: a page that is made again would differ from the first by it."""
@@ -29,12 +101,21 @@ def class_table(summary: Row) -> PlainTable:
     columns = (
         _CLASS,
         *under("clients", str, clients=""),
-        *under("share of fleet", human_percent, share=""),
+        *under("share of fleet", share=""),
         Column("tier", "", lambda row: "none" if row["tier"] is None else taken_as(row)),
         Column("needed of the budget", "", lambda row: "\n".join(map(_budget_line, budget_entries(row))) or "no budget", False),
         Column("no larger tier, because", "", _no_larger, numeric=False, wraps=True),
     )
     return PlainTable.of(columns, summary["classes"])
+
+
+def budget_entries(item: Row) -> list[Row]:
+    """Return the budgets of a device class; of a class without a tier, those that refused its smallest tier."""
+    if item["budgets"]:
+        return [entry for entry in item["budgets"] if entry["share"] is not None]
+    smallest = min((refusal["tier"] for refusal in item["refusals"]), default=None)
+    refusals = {refusal["budget"]: refusal for refusal in item["refusals"] if refusal["tier"] == smallest}
+    return [{**entry, "share": entry["need"] / entry["have"]} for entry in refusals.values() if entry["have"] > 0]
 
 
 def assignment_steps(summary: Row) -> PlainTable:
