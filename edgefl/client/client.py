@@ -41,7 +41,7 @@ CACHED = 32
 
 
 class Clients:
-    """The clients of a run, trained in this process; ``data`` and ``shards`` are loaded once."""
+    """The clients of a run, trained in this process."""
 
     def __init__(self, task: Task, data: Dataset | None = None) -> None:
         self.task = task
@@ -57,8 +57,7 @@ class Clients:
     def run(self, job: Job, within: Callable[[Loop], Loop] | None = None) -> Outcome:
         """Run one client's job: decode, load, train, encode. ``within`` replaces the loop that it would train by.
 
-        Training that ends in NaN or infinity is an outcome (``diverged``): nothing is sent or stored. So is a step that holds more than
-        the device has, if the run meters it (``out_of_memory``).
+        An outcome may be ``diverged`` (NaN or infinity: nothing is sent or stored) or, if the run meters memory, ``out_of_memory``.
         """
         with self.prepared(job) as prepared:
             loop = self.loop(prepared) if within is None else within(self.loop(prepared, captures=False))
@@ -190,20 +189,16 @@ class Clients:
         """Return the outcome of a client that trained: its update, or that it diverged."""
         task, job, module = self.task, prepared.job, prepared.local.module
         method, client = job.method, job.client
-        control, memory = task.objective.finish(
-            module, prepared.memory, prepared.arrived, result.steps, prepared.local.training.lr
-        )
+        lr = prepared.local.training.lr
+        control, memory = task.objective.finish(module, prepared.memory, prepared.arrived, result.steps, lr)
         sent = {name: tensor.cpu() for name, tensor in {**method.upload(module), **control}.items()}
-        kept_back = method.keep(module)
-        keep = {name: tensor.cpu() for name, tensor in {**kept_back, **memory}.items()}
+        keep = {name: tensor.cpu() for name, tensor in {**method.keep(module), **memory}.items()}
         measured = result.peak_activation_bytes, result.memory_bytes
-        finite = all(is_finite(tensor) for tensor in (*sent.values(), *keep.values()))
-        if not math.isfinite(result.loss) or not finite:
+        if not (math.isfinite(result.loss) and all(map(is_finite, (*sent.values(), *keep.values())))):
             return Outcome(client, "diverged", result.steps, None, *measured)
         with span("encode", client=client):
             rounding = generator(task.seed, job.round, client, "codec") if codec_named(task.codec).draws else None
-            payload = encode(sent, task.codec, rounding)
-            kept = encode(keep) if keep else b""
+            payload, kept = encode(sent, task.codec, rounding), encode(keep) if keep else b""
         return Outcome(client, "trained", result.steps, result.loss, *measured, payload=payload, kept=kept)
 
     def parts(self, method: Method, tier: Tier) -> Parts:

@@ -33,7 +33,6 @@ class Task:
     Attributes:
         partition, clients, permute_labels, data_share: how samples are divided among clients.
         objective: what clients minimise besides the method's loss.
-        codec: how updates are encoded.
         cpu_limit_s: processor seconds that a client may use if ``enforce`` is "hard".
         device: where torch trains: payloads are moved there, updates come from there.
     """

@@ -16,8 +16,7 @@ from edgefl.client.training import Training
 class FusedOptimizer:
     """Updates tensors in place: SGD, with momentum or without, or Adam, by torch's fused kernels.
 
-    It computes the same as :func:`edgefl.client.loop.optimizer_of`, except for rounding. Costs are counted for that one, whose arithmetic
-    other runtimes share.
+    It computes the same as :func:`edgefl.client.loop.optimizer_of`, for which costs are counted, except for rounding.
 
     Args:
         training: the optimizer, and its rate and decay.

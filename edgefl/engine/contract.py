@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +28,7 @@ from edgefl.errors import EdgeflError
 from edgefl.registry import engines
 
 if TYPE_CHECKING:
+    from edgefl.client.client import Clients
     from edgefl.client.job import Job
     from edgefl.records import Outcome
 
@@ -105,3 +107,26 @@ def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
             raise EdgeflError(f"the engine ended without an outcome for {len(pulled)} jobs")
         if not again:
             return
+
+
+def prepare_workers(name: str | None, workers: int, enforce: str) -> None:
+    """Start the process that workers are forked from if these settings need workers, or may; do not wait for it.
+
+    Called early, it imports torch in a process of its own while this one prepares a run.
+    """
+    if workers > 1 or name not in (None, "inline") or enforce == "hard":
+        from edgefl.engine.fork_server import warm
+
+        warm(workers)
+
+
+def open_engine(name: str, workers: int, clients: Clients) -> AbstractContextManager[Engine]:
+    """Return the engine ``name`` as a context manager that stops its workers.
+
+    With ``clients.task.enforce`` "hard" it is the pool, whatever the name: every client is a process of its own.
+
+    Raises:
+        UnknownNameError: there is no such engine.
+    """
+    opened: AbstractContextManager[Engine] = engines.load("pool" if clients.task.enforce == "hard" else name)(clients, workers)
+    return opened

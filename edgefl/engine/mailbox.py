@@ -31,13 +31,9 @@ Frame = tuple[int, int, int, int]
 
 @dataclass(eq=False)
 class _Shared:
-    """Blobs in the arena that belong together.
+    """Blobs in the arena that belong together; the first one's ``digest`` stands for all, and ``jobs`` on their way need them.
 
-    Attributes:
-        digest: the hash of the first of them, which stands for all.
-        places: hash → place of each; ``regions`` are the same.
-        jobs: how many jobs on their way need it.
-        room_bytes: of a setup, the most bytes that an outcome had.
+    ``places`` has those of their hashes. ``room_bytes``, of a setup, is the most bytes that an outcome had.
     """
 
     digest: str
@@ -66,12 +62,7 @@ class Request:
 
 
 class ServerMailbox:
-    """The server's end: writes requests, reads answers, and owns the arena.
-
-    Attributes:
-        arena: the shared memory.
-        readers: the workers that there are.
-    """
+    """The server's end: writes requests for ``readers``, the workers that there are, reads answers, and owns the arena."""
 
     def __init__(self) -> None:
         self.arena = SharedArena()
@@ -96,15 +87,9 @@ class ServerMailbox:
             own.append(kept)
             rows.append(job_row(job, setup.digest, payload, None if job.kept is None else len(kept)))
             room += setup.room_bytes or len(job.payload) + len(kept)
-        header = write_header(
-            "jobs",
-            {
-                "forget": reader.forgets,
-                "setups": {setup.digest: setup.places for setup in setups},
-                "payloads": {shared.digest: shared.places[shared.digest] for shared in payloads},
-                "jobs": rows,
-            },
-        )
+        places = {shared.digest: shared.places[shared.digest] for shared in payloads}
+        told = {setup.digest: setup.places for setup in setups}
+        header = write_header("jobs", {"forget": reader.forgets, "setups": told, "payloads": places, "jobs": rows})
         own_bytes = sum(map(len, own))
         region = self.arena.allocate(max(own_bytes + len(header), room))
         start = region.start
@@ -181,11 +166,7 @@ class WorkerMailbox:
         self._payloads: dict[str, Blob] = {}
 
     def read_request(self, frame: Frame) -> list[Job]:
-        """Return the jobs of a request.
-
-        Raises:
-            WireError: its header or a blob is damaged, or of another version.
-        """
+        """Return the jobs of a request; WireError if its header or a blob is damaged, or of another version."""
         start, _, at, length = frame
         fields, _ = read_header(self._memory.read(start + at, length), "jobs")
         for digest in fields["forget"]:
@@ -200,12 +181,8 @@ class WorkerMailbox:
         jobs = []
         for row in fields["jobs"]:
             setup, payload, kept_bytes, *_ = row
-            content: bytes
-            if isinstance(payload, str):
-                content = self._payloads[payload]
-            else:
-                content = self._memory.read(start, payload)
-                start += payload
+            content: bytes = self._payloads[payload] if isinstance(payload, str) else self._memory.read(start, payload)
+            start += 0 if isinstance(payload, str) else payload
             kept = None if kept_bytes is None else self._memory.read(start, kept_bytes)
             start += kept_bytes or 0
             jobs.append(job_of(row, self._setups[setup], content, kept))

@@ -62,7 +62,6 @@ class PoolEngine:
 
     Args:
         task: of the run. With ``task.enforce`` "hard" a worker forks a process for every client.
-        workers: how many processes.
         guard: how clients' memory is limited if that is "hard"; None: by what this system has.
         data: the run's data set; its arrays are copied once, to memory that all workers share. None: each worker loads it.
         together: at most so many jobs of one kind are run together, see :func:`edgefl.engine.inline.cut`.

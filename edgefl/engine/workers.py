@@ -38,12 +38,9 @@ Run = Callable[[Sequence[Job]], Sequence[Outcome]]
 
 @dataclass(frozen=True)
 class Environment:
-    """What a worker has in common with the server's process.
+    """What a worker has in common with the server's process: variables, current folder, module path, and where the main script is.
 
-    Attributes:
-        variables: of the environment; their bytes are read as Latin-1, because they may be no UTF-8.
-        folder, path: the current folder, and where modules are found.
-        main: where the main script is, for :mod:`multiprocessing.spawn`; empty if it has no file, as in a notebook.
+    Variables are read as Latin-1, because they may be no UTF-8. ``main`` is empty if the script has no file, as in a notebook.
     """
 
     variables: Mapping[str, str]
@@ -90,8 +87,7 @@ class Assignment:
 
     def to_bytes(self, environment: Environment) -> bytes:
         """Return the message that tells a worker of it."""
-        fields = {**vars(self), "task": task_fields(self.task), "environment": environment}
-        return write_header("assignment", fields)
+        return write_header("assignment", {**vars(self), "task": task_fields(self.task), "environment": environment})
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Assignment:

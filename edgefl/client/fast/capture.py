@@ -2,7 +2,7 @@
 
 A replay runs the operations that autograd ran, in its order, so that loss and gradients have the same bits. This is checked: a capture
 whose first replay differs from autograd in one bit is refused. A replay saves the time of Python and autograd around every operation, and
-:mod:`edgefl.client.fast.rewriting` replaces operations by faster forms.
+:mod:`edgefl.client.fast.layout` replaces operations by faster forms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from edgefl.client.fast.rewriting import rewrite
+from edgefl.client.fast.layout import rewrite
 from edgefl.cost.trace import Loss
 from edgefl.records import Batch
 
@@ -63,15 +63,20 @@ def capture(take: Take, inputs: Inputs) -> Take:
         CaptureError: the step cannot be recorded, or not to the same bits.
     """
     expected, traced, replayed = inputs.copied(), inputs.copied(), inputs.copied()
+
+    def replay(inputs: Inputs) -> Flat:
+        with torch.no_grad():
+            return run(*inputs.flat())
+
     try:
         first = _seeded(lambda: take(expected))
         run = _seeded(lambda: recorded(lambda: take(traced), traced.flat()))
-        found = _seeded(lambda: _replayed(run, replayed))
+        found = _seeded(lambda: replay(replayed))
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         raise CaptureError(str(error)) from error
     if not all(map(_equal, [*first, *expected.flat()], [*found, *replayed.flat()])):
         raise CaptureError("its replay differs from the step")
-    return lambda given: _replayed(run, given)
+    return replay
 
 
 def gradient_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
@@ -106,11 +111,6 @@ class Whole(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Return the loss of a batch."""
         return self._loss(self.inner, batch)
-
-
-def _replayed(run: Callable[..., Flat], inputs: Inputs) -> Flat:
-    with torch.no_grad():
-        return run(*inputs.flat())
 
 
 def recorded(work: Callable[[], Flat], inputs: Sequence[Tensor]) -> Callable[..., Flat]:

@@ -43,14 +43,7 @@ class OverLimitError(MemoryError):
 
 @dataclass(frozen=True)
 class Ended:
-    """How work ended.
-
-    Attributes:
-        how: "done", "error", or the limit or crash that ended it.
-        result: what it returned, if it is done.
-        error: what it raised.
-        peak_bytes: the most that it held beyond ``base_bytes``, as far as that was seen.
-    """
+    """How work ended, and what it returned or raised; ``peak_bytes`` is the most that it was seen to hold beyond ``base_bytes``."""
 
     how: How
     result: bytes = b""
