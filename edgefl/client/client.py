@@ -111,8 +111,7 @@ class Clients:
     @contextlib.contextmanager
     def prepared(self, job: Job) -> Iterator[PreparedJob]:
         """Yield a client's job before its first step; in the block, torch's generator is the client's."""
-        task, method, client = self.task, job.method, job.client
-        training = task.training.at(job.round)
+        task, method, client, training = self.task, job.method, job.client, self.task.training.at(job.round)
         training = training if job.micro_batch is None else replace(training, micro_batch=job.micro_batch)
         parts = self.parts(method, job.tier)
         with span("decode", client=client):
@@ -126,21 +125,16 @@ class Clients:
         rng = generator(task.seed, job.round, client, "train")
         draws = generator(task.seed, job.round, client, "draw") if _drawn(job) else None
         module = parts.network()
-        received = {name: arrived[name] for name in parts.shapes}
         limited = task.enforce == "meter" or (task.enforce == "hard" and job.graphs is not None)
+        limit = job.memory_bytes if limited else None
         with torch_seeded(rng):
-            method.receive(module, received, personal, (x, y))
+            method.receive(module, {name: arrived[name] for name in parts.shapes}, personal, (x, y))
             task.objective.attach(module, parts.parameters, memory, arrived)
-            loss = loss_of(method, task.objective)
-            limit = job.memory_bytes if limited else None
-            local = LocalTraining(module, loss, x, y, present, training, rng, draws, limit)
+            local = LocalTraining(module, loss_of(method, task.objective), x, y, present, training, rng, draws, limit)
             yield PreparedJob(job, parts, arrived, memory, local)
 
     def loop(self, prepared: PreparedJob, captures: bool = True) -> Loop:
-        """Return the loop that a client trains by: onnxruntime's if its job has the steps as graphs, else torch's.
-
-        Captures of steps stay in memory: a process that is limited to a client's memory has none.
-        """
+        """Return the loop that a client trains by: onnxruntime's if its job has the steps as graphs, else torch's, maybe with captures."""
         job, parts = prepared.job, prepared.parts
         if job.graphs is not None:
             from edgefl.client.onnx_loop import train_in_onnx  # workers that train in torch do without onnxruntime
@@ -234,7 +228,7 @@ class Clients:
 
 
 def _simple(job: Job) -> bool:
-    """Whether a client takes plain steps, which differ from those of others of its tier in tensors only."""
+    """Whether a client's steps differ from those of others of its tier in tensors only."""
     return job.graphs is None and job.micro_batch is None and not _drawn(job)
 
 
@@ -244,7 +238,7 @@ def _drawn(job: Job) -> bool:
 
 
 def over_memory(job: Job, over: OverMemory) -> Outcome:
-    """Return the outcome of a client whose step holds more than its device has."""
+    """Return the outcome of a client whose step holds too much."""
     return Outcome(job.client, "out_of_memory", 1, None, over.peak_activation_bytes, over.held_bytes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -88,8 +88,7 @@ class PreparedJob:
     local: LocalTraining
 
 
-@dataclass(frozen=True)
-class GroupMember:
+class GroupMember(NamedTuple):
     """A client that is trained together with others: its job's position, and its tensors before the first step."""
 
     number: int

@@ -44,7 +44,7 @@ _CODE = (
 
 
 def warm(workers: int = 1) -> None:
-    """Start the fork server without waiting for it: called early, it imports torch while this process prepares a run."""
+    """Start the fork server without waiting for it."""
     fork_server().warm(workers)
 
 
@@ -75,9 +75,9 @@ class ForkServer:
                 self._waiting.append(_Process())
 
     def start(self, files: Sequence[int]) -> int:
-        """Start a worker with its own descriptors of ``files``, see :func:`edgefl.engine.workers.work`; return its number.
+        """Start a worker with its own descriptors of ``files``, see :func:`edgefl.engine.workers.work`; return its number at once.
 
-        It does not wait. A worker that runs writes to the first of its files; if it cannot be started, that file ends.
+        A worker that runs writes to the first of its files; if it cannot be started, that file ends.
         """
         with self._lock:
             self._count += 1

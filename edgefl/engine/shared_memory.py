@@ -143,11 +143,7 @@ def share(data: Dataset) -> tuple[int, dict[str, Any]]:
 
 
 def shared(fd: int, fields: Mapping[str, Any]) -> Dataset:
-    """Return the data set of a nameless file: its arrays are the file's pages, read-only. The descriptor is closed.
-
-    Raises:
-        WireError: the data set's class cannot be found here, or a field has another type.
-    """
+    """Return the data set of a file, whose pages are its arrays, read-only; WireError if its class is unknown. ``fd`` is closed."""
     pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     os.close(fd)
     arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in fields["arrays"].items()}

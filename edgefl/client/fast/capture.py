@@ -57,11 +57,7 @@ Take = Callable[[Inputs], Flat]
 
 
 def capture(take: Take, inputs: Inputs) -> Take:
-    """Return ``take`` as recorded on ``inputs``, for inputs of the same form; ``inputs`` do not change.
-
-    Raises:
-        CaptureError: the step cannot be recorded, or not to the same bits.
-    """
+    """Return ``take`` as recorded on ``inputs``, for inputs of the same form; CaptureError if it cannot be, to the same bits."""
     expected, traced, replayed = inputs.copied(), inputs.copied(), inputs.copied()
 
     def replay(inputs: Inputs) -> Flat:
@@ -114,10 +110,7 @@ class Whole(nn.Module):
 
 
 def recorded(work: Callable[[], Flat], inputs: Sequence[Tensor]) -> Callable[..., Flat]:
-    """Return the operations that ``work`` runs as a function of ``inputs``, rewritten.
-
-    Raises:
-        CaptureError: it reads tensors besides them, or the values of tensors.
+    """Return the operations that ``work`` runs as a function of ``inputs``, rewritten; CaptureError if it reads anything else.
 
     >>> a, b = torch.tensor([1.0, -2.0]), torch.tensor(3.0)
     >>> run = recorded(lambda: [(a * b).relu()], [a, b])

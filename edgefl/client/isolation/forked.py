@@ -54,12 +54,9 @@ class Ended:
 def in_child(work: Callable[[Watch], bytes], cpu_limit_s: float = 3600.0, inherited: Sequence[Connection] = ()) -> Ended:
     """Run ``work`` in a forked process with a limit on its processor time, rounded up to whole seconds.
 
-    Args:
-        work: gets a function ``watch(limit_bytes, base_bytes)``: from then on the process is killed when more than ``limit_bytes`` of it
-            are resident, and the peak counts from ``base_bytes``; None ends that.
-        cpu_limit_s: processor seconds.
-        inherited: connections to the process that sends work. The child closes them. When the other end closes while it works, it is
-            killed and this process exits (SystemExit).
+    ``work`` gets a function ``watch(limit_bytes, base_bytes)``: from then on the process is killed when more than ``limit_bytes`` of it are
+    resident, and the peak counts from ``base_bytes``; None ends that. The child closes the connections ``inherited`` from the process that
+    sends work. When their other end closes while it works, it is killed and this process exits (SystemExit).
     """
     receiver, sender = Pipe(duplex=False)
     maker, cpu_s = os.getpid(), max(1, math.ceil(cpu_limit_s))
@@ -139,7 +136,5 @@ def _leave_with(maker: int) -> None:
 
 def is_shortage(error: BaseException) -> bool:
     """Return whether ``error`` says that an allocation failed: Python's, torch's or a kernel's."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError | OSError) and any(t in text for t in _OUT_OF_MEMORY)
-    )
+    told = isinstance(error, RuntimeError | OSError) and any(text in str(error).lower() for text in _OUT_OF_MEMORY)
+    return isinstance(error, MemoryError) or told

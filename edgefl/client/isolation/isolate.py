@@ -70,11 +70,7 @@ class Limiter:
     cgroup: Cgroup | None = None
 
     def train(self, memory_bytes: int, watch: Watch, loop: Loop, local: LocalTraining) -> TrainingResult:
-        """Train by ``loop`` while this process is limited to ``memory_bytes``, the network included that it has already.
-
-        Raises:
-            MemoryError: it held more, by the kernel's own peak; or an allocation failed.
-        """
+        """Train by ``loop`` within ``memory_bytes``, the network included; MemoryError if it held more or an allocation failed."""
         limits.trim()
         limits.reset_peak()
         now, there, baseline = own(), bytes_of(held_by(local.module)), self.baseline
@@ -131,11 +127,7 @@ class Isolated:
 
 
 def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
-    """Make this process ready to fork clients; return how memory is limited here and what a tiny step allocates.
-
-    Raises:
-        ChildProcessError: the process that measures it was killed.
-    """
+    """Make this process ready to fork; return how memory is limited here and what a tiny step allocates, or raise ChildProcessError."""
     limits.give_back_freed()
     _warm_up()
     gc.collect()
@@ -184,12 +176,11 @@ def measure_floor() -> int:
     """Return :func:`floor_bytes`, measured in this process: it must be fresh, and is of no use for anything else afterwards."""
     torch.set_num_threads(1)
     guard, baseline = prepared()
-    return next(limit_bytes for limit_bytes in count(MIB, MIB) if _passes(guard, baseline, limit_bytes))
-
-
-def _passes(guard: Guard, baseline: Baseline, limit_bytes: int) -> bool:
-    with _limiter(guard, baseline) as limiter:
-        return all(in_child(partial(_tiny, limiter, limit_bytes)).how == "done" for _ in range(3))
+    for limit_bytes in count(MIB, MIB):
+        with _limiter(guard, baseline) as limiter:
+            if all(in_child(partial(_tiny, limiter, limit_bytes)).how == "done" for _ in range(3)):
+                break
+    return limit_bytes
 
 
 @contextlib.contextmanager
@@ -216,14 +207,10 @@ def _run(clients: Clients, job: Job, limiter: Limiter, watch: Watch) -> bytes:
     """Run a client's job in this process, a forked one, which is limited to its memory while it trains; return its outcome."""
     within: Callable[[Loop], Loop] | None = None
     if job.memory_bytes is not None and job.graphs is not None:  # onnxruntime's own allocator is limited, to the byte
-        within = _capped
+        within = partial(partial, capped=True)
     elif job.memory_bytes is not None:
         within = partial(partial, limiter.train, int(job.memory_bytes), watch)
     return write_outcomes([clients.run(job, within)])
-
-
-def _capped(loop: Callable[..., TrainingResult]) -> Loop:
-    return partial(loop, capped=True)
 
 
 def _tiny(limiter: Limiter, memory_bytes: int, watch: Watch) -> bytes:

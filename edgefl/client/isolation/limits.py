@@ -59,9 +59,7 @@ class Held:
 
 
 def held(pid: int | None = None) -> Held | None:
-    """Return what process ``pid`` (None: this one) holds, or None if it is gone.
-
-    Without ``/proc`` both numbers are the resident set, in which files count too.
+    """Return what process ``pid`` (None: this one) holds, or None if it is gone; without ``/proc``, both numbers are the resident set.
 
     >>> now = held()
     >>> 0 < now.resident_bytes
@@ -100,10 +98,7 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int:
-    """Return a lower bound of the most memory of this process that was resident and backed by no file.
-
-    The kernel records the peak of everything that is resident. Files in it only grow, so that their present size can be subtracted.
-    """
+    """Return a lower bound of the most memory that was resident and backed by no file: the kernel's peak less files, which only grow."""
     now = own().resident_bytes
     if sys.platform != "linux":
         return now
