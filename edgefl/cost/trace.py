@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes, spelled_out
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
-from edgefl.cost.macs import work_of
+from edgefl.cost.macs import OpWork, work_of
 from edgefl.cost.memory import LivenessMeter, StepMemory, Watcher, bytes_of, held_by, step_memory, tensors_in
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
 
-Build = Callable[[], nn.Module]
 Loss = Callable[[nn.Module, Batch], Tensor]
-MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
-MakeBatch = Callable[[int], Batch]
-Infer = Callable[[nn.Module, Batch], Any]
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,12 @@ class Subject:
         deployed: makes the network that an inference runs; None: the one that is trained.
     """
 
-    build: Build
-    batch: MakeBatch
-    loss: Loss
-    optimizer: MakeOptimizer
-    infer: Infer = lambda module, batch: module(batch.x)
-    deployed: Build | None = None
+    build: Callable[[], nn.Module]
+    batch: Callable[[int], Batch]
+    loss: Callable[[nn.Module, Batch], Tensor]
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    infer: Callable[[nn.Module, Batch], Any] = lambda module, batch: module(batch.x)
+    deployed: Callable[[], nn.Module] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +54,7 @@ class Operation:
     name: str
     layer: str
     phase: str
-    macs: int
-    macs_input: int | None
-    macs_weight: int | None
-    elementwise: int
+    work: OpWork
     outputs: int
 
 
@@ -109,11 +105,10 @@ class _Recorder:
             self.uncounted.add(str(operation.overloadpacket))
         elif self.recording and (work.macs or work.elementwise):
             values = sum(tensor.numel() for tensor in tensors_in(out))
-            name, layer = str(operation.overloadpacket), self._tracker.current()
-            counts = (work.macs, work.macs_input, work.macs_weight, work.elementwise)
             # A loss may itself hold gradients, of which it is a function.
             inner = self.phase == "forward" and torch._C._current_autograd_node() is not None
-            self.operations.append(Operation(name, layer, "backward" if inner else self.phase, *counts, values))
+            phase = "backward" if inner else self.phase
+            self.operations.append(Operation(str(operation.overloadpacket), self._tracker.current(), phase, work, values))
 
 
 class Tracer:
@@ -258,3 +253,28 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
+
+
+_NOT_THE_NETWORK = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<frozen")
+
+
+def reason(error: BaseException) -> str:
+    """Return what a failed trace says of itself, and where: the innermost frame outside torch and this package.
+
+    >>> reason(ValueError("no")).startswith("ValueError: no")
+    True
+    """
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        said = f"{error.func} depends on the values of its input, and costs come from shapes alone"
+    else:
+        said = (str(error).strip().splitlines() or ["no message"])[0]
+        said = said if isinstance(error, RuntimeError) else f"{type(error).__name__}: {said}"
+    return said + _place(error)
+
+
+def _place(error: BaseException) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THE_NETWORK)]
+    if not frames or frames[-1].lineno is None:
+        return ""
+    line = linecache.getline(frames[-1].filename, frames[-1].lineno).strip()
+    return f" (at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {line})"
