@@ -109,14 +109,10 @@ class LivenessMeter(Watcher):
             del self._names[identity]
         self._events.append(-(number + 1))
 
-    def number(self, tensor: Tensor) -> int | None:
-        """Return the number of the storage of ``tensor``, or None if no operation returned it."""
-        return self._names.get(tensor.untyped_storage()._cdata)
-
-    def numbers(self, tensors: Iterable[Tensor]) -> frozenset[int]:
-        """Return the numbers of the storages of ``tensors``, to leave them out of a peak."""
-        found = map(self.number, tensors)
-        return frozenset(number for number in found if number is not None)
+    def numbers(self, tensors: Iterable[Tensor]) -> list[int]:
+        """Return the numbers of the storages of ``tensors``, those that an operation returned."""
+        found = (self._names.get(tensor.untyped_storage()._cdata) for tensor in tensors)
+        return [number for number in found if number is not None]
 
     def mark(self) -> None:
         """Note this moment, the end of a forward pass, for :meth:`alive_at_marks`."""
@@ -189,7 +185,7 @@ def step_memory(meter: LivenessMeter, module: nn.Module, optimizer: torch.optim.
     """Return what a metered step of ``module`` held; call it before gradients are cleared."""
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     state = optimizer_tensors(optimizer)
-    of_gradients, of_state = meter.numbers(gradients), meter.numbers(state)
+    of_gradients, of_state = set(meter.numbers(gradients)), set(meter.numbers(state))
     peak, saved = meter.peak(without=of_state), meter.alive_at_marks()
     kinds: Counter[str] = Counter()
     layers: dict[str, tuple[int, int]] = {}

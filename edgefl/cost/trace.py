@@ -97,7 +97,7 @@ class _Recorder:
         self.recording = True
         self.operations: list[Operation] = []
         self.uncounted: set[str] = set()
-        self._tracker = tracker
+        self.tracker = tracker
 
     def __call__(self, operation: Any, args: tuple[Any, ...], out: Any) -> None:
         work = work_of(operation, args, out)
@@ -108,7 +108,7 @@ class _Recorder:
             # A loss may itself hold gradients, of which it is a function.
             inner = self.phase == "forward" and torch._C._current_autograd_node() is not None
             phase = "backward" if inner else self.phase
-            self.operations.append(Operation(str(operation.overloadpacket), self._tracker.current(), phase, work, values))
+            self.operations.append(Operation(str(operation.overloadpacket), self.tracker.current(), phase, work, values))
 
 
 class Tracer:
@@ -157,7 +157,7 @@ class Tracer:
             with tracker, LivenessMeter(held_by(module), recorder, tracker.current) as meter:
                 for done in range(passes):
                     recorder.recording = done == 0
-                    self._pass(module, batch_size, tracker, recorder, meter.mark)
+                    self._pass(module, batch_size, recorder, meter.mark)
                 recorder.recording, recorder.phase, tracker.outside = True, "update", OPTIMIZER
                 optimizer.step()
             memory = step_memory(meter, module, optimizer)
@@ -182,17 +182,15 @@ class Tracer:
         tracker = LayerTracker(network.train())
         recorder = _Recorder(tracker)
         with quiet(), tracker, Watcher(recorder):
-            self._pass(network, batch_size, tracker, recorder, lambda: None)
+            self._pass(network, batch_size, recorder, lambda: None)
         network.zero_grad()
         return recorder.operations
 
-    def _pass(
-        self, network: nn.Module, batch_size: int, tracker: LayerTracker, recorder: _Recorder, between: Callable[[], None]
-    ) -> None:
+    def _pass(self, network: nn.Module, batch_size: int, recorder: _Recorder, between: Callable[[], None]) -> None:
         """Run a forward pass, ``between`` and a backward pass."""
-        recorder.phase, tracker.outside = "forward", INPUT
+        recorder.phase, recorder.tracker.outside = "forward", INPUT
         batch = self._subject.batch(batch_size)
-        tracker.outside = LOSS
+        recorder.tracker.outside = LOSS
         value = self._subject.loss(network, batch)
         del batch
         between()
@@ -212,7 +210,7 @@ class Tracer:
                 uncounted.add(str(operation.overloadpacket))
             else:
                 macs.append(work.macs)
-            reads, writes = (tuple(_numbers(meter, of)) for of in (args, out))
+            reads, writes = (tuple(meter.numbers(tensors_in(of))) for of in (args, out))
             if reads or writes:
                 scratch = scratch_bytes(operation, args, out)
                 steps.append(Step(reads, writes, may_overwrite(operation), tracker.current(), scratch))
@@ -220,10 +218,10 @@ class Tracer:
         meter = LivenessMeter((), observe, tracker.current)
         with self._fake(), torch.no_grad(), spelled_out(), tracker, meter:
             batch = self._subject.batch(batch_size)
-            inputs = set(_numbers(meter, batch.x))
+            inputs = set(meter.numbers(tensors_in(batch.x)))
             steps.clear()  # making the batch is not part of it
             macs.clear()
-            results = set(_numbers(meter, self._subject.infer(module, batch)))
+            results = set(meter.numbers(tensors_in(self._subject.infer(module, batch))))
         peak, layer = runtime_peak(steps, meter.sizes, inputs, results)
         return InferenceTrace(peak, layer, sum(macs), frozenset(uncounted))
 
@@ -236,12 +234,6 @@ def _layers(network: nn.Module) -> tuple[Layer, ...]:
         seen.update(own)
         found.append(Layer(name or NETWORK, type(module).__name__, sum(p.numel() for p in own), bytes_of(own)))
     return tuple(found)
-
-
-def _numbers(meter: LivenessMeter, of: Any) -> Iterator[int]:
-    for tensor in tensors_in(of):
-        if (number := meter.number(tensor)) is not None:
-            yield number
 
 
 @contextlib.contextmanager
