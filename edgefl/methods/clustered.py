@@ -77,7 +77,6 @@ class ClusteredFL(FedAvg):
     }
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return the model of the client's cluster."""
         places = self.places(state, tier, rng, client)
         return Submodel(
             tier, cut(_model(state, _cluster_of(state, client)), places), partial(self.network, state.architecture, tier), places
@@ -113,7 +112,6 @@ class ClusteredFL(FedAvg):
         return {"clusters": [clusters.count(cluster) for cluster in range(max(clusters) + 1)]} if clusters else {}
 
     def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
-        """Return the shape of a client's cluster: a scalar."""
         return {ASSIGNED: ()}
 
     def fits(self, first: GlobalState, stored: GlobalState) -> str:

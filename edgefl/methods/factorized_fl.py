@@ -89,19 +89,15 @@ class FactorizedFL(FedAvg):
             _second_last(_skeleton(architecture, tier))
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of rank-1 layers."""
         return _factorized(architecture.build(tier.ratio), False)
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain dense network."""
         return architecture.build(tier.ratio)
 
     def personal(self, network: nn.Module) -> frozenset[str]:
-        """Return all names except those that the server sends."""
         return frozenset(network.state_dict()) - self._down(network)
 
     def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
-        """Return the shapes of every u that travels and of the second-last layer's v."""
         network = _skeleton(architecture, tier)
         up = self._up(network)
         return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if name in up}
@@ -111,7 +107,6 @@ class FactorizedFL(FedAvg):
         return GlobalState(architecture, tiers, _first(architecture, tiers[0], rng))
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Return the personal part of the network that :meth:`init` made."""
         names = self.personal(_skeleton(architecture, tier))
         return {name: tensor for name, tensor in _first(architecture, tier, rng).items() if name in names}
 
@@ -157,7 +152,6 @@ class FactorizedFL(FedAvg):
         return {"known_clients": len(members), "matched_clients": sum(matched) / len(matched)} if members else {}
 
     def client_shapes(self, state: GlobalState) -> Shapes:
-        """Return the shapes of what a client sent last."""
         return self.upload_shapes(state.architecture, state.tiers[0])
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
@@ -181,7 +175,6 @@ class FactorizedFL(FedAvg):
         return (sparsity * layer.mu.abs().sum() for layer in rank_one_layers(module).values() if sparsity)
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return every u that travels and the second-last layer's v."""
         up = self._up(module)
         return {name: tensor.detach() for name, tensor in module.state_dict().items() if name in up}
 
@@ -209,7 +202,6 @@ class FactorizedFLBeta(FactorizedFL):
         return self._down(network)
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return what travels, μ pruned."""
         mus = {f"{name}.mu" for name in rank_one_layers(module)}
         return {name: prune(t, self.config.sparsity) if name in mus else t for name, t in super().upload(module).items()}
 

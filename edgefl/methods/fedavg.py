@@ -33,11 +33,9 @@ class FedAvg(Method):
     default_tiers: ClassVar[tuple[float, ...]] = (1.0,)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the dense network at the tier's width."""
         return architecture.build(tier.ratio)
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return the initial weights at the width of the only tier."""
         with torch_seeded(rng):
             network = self.network(architecture, tiers[0])
         return GlobalState(architecture, tiers, copied(network))
@@ -50,7 +48,6 @@ class FedAvg(Method):
         return network.eval()
 
     def global_tier(self, state: GlobalState) -> Tier:
-        """Return the run's only width."""
         return state.tiers[0]
 
 

@@ -82,7 +82,6 @@ class FedFOMO(FedAvg):
     }
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Require another client."""
         if clients < 2:
             raise ConfigError(f"one client alone has no other models to download: clients is {clients}; FedFOMO takes 2 or more")
         super().check(architecture, tiers, clients)
@@ -94,24 +93,19 @@ class FedFOMO(FedAvg):
         return network
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network without that buffer."""
         return architecture.build(tier.ratio)
 
     def shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
-        """Return the shapes of M models, ``model<i>.<name>``."""
         model = travelling_shapes(architecture.skeleton(tier.ratio))
         return {f"model{slot}.{name}": shape for slot in range(self.config.models) for name, shape in model.items()}
 
     def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
-        """Return the shapes of one model and of the M weights."""
         return {**travelling_shapes(architecture.skeleton(tier.ratio)), AFFINITY: (self.config.models,)}
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return the model that every client begins with."""
         return GlobalState(architecture, tiers, self.first_personal(architecture, tiers[0], rng))
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Return the client's own model before it first trains: the server's first."""
         with torch_seeded(rng):
             network = architecture.build(tier.ratio)
         return {name: tensor.detach().clone() for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
@@ -156,7 +150,6 @@ class FedFOMO(FedAvg):
         return state.replace(total.mean(state.tensors), clients=clients)
 
     def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
-        """Return the shapes of a client's model, its affinities, and the number of its rounds."""
         return {**shapes_of(state.tensors), AFFINITY: None, ROUNDS: ()}
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
@@ -195,11 +188,9 @@ class FedFOMO(FedAvg):
         return max(1, math.ceil(self.config.validation * samples - 1e-9))
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the client's model and its weights for the received ones."""
         return {**self.keep(module), AFFINITY: module.get_buffer(AFFINITY).detach()}
 
     def keep(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the client's model."""
         state = module.state_dict()
         return {name: tensor.detach().clone() for name, tensor in state.items() if tensor.is_floating_point()}
 

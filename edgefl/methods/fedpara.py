@@ -67,11 +67,9 @@ class Factored(FedAvg):
         return with_weights(network, self.ranks(network, tier), self.made)
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain dense network."""
         return architecture.build()
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return the deployed network, its weights composed once."""
         return filled(self.deployed(architecture, tier), network, self.weight)
 
 

@@ -84,7 +84,6 @@ class FjORD(Method):
     travels: ClassVar[str] = "the leading slice of every weight at the client's own width, both ways"
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of width p, with the narrower ones inside it."""
         network = architecture.build(tier.ratio)
         network.nested = Nested(architecture, self._widths(tier))  # type: ignore[assignment]
         return network
@@ -97,7 +96,6 @@ class FjORD(Method):
         return (tier,) if self.config.distill else tuple(map(Tier, reversed(self._widths(tier))))
 
     def draws(self, tier: Tier) -> tuple[float | None, ...]:
-        """Return one draw for each width up to the client's own."""
         count = len(self._widths(tier))
         return tuple((kind + 0.5) / count for kind in range(count))
 
@@ -117,7 +115,6 @@ class FjORD(Method):
         return loss + F.kl_div(student, F.log_softmax(held(teacher), 1), reduction="batchmean", log_target=True)
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the plain network of width p."""
         network = state.architecture.build(tier.ratio)
         network.load_state_dict(self.submodel(state, tier, np.random.default_rng(0), client).tensors)
         return network.eval()

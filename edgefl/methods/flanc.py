@@ -117,14 +117,12 @@ class FLANC(Method):
             self.sizes(architecture, tier)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of width p with composed layers; every forward pass multiplies V and U_p."""
         network, skeleton = architecture.build(tier.ratio), architecture.skeleton(tier.ratio)
         for name, sizes in self.sizes(architecture, tier).items():
             replace_layer(network, name, Composed(network.get_submodule(name), skeleton.get_submodule(name), sizes))
         return network
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain network of width p."""
         return architecture.build(tier.ratio)
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
@@ -141,7 +139,6 @@ class FLANC(Method):
         return GlobalState(architecture, tiers, tensors)
 
     def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> dict[str, Place]:
-        """Return the places of the bases and of the tier's own tensors."""
 
         def derive() -> dict[str, Place]:
             with torch.device("meta"), Unfilled():
@@ -155,7 +152,6 @@ class FLANC(Method):
         return (strength * layer.penalty() for layer in composed_layers(module).values() if strength)
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return the plain network of width p with its weights composed once."""
         plain = architecture.build(tier.ratio)
         plain.load_state_dict(dense_state(network))
         return plain.eval()

@@ -48,7 +48,6 @@ class HeteroFL(Method):
     weighs_samples: ClassVar[bool] = False
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of width p, with scalers."""
         network = architecture.build(tier.ratio)
         if tier.ratio < 1:
             for layer in _hidden(network).values():
@@ -56,7 +55,6 @@ class HeteroFL(Method):
         return network
 
     def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Return cross-entropy, with ``mask_labels`` over the labels that the client has."""
         return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(logits, batch)
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
@@ -92,7 +90,6 @@ class OrigDrop(HeteroFL):
         return state.replace(cut(state.tensors, self.submodel(state, max(tiers), rng).places))
 
     def global_tier(self, state: GlobalState) -> Tier:
-        """Return the largest trained width."""
         return max(state.tiers)
 
 

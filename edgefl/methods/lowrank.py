@@ -51,14 +51,12 @@ class LowRankTraining(Factored):
     default_tiers: ClassVar[tuple[float, ...]] = (0.25,)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of small layers."""
         network = architecture.build()
         ranks = self.ranks(network, tier)
         recurrent = {name: rank for name, rank in ranks.items() if type(_layer(network, name)) in RECURRENT}
         return with_weights(self._small(network, ranks), recurrent, ProductWeight)
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of small layers, recurrent weights composed."""
         network = architecture.build()
         return self._small(network, self.ranks(network, tier))
 

@@ -117,7 +117,6 @@ class PriSM(Method):
         super().check(architecture, tiers, clients)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of width c with kernel layers."""
         counts = kernel_counts(architecture, tier) if self.factorized(tier) else {}
         network = architecture.build(self.width(tier))
         for name, of in counts.items():
@@ -125,7 +124,6 @@ class PriSM(Method):
         return network
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain network of the tier's width."""
         return architecture.build(self.width(tier))
 
     def _kernel_layers(self, state: GlobalState, tier: Tier) -> tuple[KernelLayer, ...]:

@@ -58,11 +58,9 @@ class Pufferfish(FedAvg):
     }
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` if no layer can be factorized."""
         hybrid_ranks(architecture.skeleton(), tiers[0].ratio)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the dense network or, after the warm-up, the hybrid one."""
         network = architecture.build()
         return network if self.config.phase == "dense" else ranked(network, hybrid_ranks(network, tier.ratio))
 

@@ -45,15 +45,12 @@ class StandAlone(Method):
     }
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the dense network at the tier's width."""
         return architecture.build(tier.ratio)
 
     def personal(self, network: nn.Module) -> frozenset[str]:
-        """Return every name."""
         return frozenset(network.state_dict())
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return the first weights of the clients of every tier."""
         tensors: dict[str, Tensor] = {}
         for tier in tiers:
             first = self.first_personal(architecture, tier, copy.deepcopy(rng))  # as on clients: from the stream's start
@@ -61,7 +58,6 @@ class StandAlone(Method):
         return GlobalState(architecture, tiers, tensors)
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return a network without tensors."""
         return Submodel(tier, {}, partial(self.network, state.architecture, tier), {})
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:

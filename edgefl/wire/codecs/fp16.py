@@ -17,7 +17,6 @@ class FP16(Codec):
     """Half precision; values beyond ±65504 become ±65504."""
 
     def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
-        """Return the tensor in float16."""
         return (Part(name, "F16", shape),)
 
     def pack(self, w: Tensor, rng: np.random.Generator | None) -> tuple[Tensor, ...]:
@@ -30,5 +29,4 @@ class FP16(Codec):
         return (w.clamp(-LARGEST, LARGEST).half(),)
 
     def unpack(self, values: Sequence[Tensor], shape: Shape) -> Tensor:
-        """Return the part in float32."""
         return values[0].float()
