@@ -72,7 +72,6 @@ class Submodel:
     """What a client of one tier receives: tensors of the tier's own small shapes, and the network they belong to.
 
     Attributes:
-        tier: the capacity class.
         tensors: name → tensor, in the order of the network's ``state_dict``; only these travel.
         build: returns the tier's network with arbitrary weights; load ``tensors`` into it.
         places: for every local tensor, the entry of the global state that it stands for.

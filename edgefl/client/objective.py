@@ -27,7 +27,7 @@ class Objective:
     """An objective.
 
     Attributes:
-        strength: its coefficient, μ or α.
+        strength: μ or α.
         adds: whether it adds anything to a method's loss.
         remembers: whether a client stores a tensor for every parameter that travels.
         controls: whether control variates travel with the weights, both ways.
@@ -57,10 +57,7 @@ class Objective:
         raise NotImplementedError(f"objective {self.name} remembers nothing")
 
     def on_server(self, before: Tensor, total: Tensor, clients: int) -> Tensor:
-        """Return what the server stores of a tensor after a round, in float64.
-
-        ``total`` sums w − w₀, or the control variates that came up, over the round's clients; ``clients`` counts the run's.
-        """
+        """Return what the server stores of a tensor (float64), given the sum of w − w₀ or of control variates over a round's clients."""
         raise NotImplementedError(f"objective {self.name} remembers nothing")
 
     def corrected(self, aggregated: Tensor, stored: Tensor) -> Tensor | None:

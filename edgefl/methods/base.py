@@ -183,10 +183,7 @@ class Method(abc.ABC):
         return ""
 
     def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the tier's network as clients train it, in evaluation mode.
-
-        ``personal`` is what ``client`` stores. Without both it is the network of no client in particular.
-        """
+        """Return the tier's network as ``client``, who stores ``personal``, trains it, in evaluation mode; None: no client."""
         submodel = self.submodel(state, tier, np.random.default_rng(0), client)
         module = submodel.build()
         module.load_state_dict({**submodel.tensors, **(personal or {})})

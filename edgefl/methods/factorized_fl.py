@@ -104,11 +104,13 @@ class FactorizedFL(FedAvg):
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         """Return the first values of the whole network, personal tensors included."""
-        return GlobalState(architecture, tiers, _first(architecture, tiers[0], rng))
+        with torch_seeded(rng):
+            network = _factorized(architecture.build(tiers[0].ratio), True)
+        return GlobalState(architecture, tiers, copied(network))
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
         names = self.personal(_skeleton(architecture, tier))
-        return {name: tensor for name, tensor in _first(architecture, tier, rng).items() if name in names}
+        return {name: tensor for name, tensor in self.init(architecture, (tier,), rng).tensors.items() if name in names}
 
     def _down(self, network: nn.Module) -> frozenset[str]:
         layers = list(rank_one_layers(network))
@@ -218,12 +220,6 @@ def _factorized(network: nn.Module, filled: bool) -> nn.Module:
     return network
 
 
-def _first(architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-    with torch_seeded(rng):
-        network = _factorized(architecture.build(tier.ratio), True)
-    return copied(network)
-
-
 def _skeleton(architecture: Architecture, tier: Tier) -> nn.Module:
     return _factorized(architecture.skeleton(tier.ratio), False)
 
@@ -234,11 +230,7 @@ def rank_one_layers(network: nn.Module) -> dict[str, RankOne]:
 
 
 def _second_last(network: nn.Module) -> str:
-    """Return the name of the layer before the classifier.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the name of the layer before the classifier, or raise :class:`ConfigError` if there is none."""
     names = list(rank_one_layers(network))
     if len(names) < 2:
         raise ConfigError(
@@ -250,7 +242,5 @@ def _second_last(network: nn.Module) -> str:
 
 def _mixed(state: GlobalState, name: str, weights: Mapping[int, float]) -> Tensor:
     """Return Σ weight · what each client sent last under ``name``, summed in float64."""
-    total = torch.zeros(state.tensors[name].shape, dtype=torch.float64)
-    for client, weight in weights.items():
-        total += weight * state.clients[client][name].double()
-    return total.float()
+    parts = (weight * state.clients[client][name].double() for client, weight in weights.items())
+    return sum(parts, torch.zeros((), dtype=torch.float64)).float()

@@ -220,12 +220,9 @@ def _validation(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _loss(module: nn.Module, tensors: Tensors, x: Tensor, y: Tensor) -> float:
-    """Return the mean cross-entropy of the model ``tensors`` on ``x`` (n, …), ``y`` (n,), in evaluation mode.
-
-    Static BatchNorm has no statistics on a client, and uses the batch's as in training.
-    """
+    """Return the mean cross-entropy of the model ``tensors`` on ``x`` (n, …), ``y`` (n,), in evaluation mode."""
     load(module, tensors)
-    module.train(needs_statistics(module))
+    module.train(needs_statistics(module))  # static BatchNorm has no statistics on a client, and uses the batch's
     parts = torch.arange(len(y)).split(CHUNK)
     return sum(float(cross_entropy(module(x[part]), Batch(x[part], y[part]))) * len(part) for part in parts) / len(y)
 

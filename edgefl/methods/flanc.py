@@ -81,11 +81,7 @@ class FLANC(Method):
     travels: ClassVar[str] = "the shared bases, and the tier's own coefficients, norms and biases, both ways"
 
     def sizes(self, architecture: Architecture, tier: Tier) -> dict[str, dict[str, BasisSize]]:
-        """Return layer → weight → R₁ and R₂; ``tier`` counts as one of the run's widths, so that any width has costs.
-
-        Raises:
-            ConfigError: an R₁ or R₂ of the options is impossible; names the layer and the numbers.
-        """
+        """Return layer → weight → R₁ and R₂, with ``tier`` among the widths; raise :class:`ConfigError` if an option's is impossible."""
         stem = stem_and_classifier(architecture.skeleton())[0]
         rule = BasisRule(self.config.share, self.config.bases)
         found: dict[str, dict[str, BasisSize]] = {}

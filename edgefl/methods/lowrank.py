@@ -68,11 +68,7 @@ class LowRankTraining(Factored):
         return network
 
     def ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
-        """Return weight → rank of the factorized weights; none at the share 1.
-
-        Raises:
-            ConfigError: no layer can be factorized.
-        """
+        """Return weight → rank of the factorized weights; none at the share 1."""
         weights = {
             name: shape
             for name, shape in candidates(network, self.config.linear).items()

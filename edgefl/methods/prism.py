@@ -178,10 +178,7 @@ class PriSM(Method):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average every kernel over the clients that trained it, and the rest entry by entry; then add the kernels up (Eq. 5).
-
-        The sum is taken as W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over trained kernels: the same, without rounding the others.
-        """
+        """Average every kernel over the clients that trained it, the rest entry by entry, and add the kernels up (Eq. 5)."""
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         decomposed = {key: self._factors(state, layer) for key, layer in layers.items()}
         kernels = {f"{key} u": factors.left for key, factors in decomposed.items()}
@@ -203,6 +200,7 @@ class PriSM(Method):
         tensors = {name: means[name] if name in dense else tensor.clone() for name, tensor in state.tensors.items()}
         for key, layer in layers.items():
             of = trained[key]
+            # W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over trained kernels is the sum of all, without rounding the others.
             before = decomposed[key].left[:, of].double() @ decomposed[key].right[of].double()
             after = means[f"{key} u"][:, of] @ means[f"{key} v"][of].flatten(1)
             part = tensors[layer.target][layer.span]

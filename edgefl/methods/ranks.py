@@ -39,11 +39,7 @@ def rank_candidates(network: nn.Module) -> dict[str, Layer]:
 
 
 def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
-    """Return layer → rank of the layers that are factorized at rank ratio ``ratio``; empty at 1.
-
-    Raises:
-        ConfigError: no layer of the network can be factorized.
-    """
+    """Return layer → rank at rank ratio ``ratio``, nothing at 1; raise :class:`ConfigError` if no layer can be factorized."""
     if ratio >= 1:
         return {}
     candidates = rank_candidates(network)

@@ -41,11 +41,7 @@ class Blob(bytes):
 
 
 def checked(content: bytes, digest: str) -> Blob:
-    """Return ``content`` as a blob.
-
-    Raises:
-        WireError: its hash is not ``digest``.
-    """
+    """Return ``content`` as a blob, or raise :class:`WireError` if its hash is not ``digest``."""
     blob = Blob.of(content)
     if blob.digest != digest:
         raise WireError(f"a blob of {len(blob):,} bytes is damaged: its SHA-256 is {blob.digest[:16]}…, expected {digest[:16]}…")
@@ -98,11 +94,7 @@ def write_message(kind: str, fields: Mapping[str, Any], blobs: Iterable[Blob] = 
 
 
 def read_message(content: bytes, *kinds: str) -> tuple[dict[str, Any], dict[str, Blob]]:
-    """Return the fields of a message, and its blobs by their hashes.
-
-    Raises:
-        WireError: ``content`` is no message of one of ``kinds`` in this version, is cut short or too long, or a blob is damaged.
-    """
+    """Return the fields of a message and its blobs by hash; raise :class:`WireError` as :func:`read_header`, or if a blob is damaged."""
     fields, start = read_header(content, *kinds)
     blobs = {}
     try:
