@@ -40,9 +40,7 @@ class ServerOptimizer(abc.ABC):
         """Return the change for Δ, and the slots after this step in the order of :attr:`slots`."""
 
     def step(self, old: Tensors, aggregated: Tensors, memory: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the new tensors, and the slots by their names among the server's tensors.
-
-        A tensor without an older one of its shape is taken as it is, and so are integers.
+        """Return the new tensors, and the slots by name. A tensor without an older one of its shape is not changed, nor are integers.
 
         >>> old, new = {"w": torch.zeros(1)}, {"w": torch.ones(1)}
         >>> momentum = optimizer_named("avgm")

@@ -1,4 +1,4 @@
-"""prox, dyn and scaffold: terms of the loss that tie clients to the weights that arrived, or correct their drift."""
+"""none, prox, dyn and scaffold: terms of the loss that tie clients to the weights that arrived, or correct their drift."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +8,18 @@ from torch import Tensor
 
 from edgefl.client.objective import Objective
 from edgefl.registry import objective
+
+
+@objective("none")
+@dataclass(frozen=True)
+class Plain(Objective):
+    """No term at all."""
+
+    adds: ClassVar[bool] = False
+
+
+PLAIN = Plain(0.0)
+"""The only one there is: a strength means nothing to it."""
 
 
 @objective("prox", needs=("received_weights",))
