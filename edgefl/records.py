@@ -208,10 +208,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Timing:
-    """Simulated seconds and joules of one client's part in a round.
-
-    ``compute_j`` and ``radio_j`` are spent on the device; ``network_j`` on the path between it and the server, by whoever runs it.
-    """
+    """Simulated seconds and joules of a client's part in a round; ``network_j`` is spent between device and server, the others on it."""
 
     download_s: float
     train_s: float
@@ -283,10 +280,7 @@ BudgetName = Literal[
 
 @dataclass(frozen=True)
 class Shortfall:
-    """One budget that is not met: which, how much is needed and how much there is, in the unit of the name.
-
-    ``micro_batch`` is how many samples go through the network at once, None where it is the run's own number.
-    """
+    """One budget that is not met, with need and supply in the unit of its name; ``micro_batch`` None is the run's own."""
 
     budget: BudgetName
     need: float
@@ -308,9 +302,7 @@ class Expected:
         tier, timing: None if the client is refused.
         macs, download_bytes, upload_bytes: of the session, up to the moment when it ends.
         predicted_memory_bytes: the peak that its tier and micro-batch need.
-        memory_bytes: what its device has.
         micro_batch: how many samples pass the network at once, if fewer than the run's configuration says.
-        start_s: the simulated clock when its download begins.
         state: the state of its device (other apps, power saving).
         refusal: the budgets that no tier meets.
     """
@@ -345,8 +337,7 @@ class Outcome:
         train_loss: the mean loss of the last epoch; None unless it trained.
         measured_peak_activation_bytes, measured_training_memory_bytes: what the meter saw of its largest step.
         host_memory_bytes: what its process had on this computer when a limit of the system ended it.
-        payload: the update that it sends.
-        kept: what it stores for its next round.
+        payload, kept: the update that it sends, and what it stores for its next round.
     """
 
     client: int
@@ -414,13 +405,10 @@ class RoundRecord:
     """One line of ``rounds.jsonl``: what every client did, what it cost, and how accurate the models are now.
 
     Attributes:
-        round_s: how long the round lasts on the simulated clock, after the wait.
-        clock_s: the simulated clock at the round's end.
+        round_s, clock_s: how long the round lasts after the wait, and the simulated clock at its end.
         accuracy: ``"global"`` and each tier's label → a share in [0, 1]; empty if the round was not evaluated. Where clients have models or
             labels of their own, these are means over clients, each on its own held-out samples.
-        observed: what the method reports of the round.
         waited_s: how long the server waited for eligible clients.
-        deadline_s: the most that the round may last; None: no limit.
     """
 
     round: int

@@ -69,8 +69,7 @@ class Method(abc.ABC):
     @cache
     def config_class(cls) -> type[MethodConfig]:
         """Return the class of the method's options: the one that it annotates ``config`` with."""
-        found: type[MethodConfig] = get_type_hints(cls)["config"]
-        return found
+        return get_type_hints(cls)["config"]
 
     # Shapes and first values.
 

@@ -167,7 +167,9 @@ class FedFOMO(FedAvg):
 
     def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
         """Move the client's own model towards the received ones that are better on its validation samples."""
-        x, y = _validation(*batches, self._judged(len(batches[1])))
+        count, samples = self._judged(len(batches[1])), len(batches[1])
+        spread = torch.arange(count) * samples // count  # evenly: a shard may be sorted
+        x, y = (part[spread] for part in batches)
         others = [{name: received[f"model{slot}.{name}"] for name in personal} for slot in range(self.config.models)]
         own_loss = _loss(module, personal, x, y)
         raw = torch.tensor([_weight(own_loss - _loss(module, other, x, y), other, personal) for other in others])
@@ -210,12 +212,6 @@ def _added(before: Tensor, update: Update) -> Tensor:
     for slot, sender in senders.items():
         after[sender] += update.tensors[AFFINITY][slot]
     return after
-
-
-def _validation(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return ``count`` samples spread evenly over the shard, which may be sorted."""
-    index = torch.arange(count) * len(y) // count
-    return x[index], y[index]
 
 
 @torch.no_grad()

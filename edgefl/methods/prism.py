@@ -93,8 +93,6 @@ class PriSM(Method):
         "control variates would be of other coordinates",
     }
 
-    # Hooks for subclasses.
-
     def width(self, tier: Tier) -> float:
         """Return the share of channels that a client of ``tier`` has."""
         return tier.ratio

@@ -44,8 +44,7 @@ class GlobalState:
         """Return ``derive()``, computed at the first call with ``key`` and cached as long as this state exists."""
         if key not in self._derived:
             self._derived[key] = derive()
-        value: T = self._derived[key]
-        return value
+        return self._derived[key]
 
     def slices(self, tier: Tier, shapes: Callable[[Architecture, Tier], Mapping[str, Shape]]) -> dict[str, Place]:
         """Return where the tensors of a narrow network lie in this state, cached; ``shapes`` gives the shapes of a tier's network."""

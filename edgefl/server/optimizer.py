@@ -63,10 +63,7 @@ class ServerOptimizer(abc.ABC):
 
 
 def optimizer_named(name: str, lr: float | None = None) -> ServerOptimizer:
-    """Return the server optimizer ``name`` with its usual rate, or ``lr``.
-
-    Raises:
-        UnknownNameError: there is none of that name.
+    """Return the server optimizer ``name`` with its usual rate or ``lr``, or raise :class:`UnknownNameError`.
 
     >>> optimizer_named("adam").lr
     0.01

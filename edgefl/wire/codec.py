@@ -30,7 +30,6 @@ TYPES = {
     "U8": torch.uint8,
 }
 NAMES = {dtype: name for name, dtype in TYPES.items()}
-_ORDER = list(TYPES)
 
 
 class Part(NamedTuple):
@@ -65,7 +64,8 @@ class Layout(NamedTuple):
 
 def layout_of(parts: tuple[Part, ...], codec: str) -> Layout:
     """Return how safetensors lays out a file of ``parts``; its metadata names ``codec``, unless that is fp32."""
-    order = tuple(sorted(range(len(parts)), key=lambda place: (_ORDER.index(parts[place].dtype), parts[place].name)))
+    types = list(TYPES)
+    order = tuple(sorted(range(len(parts)), key=lambda place: (types.index(parts[place].dtype), parts[place].name)))
     entries = [] if codec == "fp32" else [f'"__metadata__":{{"codec":"{codec}"}}']
     begins, end = [0] * len(parts), 0
     for place in order:
@@ -137,13 +137,9 @@ class Codec(abc.ABC):
 
 @cache
 def codec_named(name: str) -> Codec:
-    """Return the codec ``name``.
-
-    Raises:
-        UnknownNameError: there is none.
+    """Return the codec ``name``, or raise :class:`UnknownNameError`.
 
     >>> codec_named("int8").bytes((8, 3)), codec_named("fp32").bytes((8, 3))
     (56, 96)
     """
-    found: Codec = codecs.load(name)()
-    return found
+    return codecs.load(name)()

@@ -61,11 +61,7 @@ def _plain(value: object) -> Any:
 
 
 def read_header(content: bytes, *kinds: str) -> tuple[dict[str, Any], int]:
-    """Return the fields of a message's header, its kind among them, and where its blobs begin.
-
-    Raises:
-        WireError: ``content`` is no message of one of ``kinds`` in this version, or its header is cut short.
-    """
+    """Return the fields of a message of one of ``kinds``, and where its blobs begin, or raise :class:`WireError` if it is none."""
     if len(content) < _START.size or content[:4] != _LETTERS:
         raise WireError(
             f"no message of edgefl: {len(content):,} bytes that begin with {bytes(content[:4])!r}, expected {_LETTERS!r}"

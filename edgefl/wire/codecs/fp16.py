@@ -8,8 +8,7 @@ from torch import Tensor
 from edgefl.registry import codec
 from edgefl.wire.codec import Codec, Part, Shape
 
-LARGEST = 65504.0
-"""The largest finite half."""
+LARGEST = 65504.0  # the largest finite half
 
 
 @codec("fp16", needs=("uploads",))
