@@ -1,7 +1,6 @@
 """Frozen records that the stages of a round hand on to each other.
 
-Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds), ``_j`` (joules). Host time is never mixed with
-simulated time: it is called ``host_s``.
+Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds; the host's are ``host_s``), ``_j`` (joules).
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Place:
     """Where a local tensor lives in the server's state.
 
     Attributes:
-        target: the name of a tensor there.
-        index: the entries of it, never a mask.
+        index: the entries of the tensor ``target``, never a mask.
         client: the client that the server remembers the tensor of; None where it is a tensor of the global model or of a cluster's.
     """
 

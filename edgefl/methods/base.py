@@ -108,10 +108,7 @@ class Method(abc.ABC):
         return GlobalState(architecture, tiers, copied(network))
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Return what a client of ``tier`` stores before it first trains; ``rng`` is the stream of :meth:`init`.
-
-        So every client begins with the server's first network, which is shipped with the application, not sent.
-        """
+        """Return what a client stores before it first trains; with :meth:`init`'s ``rng``, that is of the server's first network."""
         with torch.device("meta"), Unfilled():
             if not (names := self.personal(self.network(architecture, tier))):
                 return {}

@@ -17,13 +17,11 @@ from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.state import GlobalState, Tensors, copied
+from edgefl.methods.state import GlobalState, Shapes, Tensors, copied
 from edgefl.models.base import Architecture, Unfilled, replace_layer, weighted_layers
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 class FactorizedFLConfig(MethodConfig):

@@ -17,7 +17,7 @@ from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import MethodConfig, cross_entropy, travelling_shapes
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.state import GlobalState, Tensors, shapes_of
+from edgefl.methods.state import GlobalState, Shapes, Tensors, shapes_of
 from edgefl.models.base import Architecture, load
 from edgefl.models.norm import needs_statistics
 from edgefl.records import Batch, Submodel, Tier, Update
@@ -27,7 +27,6 @@ from edgefl.rng import torch_seeded
 CHUNK = 32
 """Samples that go through a model at once while it is validated."""
 AFFINITY, ROUNDS = "affinity", "rounds"
-Shapes = dict[str, tuple[int, ...]]
 
 
 class FedFOMOConfig(MethodConfig):

@@ -128,12 +128,12 @@ class PriSM(Method):
         """Return the tier's matrices of kernels, in the order of the network."""
 
         def derive() -> tuple[KernelLayer, ...]:
-            places, gates = self._dense_places(state, tier), gates_of(state.architecture.skeleton())
+            places = self._dense_places(state, tier)
             return tuple(
                 layer
                 for name, of in kernel_counts(state.architecture, tier).items()
                 for weight, counts in of.items()
-                for layer in matrices(name, weight, counts, gates[name][weight], places[f"{name}.{weight}"], state)
+                for layer in matrices(name, weight, counts, places[f"{name}.{weight}"], state)
             )
 
         return state.once(f"kernels {tier.label}", derive) if self.factorized(tier) else ()

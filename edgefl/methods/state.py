@@ -14,6 +14,7 @@ from edgefl.records import Place, Tier
 
 T = TypeVar("T")
 Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
 Tensors = Mapping[str, Tensor]
 
 

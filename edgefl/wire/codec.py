@@ -49,10 +49,8 @@ class Layout(NamedTuple):
     """Where everything lies in a file.
 
     Attributes:
-        header: the first bytes: length and JSON, padded.
         order, counts: the parts' positions and numbers of values, in the order of the file.
         begins: each part's offset in bytes, in the order of the parts.
-        length: bytes of the file.
     """
 
     header: bytes
@@ -113,10 +111,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
-        """Return the parts of a tensor of this shape.
-
-        ``count`` is how many values are sent, for a codec that :attr:`chooses`; None stands for the largest parts there can be.
-        """
+        """Return the parts of a tensor of this shape; ``count``: how many values a codec that :attr:`chooses` sends, None the most."""
 
     def pack(self, w: Tensor, rng: np.random.Generator | None) -> tuple[Tensor, ...]:
         """Return the tensors of the parts that carry ``w``, which is finite, contiguous and float32."""

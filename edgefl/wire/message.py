@@ -1,7 +1,7 @@
 """Messages between processes: a JSON header, then blobs of bytes that are addressed by the SHA-256 of their content.
 
-A message begins with four letters, the version and the header's length. Its header names the blobs that follow, each once, however often
-the header refers to it. Nothing is pickled: what a message cannot say in JSON is a blob, such as a payload (safetensors) or a graph (ONNX).
+A message begins with four letters, the version and the header's length. Its header names the blobs that follow, each once. Nothing is
+pickled: what a message cannot say in JSON is a blob, such as a payload (safetensors) or a graph (ONNX).
 """
 
 from __future__ import annotations

@@ -30,13 +30,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Expected:
-    """What updates must be.
-
-    Attributes:
-        bundle: ``manifest_sha256`` of the bundle that they were trained from.
-        round: the bundle's round.
-        tiers: label → name → shape of the tensors.
-    """
+    """What updates must be: of the bundle of this ``manifest_sha256`` and round, with tensors of tier → name → shape."""
 
     bundle: str
     round: int
