@@ -111,7 +111,7 @@ def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
 
 def _print_result(found: Comparison) -> None:
     from edgefl.cli.console import show_result
-    from edgefl.report.compare_table import compact_comparison
+    from edgefl.report.compare_page import compact_comparison
 
     show_result(compact_comparison(found.to_dict()))
     click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")

@@ -108,7 +108,7 @@ def command(
 
 def _print_dry(result: RunResult) -> None:
     from edgefl.cli.console import show
-    from edgefl.report.fleet_view import participation_table
+    from edgefl.report.fleet_charts import participation_table
     from edgefl.util.units import human_count, human_percent, human_seconds
 
     summary = dict(result.summary)
