@@ -42,11 +42,13 @@ def write(run: Path) -> Path:
 
 def render(summary: Json, rounds: Sequence[Json]) -> str:
     """Return the page of a run, from its ``summary.json`` and the lines of ``rounds.jsonl``; the same run gives the same page."""
-    tier_colours = [tier_colour(summary, row["tier"]) for row in run_tables.largest_first(summary)]
+    tier_colours = _tier_colours(summary)
+    labels = "each client's own" if summary["permute_labels"] else "the same for all"
+    whose = "the mean over clients, each on its own" if of_clients(summary) else "the global model"
     return render_page(
         "template.html.j2",
         summary=summary,
-        about=_about(summary),
+        about=[*facts(summary, _ABOUT), ("labels", labels), ("accuracy of", whose), _deadline(summary)],
         cards=_cards(summary, rounds),
         table=run_tables.tier_table(summary),
         tier_colours=tier_colours,
@@ -65,15 +67,12 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
     )
 
 
-def _about(summary: Json) -> list[tuple[str, str]]:
-    """Return what was run, as pairs of a name and its value."""
-    whose = "the mean over clients, each on its own" if of_clients(summary) else "the global model"
-    return [
-        *facts(summary, _ABOUT),
-        ("labels", "each client's own" if summary["permute_labels"] else "the same for all"),
-        ("accuracy of", whose),
-        ("round deadline", "none" if summary["deadline_s"] is None else human_seconds(summary["deadline_s"])),
-    ]
+def _deadline(summary: Json) -> tuple[str, str]:
+    return "round deadline", "none" if summary["deadline_s"] is None else human_seconds(summary["deadline_s"])
+
+
+def _tier_colours(summary: Json) -> list[str]:
+    return [tier_colour(summary, row["tier"]) for row in run_tables.largest_first(summary)]
 
 
 def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
@@ -112,11 +111,11 @@ _DRY_ABOUT = (
 def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
     """Return the page of a dry run from its ``summary.json`` and rounds, of which those that list clients have a timeline."""
     titles = {item["device"]: item["title"] for item in summary["classes"]}
-    policies, deadline_s = summary["policies"], summary["deadline_s"]
+    policies = summary["policies"]
     known = [column for column in TIER_COLUMNS if column.group != "accuracy" and "measured" not in column.head]
     return render_page(
         "dry.html.j2",
-        about=[*facts(summary, _DRY_ABOUT), ("round deadline", "none" if deadline_s is None else human_seconds(deadline_s))],
+        about=[*facts(summary, _DRY_ABOUT), _deadline(summary)],
         fleet_name=summary["fleet"],
         cards=_dry_cards(summary, rounds),
         lasting=[chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart],
@@ -124,7 +123,7 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
         policies=policy_table(policies, titles) if policies else None,
         policy_sentence=policy_sentence(policies, titles),
         table=PlainTable.of(known, run_tables.largest_first(summary)),
-        tier_colours=[tier_colour(summary, row["tier"]) for row in run_tables.largest_first(summary)],
+        tier_colours=_tier_colours(summary),
         batch_size=summary["batch_size"],
         steps=run_tables.assignment_steps(summary),
         edgefl_version=summary["edgefl_version"],
