@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
 from edgefl.factor.layers import LowRank, factor_weights, frobenius_sq, unrolled_factors
-from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors, counted, roll, singular_values, truncated, unroll
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
@@ -23,6 +22,7 @@ from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.registry import method
+from edgefl.util.compute import in_parallel
 
 
 class FedHMConfig(MethodConfig):

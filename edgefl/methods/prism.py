@@ -13,10 +13,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.kernel_layers import kernel_layer, kernel_modules, kernel_parameters
-from edgefl.factor.kernels import KernelLayer, Sampling, draw, effective_rank, importance
+from edgefl.factor.kernels import (
+    KernelLayer,
+    Sampling,
+    draw,
+    effective_rank,
+    importance,
+    kernel_layer,
+    kernel_modules,
+    kernel_parameters,
+)
 from edgefl.factor.layers import frobenius_sq
-from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
@@ -27,6 +34,7 @@ from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.registry import method
+from edgefl.util.compute import in_parallel
 
 
 class KernelConfig(MethodConfig):

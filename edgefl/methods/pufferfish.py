@@ -10,7 +10,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.factor.layers import factor_weights
-from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import truncated, unroll
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
@@ -20,6 +19,7 @@ from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.registry import method
+from edgefl.util.compute import in_parallel
 
 _SWITCH = "after the warm-up the factors take the weights' place: "
 

@@ -19,8 +19,8 @@ from edgefl.run.folder import OnRound, RunFolder, RunResult
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run, about
 from edgefl.run.trained import without_training
+from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
-from edgefl.util.threads import one_thread
 
 CONFIG = "dry-run.toml"
 """Another name than a run's, because a dry run cannot be resumed."""

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from edgefl.errors import WireError
-from edgefl.util.finite import is_finite
+from edgefl.util.compute import is_finite
 from edgefl.wire.codec import Codec, codec_named
 from edgefl.wire.layout import NAMES, TYPES, Part, cached_layout_of, entry_of, layout_of, padded
 

@@ -13,7 +13,6 @@ from runs import checkpoint_of, stopped_after
 
 from edgefl import RunConfig
 from edgefl.factor import subspace
-from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors, counted, factorize, singular_values, truncated
 from edgefl.methods.base import create
 from edgefl.methods.state import GlobalState
@@ -22,6 +21,7 @@ from edgefl.records import Tier, Update
 from edgefl.rng import generator
 from edgefl.server.checkpoint import of_file, save
 from edgefl.server.state import ServerState
+from edgefl.util.compute import in_parallel
 
 RANKS = [16, 40, 80]
 NETWORK = Architecture("resnet9", (3, 8, 8), 10)
