@@ -12,8 +12,10 @@ from edgefl.errors import InputError
 from edgefl.report.chart import Chart, Spec, layer, layered, number, slots, stacked
 from edgefl.report.cost_rows import OTHER, costliest, layer_rows, macs_of_step
 from edgefl.report.cost_tables import (
+    LAYERS,
     MEMORY,
     ON_DEVICE,
+    SENT,
     SUMMARY,
     about,
     compute_columns,
