@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from edgefl.run.dry_run import dry_run as dry_run
     from edgefl.run.export import export as export
     from edgefl.run.export import verify as verify
-    from edgefl.run.result import RunResult as RunResult
+    from edgefl.run.folder import RunResult as RunResult
     from edgefl.run.simulate import simulate as simulate
     from edgefl.run.whatif import whatif as whatif
 
@@ -39,7 +39,7 @@ _HOMES = {
     "plan": "edgefl.planning.plan",
     "whatif": "edgefl.run.whatif",
     "dry_run": "edgefl.run.dry_run",
-    "RunResult": "edgefl.run.result",
+    "RunResult": "edgefl.run.folder",
     "simulate": "edgefl.run.simulate",
     "profile": "edgefl.planning.profile",
     "export": "edgefl.run.export",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomlkit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
-from edgefl.errors import ConfigError, UnknownNameError, nearest
+from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.registry import Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
 from edgefl.util.files import read_toml
 from edgefl.util.validation import explain
@@ -77,7 +76,7 @@ def _ordered(tiers: Any) -> Any:
     return tiers
 
 
-def _some_once(words: tuple[str, ...]) -> tuple[str, ...]:
+def _once(words: tuple[str, ...]) -> tuple[str, ...]:
     if not words or len(set(words)) != len(words):
         raise ValueError(f"expected some of idle, charging, unmetered, each once, got {', '.join(words) or 'none'}")
     return words
@@ -202,7 +201,7 @@ class RunConfig(BaseModel):
     ] = "always"
     eligible_when: Annotated[
         tuple[Literal["idle", "charging", "unmetered"], ...],
-        AfterValidator(_some_once),
+        AfterValidator(_once),
         Flag(
             FLEET, "Device states that a trace must show for a client to be eligible; for daily, only charging counts.", "WORD,…"
         ),
@@ -245,7 +244,7 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if problems := [problem for rule in _RULES for problem in rule(self)]:
+        if problems := [*_training_problems(self), *_fleet_problems(self)]:
             raise ValueError("; ".join(problems))
         return self
 
@@ -256,7 +255,8 @@ class RunConfig(BaseModel):
         try:
             return handler(values)
         except ValidationError as error:
-            raise ConfigError("; ".join(_explain(problem) for problem in error.errors())) from None
+            problems = [explain(problem, cls.model_fields, " see edgefl simulate --help") for problem in error.errors()]
+            raise ConfigError("; ".join(problems)) from None
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str = "") -> Self:
@@ -307,18 +307,16 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
 
 
 def _groups_clients(config: RunConfig) -> bool:
-    return config.engine in engines.files and bool(engines.facts(config.engine).get("groups_clients"))
+    return config.engine in engines.names() and bool(engines.facts(config.engine).get("groups_clients"))
 
 
-def _engine_fits_the_workers(config: RunConfig) -> Iterator[str]:
+def _training_problems(config: RunConfig) -> Iterator[str]:
+    """Say what does not fit together in how clients train."""
     if config.engine == "inline" and config.workers > 1:
         yield f"engine: inline has one worker, got workers = {config.workers}; use pool"
     if _groups_clients(config) and (config.enforce == "hard" or config.runtime == "onnx"):
         alone = "enforce hard" if config.enforce == "hard" else "runtime onnx"
         yield f"engine: {config.engine} trains clients together, and {alone} trains them one by one; use pool"
-
-
-def _objective_fits_the_training(config: RunConfig) -> Iterator[str]:
     needs = objectives.facts(config.objective).get("needs", ())
     if "plain_sgd" in needs and (config.optimizer != "sgd" or config.weight_decay):
         yield (
@@ -332,45 +330,22 @@ def _objective_fits_the_training(config: RunConfig) -> Iterator[str]:
         )
     if "rounds" in needs and config.mode == "async":
         yield f"mode: {config.objective} corrects gradients by what the server had when a round began; async has no rounds"
+    if "send" in config.on_shortfall and config.enforce == "plan":
+        yield "on_shortfall: send needs a device that meters its memory, and enforce plan only predicts it; give enforce meter or hard"
 
 
-def _shares_fit_the_tiers(config: RunConfig) -> Iterator[str]:
-    shares = config.tier_shares
-    if shares is None:
-        return
-    if config.tier_assignment == "auto":
-        yield "tier_shares: with tier_assignment auto the devices decide; give tier_assignment uniform or dynamic"
-    if isinstance(config.tiers, tuple) and len(config.tiers) != len(shares):
-        yield f"tier_shares: got {len(shares)} shares for {len(config.tiers)} tiers; give one for each"
-    if any(share < 0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
-        yield f"tier_shares: expected shares from 0 that add up to 1, got {', '.join(f'{s:g}' for s in shares)}"
-
-
-def _rounds_fit_the_population(config: RunConfig) -> Iterator[str]:
+def _fleet_problems(config: RunConfig) -> Iterator[str]:
+    """Say what does not fit together in tiers, clients and rounds."""
+    if (shares := config.tier_shares) is not None:
+        if config.tier_assignment == "auto":
+            yield "tier_shares: with tier_assignment auto the devices decide; give tier_assignment uniform or dynamic"
+        if isinstance(config.tiers, tuple) and len(config.tiers) != len(shares):
+            yield f"tier_shares: got {len(shares)} shares for {len(config.tiers)} tiers; give one for each"
+        if any(share < 0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
+            yield f"tier_shares: expected shares from 0 that add up to 1, got {', '.join(f'{s:g}' for s in shares)}"
     if config.per_round is not None and config.per_round > config.clients:
         yield f"per_round: got {config.per_round}, expected at most the {config.clients} clients"
     if config.buffer is not None and config.mode == "sync":
         yield "buffer: only asynchronous rounds have one; give mode async"
     if config.buffer is not None and config.buffer > config.clients:
         yield f"buffer: got {config.buffer}, expected at most the {config.clients} clients, who answer once a step"
-
-
-def _sent_tiers_are_metered(config: RunConfig) -> Iterator[str]:
-    if "send" in config.on_shortfall and config.enforce == "plan":
-        yield "on_shortfall: send needs a device that meters its memory, and enforce plan only predicts it; give enforce meter or hard"
-
-
-_RULES: tuple[Callable[[RunConfig], Iterator[str]], ...] = (
-    _engine_fits_the_workers,
-    _objective_fits_the_training,
-    _shares_fit_the_tiers,
-    _rounds_fit_the_population,
-    _sent_tiers_are_metered,
-)
-
-
-def _explain(problem: ErrorDetails) -> str:
-    if problem["type"] == "extra_forbidden":
-        key = str(problem["loc"][0])
-        return f"{key}: unknown key;{nearest(key, RunConfig.model_fields) or ' see edgefl simulate --help'}"
-    return explain(problem)

@@ -59,20 +59,17 @@ def command(out: Path, name: str | None, link: str | None, like: str, seconds: f
     if as_json:
         click.echo(json.dumps({"file": str(out), "busy": measured.busy, "profile": values}, indent=2))
     else:
-        _print(values)
+        show(f"{values['name']}: {values['title']}\n")
+        rows = (
+            (key, f"{f['value']:,.10g}", f["mark"], f["source" if f["mark"] == "assumed" else "note"])
+            for key, f in _figures(values)
+        )
+        show(PlainTable.of_texts(("figure", "value", "mark", "note"), rows))
     if measured.busy > _BUSY:
         taken = f"other programs took {measured.busy:.0%} of this machine while it was measured"
         remedy = "" if measured.threads == 1 else ", or with --threads 1"
         note(f"{taken}: measure again when it is quiet{remedy}")
     note(f"written: {out}; use it with: edgefl simulate --profile {out}")
-
-
-def _print(values: dict[str, Any]) -> None:
-    show(f"{values['name']}: {values['title']}\n")
-    rows = (
-        (key, f"{f['value']:,.10g}", f["mark"], f["source" if f["mark"] == "assumed" else "note"]) for key, f in _figures(values)
-    )
-    show(PlainTable.of_texts(("figure", "value", "mark", "note"), rows))
 
 
 def _figures(values: dict[str, Any], prefix: str = "") -> list[tuple[str, dict[str, Any]]]:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from edgefl.cli.console import show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import PATH, Command, config_option, json_option, option
-from edgefl.cli.types import Listed, MethodOption
+from edgefl.cli.options import PATH, Command, Listed, MethodOption, config_option, json_option, option
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.registry import methods as known_methods
-
-if TYPE_CHECKING:
-    from edgefl.run.compare import Comparison
 
 _FILE = "comparison.toml"
 
@@ -69,6 +66,7 @@ def command(
         raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
     names = tuple(methods.split(",")) if methods is not None else ()
     # Torch takes seconds to import: what can be refused without it has been by now.
+    from edgefl.report.compare_page import compact_comparison
     from edgefl.run.compare import compare
 
     if continued:
@@ -95,7 +93,8 @@ def command(
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
-        _print_result(found)
+        show_result(compact_comparison(found.to_dict()))
+        click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")
 
 
 def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
@@ -107,11 +106,3 @@ def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
             raise click.UsageError(f"--method-option: {key!r} names no method; several are compared: give NAME.{key}=VALUE")
         options.setdefault(method, {})[name] = value
     return options
-
-
-def _print_result(found: Comparison) -> None:
-    from edgefl.cli.console import show_result
-    from edgefl.report.compare_page import compact_comparison
-
-    show_result(compact_comparison(found.to_dict()))
-    click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
-from edgefl.cli.options import option
-from edgefl.cli.types import Listed
+from edgefl.cli.options import Listed, option
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
 

@@ -10,8 +10,7 @@ import click
 
 from edgefl.cli.console import show
 from edgefl.cli.flags import network_and_options, network_options, training_options
-from edgefl.cli.options import PATH, Command, json_option, option
-from edgefl.cli.types import Amount
+from edgefl.cli.options import PATH, Amount, Command, json_option, option
 
 _BUDGET = "Budgets (at least one)"
 _RANKS = "Method and ranks"

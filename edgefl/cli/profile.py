@@ -9,8 +9,7 @@ import click
 
 from edgefl.cli.console import as_text, show, write_or_print
 from edgefl.cli.flags import network_and_options, network_options, training_options
-from edgefl.cli.options import OUT_FILE, Command, option
-from edgefl.cli.types import Listed
+from edgefl.cli.options import OUT_FILE, Command, Listed, option
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from edgefl.cli.console import show, show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import PATH, Command, config_option, json_option, option
-from edgefl.cli.types import MethodOption
+from edgefl.cli.options import PATH, Command, MethodOption, config_option, json_option, option
 from edgefl.config import HOST, TASK, RunConfig, keys_of
-
-if TYPE_CHECKING:
-    from edgefl.run.result import RunResult
 
 
 @click.command(cls=Command)
@@ -100,18 +97,14 @@ def command(
             result = simulate(config, out, resume=resume, on_round=progress.show, notify=progress.say, trace=trace)
     if as_json:
         click.echo(json.dumps(result.summary, indent=2))
-    elif dry_run:
-        _print_dry(result)
     else:
-        _print_result(result)
+        (_print_dry if dry_run else _print_result)(dict(result.summary), result.folder)
 
 
-def _print_dry(result: RunResult) -> None:
-    from edgefl.cli.console import show
+def _print_dry(summary: dict[str, Any], folder: Path) -> None:
     from edgefl.report.fleet_charts import participation_table
     from edgefl.util.units import human_count, human_percent, human_seconds
 
-    summary = dict(result.summary)
     show(participation_table(summary["participation"]))
     useful, wasted = summary["useful"], summary["wasted"]
     share = useful["device_s"] / max(useful["device_s"] + wasted["device_s"], 1e-12)
@@ -119,18 +112,16 @@ def _print_dry(result: RunResult) -> None:
     part = f"{human_count(distinct)} of {human_count(summary['clients'])} clients took part"
     simulated = f"{human_seconds(summary['simulated_s'])} simulated, {human_seconds(summary['host_s'])} on this computer"
     click.echo(f"{part}; {human_percent(share)} of the devices' time was useful; {simulated}")
-    click.echo(f"folder: {result.folder}  (report.html, summary.json, rounds.jsonl)")
+    click.echo(f"folder: {folder}  (report.html, summary.json, rounds.jsonl)")
 
 
-def _print_result(result: RunResult) -> None:
-    from edgefl.cli.console import show_result
+def _print_result(summary: dict[str, Any], folder: Path) -> None:
     from edgefl.report.run_tables import compact_tiers
     from edgefl.util.units import human_percent, human_seconds
 
-    summary = dict(result.summary)
     show_result(compact_tiers(summary))
-    accuracy, simulated_s = human_percent(summary["global_accuracy"]), human_seconds(summary["simulated_s"])
-    host_s = human_seconds(summary["host_s"])
+    accuracy = human_percent(summary["global_accuracy"])
+    simulated_s, host_s = (human_seconds(summary[key]) for key in ("simulated_s", "host_s"))
     whose = "mean over clients" if summary["accuracy_of"] == "clients" else "global model"
     click.echo(f"{whose}: {accuracy} after {summary['rounds']} rounds; {simulated_s} simulated, {host_s} on this computer")
-    click.echo(f"run folder: {result.folder}  (report.html, bundle/, summary.json)")
+    click.echo(f"run folder: {folder}  (report.html, bundle/, summary.json)")

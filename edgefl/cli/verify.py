@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.cli.options import PATH, Command, option
-from edgefl.cli.types import Amount
+from edgefl.cli.options import PATH, Amount, Command, option
 
 
 @click.command(cls=Command)

@@ -10,8 +10,7 @@ import click
 
 from edgefl.cli.console import note, show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import OUT_FILE, Command, config_option, json_option, option
-from edgefl.cli.types import Listed
+from edgefl.cli.options import OUT_FILE, Command, Listed, config_option, json_option, option
 from edgefl.config import RunConfig
 
 _SWEPT = "Policies to compare"

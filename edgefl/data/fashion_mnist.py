@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.pixels import Pixels
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset, Pixels, Split
 from edgefl.errors import DataError
 from edgefl.registry import dataset
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 
 from edgefl.data import scenario
 from edgefl.data.holdings import Dealt, Drawn
 from edgefl.data.partition import Index, Natural, parse
+from edgefl.data.scenario import apportion, drawn
 from edgefl.data.sources import Dataset, Split
-from edgefl.data.strata import apportion, drawn
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import generator
 
@@ -55,11 +56,8 @@ class Shards:
             raise DataError(f"{clients} clients for {names}: each domain needs at least one")
         self.data, self.seed, self.permutes, self._clients = data, seed, permute_labels, clients
         self._natural = isinstance(rule, Natural)
-        self._holdings: Dealt | Drawn = (
-            Drawn(data, clients, rule, seed, data_share)
-            if isinstance(rule, Index)
-            else Dealt(data, clients, rule, seed, data_share)
-        )
+        kind: Any = Drawn if isinstance(rule, Index) else Dealt
+        self._holdings: Dealt | Drawn = kind(data, clients, rule, seed, data_share)
 
     def __len__(self) -> int:
         """Return how many clients there are."""
@@ -117,7 +115,7 @@ class Shards:
         """Return the name that ``client`` has for each label, int64 (classes,): its own order if labels are permuted."""
         if not self.permutes:
             return np.arange(self.data.classes)
-        return scenario.permutation(self.seed, client, self.data.classes, self._labels_of(self.domain(client)))
+        return scenario.permutation(self.seed, client, self.data.classes, self._domain_labels[self.domain(client)])
 
     def present(self, client: int) -> np.ndarray:
         """Return the labels among the training samples of ``client``, with its own labels, ascending."""
@@ -151,6 +149,3 @@ class Shards:
             np.union1d(data.train.y[data.train_domain == domain], data.test.y[data.test_domain == domain])
             for domain in range(len(data.domain_names))
         ]
-
-    def _labels_of(self, domain: int) -> np.ndarray:
-        return self._domain_labels[domain]

@@ -9,7 +9,7 @@ from math import ceil
 import numpy as np
 
 from edgefl.fleet.availability import DAY_S, Always, Availability
-from edgefl.fleet.behaviour import State
+from edgefl.fleet.profile import State
 from edgefl.rng import normals, shuffled, uniforms
 
 BATTERY_FLOOR = 0.2

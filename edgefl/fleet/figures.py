@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-Mark = Literal["measured", "vendor", "derived", "assumed"]
-
 
 class Record(BaseModel):
     """A frozen table of a profile; unknown keys are errors."""
@@ -16,13 +14,18 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Figure(Record):
-    """One number: in the unit of its key, with how it is known and where it comes from."""
+class Sourced(Record):
+    """How something is known, and where it comes from."""
 
-    value: float = Field(ge=0, strict=True)
-    mark: Mark
+    mark: Literal["measured", "vendor", "derived", "assumed"]
     source: str = Field(min_length=10)
     note: str = ""
+
+
+class Figure(Sourced):
+    """One number in the unit of its key."""
+
+    value: float = Field(ge=0, strict=True)
 
 
 def _within(test: Callable[[float], bool], expected: str) -> AfterValidator:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from edgefl.errors import ProfileError, UnknownNameError
-from edgefl.fleet.figures import Figure, Record
-from edgefl.fleet.profile import DeviceProfile, Fleet, FleetClass, Link, Mix
+from edgefl.fleet.figures import Figure, Record, Sourced
+from edgefl.fleet.profile import DeviceProfile, Fleet, FleetClass, Link
 from edgefl.util.files import read_toml, shared
 from edgefl.util.validation import explain
 
@@ -20,29 +19,15 @@ _FLEETS_OWN = frozenset(field.alias or name for name, field in Fleet.model_field
 _FIGURE = '{ value = …, mark = "measured", source = "…" }'
 
 
-def device_names() -> list[str]:
-    """Return the names of the device profiles that ship with edgefl."""
-    return _names("devices")
-
-
-def fleet_names() -> list[str]:
-    """Return the names of the fleets that ship with edgefl."""
-    return _names("fleets")
-
-
-def link_names() -> list[str]:
-    """Return the names of the links that ship with edgefl."""
-    return _names("links")
-
-
-def _names(kind: str) -> list[str]:
+def names(kind: Literal["devices", "fleets", "links"]) -> list[str]:
+    """Return the names of the profiles of a kind that ship with edgefl."""
     return sorted(path.stem for path in (shared("profiles") / kind).glob("*.toml"))
 
 
 def load_link(name: str, beside: Path | None = None) -> Link:
     """Return a link by name, or by the path of a TOML file (relative to ``beside``)."""
-    path = _find("link", name, "links", beside)
-    return _parse(Link, _read(path), path)
+    path = _find("links", name, beside)
+    return _parse(Link, read_toml(path, ProfileError), path)
 
 
 def load_device(name: str, beside: Path | None = None) -> DeviceProfile:
@@ -55,8 +40,8 @@ def load_device(name: str, beside: Path | None = None) -> DeviceProfile:
     >>> load_device("raspberry-pi-4").training_macs_per_s
     3700000000.0
     """
-    path = _find("device", name, "devices", beside)
-    return _device(_read(path), path)
+    path = _find("devices", name, beside)
+    return _device(read_toml(path, ProfileError), path)
 
 
 def load_fleet(name: str) -> Fleet:
@@ -65,20 +50,17 @@ def load_fleet(name: str) -> Fleet:
     >>> [(c.device.name, c.share) for c in load_fleet("phone").classes]
     [('flagship-phone', 0.15), ('mid-range-phone', 0.5), ('low-end-phone', 0.35)]
     """
-    if _is_path(name):
-        path = Path(name)
-        values = _read(path)
+    if _is_path(name) or name in names("fleets"):
+        path = _find("fleets", name)
+        values = read_toml(path, ProfileError)
         return _fleet(values, path) if _FLEETS_OWN & set(values) else _alone(_device(values, path))
-    if name in fleet_names():
-        path = shared("profiles") / "fleets" / f"{name}.toml"
-        return _fleet(_read(path), path)
-    if name in device_names():
+    if name in names("devices"):
         return _alone(load_device(name))
-    raise UnknownNameError("profile", name, fleet_names() + device_names())
+    raise UnknownNameError("profile", name, names("fleets") + names("devices"))
 
 
 def _alone(device: DeviceProfile) -> Fleet:
-    mix = Mix(mark="derived", source="a fleet of one class, made for a single device")
+    mix = Sourced(mark="derived", source="a fleet of one class, made for a single device")
     only = FleetClass(device=device, share=1.0)
     return Fleet.model_validate({"name": device.name, "title": device.title, "mix": mix, "class": (only,)})
 
@@ -121,16 +103,12 @@ def _is_path(name: str) -> bool:
     return name.endswith(".toml") or "/" in name
 
 
-def _find(kind: str, name: str, folder: str, beside: Path | None) -> Path:
+def _find(kind: Literal["devices", "fleets", "links"], name: str, beside: Path | None = None) -> Path:
     if _is_path(name):
         return (beside or Path()) / name
-    if name not in _names(folder):
-        raise UnknownNameError(kind, name, _names(folder))
-    return shared("profiles") / folder / f"{name}.toml"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_toml(path, ProfileError)
+    if name not in names(kind):
+        raise UnknownNameError(kind.removesuffix("s"), name, names(kind))
+    return shared("profiles") / kind / f"{name}.toml"
 
 
 def _parse(kind: Any, values: dict[str, Any], path: Path, prefix: str = "") -> Any:
@@ -141,54 +119,39 @@ def _parse(kind: Any, values: dict[str, Any], path: Path, prefix: str = "") -> A
         raise ProfileError("\n".join(f"{path}: {problem}" for problem in problems)) from None
 
 
-def _explain(kind: Any, problem: ErrorDetails) -> str:
+def _explain(kind: type[Record], problem: ErrorDetails) -> str:
     """Return one line for one pydantic error: key, what was expected, what was found."""
-    key = ".".join(str(part) for part in problem["loc"])
-    found, last = problem.get("input"), str(problem["loc"][-1]) if problem["loc"] else ""
+    location, found = problem["loc"], problem.get("input")
+    key = ".".join(map(str, location))
     if problem["type"] == "extra_forbidden":
-        known = _keys_at(kind, problem["loc"][:-1])
-        with_unit = " or ".join(repr(k) for k in known if k.startswith(f"{last}_"))
+        known = list(_fields(_kind_at(kind, location[:-1])))
+        with_unit = " or ".join(repr(k) for k in known if k.startswith(f"{location[-1]}_"))
         if with_unit:
             return f"{key}: unknown key; did you mean {with_unit}? The key of a figure ends in its unit; got {found!r}"
         return explain(problem, known)
+    of_kind = _kind_at(kind, location)
+    form = _FIGURE if of_kind is Figure else f"a table with {', '.join(_fields(of_kind))}" if of_kind else "a value"
     if problem["type"] == "missing":
-        return f"{key}: missing; expected {_form(kind, problem['loc'])}"
+        return f"{key}: missing; expected {form}"
     if problem["type"] == "model_type" and not isinstance(found, dict):
-        return f"{key}: expected {_FIGURE if isinstance(found, (int, float)) else _form(kind, problem['loc'])}, got {found!r}"
+        return f"{key}: expected {_FIGURE if isinstance(found, (int, float)) else form}, got {found!r}"
     return explain(problem)
 
 
-def _form(kind: Any, location: tuple[Any, ...]) -> str:
-    """Return what stands under a key, in the words of an error."""
-    field = _field(_kind_at(kind, location[:-1]), location[-1])
-    expected = None if field is None else _record_in(field)
-    return _FIGURE if expected is Figure else "a value" if expected is None else f"a table with {', '.join(_keys(expected))}"
-
-
-def _keys_at(kind: Any, location: tuple[Any, ...]) -> list[str]:
-    """Return the keys of the table at ``location`` of a record type."""
-    found = _kind_at(kind, location)
-    return [] if found is None else _keys(found)
-
-
-def _kind_at(kind: Any, location: tuple[Any, ...]) -> Any:
-    for part in location:
-        if isinstance(part, str):
-            field = _field(kind, part)
-            if field is None or (kind := _record_in(field)) is None:
-                return None
+def _kind_at(kind: type[Record] | None, location: tuple[int | str, ...]) -> type[Record] | None:
+    """Return the type of the table at ``location`` of a record type, None if there is no table."""
+    for key in location:
+        if isinstance(key, str):
+            kind = _record_in(_fields(kind).get(key))
     return kind
 
 
-def _field(kind: Any, key: Any) -> Any:
-    fields = {} if kind is None else kind.model_fields
-    return next((field for name, field in fields.items() if key in (name, field.alias)), None)
+def _fields(kind: type[Record] | None) -> dict[str, Any]:
+    """Return key → annotation."""
+    return {field.alias or name: field.annotation for name, field in kind.model_fields.items()} if kind else {}
 
 
-def _record_in(field: Any) -> Any:
-    found = re.findall(r"\w+", str(field.annotation))
-    return next((k for k in Record.__subclasses__() if k.__name__ in found), None)
-
-
-def _keys(kind: Any) -> list[str]:
-    return [field.alias or name for name, field in kind.model_fields.items()]
+def _record_in(annotation: Any) -> type[Record] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _record_in(part))), None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated, ClassVar
+
 from pydantic import Field, model_validator
 
-from edgefl.fleet.behaviour import Behaviour as Behaviour
-from edgefl.fleet.behaviour import State as State
-from edgefl.fleet.figures import Figure, Mark, Positive, Record, Share, figures_of
+from edgefl.fleet.figures import Figure, Hour, LostShare, Positive, Ratio, Record, Share, Sourced, figures_of
 from edgefl.fleet.rates import StepCosts
 
 
@@ -29,40 +29,27 @@ class Link(Record):
     session_sigma: Figure | None = None
     network_nj_per_byte: Figure | None = None
 
-    @property
-    def download_bytes_per_s(self) -> float:
-        """Bytes per second towards the client."""
-        return self.download_mbps.value * 1e6 / 8
-
-    @property
-    def upload_bytes_per_s(self) -> float:
-        """Bytes per second from the client."""
-        return self.upload_mbps.value * 1e6 / 8
-
-    @property
-    def rtt_s(self) -> float:
-        """Round-trip time in seconds."""
-        return self.rtt_ms.value / 1e3
-
-    @property
-    def download_j_per_byte(self) -> float:
-        """Joules that the device spends on a byte received."""
-        return self.download_nj_per_byte.value * 1e-9
-
-    @property
-    def upload_j_per_byte(self) -> float:
-        """Joules that the device spends on a byte sent."""
-        return self.upload_nj_per_byte.value * 1e-9
-
-    @property
-    def network_j_per_byte(self) -> float:
-        """Joules that the network beyond the device spends on a byte, either way; 0 where the link does not say."""
-        return self.network_nj_per_byte.value * 1e-9 if self.network_nj_per_byte else 0.0
-
-    @property
-    def session_spread(self) -> float:
-        """Log-normal sigma of one user's rate from session to session; 0 where the link does not say."""
-        return self.session_sigma.value if self.session_sigma else 0.0
+    download_bytes_per_s: ClassVar = property(
+        lambda self: self.download_mbps.value * 1e6 / 8, doc="Bytes per second towards the client."
+    )
+    upload_bytes_per_s: ClassVar = property(
+        lambda self: self.upload_mbps.value * 1e6 / 8, doc="Bytes per second from the client."
+    )
+    rtt_s: ClassVar = property(lambda self: self.rtt_ms.value / 1e3, doc="Round-trip time in seconds.")
+    download_j_per_byte: ClassVar = property(
+        lambda self: self.download_nj_per_byte.value * 1e-9, doc="Joules of the device per byte received."
+    )
+    upload_j_per_byte: ClassVar = property(
+        lambda self: self.upload_nj_per_byte.value * 1e-9, doc="Joules of the device per byte sent."
+    )
+    network_j_per_byte: ClassVar = property(
+        lambda self: self.network_nj_per_byte.value * 1e-9 if self.network_nj_per_byte else 0.0,
+        doc="Joules per byte, either way, of the network beyond the device; 0 if the link does not say.",
+    )
+    session_spread: ClassVar = property(
+        lambda self: self.session_sigma.value if self.session_sigma else 0.0,
+        doc="Log-normal sigma of one user's rate from session to session; 0 if the link does not say.",
+    )
 
 
 class Memory(Record):
@@ -113,40 +100,26 @@ class DeviceProfile(Record):
     power: Power
     thermal: Thermal | None = None
 
-    @property
-    def training_bytes(self) -> float:
-        """Bytes that an application that trains may hold."""
-        return self.memory.training_bytes.value
-
-    @property
-    def training_macs_per_s(self) -> float:
-        """MACs per second of a training step, before throttling."""
-        return self.compute.training_gmacs_per_s.value * 1e9
-
-    @property
-    def inference_macs_per_s(self) -> float:
-        """MACs per second of an inference on all threads."""
-        return self.compute.inference_gmacs_per_s.value * 1e9
-
-    @property
-    def burst_s(self) -> float:
-        """Seconds at the full rate; infinite where the device does not throttle."""
-        return self.thermal.burst_s.value if self.thermal else float("inf")
-
-    @property
-    def sustained_share(self) -> float:
-        """Share of the full rate that remains after the burst."""
-        return self.thermal.sustained_share.value if self.thermal else 1.0
-
-    @property
-    def idle_w(self) -> float:
-        """Watts without work."""
-        return self.power.idle_w.value
-
-    @property
-    def joules_per_mac(self) -> float:
-        """Joules of one multiply-accumulate, the whole device counted."""
-        return self.power.energy_pj_per_mac.value * 1e-12
+    training_bytes: ClassVar = property(
+        lambda self: self.memory.training_bytes.value, doc="Bytes that an application that trains may hold."
+    )
+    training_macs_per_s: ClassVar = property(
+        lambda self: self.compute.training_gmacs_per_s.value * 1e9, doc="MACs per second of a training step, before throttling."
+    )
+    inference_macs_per_s: ClassVar = property(
+        lambda self: self.compute.inference_gmacs_per_s.value * 1e9, doc="MACs per second of an inference on all threads."
+    )
+    burst_s: ClassVar = property(
+        lambda self: self.thermal.burst_s.value if self.thermal else float("inf"),
+        doc="Seconds at the full rate; infinite if the device does not throttle.",
+    )
+    sustained_share: ClassVar = property(
+        lambda self: self.thermal.sustained_share.value if self.thermal else 1.0, doc="Share of the full rate after the burst."
+    )
+    idle_w: ClassVar = property(lambda self: self.power.idle_w.value, doc="Watts without work.")
+    joules_per_mac: ClassVar = property(
+        lambda self: self.power.energy_pj_per_mac.value * 1e-12, doc="Joules of the whole device per MAC."
+    )
 
     def figures(self) -> dict[str, Figure]:
         """Return every figure by its dotted key, the link's included."""
@@ -158,17 +131,65 @@ class DeviceProfile(Record):
         return tuple(key for key, figure in self.figures().items() if figure.mark == "assumed")
 
 
+class Behaviour(Record):
+    """What owners of devices and servers do to rounds.
+
+    ``eligible_share``: mean share of the devices that are idle, charging and on an unmetered network. It swings over the day like a
+    cosine, its highest to its lowest being ``day_night_ratio``, its highest at ``peak_hour`` (local). Of the sessions begun, the share
+    ``drop_out`` is lost to errors or the network, ``interrupted`` to the owner in mid-training. ``response_sigma`` is the log-normal
+    sigma of a session's computing time; servers ask ``over_selection`` times as many clients as they need.
+    """
+
+    eligible_share: Share
+    day_night_ratio: Ratio
+    peak_hour: Hour
+    drop_out: LostShare
+    interrupted: LostShare
+    response_sigma: Figure
+    over_selection: Ratio
+
+    @model_validator(mode="after")
+    def _possible(self) -> Behaviour:
+        lost = self.drop_out.value + self.interrupted.value
+        if lost >= 1:
+            raise ValueError(f"drop_out and interrupted: expected shares that sum to less than 1, got {lost:g}")
+        if self.eligible_peak > 1 + 1e-9:
+            raise ValueError(
+                "eligible_share and day_night_ratio: expected at most all devices at the peak, eligible_share x 2 ratio / (ratio + 1) "
+                f"<= 1, got {self.eligible_peak:g}"
+            )
+        return self
+
+    eligible_peak: ClassVar = property(
+        lambda self: self.eligible_share.value * 2 * self.day_night_ratio.value / (self.day_night_ratio.value + 1),
+        doc="The share of eligible devices at the peak hour: the mean times 2 ratio / (ratio + 1).",
+    )
+
+
+_Limit = Annotated[float | None, Field(gt=0, strict=True)]
+_Part = Annotated[float, Field(gt=0, le=1, strict=True)]
+
+
+class State(Sourced):
+    """A state that a device is in with ``chance`` when it is asked, and the shares of its memory and speed that are left then."""
+
+    name: str = Field(min_length=1)
+    chance: _Part
+    memory_share: _Part
+    speed_share: _Part
+
+
 class FleetBudget(Record):
     """Limits of a round; none is set by default.
 
     ``round_deadline_ratio`` is a multiple of what the fastest class needs for a round with the full model.
     """
 
-    round_deadline_s: float | None = Field(None, gt=0, strict=True)
-    round_deadline_ratio: float | None = Field(None, gt=0, strict=True)
-    download_bytes: float | None = Field(None, gt=0, strict=True)
-    upload_bytes: float | None = Field(None, gt=0, strict=True)
-    energy_j: float | None = Field(None, gt=0, strict=True)
+    round_deadline_s: _Limit = None
+    round_deadline_ratio: _Limit = None
+    download_bytes: _Limit = None
+    upload_bytes: _Limit = None
+    energy_j: _Limit = None
 
     @model_validator(mode="after")
     def _one_deadline(self) -> FleetBudget:
@@ -181,16 +202,8 @@ class FleetClass(Record):
     """One class of a fleet: its device, its share of the clients, and limits of its own."""
 
     device: DeviceProfile
-    share: float = Field(gt=0, le=1, strict=True)
+    share: _Part
     budget: FleetBudget = FleetBudget()
-
-
-class Mix(Record):
-    """How the shares of a fleet are known."""
-
-    mark: Mark
-    source: str = Field(min_length=10)
-    note: str = ""
 
 
 class Fleet(Record):
@@ -198,7 +211,7 @@ class Fleet(Record):
 
     name: str
     title: str
-    mix: Mix
+    mix: Sourced
     budget: FleetBudget = FleetBudget()
     classes: tuple[FleetClass, ...] = Field(alias="class", min_length=1)
     behaviour: Behaviour | None = None

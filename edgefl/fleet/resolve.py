@@ -8,9 +8,8 @@ from pathlib import Path
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.fleet.availability import Always, Availability, Daily
-from edgefl.fleet.behaviour import State
 from edgefl.fleet.conditions import UNDISTURBED, Conditions
-from edgefl.fleet.profile import Fleet
+from edgefl.fleet.profile import Fleet, State
 from edgefl.fleet.trace import load_trace
 
 

@@ -6,8 +6,9 @@ import csv
 import importlib
 import math
 from array import array
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ _LARGEST_CLIENT = 10**18 - 1
 _STATE = f"conditions out of {', '.join(CONDITIONS)}, joined by '+', or 'eligible' for all of them, or 'none'"
 _CLIENT = "a whole number from 0 to 10^18 - 1"
 _SECONDS = "seconds, a finite number from 0"
+_EXPECTED = dict(zip(COLUMNS, (_CLIENT, _SECONDS, _SECONDS, _STATE), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,7 @@ def read_intervals(path: Path) -> Intervals:
 
 
 def _checked(path: Path, rows: Intervals) -> Intervals:
-    """Return ``rows`` if their numbers lie where they must."""
+    """Return ``rows`` with client numbers as int64 if their numbers lie where they must."""
     problems = [
         ("client", _CLIENT, rows.client, (rows.client < 0) | (rows.client > _LARGEST_CLIENT)),
         ("from", _SECONDS, rows.from_s, ~np.isfinite(rows.from_s) | (rows.from_s < 0)),
@@ -78,16 +80,18 @@ def _checked(path: Path, rows: Intervals) -> Intervals:
     ]
     for key, expected, column, wrong in problems:
         if wrong.any():
-            i = int(np.flatnonzero(wrong)[0])
+            i = np.flatnonzero(wrong)[0]
             after = f" ({rows.from_s[i]:.15g})" if expected.endswith("from") else ""
-            raise _wrong(path, rows.unit, int(rows.line[i]), key, expected + after, f"{column[i]:.15g}")
-    return rows
+            found = str(column[i]) if key == "client" else f"{column[i]:.15g}"
+            raise _wrong(path, rows.unit, rows.line[i], key, expected + after, found)
+    return replace(rows, client=rows.client.astype(np.int64))
 
 
-def _wrong(path: Path, unit: str, line: int, key: str, expected: str, found: str) -> DataError:
+def _wrong(path: Path, unit: str, line: int | np.integer, key: str, expected: str, found: str) -> DataError:
     return DataError(f"{path}, {unit} {line}: {key}: expected {expected}, got {found}")
 
 
+@cache
 def _states_bits(text: str) -> int | None:
     """Return the bits of a state, or None if it is none.
 
@@ -110,35 +114,29 @@ def _places(path: Path, where: str, header: list[str]) -> dict[str, int]:
 
 
 def _from_csv(path: Path) -> Intervals:
-    lines, clients, begins, ends, states = array("q"), array("q"), array("d"), array("d"), array("B")
-    bits: dict[str, int] = {}
+    parsers: dict[str, Callable[[str], float | None]]
+    parsers = {"client": _whole, "from": _seconds, "to": _seconds, "state": _states_bits}
+    columns: list[array[Any]] = [array(kind) for kind in "qqddB"]
+    lines, *of_rows = columns
     for line, row in _csv_rows(path):
-        client, begin, end, state = row
-        if not (client.isascii() and client.isdigit() and len(client) <= 18):
-            raise _wrong(path, "line", line, "client", _CLIENT, repr(client))
-        if state not in bits:
-            if (found := _states_bits(state)) is None:
-                raise _wrong(path, "line", line, "state", _STATE, repr(state))
-            bits[state] = found
         lines.append(line)
-        clients.append(int(client))
-        begins.append(_csv_seconds(path, line, "from", begin))
-        ends.append(_csv_seconds(path, line, "to", end))
-        states.append(bits[state])
-    columns = (
-        np.frombuffer(column, column.typecode) if column else np.zeros(0) for column in (lines, clients, begins, ends, states)
-    )
-    return Intervals("line", *columns)
+        for column, (key, parse), text in zip(of_rows, parsers.items(), row, strict=True):
+            if (value := parse(text)) is None:
+                raise _wrong(path, "line", line, key, _EXPECTED[key], repr(text))
+            column.append(value)
+    return Intervals("line", *(np.frombuffer(column, column.typecode) if column else np.zeros(0) for column in columns))
 
 
-def _csv_seconds(path: Path, line: int, key: str, text: str) -> float:
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def _seconds(text: str) -> float | None:
     try:
         seconds = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf or "_" in text:
-        raise _wrong(path, "line", line, key, _SECONDS, repr(text))
-    return seconds
+        return None
+    return seconds if 0 <= seconds < math.inf and "_" not in text else None
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -190,20 +188,17 @@ def _from_parquet(path: Path) -> Intervals:
         texts = states.dictionary.to_pylist()
     except (arrow.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DataError(f"{path}: not a whole Parquet file: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
-    for name, expected in zip(COLUMNS, (_CLIENT, _SECONDS, _SECONDS, _STATE), strict=True):
+    for name, expected in _EXPECTED.items():
         if columns[name].null_count:
-            row = int(np.flatnonzero(columns[name].is_null().to_numpy(zero_copy_only=False))[0]) + 1
+            row = np.flatnonzero(columns[name].is_null().to_numpy(zero_copy_only=False))[0] + 1
             raise _wrong(path, "row", row, name, expected, "null")
     client, begin, end, place = (
         column.to_numpy(zero_copy_only=False) for column in (columns["client"], columns["from"], columns["to"], states.indices)
     )
-    if len(client) and (too_large := client > _LARGEST_CLIENT).any():  # before numbers of 64 bits without a sign lose theirs
-        row = int(np.flatnonzero(too_large)[0])
-        raise _wrong(path, "row", row + 1, "client", _CLIENT, str(client[row]))
     return Intervals(
         unit="row",
         line=np.arange(1, len(client) + 1),
-        client=client.astype(np.int64),
+        client=client,
         from_s=begin.astype(np.float64),
         to_s=end.astype(np.float64),
         state=_bits_of(path, texts, place),
@@ -230,8 +225,7 @@ def _check_types(path: Path, columns: Mapping[str, Any], types: Any) -> None:
 
 def _bits_of(path: Path, texts: list[str], place: np.ndarray) -> np.ndarray:
     bits = [_states_bits(text.strip()) for text in texts]
-    for number, found in enumerate(bits):
-        if found is None:
-            row = int(np.flatnonzero(place == number)[0]) + 1
-            raise _wrong(path, "row", row, "state", _STATE, repr(texts[number]))
+    if None in bits:
+        number = bits.index(None)
+        raise _wrong(path, "row", np.flatnonzero(place == number)[0] + 1, "state", _STATE, repr(texts[number]))
     return np.array(bits, np.uint8)[place]

@@ -1,7 +1,5 @@
 """Averages of what clients send: checked updates, and sums whose memory does not grow with their number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from edgefl.errors import AggregationError
 from edgefl.records import Update
-from edgefl.util.finite import is_finite
+from edgefl.util.compute import is_finite
 
 # Values that are widened to float64 at once: 1 MB fits caches, and hides the cost of a call.
 _CHUNK = 131072

@@ -1,7 +1,5 @@
 """FLANC: a tier is a width; the weights of every width are combinations of one basis that all clients train."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -13,8 +11,19 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
-from edgefl.factor.basis import BasisRule, BasisSize, check_divisor, check_size, first_basis, first_coefficients
-from edgefl.factor.basis_layers import Composed, basis_name, coefficients_name, composed_layers, dense_state
+from edgefl.factor.basis import (
+    BasisRule,
+    BasisSize,
+    Composed,
+    basis_name,
+    check_divisor,
+    check_size,
+    coefficients_name,
+    composed_layers,
+    dense_state,
+    first_basis,
+    first_coefficients,
+)
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, Unfilled, replace_layer, stem_and_classifier, weighted_layers

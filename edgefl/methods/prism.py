@@ -1,7 +1,5 @@
 """PriSM: a tier is a keep ratio; every client trains its own draw of the principal kernels, at the first channels only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -13,20 +11,28 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.kernel_layers import kernel_layer, kernel_modules, kernel_parameters
-from edgefl.factor.kernels import KernelLayer, Sampling, draw, effective_rank, importance
+from edgefl.factor.kernels import (
+    KernelLayer,
+    Sampling,
+    draw,
+    effective_rank,
+    importance,
+    kernel_layer,
+    kernel_modules,
+    kernel_parameters,
+)
 from edgefl.factor.layers import frobenius_sq
-from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
-from edgefl.methods.state import GlobalState, Tensors
+from edgefl.methods.state import GlobalState, Tensors, shapes_of
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.registry import method
+from edgefl.util.compute import in_parallel
 
 
 class KernelConfig(MethodConfig):
@@ -138,11 +144,7 @@ class PriSM(Method):
 
     def _dense_places(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
         """Return the places of the plain network of the tier's width."""
-
-        def narrow(architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
-            return {n: tuple(t.shape) for n, t in architecture.skeleton(self.width(tier)).state_dict().items()}
-
-        return state.slices(tier, narrow)
+        return state.slices(tier, lambda architecture, tier: shapes_of(architecture.skeleton(self.width(tier)).state_dict()))
 
     def _factors(self, state: GlobalState, layer: KernelLayer) -> Factors:
         """Return all kernels of a layer; all layers are decomposed at once per state: the orthogonal space refresh."""

@@ -74,11 +74,8 @@ class Unfilled(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return the tensor unchanged instead of calling a function of ``torch.nn.init``, or one that such a function calls."""
-        if getattr(func, "__module__", "") == "torch.nn.init" or getattr(func, "__name__", "") in (
-            "uniform_",
-            "normal_",
-            "trunc_normal_",
-        ):
+        named = getattr(func, "__name__", "") in ("uniform_", "normal_", "trunc_normal_")
+        if named or getattr(func, "__module__", "") == "torch.nn.init":
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))
 

@@ -1,13 +1,15 @@
-"""Small convolutional networks: for digits, Fashion-MNIST and FEMNIST, and two without normalisation for timing simulators."""
+"""Small networks: convolutional ones for digits, Fashion-MNIST, FEMNIST and for timing simulators, and a perceptron."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from edgefl.errors import ConfigError
 from edgefl.models.base import image_shape, scaled
 from edgefl.models.norm import norm2d
 from edgefl.registry import model
@@ -104,3 +106,11 @@ def cnn_tiny(input_shape: tuple[int, ...], classes: int, width: float = 1.0, nor
     """A network so small that a simulator's own work is visible: 20,490 parameters for 1×28×28 and 10 classes."""
     stages = Conv(16, padding=1, stride=2), Conv(32, padding=1, stride=2)
     return ConvNet(stages, image_shape("cnn-tiny", input_shape, 4), classes, width, norm)
+
+
+@model("mlp", usual_input=(1, 28, 28))
+def mlp(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
+    """The 2-layer MLP with 256 hidden units; it has no feature maps, so the only policy is ``none``; ConfigError for another."""
+    if norm != "none":
+        raise ConfigError(f"norm: model mlp has no feature maps to normalise, expected 'none', got {norm!r}")
+    return ConvNet((), (math.prod(input_shape), 1, 1), classes, width, norm, hidden=256)

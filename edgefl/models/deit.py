@@ -10,11 +10,7 @@ from edgefl.errors import ConfigError
 from edgefl.models.base import image_shape, scaled
 from edgefl.registry import model
 
-PATCH = 4
-HEADS = 3
-HEAD_SIZE = 64
-BLOCKS = 12
-EXPANSION = 4
+PATCH, HEADS, HEAD_SIZE, BLOCKS, EXPANSION = 4, 3, 64, 12, 4
 
 
 class Attention(nn.Module):
@@ -27,10 +23,7 @@ class Attention(nn.Module):
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.query = nn.Linear(channels, channels)
-        self.key = nn.Linear(channels, channels)
-        self.value = nn.Linear(channels, channels)
-        self.project = nn.Linear(channels, channels)
+        self.query, self.key, self.value, self.project = (nn.Linear(channels, channels) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map tokens (batch, length, channels) to the same shape."""

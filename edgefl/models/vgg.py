@@ -26,13 +26,13 @@ class VGG(nn.Module):
         stages: Stages,
         hidden: tuple[int, ...],
         bias: bool,
-        input_shape: tuple[int, int, int],
+        shape: tuple[int, int, int],
         classes: int,
         width: float,
         norm: str,
     ) -> None:
         super().__init__()
-        channels, height, width_px = input_shape
+        channels, height, width_px = shape
         self.features = nn.Sequential(*_features(stages, channels, bias, width, norm))
         inputs = scaled(stages[-1][-1], width) * (height // SMALLEST_SIDE) * (width_px // SMALLEST_SIDE)
         sizes = [inputs, *(scaled(units, width) for units in hidden)]

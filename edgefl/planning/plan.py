@@ -32,7 +32,7 @@ from edgefl.registry import methods
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, Results
 from edgefl.rng import generator
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 from edgefl.wire.payload import payload_bytes
 
 Allocate = Literal["uniform", "spectral"]

@@ -26,8 +26,8 @@ from edgefl.run.trained import Trained, accuracies, tier_networks
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.exchange import Exchange
 from edgefl.server.state import ServerState
+from edgefl.util.compute import one_thread
 from edgefl.util.files import sha256, whole_folder, write_bytes, write_json
-from edgefl.util.threads import one_thread
 from edgefl.wire.update_file import DeviceUpdate, Received, read_update, receive
 
 Notify = Callable[[str], None]

@@ -15,13 +15,12 @@ from edgefl.report import html
 from edgefl.report.results import Result
 from edgefl.report.run_files import DrySummary, PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.run.folder import RunFolder
+from edgefl.run.folder import OnRound, RunFolder, RunResult
 from edgefl.run.prepare import prepare
-from edgefl.run.result import OnRound, RunResult
-from edgefl.run.rounds import without_training
 from edgefl.run.run import Run, about
+from edgefl.run.trained import without_training
+from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
-from edgefl.util.threads import one_thread
 
 CONFIG = "dry-run.toml"
 """Another name than a run's, because a dry run cannot be resumed."""

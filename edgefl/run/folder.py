@@ -1,25 +1,33 @@
-"""The folder of one run: its files, when it may be written, and how it is read."""
+"""The folder of one run: its files, when it may be written, how it is read, and checkpoints in the background."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from edgefl.config import RunConfig, changed
 from edgefl.errors import CheckpointError, ConfigError, StorageError
 from edgefl.records import RoundRecord
+from edgefl.report.results import Results, validated
+from edgefl.report.run_files import TierRow
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.util.files import read_toml, storage_errors, write_bytes
 
+OnRound = Callable[[RoundRecord], None]
+"""Called with the record of every round."""
+Notify = Callable[[str], None]
+"""Called with a line of text for the user."""
 MODEL = "model.safetensors"
 """The server's state after the last round."""
 
@@ -152,6 +160,89 @@ class RunFolder:
         except OSError as error:
             raise StorageError(f"{path}: cannot be replaced ({error.strerror})") from None
         return path
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run in a thread, one at a time, while the next round trains.
+
+    A checkpoint's tensors must not change afterwards: every round makes a new state. After a kill, the newest checkpoint may be missing,
+    and the run resumes from the one before. The client store stays consistent with the checkpoints on the disk, because the caller's
+    thread commits and prunes it between two of them::
+
+        writer.wait()                the checkpoint of round r − 1 is on the disk, older ones are deleted
+        store.commit(r)              the store commits round r; it deletes nothing that a checkpoint on the disk needs
+        writer.start(state)          the record of round r is synced, then its checkpoint is written
+
+    As a context manager it waits for the last checkpoint, also after an interruption.
+    """
+
+    def __init__(self, folder: RunFolder, store: ClientStore) -> None:
+        self._folder, self._store = folder, store
+        self._thread: threading.Thread | None = None
+        self._failed: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.wait()
+        except StorageError:
+            if error is None:  # otherwise the user needs to see the error that ended the run
+                raise
+
+    def wait(self) -> None:
+        """Wait until the checkpoint in progress is on the disk; then the store may delete what only older ones needed.
+
+        Raises:
+            StorageError: the checkpoint could not be written.
+        """
+        if self._thread is None:
+            return
+        self._thread.join()
+        self._thread = None
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        self._store.keep_from = checkpoint.oldest_round(self._folder.path / "checkpoints")
+
+    def start(self, state: ServerState) -> None:
+        """Begin to write a checkpoint, after the one before."""
+        self.wait()
+        self._thread = threading.Thread(target=self._save, args=(state,), name="checkpoints")
+        self._thread.start()
+
+    def _save(self, state: ServerState) -> None:
+        try:
+            self._folder.save(state)
+        except BaseException as error:  # noqa: BLE001 - wait() raises it in the thread of the run
+            self._failed = error
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run in its folder, with the content of ``summary.json``: accuracies, costs per tier, budgets per class, totals."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def global_accuracy(self) -> float:
+        """Share of held-out samples that the global model classifies correctly."""
+        return float(self.summary["global_accuracy"])
+
+    @property
+    def tiers(self) -> Results[TierRow]:
+        """One row per tier, largest first: accuracy, costs, bytes, simulated seconds and joules."""
+        return Results(validated(TierRow, row) for row in self.summary["tiers"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary and ``folder`` as JSON has them."""
+        return {"folder": str(self.folder), **self.summary}
+
+    def to_pandas(self) -> Any:
+        """Return the tiers as a ``pandas.DataFrame`` with a row each."""
+        return self.tiers.to_pandas()
 
 
 def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:

@@ -13,19 +13,16 @@ from edgefl.config import RunConfig
 from edgefl.engine import prepare_workers
 from edgefl.report.run_files import RunSummary
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.run.checkpoint_writer import CheckpointWriter
-from edgefl.run.folder import MODEL, RunFolder
+from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder, RunResult
 from edgefl.run.prepare import prepare
-from edgefl.run.result import Notify, OnRound, RunResult
-from edgefl.run.rounds import train
 from edgefl.run.run import Run, about
-from edgefl.run.trained import Trained, of_clients, tier_networks
+from edgefl.run.trained import Trained, of_clients, tier_networks, train
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
 from edgefl.timing.stages import Stopwatch, added, check_trace
+from edgefl.util.compute import one_thread
 from edgefl.util.files import sha256, write_bytes, write_json
-from edgefl.util.threads import one_thread
 
 
 def simulate(

@@ -1,10 +1,12 @@
-"""What a run has trained so far: the networks of tiers and clients, and their accuracies."""
+"""The rounds of a run, and what it has trained so far: the networks of tiers and clients, and their accuracies."""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,13 +15,15 @@ from torch import Tensor, nn
 from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
-from edgefl.records import Submodel, Tier
+from edgefl.engine import open_engine
+from edgefl.records import RoundRecord, Submodel, Tier
 from edgefl.rng import shuffled
 from edgefl.run.run import Run
 from edgefl.server import evaluate
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import device_submodel
 from edgefl.server.state import ServerState
+from edgefl.timing.spans import span
 from edgefl.wire.payload import stored_tensors
 
 EVALUATED_CLIENTS = 100
@@ -28,13 +32,7 @@ EVALUATED_CLIENTS = 100
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run has trained so far.
-
-    Attributes:
-        run: the run in its present phase.
-        state: the server's state.
-        store: what clients store between rounds.
-    """
+    """What a run in its present phase has trained so far."""
 
     run: Run
     state: ServerState
@@ -130,16 +128,34 @@ def _evaluated(run: Run) -> list[int]:
     return sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
 
 
+def train(run: Run, store: ClientStore, state: ServerState | None = None) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
+    """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record."""
+    config, state = run.config, state or run.start()
+    with open_engine(str(config.engine), config.workers, run.clients) as engine:
+        while state.round < config.rounds:
+            with span("prepare", round=state.round + 1):
+                run, state = run.advanced(state)
+            state, record = run.round(state, engine, store)
+            if state.round % config.eval_every == 0 or state.round == config.rounds:
+                started = time.perf_counter()
+                with span("evaluate", round=state.round):
+                    accuracy = accuracies(Trained(run, state, store))
+                record = replace(record, accuracy=accuracy, host_s=record.host_s + time.perf_counter() - started)
+            yield run, state, record
+
+
+def without_training(run: Run, rounds: int) -> Iterator[RoundRecord]:
+    """Yield the records of ``rounds`` rounds without training: clients, seconds, bytes and joules are those of training."""
+    state, store = run.start(), ClientStore(Path("never written"))
+    for _ in range(rounds):
+        run, _ = run.advanced(state)
+        state, record = run.round(state, None, store)
+        yield record
+
+
 @dataclass(frozen=True)
 class TierNetworks:
-    """The networks of a tier in a bundle.
-
-    Attributes:
-        deployed: the network that a device runs, with factors.
-        network: the network that it trains.
-        test: held-out samples.
-        control: the control variates that it trains with.
-    """
+    """The networks of a tier in a bundle: what a device runs, with factors, and what it trains, with its control variates."""
 
     deployed: nn.Module
     network: nn.Module

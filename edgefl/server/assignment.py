@@ -29,7 +29,6 @@ class Workload:
     """What a client of a run does in a round.
 
     Attributes:
-        training: how clients train.
         largest_shard, mean_shard: samples of a client, the most and the mean.
         evaluated: a client's samples → those that it sends forward only, besides training.
     """
@@ -45,7 +44,6 @@ class Assignment:
     """A tier that a class is given.
 
     Attributes:
-        tier: the tier.
         micro_batch: samples that pass the network at once, their gradients accumulated; None: whole batches.
     """
 
@@ -55,12 +53,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One step of the planning.
-
-    Attributes:
-        assignment: what was tried.
-        refusals: the budgets that it does not meet; none if it fits.
-    """
+    """One step of the planning; an assignment that fits has no refusals."""
 
     assignment: Assignment
     refusals: tuple[Shortfall, ...]
@@ -73,13 +66,10 @@ class ClassPlan:
     All of it holds for the run's largest shard, so a class that fits does so with every client's data.
 
     Attributes:
-        device: the device.
         share: of all clients.
-        clients: how many.
         budget: what the device has.
         options: what the class can be given, largest tier first; None for a tier that is refused without a substitute.
         attempts: the steps of the planning, in their order.
-        state: the state of the devices.
     """
 
     device: DeviceProfile
@@ -129,14 +119,11 @@ class Plan:
     """Which class of a fleet takes which tier, under a run's costs.
 
     Attributes:
-        population: who the clients are.
         class_plans: ``class_plans[class][state]`` is the plan of a class in a state of its devices.
         costs: tier, largest first → its cost in whole batches.
-        workload: what a client does in a round.
         deadline_s: the most that a round may last; None: no limit.
         split_costs: assignment in micro-batches → its cost.
         substitutes: whether a smaller tier stands in for one that does not fit.
-        policy: how clients are given tiers.
     """
 
     population: Population
@@ -187,16 +174,17 @@ class Plan:
 
     def timing(self, device: DeviceProfile, given: Assignment | Tier, samples: int) -> Timing:
         """Return the simulated seconds and joules of one round on ``device`` with ``samples`` local samples."""
-        assignment = Assignment(given) if isinstance(given, Tier) else given
-        training = split(self.workload.training, assignment)
-        return timing_of(device, self.cost(assignment), training, samples, self.workload.evaluated)
+        training, cost = self._trained(given)
+        return timing_of(device, cost, training, samples, self.workload.evaluated)
 
     def macs(self, given: Assignment | Tier, samples: int) -> int:
         """Return the MACs of one client's round with ``samples`` local samples."""
+        training, cost = self._trained(given)
+        return cost.macs_of(samples * training.epochs, training.passes(samples), self.workload.evaluated(samples))
+
+    def _trained(self, given: Assignment | Tier) -> tuple[Training, Cost]:
         assignment = Assignment(given) if isinstance(given, Tier) else given
-        training = split(self.workload.training, assignment)
-        evaluated = self.workload.evaluated(samples)
-        return self.cost(assignment).macs_of(samples * training.epochs, training.passes(samples), evaluated)
+        return split(self.workload.training, assignment), self.cost(assignment)
 
     def home_of(self, tier: Tier) -> ClassPlan:
         """Return the class that a tier's row describes.
@@ -226,12 +214,7 @@ def split(training: Training, assignment: Assignment) -> Training:
 
 
 def timing_of(
-    device: DeviceProfile,
-    cost: Cost,
-    training: Training,
-    samples: int,
-    evaluated: Evaluated = no_evaluation,
-    speed: float = 1.0,
+    device: DeviceProfile, cost: Cost, training: Training, samples: int, evaluated: Evaluated = no_evaluation, speed: float = 1.0
 ) -> Timing:
     """Return the simulated round of one client with ``samples`` local samples: all epochs, and what it evaluates."""
     return round_timing(device, cost, samples * training.epochs, training.passes(samples), evaluated(samples), speed)

@@ -24,7 +24,6 @@ from edgefl.server.schedule import Closed, fleet_at, low_battery
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
 
-_SENT = "sent"
 _MOST_FAILURES = 10
 
 
@@ -35,7 +34,7 @@ class Buffer:
     Attributes:
         size: updates of a step.
         at_work: clients at work at a time.
-        power: p, which decides how little stale updates weigh.
+        power: p.
     """
 
     size: int
@@ -158,4 +157,4 @@ def moved(
 def blob_of(session: OpenSession, per_client: bool) -> str:
     """Return the name of the blob with a session's payload: one for all clients that were sent the same."""
     whose = f"/{session.client}" if per_client else ""
-    return f"{_SENT}/{session.step}/{session.tier.label}{whose}"
+    return f"sent/{session.step}/{session.tier.label}{whose}"

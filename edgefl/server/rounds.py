@@ -15,9 +15,8 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange, ExchangeRules
 from edgefl.server.fedbuff import Buffer, Buffered, blob_of, moved
 from edgefl.server.forecast import Forecast, failed_after
-from edgefl.server.schedule import Schedule, simulated
+from edgefl.server.schedule import Schedule, Synchronous
 from edgefl.server.state import OpenSession, ServerState
-from edgefl.server.synchronous import Synchronous
 from edgefl.timing.spans import span
 from edgefl.wire.payload import decode
 
@@ -27,12 +26,9 @@ class Server:
     """What a server needs to run a round, besides its state.
 
     Attributes:
-        method: the method in its present phase.
-        forecast: what is expected of clients.
-        rules: how updates are made and aggregated.
+        method: in its present phase.
         per_round: how many answers a synchronous round waits for.
         engine: trains clients; None: everything is simulated, and no client trains.
-        store: what clients store between rounds.
         buffer: how an asynchronous server makes steps; None: rounds are synchronous.
     """
 
@@ -85,16 +81,9 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
     if server.engine is not None and server.buffer is not None:
         with span("keep"):
             _store_payloads(server, exchange, closed.fleet.sessions)
+    host_s, deadline_s = time.perf_counter() - started, server.forecast.plan.deadline_s
     record = RoundRecord(
-        round=state.round + 1,
-        clients=closed.clients,
-        round_s=closed.round_s,
-        clock_s=closed.clock_s,
-        accuracy={},
-        host_s=time.perf_counter() - started,
-        observed=observed,
-        waited_s=closed.waited_s,
-        deadline_s=server.forecast.plan.deadline_s,
+        state.round + 1, closed.clients, closed.round_s, closed.clock_s, {}, host_s, observed, closed.waited_s, deadline_s
     )
     return replace(after, round=record.round, clock_s=closed.clock_s, fleet=closed.fleet), record
 
@@ -104,7 +93,7 @@ def _simulate(schedule: Schedule, missing: int) -> None:
     while missing and (arrived := schedule.arrive(missing)):
         missing -= len(arrived)
         for session in arrived:
-            schedule.end(session, simulated(session.expected))
+            schedule.end(session, ClientRecord(session.expected, Outcome(session.client, "trained")))
 
 
 def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Exchange) -> Iterator[Update]:
@@ -112,7 +101,8 @@ def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Excha
     missing = server.wanted
     while missing and (arrived := schedule.arrive(missing)):
         sent: dict[int, _Sent] = {}
-        for outcome in _awaited(in_order(engine, _jobs(server, exchange, arrived, sent))):
+        outcomes = in_order(engine, _jobs(server, exchange, arrived, sent))
+        while (outcome := _awaited(outcomes)) is not None:
             session, submodel, payload = sent.pop(outcome.client)
             schedule.end(session, ended(session, outcome, server.forecast))
             if outcome.status != "trained":
@@ -147,15 +137,10 @@ def _sent_to(server: Server, exchange: Exchange, session: OpenSession) -> tuple[
     return None, server.store.blob(blob_of(session, server.method.per_client))
 
 
-def _awaited(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """Yield ``outcomes`` as they come, and record how long each was waited for: without workers, clients train meanwhile."""
-    coming = iter(outcomes)
-    while True:
-        with span("wait"):
-            outcome = next(coming, None)
-        if outcome is None:
-            return
-        yield outcome
+def _awaited(outcomes: Iterator[Outcome]) -> Outcome | None:
+    """Return the next outcome, and record how long it was waited for: without workers, clients train meanwhile."""
+    with span("wait"):
+        return next(outcomes, None)
 
 
 def ended(session: OpenSession, outcome: Outcome, forecast: Forecast) -> ClientRecord:

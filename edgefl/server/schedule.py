@@ -1,13 +1,19 @@
-"""When clients are asked, when they answer, and when the server stops waiting: what synchronous rounds and buffered steps differ in."""
+"""When clients are asked, when they answer, and when the server stops waiting; :mod:`edgefl.server.fedbuff` has the schedule of async.
+
+In synchronous rounds, the server asks clients at one moment and waits until enough of them have answered.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgefl.records import ClientRecord, Expected, Outcome
-from edgefl.server.forecast import Forecast
-from edgefl.server.state import FleetMemory, OpenSession
+from edgefl.fleet.conditions import WAIT_STEP_S
+from edgefl.records import ClientRecord, Expected
+from edgefl.server.forecast import Asked, Forecast
+from edgefl.server.state import FleetMemory, OpenSession, ServerState
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,82 @@ def low_battery(expected: Expected) -> bool:
     return any(short.budget == "battery_j" for short in expected.refusal)
 
 
-def simulated(expected: Expected) -> ClientRecord:
-    """Return the record of a client that answers, in a run without training."""
-    return ClientRecord(expected, Outcome(expected.client, "trained"))
+@dataclass(frozen=True)
+class Round:
+    """The clients of one round.
+
+    Attributes:
+        number: from 1.
+        start_s: the simulated clock when they are asked.
+        expected: what is expected of each, by their numbers.
+        deadline_s: the most that the round may last; None: no limit.
+    """
+
+    number: int
+    start_s: float
+    expected: tuple[Expected, ...]
+    deadline_s: float | None
+
+    @property
+    def arrivals(self) -> list[Expected]:
+        """The clients that answer in time, in the order in which their answers arrive."""
+        limit_s = float("inf") if self.deadline_s is None else self.deadline_s
+        in_time = (e for e in self.expected if e.status == "expected" and e.total_s <= limit_s)
+        return sorted(in_time, key=lambda e: (e.total_s, e.client))
+
+    def closed(self, done: Sequence[ClientRecord], wanted: int) -> tuple[tuple[ClientRecord, ...], float]:
+        """Return how every session ended, and how long the round lasted, after the sessions ``done``.
+
+        The round closes with answer number ``wanted``. With fewer answers, it lasts until all sessions have ended, or to its deadline. If
+        every client was refused, the server asks again after a while. A client that would answer later is late: its work is wasted.
+        """
+        ended = {record.client: record for record in done}
+        final = tuple(ended.get(e.client) or ClientRecord(e) for e in self.expected)
+        if final and all(record.expected.timing is None for record in final):
+            return final, WAIT_STEP_S
+        answered = [record.expected.total_s for record in done if record.status == "trained"]
+        if len(answered) >= wanted:
+            return final, max(answered, default=0.0)
+        longest_s = max((record.expected.total_s for record in final), default=0.0)
+        return final, longest_s if self.deadline_s is None else min(longest_s, self.deadline_s)
+
+
+def ask(forecast: Forecast, state: ServerState, wanted: int) -> Round:
+    """Return the clients of the round after ``state``: drawn from the eligible ones as soon as enough are eligible."""
+    population, clock_s, number = forecast.plan.population.clients, state.clock_s, state.round + 1
+    while True:
+        busy = fleet_at(forecast, state.fleet, clock_s).busy
+        clients, start_s = forecast.conditions.select(forecast.seed, population, wanted, number, clock_s, busy)
+        expected = forecast.expected(Asked(clients, number, start_s), fleet_at(forecast, state.fleet, start_s).drained_j)
+        if not expected or not all(map(low_battery, expected)) or clock_s > state.clock_s:
+            break
+        clock_s = forecast.conditions.night_s(start_s)  # nothing changes before batteries are charged
+    return Round(number, start_s, tuple(expected), forecast.plan.deadline_s)
+
+
+class Synchronous:
+    """The schedule of a synchronous round that waits for ``wanted`` answers."""
+
+    def __init__(self, forecast: Forecast, state: ServerState, wanted: int) -> None:
+        self._forecast, self._state, self._wanted = forecast, state, wanted
+        self._round = ask(forecast, state, wanted)
+        self._queue = deque(self._round.arrivals)
+        self._done: list[ClientRecord] = []
+
+    def arrive(self, most: int) -> list[OpenSession]:
+        """Return the next sessions that answer in time."""
+        number = self._round.number
+        return [OpenSession(number, number - 1, self._queue.popleft()) for _ in range(min(most, len(self._queue)))]
+
+    def end(self, session: OpenSession, record: ClientRecord) -> None:
+        """Record how a session ended."""
+        self._done.append(record)
+
+    def close(self) -> Closed:
+        """Return how the round ended."""
+        start_s = self._round.start_s
+        clients, round_s = self._round.closed(self._done, self._wanted)
+        clock_s = start_s + round_s
+        sessions, battery = (record.expected for record in clients), self._forecast.conditions.battery
+        fleet = fleet_at(self._forecast, self._state.fleet, start_s).after(sessions, clock_s, battery)
+        return Closed(clients, round_s, start_s - self._state.clock_s, clock_s, fleet)

@@ -14,7 +14,7 @@ from edgefl.bundle.forms import form_files, form_graph, formed, forward_graph
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, composes, factorized_layers, plain_layer
 from edgefl.factor.hadamard_layers import ComposedLinear, HadamardWeight, ProductWeight, composed
-from edgefl.factor.kernel_layers import KernelConv2d, kernel_layer
+from edgefl.factor.kernels import KernelConv2d, kernel_layer
 from edgefl.factor.layers import LowRankConv2d, LowRankLinear
 from edgefl.factor.rank1 import RankOneConv2d
 from edgefl.factor.tucker import TuckerConv2d

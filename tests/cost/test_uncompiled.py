@@ -13,7 +13,7 @@ from edgefl.config import RunConfig
 from edgefl.run.prepare import prepare
 from edgefl.server.exchange import Exchange
 from edgefl.server.state import OpenSession
-from edgefl.server.synchronous import ask
+from edgefl.server.schedule import ask
 
 run = prepare(RunConfig.of({"profile": "phone", "clients": 4, "rounds": 1, "dataset": "digits", "enforce": "meter"}))
 exchange = Exchange(run.method, run.start(), run.rules, 4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgefl.errors import ProfileError, UnknownNameError
 from edgefl.fleet.budget import Budget, budget_of, shortfalls, use
 from edgefl.fleet.clock import energy_j, inference_s, round_timing
-from edgefl.fleet.load import device_names, fleet_names, link_names, load_device, load_fleet, load_link
+from edgefl.fleet.load import load_device, load_fleet, load_link, names
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import FleetBudget
 from edgefl.records import Cost, Tier
@@ -112,7 +112,7 @@ def cost(**changes) -> Cost:
     return Cost(**(values | changes))
 
 
-@pytest.mark.parametrize("name", device_names())
+@pytest.mark.parametrize("name", names("devices"))
 def test_every_figure_of_every_device_has_a_mark_and_a_source(name):
     device = load_device(name)
     assert device.name == name
@@ -122,13 +122,13 @@ def test_every_figure_of_every_device_has_a_mark_and_a_source(name):
 
 
 def test_the_profiles_that_are_promised_are_there():
-    assert set(device_names()) == {
+    assert set(names("devices")) == {
         "flagship-phone", "mid-range-phone", "low-end-phone", "tablet", "laptop", "raspberry-pi-zero-2w", "raspberry-pi-3b-plus",
         "raspberry-pi-4", "raspberry-pi-5", "jetson-nano", "jetson-orin-nano", "watch", "smart-home-hub", "micro-controller",
         "browser-tab",
     }  # fmt: skip
-    assert set(fleet_names()) == {"phone", "phone-flash-2020", "home", "lab", "mixed"}
-    assert [load_link(name).name for name in link_names()] == link_names()
+    assert set(names("fleets")) == {"phone", "phone-flash-2020", "home", "lab", "mixed"}
+    assert [load_link(name).name for name in names("links")] == names("links")
     assert [c.share for c in load_fleet("phone").classes] == [0.15, 0.5, 0.35]
     assert [c.share for c in load_fleet("phone-flash-2020").classes] == [0.004, 0.464, 0.532]
 
@@ -347,7 +347,7 @@ def test_a_link_tells_the_device_s_energy_from_the_network_s(folder):
     assert {"link.session_sigma", "link.network_nj_per_byte"} <= set(load_device(str(folder / "board.toml")).figures())
 
 
-@pytest.mark.parametrize("name", link_names())
+@pytest.mark.parametrize("name", names("links"))
 def test_what_a_byte_costs_from_the_device_to_the_data_centre_is_what_fedpara_says(name):
     """FedPara (ICLR 2022), figure 3g, after Yan et al. (2019): 24,532 to 24,842 nJ/byte, both ways alike, the device's radio included."""
     link = load_link(name)

@@ -12,14 +12,13 @@ from edgefl.config import RunConfig
 from edgefl.engine.inline import InlineEngine
 from edgefl.errors import StorageError
 from edgefl.registry import methods
-from edgefl.run.checkpoint_writer import CheckpointWriter
-from edgefl.run.folder import RunFolder
+from edgefl.run.folder import CheckpointWriter, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.trained import Trained, accuracies
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 
 
 def state(round_: int) -> ServerState:

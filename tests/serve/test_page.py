@@ -13,7 +13,6 @@ import onnxruntime
 import pytest
 import safetensors
 import safetensors.numpy
-from conftest import serving
 from hand_bundle import (
     CLASSES,
     LR,
@@ -28,6 +27,7 @@ from hand_bundle import (
     write_bundle,
     write_text_bundle,
 )
+from serving import serving
 
 STEPS, BATCH = 20, 16
 

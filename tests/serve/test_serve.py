@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import serving
 from hand_bundle import write_bundle
+from serving import serving
 
 from edgefl.errors import BundleError, InputError
 from edgefl.serve import runtime as runtime_module

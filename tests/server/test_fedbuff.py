@@ -18,7 +18,7 @@ from edgefl.records import Outcome
 from edgefl.registry import methods
 from edgefl.rng import generator, shuffled
 from edgefl.run.prepare import prepare
-from edgefl.run.rounds import without_training
+from edgefl.run.trained import without_training
 from edgefl.server.checkpoint import of_file, save
 from edgefl.server.client_store import ClientStore
 from edgefl.server.fedbuff import blob_of

@@ -17,12 +17,11 @@ from edgefl.methods.base import create
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Tier, Timing, Totals
 from edgefl.run.dry_run import outcome_of
 from edgefl.run.prepare import prepare
-from edgefl.run.rounds import without_training
+from edgefl.run.trained import without_training
 from edgefl.run.whatif import whatif
 from edgefl.server.client_store import ClientStore
-from edgefl.server.schedule import simulated
+from edgefl.server.schedule import Round, ask
 from edgefl.server.state import FleetMemory, ServerState
-from edgefl.server.synchronous import Round, ask
 
 
 def play(run, state=None, engine=True, store=None):
@@ -51,6 +50,10 @@ def without(run, *clients):
     values = {name: getattr(forecast, name) for name in ("plan", "conditions", "seed", "size_of")}
     copy.__dict__["forecast"] = Without(**values)
     return copy
+
+
+def simulated(expected: Expected) -> ClientRecord:
+    return ClientRecord(expected, Outcome(expected.client, "trained"))
 
 
 def session_of(client, seconds, status="expected"):

@@ -10,12 +10,11 @@ from typing import Any
 from edgefl.config import RunConfig
 from edgefl.records import RoundRecord, Tier
 from edgefl.run.prepare import prepare
-from edgefl.run.rounds import train
 from edgefl.run.run import Run
-from edgefl.run.trained import Trained, of_clients
+from edgefl.run.trained import Trained, of_clients, train
 from edgefl.server import evaluate
 from edgefl.server.client_store import ClientStore
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 
 
 def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:

@@ -138,8 +138,8 @@ class Tape:
         self.learn_shapes(model)
 
     def learn_shapes(self, model: onnx.ModelProto) -> None:
-        """Take the shapes of all values of ``model``."""
-        self.shapes |= shapes_of(model)
+        """Learn the shapes of the values of ``model`` that are not known yet."""
+        self.shapes = shapes_of(model) | self.shapes
 
     def put(self, node: onnx.NodeProto) -> None:
         """Append a node of the forward graph, as it is or as :data:`PREPARED` says."""
