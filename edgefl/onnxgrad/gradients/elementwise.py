@@ -51,11 +51,8 @@ def sub(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 def mul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of a · b: b and a."""
     a, b = op.inputs
-    return [_of_product(tape, op, gradient, a, b), _of_product(tape, op, gradient, b, a)]
-
-
-def _of_product(tape: Tape, op: Op, gradient: str, own: str, other: str) -> Gradient:
-    return tape.unbroadcast(tape.op("Mul", gradient, other), own, op.outputs[0]) if tape.needs(own) else None
+    pairs = ((a, b), (b, a))
+    return [tape.unbroadcast(tape.op("Mul", gradient, n), own, op.outputs[0]) if tape.needs(own) else None for own, n in pairs]
 
 
 @register_rule("Div")
@@ -128,6 +125,20 @@ def dropout(tape: Tape, op: Op, gradient: str, of_mask: Gradient = None) -> list
     return [tape.op("Where", op.outputs[1], tape.op("Mul", gradient, tape.number(scale)), tape.number(0.0)), None, None]
 
 
+def _inside(tape: Tape, value: str) -> str:
+    """Return where ``value`` is strictly between 0 and 1."""
+    return str(tape.op("And", tape.op("Greater", value, tape.number(0.0)), tape.op("Less", value, tape.number(1.0))))
+
+
+def _bell(tape: Tape, x: str) -> str:
+    return str(tape.op("Exp", tape.op("Neg", tape.op("Mul", x, x))))
+
+
+def _along(tape: Tape, op: Op, value: str) -> str:
+    """Return the sum along the node's axis."""
+    return str(tape.op("ReduceSum", value, tape.integers(op.get("axis", -1)), keepdims=1))
+
+
 def _where_not_zero(tape: Tape, value: str) -> str:
     """Return 1 where ``value`` is not 0, else 0: a cast to bool and back, half the time of Greater and Where."""
     return str(tape.op("Cast", tape.op("Cast", value, to=onnx.TensorProto.BOOL), to=tape.element_type))
@@ -151,16 +162,20 @@ register_slopes(
             "Mul", g, tape.op("Sub", op.outputs[0], tape.op("Mul", op.outputs[0], op.outputs[0]))
         ),
         "Softplus": lambda tape, op, g: tape.op("Mul", g, tape.op("Sigmoid", op.inputs[0])),
+        # α where the output is strictly between 0 and 1.
+        "HardSigmoid": lambda tape, op, g: tape.op(
+            "Where", _inside(tape, op.outputs[0]), tape.op("Mul", g, tape.number(op.get("alpha", 0.2))), tape.number(0.0)
+        ),
+        # 2/√π · exp(−x²).
+        "Erf": lambda tape, op, g: tape.op(
+            "Mul", g, tape.op("Mul", _bell(tape, op.inputs[0]), tape.number(2 / math.sqrt(math.pi)))
+        ),
+        # y(g − Σ g·y).
+        "Softmax": lambda tape, op, g: tape.op(
+            "Mul", op.outputs[0], tape.op("Sub", g, _along(tape, op, tape.op("Mul", g, op.outputs[0])))
+        ),
     }
 )
-
-
-@register_rule("HardSigmoid")
-def hard_sigmoid(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Alpha where the output is strictly between 0 and 1."""
-    (y,) = op.outputs
-    inside = tape.op("And", tape.op("Greater", y, tape.number(0.0)), tape.op("Less", y, tape.number(1.0)))
-    return [tape.op("Where", inside, tape.op("Mul", gradient, tape.number(op.get("alpha", 0.2))), tape.number(0.0))]
 
 
 @register_rule("HardSwish")
@@ -168,17 +183,8 @@ def hard_swish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """x·h with h = clip(x/6 + 1/2): h + x/6 inside, 0 or 1 outside."""
     (x,) = op.inputs
     h = tape.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
-    inside = tape.op("And", tape.op("Greater", h, tape.number(0.0)), tape.op("Less", h, tape.number(1.0)))
-    slope = tape.op("Add", h, tape.op("Where", inside, tape.op("Mul", x, tape.number(1 / 6)), tape.number(0.0)))
+    slope = tape.op("Add", h, tape.op("Where", _inside(tape, h), tape.op("Mul", x, tape.number(1 / 6)), tape.number(0.0)))
     return [tape.op("Mul", gradient, slope)]
-
-
-@register_rule("Erf")
-def erf(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """2/√π · exp(−x²)."""
-    (x,) = op.inputs
-    bell = tape.op("Exp", tape.op("Neg", tape.op("Mul", x, x)))
-    return [tape.op("Mul", gradient, tape.op("Mul", bell, tape.number(2 / math.sqrt(math.pi))))]
 
 
 @register_rule("Gelu")
@@ -204,18 +210,10 @@ def _tanh_slope(tape: Tape, x: str) -> str:
     return str(tape.op("Mul", tape.op("Add", tape.op("Add", y, tape.number(1.0)), rise), tape.number(0.5)))
 
 
-@register_rule("Softmax")
-def softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """y(g − Σ g·y)."""
-    (y,) = op.outputs
-    summed = tape.op("ReduceSum", tape.op("Mul", gradient, y), tape.integers(op.get("axis", -1)), keepdims=1)
-    return [tape.op("Mul", y, tape.op("Sub", gradient, summed))]
-
-
 @register_rule("LogSoftmax")
 def log_softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """The gradient g less softmax · Σ g."""
-    summed = tape.op("ReduceSum", gradient, tape.integers(op.get("axis", -1)), keepdims=1)
+    summed = _along(tape, op, gradient)
     return [tape.op("Sub", gradient, tape.op("Mul", tape.op("Exp", op.outputs[0]), summed))]
 
 
@@ -233,7 +231,7 @@ def cross_entropy(tape: Tape, op: Op) -> None:
     classes = tape.fixed(op, logits, [1])[0]
     places, (loss,) = tape.shape(logits), op.outputs
     logs = tape.op("LogSoftmax", logits, axis=1)
-    chosen = tape.op("OneHot", labels, tape.constant(np.array(classes)), tape.constant(tape.pair(0, 1)), axis=1)
+    chosen = tape.op("OneHot", labels, tape.constant(np.array(classes)), tape.constant(np.array([0, 1], tape.real)), axis=1)
     picked = tape.op("Mul", logs, chosen)
     tape.shapes |= {logs: places, chosen: places, picked: places}
     own = tape.op("ReduceSum", picked, tape.integers(1), keepdims=0)

@@ -37,11 +37,7 @@ class Window:
 
     @property
     def ends(self) -> Sizes:
-        """Entries of padding behind the map that the last place reaches; negative where it leaves that many of the map untouched.
-
-        >>> Window((6,), (3,), (2,), (1,), (0,), (2,)).ends
-        (-1,)
-        """
+        """Entries of padding behind the map that the last place reaches; negative where it leaves that many of the map untouched."""
         reach = zip(self.places, self.strides, self.kernel, self.dilations, self.sizes, self.begins, strict=True)
         return tuple((n - 1) * step + (k - 1) * d + 1 - size - begin for n, step, k, d, size, begin in reach)
 
@@ -52,7 +48,7 @@ class Window:
 
     @property
     def rank(self) -> int:
-        """How many axes the map has, beside those of the batch and the channels."""
+        """The number of the map's axes, without batch and channels."""
         return len(self.kernel)
 
     @property

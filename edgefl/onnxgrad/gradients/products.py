@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule, register_slopes
 
 
 @register_rule("MatMul")
@@ -110,13 +110,6 @@ def widened(tape: Tape, op: Op, value: str, axes: list[int]) -> str:
     return str(tape.op("Unsqueeze", value, tape.integers(*axes)))
 
 
-@register_rule("ReduceSum")
-def reduce_sum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The same gradient for every summand."""
-    axes = axes_of(tape, op)
-    return [_spread(tape, widened(tape, op, gradient, axes), op.inputs[0]), None]
-
-
 @register_rule("ReduceMean")
 def reduce_mean(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """An n-th of it for each of n."""
@@ -138,17 +131,15 @@ def _spread(tape: Tape, value: str, like: str) -> str:
     return str(tape.op("Expand", value, tape.op("Shape", like)))
 
 
-@register_rule("ReduceSumSquare")
-def reduce_sum_square(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of x²: 2x."""
-    (x, *_), axes = op.inputs, axes_of(tape, op)
-    return [tape.op("Mul", tape.op("Mul", x, tape.number(2.0)), widened(tape, op, gradient, axes)), None]
-
-
-@register_rule("ReduceL1")
-def reduce_l1(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The sign."""
-    return [tape.op("Mul", tape.op("Sign", op.inputs[0]), widened(tape, op, gradient, axes_of(tape, op))), None]
+register_slopes(
+    {
+        "ReduceSum": lambda tape, op, g: _spread(tape, widened(tape, op, g, axes_of(tape, op)), op.inputs[0]),
+        "ReduceSumSquare": lambda tape, op, g: tape.op(
+            "Mul", tape.op("Mul", op.inputs[0], tape.number(2.0)), widened(tape, op, g, axes_of(tape, op))
+        ),
+        "ReduceL1": lambda tape, op, g: tape.op("Mul", tape.op("Sign", op.inputs[0]), widened(tape, op, g, axes_of(tape, op))),
+    }
+)
 
 
 @register_rule("ReduceL2")

@@ -8,26 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule, register_slopes
 
 
-@register_rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def reshape(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Back to the shape before."""
-    return [tape.like(gradient, op.inputs[0]), None]
-
-
-@register_rule("Transpose")
-def transpose(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The inverse permutation."""
+def _back_in_order(tape: Tape, op: Op, gradient: str) -> str:
+    """Return the gradient of a transpose: the inverse permutation."""
     perm = op.get("perm")
-    return [tape.op("Transpose", gradient, perm=None if perm is None else [int(axis) for axis in np.argsort(perm)])]
+    return str(tape.op("Transpose", gradient, perm=None if perm is None else [int(axis) for axis in np.argsort(perm)]))
 
 
-@register_rule("Expand")
-def expand(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The sum over copies."""
-    return [tape.unbroadcast(gradient, op.inputs[0], op.outputs[0]), None]
+register_slopes(
+    {
+        **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), lambda tape, op, g: tape.like(g, op.inputs[0])),
+        "Transpose": _back_in_order,
+        "Expand": lambda tape, op, g: tape.unbroadcast(g, op.inputs[0], op.outputs[0]),
+    }
+)
 
 
 @register_rule("Concat")
