@@ -28,14 +28,9 @@ Positive = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True)
 class Flag:
-    """How the command line shows a key; type, choices and default come from the key itself.
+    """How the command line shows a key: the ``section`` of the help, the ``text``, a ``metavar`` (or the type's), and the known ``names``.
 
-    Attributes:
-        section: the heading of the flag in the help.
-        text: what the key means, with its unit; ends with the default in brackets where that depends on other keys.
-        metavar: placeholder of the value; empty for the one of the key's type.
-        names: registry whose names the help lists.
-        switch: the flag that turns a yes/no key off; empty for ``--no-`` and the key.
+    ``switch`` is the flag that turns a yes/no key off, if not ``--no-`` and the key.
     """
 
     section: str

@@ -449,25 +449,17 @@ class RoundRecord:
         found: dict[tuple[str, float, str], list[ClientRecord]] = {}
         for record in self.clients:
             expected = record.expected
-            key = expected.device, expected.tier.ratio if expected.tier else 0.0, record.status
-            found.setdefault(key, []).append(record)
+            found.setdefault((expected.device, expected.tier.ratio if expected.tier else 0.0, record.status), []).append(record)
         return [
             {"device": device, "tier": Tier(tier).number if tier else None, "status": status, **asdict(Totals.of(records))}
             for (device, tier, status), records in sorted(found.items())
         ]
 
     def to_json(self, clients: bool = True) -> dict[str, Any]:
-        """Return the JSON form of the record, totals included.
-
-        ``clients`` adds an entry for each of them.
-        """
+        """Return the record's JSON form with its totals and, with ``clients``, an entry for each client."""
         useful, wasted = asdict(self.useful), asdict(self.wasted)
         return {
-            "round": self.round,
-            "round_s": self.round_s,
-            "waited_s": self.waited_s,
-            "deadline_s": self.deadline_s,
-            "clock_s": self.clock_s,
+            **{key: getattr(self, key) for key in ("round", "round_s", "waited_s", "deadline_s", "clock_s")},
             "accuracy": dict(self.accuracy),
             "trained": useful["clients"],
             **{key: useful[key] + wasted[key] for key in ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j")},

@@ -5,8 +5,6 @@ the weights at the start of the round. Adding an objective is adding a file in `
 ``@objective("name", needs=("received_weights",))``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Averages of what clients send: checked updates, and sums whose memory does not grow with their number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 

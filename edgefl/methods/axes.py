@@ -3,8 +3,6 @@
 Objectives, server optimizers and codecs declare ``needs`` beside their names in the registry. The choices of the other axes are here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Literal
 

@@ -259,7 +259,7 @@ class Method(abc.ABC):
 
 
 def create(
-    name: str, options: Options | None = None, *, dynamic_tiers: bool = False, tiers: tuple[float, ...] | None = None
+    name: str, options: Mapping[str, Any] | None = None, *, dynamic_tiers: bool = False, tiers: tuple[float, ...] | None = None
 ) -> Method:
     """Return the method ``name`` with ``options``, which its own config class checks.
 

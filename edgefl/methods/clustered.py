@@ -1,7 +1,5 @@
 """Clustered-FL: clients whose updates point away from each other are separated, and each cluster trains its own model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Factorized-FL and its variant β: rank-1 weights with a sparse correction, averaged for each client over similar clients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar

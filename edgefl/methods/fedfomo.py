@@ -1,7 +1,5 @@
 """FedFOMO: a client downloads other clients' models and moves towards those that are better on its own data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

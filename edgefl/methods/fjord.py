@@ -1,7 +1,5 @@
 """FjORD: a tier is a width; in every step a client trains one of the widths up to its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 

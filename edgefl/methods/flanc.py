@@ -1,7 +1,5 @@
 """FLANC: a tier is a width; the weights of every width are combinations of one basis that all clients train."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache

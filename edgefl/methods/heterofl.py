@@ -1,7 +1,5 @@
 """HeteroFL, whose tiers are widths with the leading corner of every tensor, and OrigDrop, which has small clients only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The layers of a network that are sums of principal kernels, how many kernels a tier has of each, and their places."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from torch import nn

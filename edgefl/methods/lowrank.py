@@ -1,7 +1,5 @@
 """Plain low rank: every weight is a product of small factors, which are trained and sent."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal

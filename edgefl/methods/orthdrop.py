@@ -1,7 +1,5 @@
 """OrthDrop: every client of a tier trains the same first kernels, PriSM's baseline in the orthogonal space."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """PriSM: a tier is a keep ratio; every client trains its own draw of the principal kernels, at the first channels only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -30,7 +28,7 @@ from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
-from edgefl.methods.state import GlobalState, Tensors
+from edgefl.methods.state import GlobalState, Tensors, shapes_of
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.registry import method
@@ -146,11 +144,7 @@ class PriSM(Method):
 
     def _dense_places(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
         """Return the places of the plain network of the tier's width."""
-
-        def narrow(architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
-            return {n: tuple(t.shape) for n, t in architecture.skeleton(self.width(tier)).state_dict().items()}
-
-        return state.slices(tier, narrow)
+        return state.slices(tier, lambda architecture, tier: shapes_of(architecture.skeleton(self.width(tier)).state_dict()))
 
     def _factors(self, state: GlobalState, layer: KernelLayer) -> Factors:
         """Return all kernels of a layer; all layers are decomposed at once per state: the orthogonal space refresh."""

@@ -1,20 +1,17 @@
 """Pufferfish: a few rounds train the dense network, then low-rank layers that begin as its decomposition."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
-from edgefl.factor.layers import factor_weights
 from edgefl.factor.svd import truncated, unroll
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.ranks import hybrid_ranks, ranked
+from edgefl.methods.ranks import hybrid_ranks, ranked, truncated_state
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
@@ -76,16 +73,7 @@ class Pufferfish(FedAvg):
         ranks = hybrid_ranks(state.architecture.skeleton(), state.tiers[0].ratio)
         matrices = {layer: unroll(state.tensors[f"{layer}.weight"]) for layer in ranks}
         found = in_parallel({layer: partial(truncated, matrix, [ranks[layer]]) for layer, matrix in matrices.items()})
-        tensors: dict[str, Tensor] = {}
-        for name, tensor in state.tensors.items():
-            layer, _, kind = name.rpartition(".")
-            if layer not in ranks:
-                tensors[name] = tensor
-            elif kind == "bias":
-                tensors[f"{layer}.v.bias"] = tensor
-            else:
-                u, v = factor_weights(*found[layer].leading(ranks[layer]), tuple(tensor.shape))
-                tensors |= {f"{layer}.u.weight": u, f"{layer}.v.weight": v}
+        tensors = {name: tensor for name, (tensor, _) in truncated_state(state.tensors, ranks, found).items()}
         after = type(self)(self.config.model_copy(update={"phase": "lowrank"}))
         names = after.shapes(state.architecture, state.tiers[0])  # in the order of the hybrid network, as on the wire
         return after, state.replace({name: tensors[name] for name in (*names, *tensors)})

@@ -1,25 +1,26 @@
 """The layers that low-rank methods factorize, and their ranks: one ratio for all layers, or a plan from the weights' spectra."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.layers import low_rank, parameters_of_rank
+from edgefl.factor.layers import factor_weights, low_rank, parameters_of_rank
 from edgefl.factor.plan import LayerChoices, allocate
+from edgefl.factor.svd import Factors
 from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
+from edgefl.records import Place
 
 Ranks = dict[str, int]
 Layer = nn.Conv2d | nn.Linear
 
 
-def rank_candidates(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
+def rank_candidates(network: nn.Module) -> dict[str, Layer]:
     """Return the layers that may be factorized, by name: all except stem, classifier, 1×1 and grouped convolutions, ``hybrid_dense``.
 
     Raises:
@@ -55,6 +56,20 @@ def ranked(network: nn.Module, ranks: Ranks) -> nn.Module:
     for name, rank in ranks.items():
         replace_layer(network, name, low_rank(network.get_submodule(name), rank))  # type: ignore[arg-type]
     return network
+
+
+def truncated_state(tensors: Tensors, ranks: Ranks, factors: Mapping[str, Factors]) -> dict[str, tuple[Tensor, Place]]:
+    """Return name → tensor and its place in ``tensors``, of the network that has the layers ``ranks`` in ``factors``."""
+    found: dict[str, tuple[Tensor, Place]] = {}
+    for name, tensor in tensors.items():
+        layer, _, kind = name.rpartition(".")
+        if layer in ranks and kind == "weight":
+            u, v = factor_weights(*factors[layer].leading(ranks[layer]), tuple(tensor.shape))
+            components = Place(name, (slice(0, ranks[layer]),))
+            found |= {f"{layer}.u.weight": (u, components), f"{layer}.v.weight": (v, components)}
+        else:
+            found[f"{layer}.v.bias" if layer in ranks else name] = tensor.clone(), Place(name, (slice(None),))
+    return found
 
 
 def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
@@ -119,13 +134,10 @@ def _shapes(network: nn.Module, architecture: Architecture) -> dict[str, tuple[t
     """Return layer → shapes of its input and output for one sample."""
     found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
-    def hook(name: str) -> Any:
-        def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            found[name] = tuple(inputs[0].shape[1:]), tuple(output.shape[1:])
+    def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        found[name] = tuple(inputs[0].shape[1:]), tuple(output.shape[1:])
 
-        return keep
-
-    handles = [layer.register_forward_hook(hook(name)) for name, layer in weighted_layers(network)]
+    handles = [layer.register_forward_hook(partial(keep, name)) for name, layer in weighted_layers(network)]
     with torch.device("meta"), torch.no_grad():
         network.eval()(architecture.samples(2))
     for handle in handles:

@@ -1,7 +1,5 @@
 """Split-Mix: narrow base networks are trained apart; a tier is how many of them a client trains and a device runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -42,11 +40,8 @@ class Ensemble(nn.Module):
 
     def forward(self, x: Any) -> Tensor:
         """Return the mean of the bases' logits (batch, classes)."""
-        logits = [base(x) for base in self.children()]
-        total = logits[0]
-        for more in logits[1:]:
-            total = total + more
-        return total / len(logits) if len(logits) > 1 else total
+        first, *others = (base(x) for base in self.children())
+        return sum(others, first) / (1 + len(others)) if others else first
 
 
 @method("splitmix")

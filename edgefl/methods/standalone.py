@@ -1,7 +1,5 @@
 """Stand-alone training: every client has a network of its own, and nothing travels."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Mapping
 from functools import partial

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
-from edgefl.report.words import tier_label
+from edgefl.report.words import names, tier_label
 from edgefl.util.units import MISSING, human_count, human_percent
 
 _METHOD = text("method", "", "label")
@@ -19,7 +19,7 @@ def compare_table(summary: Row) -> PlainTable:
         _METHOD,
         Column("tiers", "", tiers_text, numeric=False),
         *_result(summary),
-        *(Column("accuracy per tier", label, _mean_sd_of(label)) for label in labels),
+        *_inner("tier_accuracy", "accuracy per tier", mean_sd, **dict(zip(labels, labels, strict=True))),
         *_means("bytes in all", download_bytes="down", upload_bytes="up"),
         *_means("spent in all", macs="MACs", simulated_s="simulated time", energy_j="energy"),
         *_inner("params", "parameters per tier", human_count, **dict(zip(labels, labels, strict=True))),
@@ -49,17 +49,13 @@ def setting_table(summary: Row) -> PlainTable:
         text("is", "", "title"),
         Column("tiers", "", tiers_text, numeric=False),
         Column("why these", "", lambda row: str(row["tiers_why"]), numeric=False, wraps=True),
-        Column("options of its own", "", _options, numeric=False, wraps=True),
+        Column("options of its own", "", lambda row: names([f"{k} = {v}" for k, v in row["options"].items()]), False, wraps=True),
     )
     return PlainTable.of(columns, summary["methods"])
 
 
 def mean_sd(found: Row | None) -> str:
-    """Return a mean share with its standard deviation over seeds.
-
-    >>> mean_sd({"mean": 0.912, "sd": 0.004}), mean_sd({"mean": 0.912, "sd": None}), mean_sd(None)
-    ('91.2 ± 0.4 %', '91.2 %', '–')
-    """
+    """Return a mean share with its standard deviation over seeds: ``91.2 ± 0.4 %``."""
     if found is None:
         return MISSING
     return human_percent(found["mean"]) if found["sd"] is None else f"{100 * found['mean']:.1f} ± {100 * found['sd']:.1f} %"
@@ -119,18 +115,6 @@ def _means(group: str, **heads: str) -> tuple[Column, ...]:
     return tuple(column for key, head in heads.items() for column in _inner(key, group, human_of(key), mean=head))
 
 
-def _mean_sd_of(label: str) -> Callable[[Row], str]:
-    return lambda row: mean_sd(row["tier_accuracy"].get(label))
-
-
-def _options(row: Row) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in row["options"].items()) or "none"
-
-
 def _seeds(row: Row) -> str:
     failed = [failure["seed"] for failure in row["failures"]]
-    return _numbers(row["seeds"]) + (f" (failed: {_numbers(failed)})" if failed else "")
-
-
-def _numbers(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values)) or "none"
+    return names(row["seeds"]) + (f" (failed: {names(failed)})" if failed else "")

@@ -180,7 +180,7 @@ def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Spec:
 
 
 class TierLayers(NamedTuple):
-    """The layers of one tier on the page: their charts and their table."""
+    """The layers of one tier on the page."""
 
     label: str
     charts: tuple[Chart, ...]
@@ -226,14 +226,9 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     for device in dict.fromkeys(row["device"] for row in rows):
         own = [row for row in rows if row["device"] == device]
         taken = [f"tier {tier_label(row['tier'])}" for row in own if row.get("takes")]
-        none = f"no tier{_reason(min(own, key=lambda row: float(row['tier'])))}"
+        smallest = min(own, key=lambda row: float(row["tier"]))
+        tier, share = f"tier {tier_label(smallest['tier'])}", smallest.get("budget_share")
+        reason = "" if share is None else f": {tier} needs {human_percent(share)} of its tightest budget"
+        none = "no tier" + (f": not every operation of {tier} is counted" if smallest["uncounted_ops"] else reason)
         sentences.append(f"{own[0].get('device_title') or device} takes {[*taken, none][0]}.")
     return sentences
-
-
-def _reason(smallest: Row) -> str:
-    tier = f"tier {tier_label(smallest['tier'])}"
-    if smallest["uncounted_ops"]:
-        return f": not every operation of {tier} is counted"
-    share = smallest.get("budget_share")
-    return "" if share is None else f": {tier} needs {human_percent(share)} of its tightest budget"

@@ -67,10 +67,9 @@ def hour_chart(summary: Json, rounds: Sequence[Json]) -> Chart | None:
         return None
     hours: dict[int, list[tuple[float, float]]] = {}
     for record in rounds:
-        waited_s = record["waited_s"]
-        asked_s = record["clock_s"] - record["round_s"] - waited_s
+        asked_s = record["clock_s"] - record["round_s"] - record["waited_s"]
         hour = int((asked_s / 3600 + summary["start_hour"]) % 24)
-        hours.setdefault(hour, []).append((waited_s, record["round_s"]))
+        hours.setdefault(hour, []).append((record["waited_s"], record["round_s"]))
     if len(hours) < 2:
         return None
     means = {hour: [fmean(parts) for parts in zip(*hours[hour], strict=True)] for hour in sorted(hours)}
@@ -118,8 +117,7 @@ def policy_sentence(policies: Sequence[Json], titles: Mapping[str, str]) -> str:
 def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
     """Return the key numbers: heading, figure, and what it stands for."""
     took_part = sum(row["distinct"] for row in summary["participation"])
-    clients = summary["clients"]
-    waited_s = summary["waited_s"]
+    clients, waited_s = summary["clients"], summary["waited_s"]
     time = f"{human_seconds(waited_s)} of it waiting for clients" if waited_s else "on the fleet's own clock"
     return [
         ("Rounds", f"{len(rounds):,}", "simulated without training"),

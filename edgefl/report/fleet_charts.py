@@ -8,7 +8,18 @@ from statistics import fmean, median
 from typing import Any
 
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, layer, layered, legend, number, share, slots, stacked
-from edgefl.report.words import STATUSES, USEFUL, in_order, look, sessions_of, status_name, summed, taken_by_status, tier_label
+from edgefl.report.words import (
+    STATUSES,
+    USEFUL,
+    counts_text,
+    in_order,
+    look,
+    sessions_of,
+    status_name,
+    summed,
+    taken_by_status,
+    tier_label,
+)
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
 _RESOURCES = {
@@ -26,15 +37,14 @@ def outcome_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
     """Return how clients' turns ended, per round and per device class."""
     by_round = {record["round"]: counts for record in rounds if (counts := sessions_of(record))}
     by_device: dict[str, Counter[str]] = {item["device"]: Counter() for item in summary["classes"]}
-    for record in rounds:
-        for group in record["groups"]:
-            by_device.setdefault(group["device"], Counter())[group["status"]] += group["clients"]
+    for group in (group for record in rounds for group in record["groups"]):
+        by_device.setdefault(group["device"], Counter())[group["status"]] += group["clients"]
     heads = (("outcomes-rounds", "Outcomes per round"), ("outcomes-classes", "Outcomes per device class"))
     if not by_round:
         return tuple(Chart(key, title, "No client was asked to train.", None) for key, title in heads)
     total = sum(by_round.values(), Counter())
-    others = [f"{total[status]:,} {status_name(status)}" for status in in_order(total) if status != USEFUL]
-    sentence = f"{total[USEFUL]:,} of {total.total():,} client turns trained; {', '.join(others) or 'none was refused'}."
+    others = counts_text({status: n for status, n in total.items() if status != USEFUL}) or "none was refused"
+    sentence = f"{total[USEFUL]:,} of {total.total():,} client turns trained; {others}."
     titles = {item["device"]: item["title"] for item in summary["classes"]}
     by_class = [(titles.get(device, device), counts) for device, counts in by_device.items()]
     never = [title for title, counts in by_class if counts.total() and not counts[USEFUL]]
@@ -63,9 +73,8 @@ def waste_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
     bars = []
     for key, (name, human) in _RESOURCES.items():
         if whole := _amount(total, key):
-            split = {
-                status: (_amount(work, key) / whole, human_percent(_amount(work, key) / whole)) for status, work in taken.items()
-            }
+            parts = {status: _amount(work, key) / whole for status, work in taken.items()}
+            split = {status: (part, human_percent(part)) for status, part in parts.items()}
             wasted = human_percent(max(0.0, 1 - _amount(useful, key) / whole))
             bars.append((f"{name}: {human(whole)}, {wasted} wasted", split))
     shares = Chart(*heads[0], sentence, _under_heads(bars, share("value", "share", domain=[0, 1])))
@@ -133,11 +142,8 @@ def _amount(work: Mapping[str, Any], key: str) -> float:
 
 def _looks(statuses: set[str]) -> dict[str, str]:
     """Return name → fill of statuses in their order: a plain colour, or the pattern of a status that led to nothing."""
-    fills = {}
-    for status in in_order(statuses):
-        known = status if status in STATUSES else "unknown"
-        fills[status_name(status)] = f"url(#status-{known})" if look(status).pattern else look(status).colour
-    return fills
+    patterns = {status: f"url(#status-{status if status in STATUSES else 'unknown'})" for status in in_order(statuses)}
+    return {status_name(status): url if look(status).pattern else look(status).colour for status, url in patterns.items()}
 
 
 def _under_heads(bars: Sequence[tuple[str, Mapping[str, tuple[float, str]]]], x: Spec) -> Spec:
@@ -153,9 +159,7 @@ def _under_heads(bars: Sequence[tuple[str, Mapping[str, tuple[float, str]]]], x:
 
 
 def _time_by_round(rounds: Sequence[Json]) -> tuple[str, Spec]:
-    found = {
-        record["round"]: {status: work["device_s"] for status, work in taken_by_status([record]).items()} for record in rounds
-    }
+    found = {line["round"]: {status: work["device_s"] for status, work in taken_by_status([line]).items()} for line in rounds}
     all_s = {number: sum(taken.values()) for number, taken in found.items()}
     unit, unit_s = clock_unit(max(all_s.values()))
     wasted = [(1 - taken.get(USEFUL, 0.0) / all_s[number], number) for number, taken in found.items() if all_s[number]]

@@ -1,7 +1,5 @@
 """The server's half of objectives that remember, in the coordinates of the global state."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

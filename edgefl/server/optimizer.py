@@ -4,8 +4,6 @@ It treats Δ = aggregated − old as a gradient (Reddi et al. 2021, Adaptive Fed
 file in ``edgefl/server/optimizers/`` with a class decorated ``@server_optimizer("name", needs=("server_step",))``.
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass

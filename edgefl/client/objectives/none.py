@@ -1,7 +1,5 @@
 """none: the method's own loss and nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

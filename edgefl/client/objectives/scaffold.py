@@ -1,7 +1,5 @@
 """scaffold: SCAFFOLD, gradients corrected by control variates that travel with the weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar

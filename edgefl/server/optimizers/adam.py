@@ -1,10 +1,9 @@
-"""adam: FedAdam."""
-
-from __future__ import annotations
+"""adam and yogi: steps scaled by moments of the rounds before."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from edgefl.registry import server_optimizer
@@ -36,3 +35,13 @@ class Adam(ServerOptimizer):
     def second(self, before: Tensor, square: Tensor) -> Tensor:
         """Return v, given the one before and Δ²."""
         return self.beta2 * before + (1 - self.beta2) * square
+
+
+@server_optimizer("yogi", needs=("server_step",))
+@dataclass(frozen=True)
+class Yogi(Adam):
+    """FedAdam with v ← v − (1 − β₂)·Δ²·sign(v − Δ²) (Reddi et al. 2021, Algorithm 2, FedYogi)."""
+
+    def second(self, before: Tensor, square: Tensor) -> Tensor:
+        """Return v, given the one before and Δ²."""
+        return before - (1 - self.beta2) * square * torch.sign(before - square)

@@ -1,8 +1,7 @@
-"""avg: the aggregate itself, or a part of the way to it."""
-
-from __future__ import annotations
+"""avg and avgm: the aggregate itself or a part of the way to it, and server momentum."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -26,3 +25,22 @@ class Average(ServerOptimizer):
 
 AVERAGE = Average(1.0)
 """FedAvg."""
+
+
+@server_optimizer("avgm", needs=("server_step",))
+@dataclass(frozen=True)
+class Momentum(ServerOptimizer):
+    """m ← β₁·m + Δ; w ← w + η·m (Hsu et al. 2019, FedAvgM).
+
+    Attributes:
+        beta1: β₁.
+    """
+
+    beta1: float = 0.9
+
+    slots: ClassVar[tuple[str, ...]] = ("m",)
+
+    def change(self, delta: Tensor, *slots: Tensor) -> tuple[Tensor, ...]:
+        """Return m, which is remembered too."""
+        momentum = self.beta1 * slots[0] + delta
+        return momentum, momentum

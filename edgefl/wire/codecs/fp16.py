@@ -1,15 +1,12 @@
 """fp16: values are rounded to half precision."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor
 
 from edgefl.registry import codec
-from edgefl.wire.codec import Codec, Shape
-from edgefl.wire.layout import Part
+from edgefl.wire.codec import Codec, Part, Shape
 
 LARGEST = 65504.0
 """The largest finite half."""

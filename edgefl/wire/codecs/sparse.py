@@ -1,7 +1,5 @@
 """sparse: only values other than zero travel, with their indices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -11,8 +9,7 @@ import torch
 from torch import Tensor
 
 from edgefl.registry import codec
-from edgefl.wire.codec import Codec, Shape
-from edgefl.wire.layout import TYPES, Part
+from edgefl.wire.codec import TYPES, Codec, Part, Shape
 
 
 @codec("sparse", needs=("uploads",))
