@@ -157,6 +157,7 @@ def fixed_reshapes(model: ir.Model) -> ir.Model:
     The exporter computes such a target while the graph runs (Shape of another value), and shapes are unknown from there on: a runtime
     then cannot let one value take another's place in memory, and holds up to a third more. Nodes that nothing reads are removed.
     """
+    exported = {value: value.shape for node in model.graph for value in node.outputs}
     ShapeInferencePass(data_prop=True)(model)
     for node in list(model.graph):
         if node.op_type != "Reshape" or node.inputs[0] is None:
@@ -169,6 +170,8 @@ def fixed_reshapes(model: ir.Model) -> ir.Model:
             model.graph.register_initializer(value)
             node.replace_input_with(1, value)
             node.attributes.pop("allowzero", None)  # with it, 0 would be a size
+    for value, shape in exported.items():
+        value.shape = shape or value.shape  # torch knows sizes that the operators' rules do not tell
     RemoveUnusedNodesPass()(model)
     RemoveUnusedOpsetsPass()(model)
     return model

@@ -24,14 +24,7 @@ _AFTER_BAR = "slice(datum.label, 1 + indexof(datum.label, '|'))"
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart of a page.
-
-    Attributes:
-        key: the id of its element.
-        title: its heading.
-        takeaway: its caption: one sentence or more on what it shows.
-        spec: what is drawn, None if there is nothing to draw.
-    """
+    """One chart of a page: the id of its element, its heading, a caption on what it shows, and what is drawn, None if nothing is."""
 
     key: str
     title: str
@@ -51,15 +44,9 @@ def layer(mark: str | Spec, rows: Sequence[Json], **encoding: Any) -> Spec:
 
 
 def number(field: str, title: str | None, form: str = "", unit: str = "", scale: Spec | None = None, **axis: Any) -> Spec:
-    """Return the encoding of a number along an axis.
+    """Return the encoding of a number along an axis, which begins at 0 unless ``scale`` has a domain or says otherwise.
 
-    Args:
-        field: the field of the rows.
-        title: the title of the axis, with the unit.
-        form: how figures at the axis are written, in d3's notation.
-        unit: what follows each of these figures.
-        scale: properties of the scale; without a domain, and unless it says otherwise, it begins at 0.
-        axis: further properties of the axis.
+    Figures at the axis are written in ``form``, d3's notation, and followed by ``unit``.
     """
     written = ({"format": form} if form else {}) | ({"labelExpr": f"datum.label + '{unit}'"} if unit else {})
     scale = {"zero": True} | (scale or {})
@@ -113,13 +100,7 @@ def lines(rows: Sequence[Json], colours: Mapping[str, str], x: Spec, y: Spec, do
 
 
 class Slots(NamedTuple):
-    """Places for horizontal bars, from top to bottom.
-
-    Attributes:
-        y: the encoding of a row's ``slot``.
-        of: per group, the slot of each of its labels.
-        heads: the layer that writes each group's heading above its bars.
-    """
+    """Places for bars: the encoding of a row's ``slot``, per group the slot of each label, and the layer that writes the headings."""
 
     y: Spec
     of: list[list[str]]
@@ -127,10 +108,7 @@ class Slots(NamedTuple):
 
 
 def slots(groups: Sequence[tuple[str | None, Sequence[str]]]) -> Slots:
-    """Return slots for groups of bars, each a heading (or None) and the labels beside its bars.
-
-    A heading has a slot of its own above the bars, where a phone has room for it.
-    """
+    """Return slots for groups of bars, each a heading (or None) above the bars and the labels beside them."""
     domain: list[str] = []
     heads, found = [], []
     for title, labels in groups:
@@ -152,11 +130,7 @@ def colour(number: int) -> str:
 
 
 def clock_unit(longest_s: float) -> tuple[str, float]:
-    """Return the unit for an axis that goes to ``longest_s``, and its seconds.
-
-    >>> clock_unit(0.004), clock_unit(100), clock_unit(7200), clock_unit(900_000)
-    (('ms', 0.001), ('s', 1.0), ('min', 60.0), ('d', 86400.0))
-    """
+    """Return the unit for an axis that goes to ``longest_s``, and its seconds."""
     if longest_s < 180:
         return ("s", 1.0) if longest_s >= 1 or not longest_s else ("ms", 1e-3)
     return ("min", 60.0) if longest_s < 3 * 3600 else ("h", 3600.0) if longest_s < 5 * 86400 else ("d", 86400.0)

@@ -32,16 +32,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Contender(Result):
-    """One method of a comparison.
-
-    Attributes:
-        label: how it was asked for: ``fedhm``, ``fedavg@0.5``.
-        method: its name.
-        title: its name as its authors write it.
-        options: the method's own options.
-        tiers_why: the reason for its tiers.
-        failures: runs that failed.
-    """
+    """One method of a comparison; its label is how it was asked for: ``fedhm``, ``fedavg@0.5``."""
 
     label: str
     method: str
@@ -53,11 +44,7 @@ class Contender(Result):
 
 @dataclass(frozen=True)
 class Spread:
-    """Values over seeds: their mean, their sample standard deviation (None of a single value), and the values.
-
-    >>> Spread.of([1.0, 3.0])
-    Spread(mean=2.0, sd=1.4142135623730951, values=(1.0, 3.0))
-    """
+    """Values over seeds: their mean, their sample standard deviation (None of a single value), and the values."""
 
     mean: float
     sd: float | None
@@ -94,13 +81,10 @@ class MethodResult(Contender):
     """One method of a comparison with its figures, which are None or empty without a finished run.
 
     Attributes:
-        seeds: of its finished runs.
-        accuracy_of: "global" or "clients": whose accuracies these are.
-        accuracy: after the last round, as ``tier_accuracy``.
+        accuracy_of: "global" or "clients": whose accuracies these are, after the last round.
         untrained_tiers: tiers that no client trained in some run: their accuracies show only how well other tiers carry over.
         to_target: what was spent when the curve first reached the target accuracy, None if it never did.
         bytes: sent in all, both ways; this field and those below are totals over the rounds.
-        host_s: this computer's time.
     """
 
     seeds: tuple[int, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any, Self
 
 from edgefl.records import Cost, LayerCost
@@ -80,15 +81,12 @@ class ProfileRow(CostRow, Setting):
     """One row of :func:`edgefl.profile`: a tier, or a tier on a device. Seconds and joules are simulated.
 
     Attributes:
-        header_bytes: bytes of the payload's header on the way down.
         formula_bytes: four bytes per parameter, the usual estimate of what travels down.
         macs_forward_onnx: MACs of one sample's forward pass, counted over the tier's ONNX graph; None if that was not asked for, or some
             operator is not counted.
-        device: the device's name. This field and all below are None in a row without a device.
+        device: None, as are all fields below, in a row without a device.
         inference_seconds: one sample through the deployed network; an epoch is one pass over a client's ``samples``.
-        fits: whether the tier meets every budget.
-        limiting_budget: the budget of which the largest share is used.
-        budget_share: that share; None if some operation is not counted.
+        budget_share: share used of the ``limiting_budget``; None if some operation is not counted.
         takes: whether the tier is the largest that fits.
     """
 
@@ -137,11 +135,7 @@ UNPLACED = "(network)"
 
 
 def macs_of_step(row: Row, layer: Row) -> dict[str, int]:
-    """Return the MACs of one layer in a whole training step, under the names of the costs.
-
-    Args:
-        row: a tier's costs: ``batch_size`` and ``micro_batch``.
-        layer: the layer's costs, per sample but for ``macs_compose``, which is per forward and backward pass.
+    """Return the MACs of one layer in a whole training step of the tier ``row``, under the names of the costs.
 
     >>> layer = {"macs_forward": 10, "macs_backward_input": 9, "macs_backward_weight": 10, "macs_compose": 7}
     >>> sum(macs_of_step({"batch_size": 4, "micro_batch": 2}, layer).values())
@@ -173,13 +167,7 @@ def layer_rows(row: Row) -> list[dict[str, Any]]:
 
 
 def costliest(layers: Sequence[Row], most: int, cost: Callable[[Row], float]) -> list[Row]:
-    """Return the ``most`` layers that cost most, in the network's order, and the rest summed in a last row ``(other)``.
-
-    Args:
-        layers: those of :func:`layer_rows`.
-        most: how many layers keep a row of their own.
-        cost: what a layer is judged by.
-    """
+    """Return the ``most`` layers with the highest ``cost``, in the network's order, and the rest summed in a last row ``(other)``."""
     if len(layers) <= most:
         return list(layers)
     ranked = sorted(range(len(layers)), key=lambda i: cost(layers[i]), reverse=True)
@@ -195,19 +183,10 @@ def _summed(layers: Sequence[Row], name: str) -> dict[str, Any]:
 
 def _sent(row: Row, names: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Return each layer's bytes down and up."""
-    known = set(names)
     sent: dict[str, tuple[int, int]] = {}
     for tensor in row["tensors"]:
-        name = _owner(tensor["name"], known)
+        prefixes = accumulate(tensor["name"].split("."), "{}.{}".format)
+        name = next((prefix for prefix in reversed([*prefixes]) if prefix in names), UNPLACED)
         down, up = sent.get(name, (0, 0))
         sent[name] = (down + tensor["download_bytes"], up + tensor["upload_bytes"])
     return sent
-
-
-def _owner(tensor: str, layers: set[str]) -> str:
-    name = tensor
-    while name not in layers:
-        name, dot, _ = name.rpartition(".")
-        if not dot:
-            return UNPLACED
-    return name

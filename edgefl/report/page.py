@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -33,8 +33,7 @@ sys.stdout.buffer.write(text.encode())
 def vega() -> str:
     """Return the JavaScript of Vega, Vega-Lite and Vega-Embed; its first line names their versions.
 
-    vl-convert needs seconds and a JavaScript engine to bundle it. Another process therefore does so once per version of vl-convert, and
-    the text stays in the user's cache folder.
+    Bundling takes seconds and a JavaScript engine: another process does it once per version of vl-convert, for the user's cache folder.
     """
     stored = user_cache() / f"vega-{version('vl-convert-python')}.js"
     with suppress(OSError):
@@ -46,29 +45,29 @@ def vega() -> str:
     return text.decode()
 
 
-def render_page(template: str, drawn: Iterable[Chart], **values: Any) -> str:
-    """Return a page; everything except Vega's own code is escaped.
+def render_page(template: str, **values: Any) -> str:
+    """Return a page, with the charts among ``values``; everything except Vega's own code is escaped.
 
-    Args:
-        template: a file of this folder that extends ``page.html.j2``.
-        drawn: charts whose specifications the page draws; the template places them by their keys.
-        values: what the template names.
+    ``template`` is a file of this folder that extends ``page.html.j2``; it places the charts, and names ``values``.
     """
-    environment = Environment(
-        loader=PackageLoader("edgefl", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = PackageLoader("edgefl", "report")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template(template).render(
-        specs={chart.key: chart.spec for chart in drawn if chart.spec is not None},
+        specs={chart.key: chart.spec for chart in _charts_in(values) if chart.spec is not None},
         config=CONFIG,
         statuses={**STATUSES, "unknown": UNKNOWN},
         vega=vega(),
         vega_versions=vega().partition("\n")[0].strip("/* "),
         **values,
     )
+
+
+def _charts_in(value: Any) -> Iterator[Chart]:
+    if isinstance(value, Chart):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _charts_in(inner)
 
 
 def facts(record: Mapping[str, Any], keys: Iterable[str]) -> list[tuple[str, str]]:

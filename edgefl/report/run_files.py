@@ -54,11 +54,9 @@ class TierRow(CostRow, TierResult):
 
     Attributes:
         micro_batch: samples of one forward and backward pass on that device, None for the run's own number.
-        device: the device's name, None if no class takes the tier.
-        clients: clients whose class takes the tier.
+        device: None if no class takes the tier.
         measured_training_memory_bytes: the largest that a client measured, as for the activations; None without a measurement.
         round_seconds: of a client with the mean number of samples, as are the joules.
-        limiting_budget: the budget of which the largest share is used.
     """
 
     tier: Number
@@ -86,15 +84,9 @@ class AssignmentStep(Result):
 
 @dataclass(frozen=True)
 class ClassRow(Result):
-    """One class of devices.
+    """One class of devices: its share of the population, its tier (None if none fits), and the steps of its assignment.
 
-    Attributes:
-        share: of the population, in [0, 1].
-        tier: the tier that it takes, None if none fits.
-        micro_batch: samples of one forward and backward pass, None for the run's own number.
-        refusals: the budgets that refused a tier.
-        considered: the steps of its assignment.
-        assumed: figures of its profile that are assumed.
+    ``refusals`` are budgets that refused a tier; ``assumed`` are figures of its profile.
     """
 
     device: str
@@ -114,14 +106,10 @@ class Participation(Result):
     """How a device class took part over all rounds.
 
     Attributes:
-        share: of the population, in [0, 1].
-        sessions: its sessions, refused ones included.
+        sessions: its sessions, refused ones included; ``statuses`` counts them by status.
         distinct: clients that trained at least once.
-        statuses: status → sessions.
-        useful: the sessions whose updates the server used.
-        wasted: the other sessions, refused ones excluded.
-        tier: the tier that it takes, None if none fits.
-        accuracy: that tier's accuracy, None if it was not evaluated.
+        useful: the sessions whose updates the server used; ``wasted`` are the others, refused ones excluded.
+        accuracy: of its tier, None if it was not evaluated.
     """
 
     device: str
@@ -162,7 +150,6 @@ class RunTotals(Result):
 
     Attributes:
         waited_s: how long the server waited for clients to become eligible.
-        host_s: this computer's time, which is no part of the simulated time.
         end_to_end_j: energy of the devices and of the network's path; ``energy_j`` is that of the devices.
         useful: the sessions whose updates the server used; ``wasted`` are the others, refused ones excluded.
     """
@@ -310,31 +297,20 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
 
 
 def _checked(kind: Any, text: str, where: str) -> dict[str, Any]:
-    """Return the content of a JSON text that has the fields of ``kind``; further keys are ignored.
-
-    Raises:
-        InputError: the text is not JSON, or a value is missing or wrong; the message names ``where``, key, expectation and value.
-    """
+    """Return the content of a JSON text that has the fields of ``kind``; further keys are ignored."""
     try:
         values: dict[str, Any] = from_json(text, allow_inf_nan=False)
         adapter(kind).validate_json(text, strict=True)
-    except ValidationError as error:
-        problem = explain(error.errors()[0])
-        raise InputError(f"{where}: {problem}; restore the file or run the simulation again") from None
     except ValueError as error:
-        raise InputError(f"{where}: not valid JSON ({error}); restore the file or run the simulation again") from None
+        problem = explain(error.errors()[0]) if isinstance(error, ValidationError) else f"not valid JSON ({error})"
+        raise InputError(f"{where}: {problem}; restore the file or run the simulation again") from None
     return values
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file of a run.
-
-    Raises:
-        InputError: the file is missing or is not UTF-8 text.
-    """
     try:
         return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; give the folder of a finished run") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error}); give the folder of a finished run") from None
+        missing = isinstance(error, FileNotFoundError)
+        problem = "no such file" if missing else f"cannot be read as UTF-8 text ({error})"
+        raise InputError(f"{path}: {problem}; give the folder of a finished run") from None

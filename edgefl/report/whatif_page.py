@@ -86,13 +86,11 @@ _ALL_LABELLED = 12
 
 def render(result: Json) -> str:
     """Return the page of a :class:`edgefl.run.whatif.WhatIf`, in its JSON form; the same result gives the same page."""
-    chart = whatif_chart(result)
     return render_page(
         "whatif.html.j2",
-        [chart],
         profile=result["profile"],
         about=facts(result, [key for key, value in result.items() if key not in _SHOWN and isinstance(value, str | int | float)]),
-        chart=chart,
+        chart=whatif_chart(result),
         table=whatif_table(result),
         inclusion=inclusion_table(result),
         note=footnote(result),

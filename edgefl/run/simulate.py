@@ -21,8 +21,8 @@ from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
 from edgefl.timing.stages import Stopwatch, added, check_trace
+from edgefl.util.compute import one_thread
 from edgefl.util.files import sha256, write_bytes, write_json
-from edgefl.util.threads import one_thread
 
 
 def simulate(
