@@ -1,7 +1,4 @@
-"""Registries find methods, models and other parts by file: to add one is to add a file with one decorated definition.
-
-The names are read from the source text, so that listing them imports neither torch nor the file. :meth:`Registry.load` imports it.
-"""
+"""Registries find methods, models and other parts in the source text: to list them imports nothing, and to add one is to add a file."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ class Registry:
     """
 
     def __init__(self, kind: str, package: str) -> None:
-        self.kind = kind
-        self.package = package
+        self.kind, self.package = kind, package
         self._loaded: dict[str, Any] = {}
         self._facts: dict[str, dict[str, Any]] = {}
 
@@ -46,7 +42,7 @@ class Registry:
 
     @functools.cached_property
     def _decorators(self) -> dict[str, tuple[str, ast.Call]]:
-        """Name → module and decorator, from the source files."""
+        """Name → module and decorator, from the source files; EdgeflError if two files define the same name."""
         found: dict[str, tuple[str, ast.Call]] = {}
         folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
         for path in sorted(folder.glob("*.py")):
@@ -60,11 +56,6 @@ class Registry:
                             raise EdgeflError(f"{self.kind} {name!r} is defined in {other} and again in {path.stem}")
                         found[name] = f"{self.package}.{path.stem}", decorator
         return found
-
-    @functools.cached_property
-    def files(self) -> dict[str, str]:
-        """Name → module, from the source files; EdgeflError if two files define the same name."""
-        return {name: module for name, (module, _) in self._decorators.items()}
 
     def names(self) -> list[str]:
         """Return every known name, sorted."""

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor
 
 from edgefl.calibrate.bench import torch_threads
-from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors, counted, factorize, unroll
 from edgefl.methods.base import create
 from edgefl.methods.fedhm import FedHM
@@ -36,6 +35,7 @@ from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update
 from edgefl.rng import generator
+from edgefl.util.compute import in_parallel
 
 T = TypeVar("T")
 ARCHITECTURE = Architecture("resnet18", (3, 32, 32), 10)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from edgefl.cli.console import show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import PATH, Command, config_option, json_option, option
-from edgefl.cli.types import Listed, MethodOption
+from edgefl.cli.options import PATH, Command, Listed, MethodOption, config_option, json_option, option
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.registry import methods as known_methods
-
-if TYPE_CHECKING:
-    from edgefl.run.compare import Comparison
 
 _FILE = "comparison.toml"
 
@@ -43,14 +40,7 @@ _FILE = "comparison.toml"
 @option("--resume", is_flag=True, help="Continue the comparison in --out; complete runs are not repeated.")
 @json_option
 def command(
-    methods: str | None,
-    seeds: tuple[int, ...] | None,
-    config_file: Path | None,
-    out: Path,
-    resume: bool,
-    as_json: bool,
-    method_options: tuple[tuple[str, Any], ...],
-    **flags: Any,
+    methods: str | None, seeds: tuple[int, ...], config_file: Path | None, out: Path, resume: bool, as_json: bool, **flags: Any
 ) -> None:
     """Run several methods on identical clients, draws and tiers, and write one report that compares them.
 
@@ -62,13 +52,14 @@ def command(
     A method that has only one size trains the largest tier that fits every device class. If no device fits a run, the report gives the
     reason in its row; if no run is possible, the exit status is 3.
     """
-    keys, options = given(flags), _by_method(method_options)
+    options, keys = _by_method(flags.pop("method_options")), given(flags)
     continued = resume and (out / _FILE).exists()
     config = RunConfig.of(keys) if continued else RunConfig.load(config_file, keys)
     if not continued and methods is None:
         raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
     names = tuple(methods.split(",")) if methods is not None else ()
     # Torch takes seconds to import: what can be refused without it has been by now.
+    from edgefl.report.compare_page import compact_comparison
     from edgefl.run.compare import compare
 
     if continued:
@@ -95,7 +86,8 @@ def command(
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
-        _print_result(found)
+        show_result(compact_comparison(found.to_dict()))
+        click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")
 
 
 def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
@@ -107,11 +99,3 @@ def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
             raise click.UsageError(f"--method-option: {key!r} names no method; several are compared: give NAME.{key}=VALUE")
         options.setdefault(method, {})[name] = value
     return options
-
-
-def _print_result(found: Comparison) -> None:
-    from edgefl.cli.console import show_result
-    from edgefl.report.compare_table import compact_comparison
-
-    show_result(compact_comparison(found.to_dict()))
-    click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")

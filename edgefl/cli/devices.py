@@ -16,7 +16,6 @@ from edgefl.util.units import human_bytes, human_count, human_difference, human_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgefl.calibrate.validate import Validation
     from edgefl.fleet.figures import Figure
     from edgefl.fleet.profile import DeviceProfile, Fleet
 
@@ -59,11 +58,16 @@ def command(name: str | None, validate: str | None, threads: int | None, as_json
         return
     fleet = load_fleet(name)
     alone = len(fleet.classes) == 1 and fleet.classes[0].device.name == fleet.name
-    if as_json:
-        shown = _device_json(fleet.classes[0].device) if alone else _fleet_row(fleet)
-        click.echo(json.dumps(shown, indent=2))
+    device = fleet.classes[0].device
+    if as_json and alone:
+        figures = {key: figure.model_dump() for key, figure in device.figures().items()}
+        facts = device.model_dump(include={"name", "title", "reference_hardware"})
+        click.echo(json.dumps(facts | {"link": device.link.name, "figures": figures}, indent=2))
+    elif as_json:
+        click.echo(json.dumps(_fleet_row(fleet), indent=2))
     elif alone:
-        _print_device(fleet.classes[0].device)
+        show(f"{device.name}: {device.title}\n{device.reference_hardware}; link {device.link.name}: {device.link.title}\n")
+        show(_figures(device.figures()))
     else:
         _print_fleet(fleet)
 
@@ -74,16 +78,10 @@ def _row(device: DeviceProfile) -> dict[str, Any]:
     return row | {"link": device.link.name, "assumed": assumed}
 
 
-def _device_json(device: DeviceProfile) -> dict[str, Any]:
-    figures = {key: figure.model_dump() for key, figure in device.figures().items()}
-    return device.model_dump(include={"name", "title", "reference_hardware"}) | {"link": device.link.name, "figures": figures}
-
-
 def _fleet_row(fleet: Fleet) -> dict[str, Any]:
     classes = [{"device": c.device.name, "share": c.share} for c in fleet.classes]
-    budget = fleet.budget.model_dump(exclude_none=True)
     shown = fleet.model_dump(include={"name", "title", "mix", "behaviour", "states"})
-    return shown | {"budget": budget, "classes": classes}
+    return shown | {"budget": fleet.budget.model_dump(exclude_none=True), "classes": classes}
 
 
 def _print_list(devices: list[DeviceProfile], fleets: list[Fleet]) -> None:
@@ -96,11 +94,6 @@ def _print_list(devices: list[DeviceProfile], fleets: list[Fleet]) -> None:
     classes = ((f.name, f.title, ", ".join(f"{100 * c.share:g} % {c.device.name}" for c in f.classes)) for f in fleets)
     show(PlainTable.of_texts(("fleet", "what", "classes"), classes))
     show("Show one with its sources: edgefl devices raspberry-pi-4")
-
-
-def _print_device(device: DeviceProfile) -> None:
-    show(f"{device.name}: {device.title}\n{device.reference_hardware}; link {device.link.name}: {device.link.title}\n")
-    show(_figures(device.figures()))
 
 
 def _figures(figures: Mapping[str, Figure]) -> PlainTable:
@@ -134,19 +127,13 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
     device = None if profile == "host" else load_device(profile)
     from edgefl.calibrate.calibrate import measure
     from edgefl.calibrate.device import Rates
-    from edgefl.calibrate.validate import validate
+    from edgefl.calibrate.validate import BAR, validate
 
     compute = device.compute if device else Rates.of(measure(threads=threads, notify=note))
     result = validate(compute, threads, notify=note)
     if as_json:
         click.echo(json.dumps({"profile": profile} | result.to_json(), indent=2))
-    else:
-        _print_validation(profile, result)
-
-
-def _print_validation(profile: str, result: Validation) -> None:
-    from edgefl.calibrate.validate import BAR
-
+        return
     show(f"A training step on this machine: predicted from {profile}, and measured\n")
     columns = (
         Column("model", "", lambda row: row["model"] + " (calibrated on)" * row["calibrated_on"], numeric=False),

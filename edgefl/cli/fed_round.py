@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from edgefl.cli.console import note
+from edgefl.cli.console import note, show
 from edgefl.cli.options import PATH, Command, option
-
-if TYPE_CHECKING:
-    from edgefl.run.device_round import FedRound
 
 
 @click.command("fed-round", cls=Command)
@@ -29,18 +25,12 @@ def command(bundle: Path, updates: Path, run: Path | None, out: Path | None, ski
 
     Every update is checked first: names, shapes, finite values, bundle and round. NEXT is a folder like RUN, for the next round.
     """
-    from edgefl.run.device_round import fed_round
-
-    result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note)
-    _print(result)
-
-
-def _print(result: FedRound) -> None:
-    from edgefl.cli.console import show
     from edgefl.report.tables import Column, PlainTable
     from edgefl.report.words import tier_label
+    from edgefl.run.device_round import fed_round
     from edgefl.util.units import human_percent
 
+    result = fed_round(bundle, updates, out, run=run, skip_bad=skip_bad, notify=note)
     columns = (
         Column("tier", "", lambda row: tier_label(row["tier"])),
         Column("updates", "", lambda row: f"{row['updates']:,}"),

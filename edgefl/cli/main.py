@@ -8,11 +8,12 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import cast
 
 import click
 
 from edgefl import __version__
-from edgefl.errors import EdgeflError, InputError
+from edgefl.errors import EdgeflError, InputError, nearest
 
 _ORDER = (
     *("simulate", "compare", "whatif", "methods", "profile", "plan", "devices", "calibrate", "export", "verify", "serve"),
@@ -33,13 +34,10 @@ class Commands(click.Group):
         """Import one command."""
         if name not in self.list_commands(ctx):
             return None
-        command: click.Command = importlib.import_module(f"edgefl.cli.{_module(name)}").command
-        return command
+        return cast(click.Command, importlib.import_module(f"edgefl.cli.{_module(name)}").command)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command where one is misspelt."""
-        from edgefl.errors import nearest
-
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-"):
             known = self.list_commands(ctx)

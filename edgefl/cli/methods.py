@@ -8,9 +8,10 @@ import re
 import sys
 from collections.abc import Mapping
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from edgefl.cli.console import show
@@ -18,9 +19,6 @@ from edgefl.cli.options import Command, json_option
 from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
 from edgefl.report.tables import Column, PlainTable, text
-
-if TYPE_CHECKING:
-    from edgefl.methods.base import Method, MethodConfig
 
 AXES = {"objective": "objectives", "server_optimizer": "server optimizers", "codec": "codecs", "tier_assignment": "tiers"}
 """The keys of a run that combine with methods, and how a table calls them."""
@@ -40,29 +38,23 @@ def command(name: str | None, as_json: bool) -> None:
     edgefl methods fedhm
     edgefl methods --json
     """
-    if name is not None:
-        facts = facts_of(name)
-        if as_json:
-            click.echo(json.dumps(facts, indent=2))
-        else:
-            _print_one(facts)
-        return
-    rows = [facts_of(known) for known in methods.names()]
+    found = [facts_of(known) for known in (methods.names() if name is None else [name])]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        click.echo(json.dumps(found if name is None else found[0], indent=2))
+    elif name is not None:
+        _print_one(found[0])
     elif sys.stdout.isatty():
         from rich.console import Console
 
-        show(methods_table(rows, Console().width))
+        show(methods_table(found, Console().width))
         show("Show one with its options, and why something does not combine with it: edgefl methods fedhm")
     else:
-        for row in rows:
-            click.echo(_line(row))
+        click.echo("\n".join(map(_line, found)))
 
 
 def facts_of(name: str) -> dict[str, Any]:
     """Return all that a method says of itself; UnknownNameError if there is no such method."""
-    method: type[Method] = methods.load(name)
+    method = methods.load(name)
     refuses = refused(method.lacks, AXES)
     combines = {key: [value for value in values if value not in refuses] for key, values in _axis_values().items()}
     return {
@@ -90,7 +82,7 @@ def _axis_values() -> dict[str, list[str]]:
     return {key: [choice for choice in choices(key) if choice != RunConfig.model_fields[key].default] for key in AXES}
 
 
-def _options(config: type[MethodConfig]) -> list[dict[str, Any]]:
+def _options(config: type[BaseModel]) -> list[dict[str, Any]]:
     """Return name, type, default and meaning of a method's own options; the meanings stand in its class's docstring."""
     texts: dict[str, str] = {}
     for base in reversed(config.__mro__):
@@ -149,8 +141,7 @@ def _readable(docstring: str) -> str:
 
 
 def _tier(row: Mapping[str, Any]) -> str:
-    sizes = ", ".join(f"{ratio:g}" for ratio in row["default_tiers"])
-    return f"{row['tier_meaning']} [{sizes}]"
+    return f"{row['tier_meaning']} [{', '.join(f'{ratio:g}' for ratio in row['default_tiers'])}]"
 
 
 def _not_with(row: Mapping[str, Any]) -> str:

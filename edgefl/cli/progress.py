@@ -18,9 +18,7 @@ class Progress:
     """Shows rounds as they end, of ``runs`` runs one after the other; ``quiet`` leaves only messages that need saying."""
 
     def __init__(self, rounds: int, *, quiet: bool, runs: int = 1) -> None:
-        self._rounds = rounds
-        self._total = rounds * runs
-        self._quiet = quiet
+        self._rounds, self._total, self._quiet = rounds, rounds * runs, quiet
         self._bar: RichProgress | None = None
         if sys.stderr.isatty() and not quiet:
             columns = (
@@ -43,12 +41,13 @@ class Progress:
             self._bar.stop()
 
     def show(self, record: RoundRecord, run: str = "", before: int = 0) -> None:
-        """Show one round: accuracy of the global model and of the tiers, and the simulated clock.
-
-        ``run`` names the run where there are several, ``before`` counts the runs before it.
-        """
+        """Show one round of ``run``, before which were ``before`` runs: accuracies of all models, and the simulated clock."""
         trained = sum(c.status == "trained" for c in record.clients)
-        line = f"{_accuracies(record)}  clock {human_seconds(record.clock_s)}  trained {trained}/{len(record.clients)}"
+        accuracy = "not evaluated"
+        if record.accuracy:
+            tiers = ", ".join(f"{label}: {human_percent(share)}" for label, share in record.accuracy.items() if label != "global")
+            accuracy = f"global {human_percent(record.accuracy['global'])} (tiers {tiers})"
+        line = f"{accuracy}  clock {human_seconds(record.clock_s)}  trained {trained}/{len(record.clients)}"
         name = f"{run}: " if run else ""
         if self._bar is not None:
             self._bar.update(self._task, completed=before * self._rounds + record.round, description=f"{name}{line}")
@@ -61,10 +60,3 @@ class Progress:
             self._bar.console.print(message)
         else:
             click.echo(message, err=True)
-
-
-def _accuracies(record: RoundRecord) -> str:
-    if not record.accuracy:
-        return "not evaluated"
-    tiers = ", ".join(f"{label}: {human_percent(share)}" for label, share in record.accuracy.items() if label != "global")
-    return f"global {human_percent(record.accuracy['global'])} (tiers {tiers})"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from edgefl.cli.console import show, show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import PATH, Command, config_option, json_option, option
-from edgefl.cli.types import MethodOption
+from edgefl.cli.options import PATH, Command, MethodOption, config_option, json_option, option
 from edgefl.config import HOST, TASK, RunConfig, keys_of
-
-if TYPE_CHECKING:
-    from edgefl.run.folder import RunResult
 
 
 @click.command(cls=Command)
@@ -40,14 +37,7 @@ if TYPE_CHECKING:
 @option("--dry-run", is_flag=True, help="Do not train: simulate only participation, time and energy, of populations of any size.")
 @json_option
 def command(
-    config_file: Path | None,
-    out: Path | None,
-    resume: bool,
-    trace: Path | None,
-    dry_run: bool,
-    as_json: bool,
-    method_options: tuple[tuple[str, Any], ...],
-    **flags: Any,
+    config_file: Path | None, out: Path | None, resume: bool, trace: Path | None, dry_run: bool, as_json: bool, **flags: Any
 ) -> None:
     """Train a fleet of simulated devices under their budgets, and write model, bundle and report.
 
@@ -60,7 +50,8 @@ def command(
     edgefl simulate --workers 2 --trace trace.json
     edgefl simulate --dry-run --clients 1000000 --partition index:60
     """
-    keys = given(flags) | ({"method_options": dict(method_options)} if method_options else {})
+    method_options = dict(flags.pop("method_options"))
+    keys = given(flags) | ({"method_options": method_options} if method_options else {})
     if resume and dry_run:
         raise click.UsageError("--resume has nothing to continue with --dry-run: give another --out")
     if resume and out is None:
@@ -100,18 +91,14 @@ def command(
             result = simulate(config, out, resume=resume, on_round=progress.show, notify=progress.say, trace=trace)
     if as_json:
         click.echo(json.dumps(result.summary, indent=2))
-    elif dry_run:
-        _print_dry(result)
     else:
-        _print_result(result)
+        (_print_dry if dry_run else _print_result)(dict(result.summary), result.folder)
 
 
-def _print_dry(result: RunResult) -> None:
-    from edgefl.cli.console import show
-    from edgefl.report.fleet_view import participation_table
+def _print_dry(summary: dict[str, Any], folder: Path) -> None:
+    from edgefl.report.fleet_charts import participation_table
     from edgefl.util.units import human_count, human_percent, human_seconds
 
-    summary = dict(result.summary)
     show(participation_table(summary["participation"]))
     useful, wasted = summary["useful"], summary["wasted"]
     share = useful["device_s"] / max(useful["device_s"] + wasted["device_s"], 1e-12)
@@ -119,18 +106,16 @@ def _print_dry(result: RunResult) -> None:
     part = f"{human_count(distinct)} of {human_count(summary['clients'])} clients took part"
     simulated = f"{human_seconds(summary['simulated_s'])} simulated, {human_seconds(summary['host_s'])} on this computer"
     click.echo(f"{part}; {human_percent(share)} of the devices' time was useful; {simulated}")
-    click.echo(f"folder: {result.folder}  (report.html, summary.json, rounds.jsonl)")
+    click.echo(f"folder: {folder}  (report.html, summary.json, rounds.jsonl)")
 
 
-def _print_result(result: RunResult) -> None:
-    from edgefl.cli.console import show_result
+def _print_result(summary: dict[str, Any], folder: Path) -> None:
     from edgefl.report.run_tables import compact_tiers
     from edgefl.util.units import human_percent, human_seconds
 
-    summary = dict(result.summary)
     show_result(compact_tiers(summary))
-    accuracy, simulated_s = human_percent(summary["global_accuracy"]), human_seconds(summary["simulated_s"])
-    host_s = human_seconds(summary["host_s"])
+    accuracy = human_percent(summary["global_accuracy"])
+    simulated_s, host_s = (human_seconds(summary[key]) for key in ("simulated_s", "host_s"))
     whose = "mean over clients" if summary["accuracy_of"] == "clients" else "global model"
     click.echo(f"{whose}: {accuracy} after {summary['rounds']} rounds; {simulated_s} simulated, {host_s} on this computer")
-    click.echo(f"run folder: {result.folder}  (report.html, bundle/, summary.json)")
+    click.echo(f"run folder: {folder}  (report.html, bundle/, summary.json)")

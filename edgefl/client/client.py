@@ -30,7 +30,7 @@ from edgefl.models.base import named_tensors
 from edgefl.records import Batch, Outcome, Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.timing.spans import span
-from edgefl.util.finite import is_finite
+from edgefl.util.compute import is_finite
 from edgefl.wire.codec import codec_named
 from edgefl.wire.payload import decode, encode
 

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.data.scenario import stratified
 from edgefl.data.sources import Dataset, Split
-from edgefl.data.strata import stratified
 from edgefl.registry import dataset
 from edgefl.rng import generator
 
 HELD_OUT_SHARE = 0.2
 _SPLIT_SEED = 1797  # the split belongs to the data set, not to a run, so that all runs are evaluated on the same images
-_FILE = Path(__file__).with_name("digits.npz")
 
 
 @dataset("digits")
@@ -24,7 +23,8 @@ def digits(data_dir: str | None = None) -> Dataset:
     >>> len(data.train), len(data.test), data.input_shape
     (1437, 360, (1, 8, 8))
     """
-    images, labels = _read()
+    with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as stored:
+        images, labels = stored["images"], stored["labels"].astype(np.int64)  # pixels from 0 to 16, (1797, 8, 8) uint8
     pixels = images.astype(np.float32)[:, None] / np.float32(16.0)
     held_out = stratified(labels, round(HELD_OUT_SHARE * len(labels) + 0.5), generator(_SPLIT_SEED, "held out"))
     train = np.setdiff1d(np.arange(len(labels)), held_out)
@@ -40,9 +40,3 @@ def digits(data_dir: str | None = None) -> Dataset:
         default_model="cnn-digits",
         default_local_epochs=5,  # a client has about seventy images, so one pass makes only a few steps
     )
-
-
-def _read() -> tuple[np.ndarray, np.ndarray]:
-    """Return pixels from 0 to 16, (1797, 8, 8) uint8, and labels (1797,) int64."""
-    with np.load(_FILE, allow_pickle=False) as stored:
-        return stored["images"], stored["labels"].astype(np.int64)

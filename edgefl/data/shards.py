@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 
 from edgefl.data import scenario
 from edgefl.data.holdings import Dealt, Drawn
 from edgefl.data.partition import Index, Natural, parse
+from edgefl.data.scenario import apportion, drawn
 from edgefl.data.sources import Dataset, Split
-from edgefl.data.strata import apportion, drawn
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import generator
 
@@ -20,20 +21,9 @@ TEST_SAMPLES = 200
 class Shards:
     """The clients' parts of a data set: sample numbers at most; samples are copied on request.
 
-    With domains, the clients are first divided into blocks whose sizes differ by at most one, and the partition applies within each domain.
-    For ``index:S`` the sample numbers of a client are drawn on every request, always the same, so that there may be millions of clients.
-
-    Args:
-        data: the data set.
-        clients: how many.
-        partition: see :func:`edgefl.data.partition.parse`.
-        seed: of the run.
-        permute_labels: every client has its own order of the labels of its domain.
-        data_share: the share of its training samples that a client keeps, in (0, 1].
-
-    Raises:
-        ConfigError: the partition or the share is malformed, or the data have no owners.
-        DataError: so many clients cannot share these data this way.
+    With domains, the clients are first divided into blocks whose sizes differ by at most one, and the ``partition`` (:func:`parse`)
+    applies within each. ``permute_labels``: every client has its own order of the labels of its domain; ``data_share`` in (0, 1]: the
+    share of its training samples that a client keeps. ConfigError or DataError if a value is wrong, or the data cannot be shared this way.
 
     >>> from edgefl.data.digits import digits
     >>> shards = Shards(digits(), clients=10, partition="iid", seed=0, data_share=0.2)
@@ -55,11 +45,8 @@ class Shards:
             raise DataError(f"{clients} clients for {names}: each domain needs at least one")
         self.data, self.seed, self.permutes, self._clients = data, seed, permute_labels, clients
         self._natural = isinstance(rule, Natural)
-        self._holdings: Dealt | Drawn = (
-            Drawn(data, clients, rule, seed, data_share)
-            if isinstance(rule, Index)
-            else Dealt(data, clients, rule, seed, data_share)
-        )
+        kind: Any = Drawn if isinstance(rule, Index) else Dealt
+        self._holdings: Dealt | Drawn = kind(data, clients, rule, seed, data_share)
 
     def __len__(self) -> int:
         """Return how many clients there are."""
@@ -73,15 +60,20 @@ class Shards:
         """Return how many training samples ``client`` has."""
         return self._holdings.size(self._checked(client))
 
+    @functools.cached_property
+    def _sizes(self) -> list[int]:
+        """Sizes of all clients, or of the first one where they are all the same."""
+        return [self._holdings.size(client) for client in range(1 if isinstance(self._holdings, Drawn) else self._clients)]
+
     @property
     def largest(self) -> int:
         """The largest number of training samples of a client."""
-        return self._holdings.largest
+        return max(self._sizes)
 
     @property
     def mean(self) -> int:
         """Training samples of a client on average, rounded, at least 1."""
-        return self._holdings.mean
+        return max(1, round(sum(self._sizes) / len(self._sizes)))
 
     def train(self, client: int) -> Split:
         """Return a copy of the training samples of ``client``, with its own labels."""
@@ -117,7 +109,7 @@ class Shards:
         """Return the name that ``client`` has for each label, int64 (classes,): its own order if labels are permuted."""
         if not self.permutes:
             return np.arange(self.data.classes)
-        return scenario.permutation(self.seed, client, self.data.classes, self._labels_of(self.domain(client)))
+        return scenario.permutation(self.seed, client, self.data.classes, self._domain_labels[self.domain(client)])
 
     def present(self, client: int) -> np.ndarray:
         """Return the labels among the training samples of ``client``, with its own labels, ascending."""
@@ -151,6 +143,3 @@ class Shards:
             np.union1d(data.train.y[data.train_domain == domain], data.test.y[data.test_domain == domain])
             for domain in range(len(data.domain_names))
         ]
-
-    def _labels_of(self, domain: int) -> np.ndarray:
-        return self._domain_labels[domain]

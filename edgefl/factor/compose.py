@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.basis_layers import Composed
+from edgefl.factor.basis import Composed
 from edgefl.factor.hadamard_layers import ComposedConv2d, ComposedLinear, ComposedRecurrent
-from edgefl.factor.kernel_layers import KernelConv2d, KernelLinear
+from edgefl.factor.kernels import KernelConv2d, KernelLinear
 from edgefl.factor.layers import LowRankConv2d, LowRankLinear, composed_weight
 from edgefl.factor.rank1 import RankOneConv2d, RankOneLinear
 from edgefl.factor.tucker import TuckerConv2d

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -91,19 +88,8 @@ def _reachable(problem: Problem) -> Ints | None:
     return None
 
 
-def _one_each(problem: Problem, pool: Ints) -> csr_array:
-    """The matrix (layers, pool) whose product with choices is one for each layer that has one choice."""
-    from scipy.sparse import csr_array
-
-    ones = (np.ones(len(pool)), (problem.owner[pool], np.arange(len(pool))))
-    return csr_array(ones, shape=(problem.count, len(pool)))
-
-
 def _relax(problem: Problem, alive: Ints) -> tuple[Ints, Floats]:
-    """Solve the linear relaxation: return each layer's largest choice in it, and the energy per unit of each budget (duals).
-
-    It starts with a few choices per layer, and adds the best at its prices and some around them until all of those are included.
-    """
+    """Solve the relaxation over few choices per layer, adding better ones: each layer's largest choice, energy per unit of each budget."""
     edges = np.append(_firsts(problem, alive), len(alive))
     spread = [np.linspace(a, b - 1, SPREAD).astype(np.int64) for a, b in pairwise(edges.tolist())]
     pool = np.unique(np.concatenate(spread))
@@ -132,7 +118,7 @@ def _linear(problem: Problem, pool: Ints) -> tuple[Ints, Floats] | None:
     constraints: dict[str, Any] = {  # apart: the stubs of linprog know no sparse matrices, its documentation does
         "A_ub": csr_array(problem.shares()[pool].T),
         "b_ub": problem.limits / np.maximum(problem.limits, 1),
-        "A_eq": _one_each(problem, pool),
+        "A_eq": csr_array((np.ones(len(pool)), (problem.owner[pool], np.arange(len(pool)))), shape=(problem.count, len(pool))),
         "b_eq": np.ones(problem.count),
     }
     result = linprog(-problem.energy[pool] / scale, method="highs-ds", **constraints)
@@ -163,15 +149,12 @@ def _repair(problem: Problem, alive: Ints, plan: Ints) -> Ints | None:
 
 def _polish(problem: Problem, alive: Ints, lack: Floats, bound: float, plan: Ints) -> Ints:
     """Change one layer or two at a time, by the largest gain that fits, until there is none."""
-    while (better := _exchange(problem, _near(alive, lack, bound - problem.kept(plan), plan), plan)) is not None:
+    while True:
+        near = np.flatnonzero(lack <= bound - problem.kept(plan))
+        pool = np.union1d(alive[near[np.argsort(lack[near], kind="stable")[:POOL]]], plan)
+        if (better := _exchange(problem, pool, plan)) is None:
+            return plan
         plan = better
-    return plan
-
-
-def _near(alive: Ints, lack: Floats, most: float, plan: Ints) -> Ints:
-    """Return the plan's choices and the ``POOL`` others that lack least, of those that lack ``most`` at most."""
-    near = np.flatnonzero(lack <= most)
-    return np.union1d(alive[near[np.argsort(lack[near], kind="stable")[:POOL]]], plan)
 
 
 def _exchange(problem: Problem, pool: Ints, plan: Ints) -> Ints | None:

@@ -50,11 +50,9 @@ _ROUNDING = torch.finfo(torch.float32).eps ** 2
 
 @dataclass(frozen=True)
 class Leading:
-    """Factors whose first r columns and rows multiply to W at rank r.
+    """Factors (n, k) and (k, m), float32, whose first r columns and rows multiply to W at rank r; ``right`` has orthogonal rows.
 
-    Attributes:
-        left, right: (n, k) and (k, m), float32; the rows of ``right`` are orthogonal, the columns of ``left`` nearly so.
-        start: left singular vectors to start with at a similar matrix, (n, k): float64 where float32 was not precise enough.
+    ``start`` has the left singular vectors to start with at a similar matrix, (n, k): float64 where float32 was not precise enough.
     """
 
     left: Tensor
@@ -112,14 +110,11 @@ def leading(w: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Lea
                 break
             if _shown(other, ritz, tails, ranks, _ROUNDING * energy):
                 # A little above the limit float64 continues, so that layers near it do not start in float32 in vain.
-                return _result(ritz, scale, dtype if share < 10 * _SMALL else torch.float32)
+                left = ritz.right.T
+                start = left / torch.linalg.vector_norm(left, dim=0).clamp_min(1e-30)
+                scaled = left.float() * scale if scale != 1 else left.float()
+                return Leading(scaled, ritz.left.T.float(), start.to(dtype if share < 10 * _SMALL else torch.float32))
     return None
-
-
-def _result(ritz: _Ritz, scale: float, precision: torch.dtype) -> Leading:
-    left = ritz.right.T
-    start = left / torch.linalg.vector_norm(left, dim=0).clamp_min(1e-30)
-    return Leading(left.float() * scale if scale != 1 else left.float(), ritz.left.T.float(), start.to(precision))
 
 
 def _widened(start: Tensor, count: int) -> Tensor:

@@ -1,7 +1,5 @@
 """Averages of what clients send: checked updates, and sums whose memory does not grow with their number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from edgefl.errors import AggregationError
 from edgefl.records import Update
-from edgefl.util.finite import is_finite
+from edgefl.util.compute import is_finite
 
 # Values that are widened to float64 at once: 1 MB fits caches, and hides the cost of a call.
 _CHUNK = 131072
@@ -19,11 +17,7 @@ _RANKS = 512
 
 
 def checked(updates: Iterable[Update], expected: Callable[[Update], Mapping[str, tuple[int, ...]]]) -> Iterator[Update]:
-    """Yield ``updates`` once each is checked against ``expected``, name → shape: nothing ever broadcasts.
-
-    Raises:
-        AggregationError: see :meth:`Method.aggregate`.
-    """
+    """Yield ``updates``, each checked against ``expected``, name → shape; raise :class:`AggregationError` as :meth:`Method.aggregate`."""
     count = 0
     for update in updates:
         who = f"client {update.client}, tier {update.tier.label}"

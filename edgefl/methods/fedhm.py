@@ -12,17 +12,17 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, nearest
-from edgefl.factor.layers import LowRank, factor_weights, frobenius_sq, unrolled_factors
-from edgefl.factor.parallel import in_parallel
+from edgefl.factor.layers import LowRank, frobenius_sq, unrolled_factors
 from edgefl.factor.svd import Factors, counted, roll, singular_values, truncated, unroll
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig, cross_entropy, masked_cross_entropy
-from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked, spectral_ranks
+from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked, spectral_ranks, truncated_state
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
-from edgefl.records import Batch, Place, Submodel, Tier, Update
+from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method
+from edgefl.util.compute import in_parallel
 
 
 class FedHMConfig(MethodConfig):
@@ -84,7 +84,6 @@ class FedHM(Method):
     }
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the hybrid network: low-rank layers, and dense ones as in the paper."""
         network = architecture.build()
         return ranked(network, self._ranks(network, tier))
 
@@ -117,22 +116,10 @@ class FedHM(Method):
         return FedHM(self.config.model_copy(update={"ranks": plans})), state
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return the tier's dense tensors and spectral factors."""
         ranks = self._state_ranks(state, tier)
-        tensors: dict[str, Tensor] = {}
-        places: dict[str, Place] = {}
-        for name, tensor in state.tensors.items():
-            layer, _, kind = name.rpartition(".")
-            if layer not in ranks:
-                tensors[name], places[name] = tensor.clone(), Place(name, (slice(None),))
-            elif kind == "bias":
-                tensors[f"{layer}.v.bias"], places[f"{layer}.v.bias"] = tensor.clone(), Place(name, (slice(None),))
-            else:
-                left, right = self._factors(state)[layer].leading(ranks[layer])
-                u, v = factor_weights(left, right, tuple(tensor.shape))
-                components = Place(name, (slice(0, ranks[layer]),))
-                tensors[f"{layer}.u.weight"], places[f"{layer}.u.weight"] = u, components
-                tensors[f"{layer}.v.weight"], places[f"{layer}.v.weight"] = v, components
+        found = truncated_state(state.tensors, ranks, self._factors(state) if ranks else {})
+        places = {name: place for name, (_, place) in found.items()}
+        tensors = {name: tensor for name, (tensor, _) in found.items()}
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def _factors(self, state: GlobalState) -> dict[str, Factors]:
@@ -151,7 +138,6 @@ class FedHM(Method):
         return self.config.ranks.get(tier.label) or uniform
 
     def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Return cross-entropy, with ``mask_labels`` over the labels that the client has."""
         return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(logits, batch)
 
     def penalties(self, module: nn.Module) -> Iterable[Tensor]:

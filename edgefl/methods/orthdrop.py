@@ -1,7 +1,5 @@
 """OrthDrop: every client of a tier trains the same first kernels, PriSM's baseline in the orthogonal space."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
@@ -60,7 +58,6 @@ class OrthDrop(PriSM):
         return self.network(architecture, tier)
 
     def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the network of the first kernels."""
         return self.factored(state, tier, personal, client)
 
     def chosen(self, layer: KernelLayer, values: Tensor, tier: Tier, rng: np.random.Generator) -> Tensor:

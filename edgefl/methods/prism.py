@@ -1,7 +1,5 @@
 """PriSM: a tier is a keep ratio; every client trains its own draw of the principal kernels, at the first channels only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -13,20 +11,28 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.kernel_layers import kernel_layer, kernel_modules, kernel_parameters
-from edgefl.factor.kernels import KernelLayer, Sampling, draw, effective_rank, importance
+from edgefl.factor.kernels import (
+    KernelLayer,
+    Sampling,
+    draw,
+    effective_rank,
+    importance,
+    kernel_layer,
+    kernel_modules,
+    kernel_parameters,
+)
 from edgefl.factor.layers import frobenius_sq
-from edgefl.factor.parallel import in_parallel
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
-from edgefl.methods.state import GlobalState, Tensors
+from edgefl.methods.state import GlobalState, Tensors, shapes_of
 from edgefl.models.base import Architecture, replace_layer
 from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.registry import method
+from edgefl.util.compute import in_parallel
 
 
 class KernelConfig(MethodConfig):
@@ -87,8 +93,6 @@ class PriSM(Method):
         "control variates would be of other coordinates",
     }
 
-    # Hooks for subclasses.
-
     def width(self, tier: Tier) -> float:
         """Return the share of channels that a client of ``tier`` has."""
         return tier.ratio
@@ -111,7 +115,6 @@ class PriSM(Method):
         super().check(architecture, tiers, clients)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of width c with kernel layers."""
         counts = kernel_counts(architecture, tier) if self.factorized(tier) else {}
         network = architecture.build(self.width(tier))
         for name, of in counts.items():
@@ -119,30 +122,25 @@ class PriSM(Method):
         return network
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain network of the tier's width."""
         return architecture.build(self.width(tier))
 
     def _kernel_layers(self, state: GlobalState, tier: Tier) -> tuple[KernelLayer, ...]:
         """Return the tier's matrices of kernels, in the order of the network."""
 
         def derive() -> tuple[KernelLayer, ...]:
-            places, gates = self._dense_places(state, tier), gates_of(state.architecture.skeleton())
+            places = self._dense_places(state, tier)
             return tuple(
                 layer
                 for name, of in kernel_counts(state.architecture, tier).items()
                 for weight, counts in of.items()
-                for layer in matrices(name, weight, counts, gates[name][weight], places[f"{name}.{weight}"], state)
+                for layer in matrices(name, weight, counts, places[f"{name}.{weight}"], state)
             )
 
         return state.once(f"kernels {tier.label}", derive) if self.factorized(tier) else ()
 
     def _dense_places(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
         """Return the places of the plain network of the tier's width."""
-
-        def narrow(architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
-            return {n: tuple(t.shape) for n, t in architecture.skeleton(self.width(tier)).state_dict().items()}
-
-        return state.slices(tier, narrow)
+        return state.slices(tier, lambda architecture, tier: shapes_of(architecture.skeleton(self.width(tier)).state_dict()))
 
     def _factors(self, state: GlobalState, layer: KernelLayer) -> Factors:
         """Return all kernels of a layer; all layers are decomposed at once per state: the orthogonal space refresh."""
@@ -178,10 +176,7 @@ class PriSM(Method):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average every kernel over the clients that trained it, and the rest entry by entry; then add the kernels up (Eq. 5).
-
-        The sum is taken as W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over trained kernels: the same, without rounding the others.
-        """
+        """Average every kernel over the clients that trained it, the rest entry by entry, and add the kernels up (Eq. 5)."""
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         decomposed = {key: self._factors(state, layer) for key, layer in layers.items()}
         kernels = {f"{key} u": factors.left for key, factors in decomposed.items()}
@@ -203,6 +198,7 @@ class PriSM(Method):
         tensors = {name: means[name] if name in dense else tensor.clone() for name, tensor in state.tensors.items()}
         for key, layer in layers.items():
             of = trained[key]
+            # W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over trained kernels is the sum of all, without rounding the others.
             before = decomposed[key].left[:, of].double() @ decomposed[key].right[of].double()
             after = means[f"{key} u"][:, of] @ means[f"{key} v"][of].flatten(1)
             part = tensors[layer.target][layer.span]

@@ -1,25 +1,26 @@
 """The layers that low-rank methods factorize, and their ranks: one ratio for all layers, or a plan from the weights' spectra."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.layers import low_rank, parameters_of_rank
+from edgefl.factor.layers import factor_weights, low_rank, parameters_of_rank
 from edgefl.factor.plan import LayerChoices, allocate
+from edgefl.factor.svd import Factors
 from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
+from edgefl.records import Place
 
 Ranks = dict[str, int]
 Layer = nn.Conv2d | nn.Linear
 
 
-def rank_candidates(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
+def rank_candidates(network: nn.Module) -> dict[str, Layer]:
     """Return the layers that may be factorized, by name: all except stem, classifier, 1×1 and grouped convolutions, ``hybrid_dense``.
 
     Raises:
@@ -38,11 +39,7 @@ def rank_candidates(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
 
 
 def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
-    """Return layer → rank of the layers that are factorized at rank ratio ``ratio``; empty at 1.
-
-    Raises:
-        ConfigError: no layer of the network can be factorized.
-    """
+    """Return layer → rank at rank ratio ``ratio``, nothing at 1; raise :class:`ConfigError` if no layer can be factorized."""
     if ratio >= 1:
         return {}
     candidates = rank_candidates(network)
@@ -57,13 +54,27 @@ def ranked(network: nn.Module, ranks: Ranks) -> nn.Module:
     return network
 
 
+def truncated_state(tensors: Tensors, ranks: Ranks, factors: Mapping[str, Factors]) -> dict[str, tuple[Tensor, Place]]:
+    """Return name → tensor and its place in ``tensors``, of the network that has the layers ``ranks`` in ``factors``."""
+    found: dict[str, tuple[Tensor, Place]] = {}
+    for name, tensor in tensors.items():
+        layer, _, kind = name.rpartition(".")
+        if layer in ranks and kind == "weight":
+            u, v = factor_weights(*factors[layer].leading(ranks[layer]), tuple(tensor.shape))
+            components = Place(name, (slice(0, ranks[layer]),))
+            found |= {f"{layer}.u.weight": (u, components), f"{layer}.v.weight": (v, components)}
+        else:
+            found[f"{layer}.v.bias" if layer in ranks else name] = tensor.clone(), Place(name, (slice(None),))
+    return found
+
+
 def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
     """Return ⌊γ·n⌋ with n at most the rows of the unrolled weight: a larger rank adds nothing."""
     rows = layer.in_channels * layer.kernel_size[0] if isinstance(layer, nn.Conv2d) else layer.in_features
     return max(1, math.floor(ratio * min(layer.weight.shape[0], rows) + 1e-9))
 
 
-def _factorizable(layer: nn.Conv2d | nn.Linear) -> bool:
+def _factorizable(layer: Layer) -> bool:
     if isinstance(layer, nn.Linear):
         return True
     plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
@@ -73,14 +84,9 @@ def _factorizable(layer: nn.Conv2d | nn.Linear) -> bool:
 def spectral_ranks(architecture: Architecture, ratio: float, values: Tensors, relative: bool = True) -> Ranks:
     """Return a rank per layer with the least truncation error at no more than the uniform ranks' cost.
 
-    The budgets are those of the ranks of ``ratio``, summed over layers: MACs of a forward pass, weights, and values between a layer's two
-    factors, which a training step holds. A layer may also stay dense.
-
-    Args:
-        architecture: the network.
-        ratio: rank ratio γ of the uniform plan, below 1.
-        values: layer → all singular values of its unrolled weight, largest first.
-        relative: whether a layer's error counts as a share of its own weights' energy.
+    The budgets are those of the ranks of ``ratio`` (below 1), summed over layers: MACs of a forward pass, weights, and values between a
+    layer's two factors, which a training step holds. A layer may also stay dense. ``values`` has all singular values of each layer's
+    unrolled weight, largest first; with ``relative`` a layer's error is a share of its weights' energy.
     """
     network = architecture.skeleton()
     candidates, uniform = rank_candidates(network), hybrid_ranks(network, ratio)
@@ -119,13 +125,10 @@ def _shapes(network: nn.Module, architecture: Architecture) -> dict[str, tuple[t
     """Return layer → shapes of its input and output for one sample."""
     found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
-    def hook(name: str) -> Any:
-        def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            found[name] = tuple(inputs[0].shape[1:]), tuple(output.shape[1:])
+    def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        found[name] = tuple(inputs[0].shape[1:]), tuple(output.shape[1:])
 
-        return keep
-
-    handles = [layer.register_forward_hook(hook(name)) for name, layer in weighted_layers(network)]
+    handles = [layer.register_forward_hook(partial(keep, name)) for name, layer in weighted_layers(network)]
     with torch.device("meta"), torch.no_grad():
         network.eval()(architecture.samples(2))
     for handle in handles:

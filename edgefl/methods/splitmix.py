@@ -1,7 +1,5 @@
 """Split-Mix: narrow base networks are trained apart; a tier is how many of them a client trains and a device runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -42,11 +40,8 @@ class Ensemble(nn.Module):
 
     def forward(self, x: Any) -> Tensor:
         """Return the mean of the bases' logits (batch, classes)."""
-        logits = [base(x) for base in self.children()]
-        total = logits[0]
-        for more in logits[1:]:
-            total = total + more
-        return total / len(logits) if len(logits) > 1 else total
+        first, *others = (base(x) for base in self.children())
+        return sum(others, first) / (1 + len(others)) if others else first
 
 
 @method("splitmix")
@@ -100,11 +95,9 @@ class SplitMix(Method):
         return min(self.bases, max(1, math.floor(tier.ratio / self.base.ratio + 1e-9)))
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the ensemble that a client of ``tier`` trains."""
         return Ensemble(architecture.build(self.base.ratio) for _ in range(self.held(tier)))
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return K base networks, each with initial weights of its own."""
         with torch_seeded(rng):
             network = self.network(architecture, Tier(1.0))
         return GlobalState(architecture, tiers, copied(network))

@@ -69,12 +69,7 @@ Inputs = Mapping[str, InputSpec]
 
 @dataclass(frozen=True)
 class CustomArchitecture(Architecture):
-    """The user's own network, as methods see it.
-
-    Attributes:
-        factory: returns the network; called several times, also under fake tensors.
-        inputs: name of an argument of ``forward`` → its specification; the name of a single input may be "".
-    """
+    """The user's own network: ``factory`` returns it, also under fake tensors; ``inputs`` are by name, "" for a single unnamed one."""
 
     input_shape: tuple[int, ...] = ()
     classes: int = 0
@@ -193,25 +188,22 @@ def factory_of(path: str) -> Callable[[], nn.Module]:
 def _called(factory: Callable[[], nn.Module], model: str) -> nn.Module:
     """Call a factory; a factory that needs real numbers (``.item()``) is called without fake tensors, and copied into them."""
     try:
-        return _checked(factory(), model)
+        network: object = factory()
     except InputError:
         raise
     except Exception as error:  # a user's factory may raise anything
         if detect_fake_mode() is None and torch.get_default_device().type != "meta":
             raise InputError(f"{model}: the factory raised {_said(error)}") from error
         return copies_of(_for_real(factory, model))()
+    if not isinstance(network, nn.Module):
+        raise InputError(f"{model}: the factory returned {type(network).__name__}, expected a torch.nn.Module")
+    return network
 
 
 @functools.lru_cache(maxsize=1)
 def _for_real(factory: Callable[[], nn.Module], model: str) -> nn.Module:
     with _disable_current_modes(), torch.device("cpu"):
         return _called(factory, model)
-
-
-def _checked(network: object, model: str) -> nn.Module:
-    if not isinstance(network, nn.Module):
-        raise InputError(f"{model}: the factory returned {type(network).__name__}, expected a torch.nn.Module")
-    return network
 
 
 def _said(error: BaseException) -> str:
@@ -224,16 +216,14 @@ def copies_of(module: nn.Module) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         fake = detect_fake_mode()
         device = torch.get_default_device()
-
-        def stand_in(tensor: Tensor) -> Tensor:
-            if fake is not None:
-                return fake.from_tensor(tensor)
-            return tensor.detach().to(device) if device.type == "meta" else tensor.detach().clone()
-
         # deepcopy does not copy what it finds in its memo: a fake network allocates no second set of weights.
         memo: dict[int, Any] = {}
+        other: Tensor
         for tensor in (*module.parameters(), *module.buffers()):
-            other = stand_in(tensor)
+            if fake is not None:
+                other = fake.from_tensor(tensor)
+            else:
+                other = tensor.detach().to(device) if device.type == "meta" else tensor.detach().clone()
             memo[id(tensor)] = nn.Parameter(other, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else other
         return copy.deepcopy(module, memo)
 

@@ -45,8 +45,8 @@ def groups_of(channels: int) -> int:
     return max(g for g in range(1, max(1, channels // CHANNELS_PER_GROUP) + 1) if channels % g == 0)
 
 
-class BatchStatisticsNorm(nn.Module):
-    """BatchNorm that always uses the statistics of the current batch (``track_running_stats=False``), also in evaluation."""
+class _BatchTrained(nn.Module):
+    """Normalises with the statistics of the batch while training; a channel with a single value becomes its bias."""
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -55,9 +55,21 @@ class BatchStatisticsNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise ``x`` (batch, channels, …); a channel with a single value becomes its bias."""
-        if self.training:
-            return _normalise_batch(x, self.weight, self.bias, self.eps)
+        """Normalise ``x`` (batch, channels, …)."""
+        if not self.training:
+            return self._evaluated(x)
+        if x.numel() == x.shape[1]:  # one value per channel has no variance: torch refuses it, the limit is the bias
+            return x * 0 + self.bias.view([1, -1] + [1] * (x.dim() - 2))
+        return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
+
+    def _evaluated(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class BatchStatisticsNorm(_BatchTrained):
+    """BatchNorm that always uses the statistics of the current batch (``track_running_stats=False``), also in evaluation."""
+
+    def _evaluated(self, x: Tensor) -> Tensor:
         # In plain operators: ONNX has no batch normalisation that uses the statistics of the batch in inference.
         axes = [0, *range(2, x.dim())]
         mean = x.mean(axes, keepdim=True)
@@ -66,36 +78,24 @@ class BatchStatisticsNorm(nn.Module):
         return (x - mean) * torch.rsqrt(variance + self.eps) * self.weight.view(shape) + self.bias.view(shape)
 
 
-class StaticBatchNorm(nn.Module):
+class StaticBatchNorm(_BatchTrained):
     """BatchNorm without running statistics in training; evaluation uses those of :func:`calibrate`, which are not in ``state_dict``."""
 
     mean: Tensor
     variance: Tensor
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        super().__init__(channels, eps)
         self.register_buffer("mean", torch.zeros(channels), persistent=False)
         self.register_buffer("variance", torch.ones(channels), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise ``x`` (batch, channels, …) with the batch's statistics in training, the calibrated ones in evaluation."""
-        if self.training:
-            return _normalise_batch(x, self.weight, self.bias, self.eps)
+    def _evaluated(self, x: Tensor) -> Tensor:
         return F.batch_norm(x, self.mean, self.variance, self.weight, self.bias, False, 0.0, self.eps)
-
-
-def _normalise_batch(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    if x.numel() == x.shape[1]:  # one value per channel has no variance: torch refuses it, the limit is the bias
-        return x * 0 + bias.view([1, -1] + [1] * (x.dim() - 2))
-    return F.batch_norm(x, None, None, weight, bias, True, 0.0, eps)
 
 
 def splits_batches(network: nn.Module) -> bool:
     """Whether accumulated gradients of parts of a batch equal those of the whole: not if normalisation mixes samples."""
-    together = (StaticBatchNorm, BatchStatisticsNorm, nn.modules.batchnorm._BatchNorm)
+    together = (_BatchTrained, nn.modules.batchnorm._BatchNorm)
     return not any(isinstance(layer, together) for layer in network.modules())
 
 
@@ -106,15 +106,14 @@ def needs_statistics(network: nn.Module) -> bool:
 
 @torch.no_grad()
 def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Compute every static BatchNorm's statistics over ``batches`` (each (batch, channels, …)), in place (HeteroFL, section 3).
-
-    The network runs as in training, and sums are in float64. The order of samples within a batch does not matter.
-    """
+    """Compute every static BatchNorm's statistics over ``batches`` (each (batch, channels, …)), in place, in training mode and float64."""
     layers = [layer for layer in network.modules() if isinstance(layer, StaticBatchNorm)]
-    sums: dict[nn.Module, _Moments] = {layer: _Moments() for layer in layers}
+    moments: dict[nn.Module, list[Any]] = {layer: [0, 0.0, 0.0] for layer in layers}  # count, sum and sum of squares per channel
 
     def add(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        sums[layer].add(inputs[0])
+        values = inputs[0].double().transpose(0, 1).flatten(1)
+        more = values.shape[1], values.sum(1), values.square().sum(1)
+        moments[layer] = [before + now for before, now in zip(moments[layer], more, strict=True)]
 
     hooks = [layer.register_forward_pre_hook(add) for layer in layers]
     training = network.training
@@ -127,26 +126,8 @@ def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
         for hook in hooks:
             hook.remove()
     for layer in layers:
-        if sums[layer].count:
-            mean, variance = sums[layer].mean_and_variance()
+        count, total, squares = moments[layer]
+        if count:
+            mean = total / count
             layer.mean.copy_(mean)
-            layer.variance.copy_(variance)
-
-
-class _Moments:
-    """Running count, sum and sum of squares per channel."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._total: Tensor | float = 0.0
-        self._squares: Tensor | float = 0.0
-
-    def add(self, x: Tensor) -> None:
-        values = x.double().transpose(0, 1).flatten(1)
-        self.count += values.shape[1]
-        self._total = self._total + values.sum(1)
-        self._squares = self._squares + values.square().sum(1)
-
-    def mean_and_variance(self) -> tuple[Tensor, Tensor]:
-        mean = torch.as_tensor(self._total) / self.count
-        return mean, (torch.as_tensor(self._squares) / self.count - mean.square()).clamp_min(0.0)
+            layer.variance.copy_((squares / count - mean.square()).clamp_min(0.0))

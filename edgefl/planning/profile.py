@@ -27,7 +27,7 @@ from edgefl.registry import codecs, methods
 from edgefl.report.cost_rows import ProfileRow, TensorBytes
 from edgefl.report.results import Results
 from edgefl.server.assignment import fastest_round_s
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 from edgefl.wire.payload import header_bytes, tensor_bytes
 
 DEFAULT_BATCH_SIZE = 32

@@ -19,8 +19,8 @@ from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
 from edgefl.run.folder import RunFolder
 from edgefl.run.simulate import simulate
+from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
-from edgefl.util.threads import one_thread
 
 Notify = Callable[[str], None]
 OnRound = Callable[[Part, RoundRecord], None]

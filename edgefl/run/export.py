@@ -9,8 +9,8 @@ from edgefl.config import RunConfig
 from edgefl.run.folder import MODEL, Notify, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.trained import Trained, tier_networks
+from edgefl.util.compute import one_thread
 from edgefl.util.files import sha256
-from edgefl.util.threads import one_thread
 
 # Exporting networks takes a second to import, and verifying a bundle needs no run.
 if TYPE_CHECKING:

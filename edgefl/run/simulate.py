@@ -21,8 +21,8 @@ from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
 from edgefl.timing.stages import Stopwatch, added, check_trace
+from edgefl.util.compute import one_thread
 from edgefl.util.files import sha256, write_bytes, write_json
-from edgefl.util.threads import one_thread
 
 
 def simulate(
@@ -94,8 +94,7 @@ def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     """Return the run with an engine instead of ``auto``: the one that it has ``begun`` with, or the fastest."""
     if begun is not None and not begun.is_new():
         stored = RunConfig.load(begun.require("config.toml"), {})
-        same = {"engine": stored.engine, "workers": stored.workers}
-        return replace(run, config=run.config.model_copy(update=same))
+        return replace(run, config=run.config.model_copy(update={"engine": stored.engine, "workers": stored.workers}))
     from edgefl.run.engine_choice import choose
 
     with span("trial"):

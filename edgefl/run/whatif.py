@@ -11,7 +11,7 @@ from edgefl.config import RunConfig
 from edgefl.report.results import Result, Results
 from edgefl.run.dry_run import PolicyOutcome, outcome_of
 from edgefl.run.prepare import chosen_tiers, prepare
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 
 OnPolicy = Callable[[str], None]
 

@@ -1,8 +1,4 @@
-"""Where this computer's time goes: named spans, seconds per stage, and traces for ui.perfetto.dev.
-
-A worker process sends its spans with its results, and the server adds them to its own. ``time.perf_counter`` is one clock for all
-processes of a machine on Linux and macOS. Nothing here changes what a run computes.
-"""
+"""Where this computer's time goes: named spans of all processes, by one clock, seconds per stage, and traces for ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -10,10 +6,9 @@ import os
 import threading
 import zlib
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 STAGES: Mapping[str, str] = {
@@ -89,13 +84,12 @@ class span:  # noqa: N801 - used like a function
     __slots__ = ("_detail", "_name", "_start_s")
 
     def __init__(self, name: str, **detail: Detail) -> None:
-        self._name = name
-        self._detail = detail
+        self._name, self._detail = name, detail
 
     def __enter__(self) -> None:
         self._start_s = perf_counter()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         ended_s = perf_counter()
         _recorded.append((self._name, self._start_s, ended_s - self._start_s, self._detail, threading.current_thread()))
 
@@ -139,21 +133,16 @@ def seconds(spans: Iterable[Span]) -> dict[str, float]:
         threads[one.worker, one.thread].append(one)
     found: defaultdict[str, float] = defaultdict(float)
     for of_thread in threads.values():
-        _add_exclusive(found, of_thread)
+        around: list[Span] = []
+        for one in sorted(of_thread, key=lambda s: (s.start_s, -s.duration_s)):
+            while around and around[-1].end_s <= one.start_s:
+                around.pop()
+            found[one.name] += one.duration_s
+            if around:  # the span around it ran something else meanwhile
+                found[around[-1].name] -= min(one.end_s, around[-1].end_s) - one.start_s
+            around.append(one)
     order = [*STAGES, *sorted(found.keys() - STAGES.keys())]
     return {name: max(found[name], 0.0) for name in order if name in found}
-
-
-def _add_exclusive(found: dict[str, float], spans: Sequence[Span]) -> None:
-    """Add each span's seconds to its stage and take them from that of the span around it."""
-    around: list[Span] = []
-    for one in sorted(spans, key=lambda s: (s.start_s, -s.duration_s)):
-        while around and around[-1].end_s <= one.start_s:
-            around.pop()
-        found[one.name] += one.duration_s
-        if around:
-            found[around[-1].name] -= min(one.end_s, around[-1].end_s) - one.start_s
-        around.append(one)
 
 
 def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -31,14 +32,18 @@ class Machine:
 def this_machine() -> Machine:
     """Return this computer as it is now."""
     memory = psutil.virtual_memory()
-    limit = _container_limit(memory.total)
+    limit, battery = memory.total, None
+    with contextlib.suppress(OSError, ValueError):  # no such file, or the word "max"
+        limit = int(_LIMIT.read_text(encoding="utf-8"))
+    with contextlib.suppress(AttributeError, OSError, RuntimeError):  # some systems lack the function, some boards raise
+        battery = psutil.sensors_battery()
     return Machine(
         processor=processor_name(),
         system=f"{platform.system()} {platform.machine()}",
         threads=usable_threads(),
         total_bytes=min(memory.total, limit),
         free_bytes=min(memory.available, limit),
-        battery=_has_battery(),
+        battery=battery is not None,
     )
 
 
@@ -81,19 +86,3 @@ def processor_name() -> str:
         name = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     name = "".join(c for c in name or platform.processor() if c.isprintable())
     return " ".join(name.split()) or platform.machine() or "an unnamed processor"
-
-
-def _container_limit(total_bytes: int) -> int:
-    """Return the memory limit of the container, or all memory."""
-    try:
-        return int(_LIMIT.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # no such file, or the word "max"
-        return total_bytes
-
-
-def _has_battery() -> bool:
-    sensors = getattr(psutil, "sensors_battery", None)
-    try:
-        return sensors is not None and sensors() is not None
-    except (OSError, RuntimeError):  # some boards raise this
-        return False

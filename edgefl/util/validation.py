@@ -29,8 +29,8 @@ _EXPECTED = {
 }
 
 
-def explain(problem: ErrorDetails, known: Collection[str] = ()) -> str:
-    """Return one problem of a pydantic ``ValidationError`` as one line: key, expectation, value; ``known`` helps with a misspelt key.
+def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str = "") -> str:
+    """Return one problem of a pydantic ``ValidationError`` as one line; ``known``, or ``otherwise``, helps with a misspelt key.
 
     >>> explain({"type": "greater_than_equal", "loc": ("rounds",), "msg": "", "input": 0, "ctx": {"ge": 1}})
     'rounds must be at least 1, got 0'
@@ -43,7 +43,7 @@ def explain(problem: ErrorDetails, known: Collection[str] = ()) -> str:
     if kind == "missing":
         return f"{key}: missing"
     if kind == "extra_forbidden":
-        hint = nearest(str(problem["loc"][-1]), known) or (f" known: {', '.join(known)}" if known else "")
+        hint = nearest(str(problem["loc"][-1]), known) or otherwise or (f" known: {', '.join(known)}" if known else "")
         return f"{key}: unknown key{hint and ';'}{hint}"
     if kind == "value_error":
         message = message.removeprefix("Value error, ")

@@ -4,8 +4,6 @@ A codec says how the values travel (:mod:`edgefl.wire.codec`). Both ends know it
 in the file's metadata.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import warnings
@@ -21,9 +19,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from edgefl.errors import WireError
-from edgefl.util.finite import is_finite
-from edgefl.wire.codec import Codec, codec_named
-from edgefl.wire.layout import NAMES, TYPES, Part, cached_layout_of, entry_of, layout_of, padded
+from edgefl.util.compute import is_finite
+from edgefl.wire.codec import NAMES, TYPES, Codec, Part, cached_layout_of, codec_named, entry_of, layout_of, padded
 
 Shapes = Mapping[str, tuple[int, ...]]
 Payload = bytes | bytearray | memoryview
@@ -141,24 +138,17 @@ def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32",
 
 
 def stored_tensors(payload: bytes, sender: str) -> dict[str, Tensor]:
-    """Return the float32 tensors of a payload whose shapes are not declared, such as those that a client stores.
-
-    Raises:
-        WireError: the payload is damaged, or its values are not finite.
-    """
+    """Return the float32 tensors of a payload of undeclared shapes; raise :class:`WireError` if it is damaged or not finite."""
     shapes = {name: tuple(entry["shape"]) for name, entry in _read(payload, sender, "fp32").items()}
     return decode(payload, shapes, sender)
 
 
 def _packed(codec: Codec, name: str, w: Tensor, rng: np.random.Generator | None, dense_bytes: int) -> dict[str, Tensor]:
-    """Return the parts of one tensor, or the tensor itself if the codec chooses and the parts would take no less.
-
-    The second part's entry in the header is counted at the most that it can take: its offsets as wide as ``dense_bytes``, the length of
-    all values when nothing is packed, and padded. So a payload is never longer than the dense one.
-    """
+    """Return the parts of one tensor, or the tensor itself if the codec chooses and the parts would take no less."""
     packed = dict(zip((name, name + codec.suffix), codec.pack(w, rng), strict=False))
     if codec.chooses:
         parts = [_part(part, tensor) for part, tensor in packed.items()]
+        # The most that the entries can take, their offsets as wide as the dense payload's: so a payload is never longer than that.
         entries = sum(padded(len(("," + entry_of(part, dense_bytes, dense_bytes)).encode())) for part in parts[1:])
         if entries + sum(part.data_bytes for part in parts) >= 4 * w.numel():
             return {name: w}
@@ -170,10 +160,7 @@ def _part(name: str, tensor: Tensor) -> Part:
 
 
 def _predicted(payload: Payload, parts: tuple[Part, ...], codec: str) -> tuple[dict[str, Tensor] | None, bool]:
-    """Return views of the parts, and whether all are known to be finite, if ``payload`` has the very header that they predict.
-
-    Then only values are left to compare. Any other payload, right or wrong, is (None, False).
-    """
+    """Return views of the parts, and whether all are known to be finite; (None, False) if the header is not the one that they predict."""
     layout = cached_layout_of(parts, codec)
     if len(payload) != layout.length or bytes(payload[: len(layout.header)]) != layout.header:
         return None, False
@@ -215,10 +202,9 @@ def _expected_parts(codec: Codec, name: str, shape: tuple[int, ...], received: M
 
 
 def _values(part: Part, entry: Mapping[str, Any], sender: str) -> Tensor:
-    shape, dtype = tuple(entry["shape"]), entry["dtype"]
-    if (shape, dtype) != (part.shape, part.dtype):
-        got = f"{shape} {TYPES.get(dtype, dtype)}"
-        raise WireError(f"{sender}: {part.name} is {got}, expected {part.shape} {TYPES[part.dtype]}")
+    if (got := (tuple(entry["shape"]), entry["dtype"])) != (part.shape, part.dtype):
+        found = f"{got[0]} {TYPES.get(got[1], got[1])}"
+        raise WireError(f"{sender}: {part.name} is {found}, expected {part.shape} {TYPES[part.dtype]}")
     return _view(entry["data"], part)
 
 

@@ -4,12 +4,10 @@ A file is read whole once its size is plausible: the header has at most 1 MiB, a
 no file can grow in memory. Messages show a file's values as Python writes them, cut.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,8 @@ from edgefl.errors import WireError
 
 FORMAT, VERSION = "edgefl-update", "1"
 MAX_HEADER_BYTES = 1 << 20
-MAX_COUNT = 10**9
-"""The most samples, or steps, that an update may claim."""
 KEYS = ("format", "version", "bundle", "round", "tier", "samples", "steps", "client")
+_COUNT = re.compile(r"[1-9][0-9]{0,8}|10{9}")
 _CLIENT = re.compile(r"[0-9A-Za-z._-]{1,64}")
 _SHOWN = 80
 
@@ -33,24 +30,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Expected:
-    """What updates must be.
-
-    Attributes:
-        bundle: ``manifest_sha256`` of the bundle that they were trained from.
-        round: the bundle's round.
-        tiers: label → name → shape of the tensors.
-    """
+    """What updates must be: of the bundle of this ``manifest_sha256`` and round, with tensors of tier → name → shape."""
 
     bundle: str
     round: int
     tiers: Mapping[str, Shapes]
 
     def data_bytes(self, tier: str) -> int:
-        """Return the bytes of the tensors of an update of ``tier``, which are float32.
-
-        >>> Expected("", 0, {"1": {"w": (10, 4), "b": (10,)}}).data_bytes("1")
-        200
-        """
+        """Return the bytes of the tensors of an update of ``tier``, which are float32."""
         return 4 * sum(math.prod(shape) for shape in self.tiers[tier].values())
 
 
@@ -75,11 +62,7 @@ class Received:
 
 
 def receive(folder: Path, expected: Expected) -> Received:
-    """Check every file in ``folder`` that is not hidden, in the order of names. A client's second update is a wrong one.
-
-    Raises:
-        WireError: ``folder`` is not a folder.
-    """
+    """Check every file in ``folder`` that is not hidden, in the order of names. A client's second update is a wrong one."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -88,27 +71,25 @@ def receive(folder: Path, expected: Expected) -> Received:
     problems = []
     for path in paths:
         try:
-            update = read_update(path, expected)
-            if (before := updates.get(update.client)) is not None:
+            update = replace(read_update(path, expected), tensors={})
+            if (before := updates.setdefault(update.client, update)) is not update:
                 raise WireError(f"{path}: client: {update.client!r} sent {before.path.name} already, expected one update of each")
         except WireError as error:
             problems.append(str(error))
-        else:
-            updates[update.client] = replace(update, tensors={})
     return Received(tuple(updates.values()), tuple(problems))
 
 
 def read_update(path: Path, expected: Expected) -> DeviceUpdate:
-    """Return the update in the file at ``path``.
-
-    Raises:
-        WireError: it is not an expected update; names file, key, value and expectation.
-    """
+    """Return the update at ``path``, or raise :class:`WireError`, naming file, key, value and expectation."""
     content = _content(path, expected)
     header = _header(path, content)
     about = _about(path, header, expected)
-    tier = about["tier"]
-    _check_tensors(path, header, expected.tiers[tier])
+    tier, shapes = about["tier"], expected.tiers[about["tier"]]
+    _check_names(path, header, shapes, f"expected {len(shapes)} tensors, got {len(header)}")
+    for name, shape in shapes.items():
+        got = header[name].get("dtype"), header[name].get("shape")
+        if got != ("F32", list(shape)):
+            raise WireError(f"{path}: {name}: got {_cut(got[0])} of shape {_cut(got[1])}, expected 'F32' of shape {list(shape)}")
     length = 8 + int.from_bytes(content[:8], "little") + expected.data_bytes(tier)
     if len(content) != length:
         raise WireError(f"{path}: {len(content):,} bytes, expected {length:,} for the tensors of tier {tier}")
@@ -118,10 +99,9 @@ def read_update(path: Path, expected: Expected) -> DeviceUpdate:
         raise WireError(f"{path}: not a valid safetensors file ({_cut(str(error))})") from None
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
-            wrong = tensor[~np.isfinite(tensor)].flat[0]
-            raise WireError(f"{path}: {name}: holds {wrong}, expected finite values")
-    samples, steps = int(about["samples"]), int(about["steps"])
-    return DeviceUpdate(path, about["client"], tier, samples, steps, {name: tensors[name] for name in expected.tiers[tier]})
+            raise WireError(f"{path}: {name}: holds {tensor[~np.isfinite(tensor)].flat[0]}, expected finite values")
+    ordered = {name: tensors[name] for name in shapes}
+    return DeviceUpdate(path, about["client"], tier, int(about["samples"]), int(about["steps"]), ordered)
 
 
 def _content(path: Path, expected: Expected) -> bytes:
@@ -161,39 +141,28 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, str]:
     """Return the file's metadata, every key checked."""
     about = header.pop("__metadata__", {})
-    if different := sorted(about.keys() ^ set(KEYS)):
-        state = "missing" if different[0] in KEYS else "not expected"
-        raise WireError(f"{path}: {_cut(different[0])}: {state}; an update says {', '.join(KEYS)}")
-    count = f"a whole number from 1 to {MAX_COUNT:,}"
-    expectations: dict[str, tuple[Callable[[str], object], str]] = {
-        "format": ({FORMAT}.__contains__, repr(FORMAT)),
-        "version": ({VERSION}.__contains__, f"{VERSION!r}: made by another version of edgefl"),
-        "round": ({str(expected.round)}.__contains__, f"'{expected.round}', the bundle's round"),
-        "bundle": ({expected.bundle}.__contains__, f"{expected.bundle!r}: it was trained from another bundle"),
+    _check_names(path, about, KEYS, f"an update says {', '.join(KEYS)}")
+    count = "a whole number from 1 to 1,000,000,000"
+    rules: dict[str, tuple[Callable[[str], object], str]] = {
+        "format": (FORMAT.__eq__, repr(FORMAT)),
+        "version": (VERSION.__eq__, f"{VERSION!r}: made by another version of edgefl"),
+        "round": (str(expected.round).__eq__, f"'{expected.round}', the bundle's round"),
+        "bundle": (expected.bundle.__eq__, f"{expected.bundle!r}: it was trained from another bundle"),
         "tier": (expected.tiers.__contains__, f"one of {', '.join(expected.tiers)}"),
-        "samples": (_is_count, count),
-        "steps": (_is_count, count),
+        "samples": (_COUNT.fullmatch, count),
+        "steps": (_COUNT.fullmatch, count),
         "client": (_CLIENT.fullmatch, "1 to 64 of 0-9 A-Z a-z . _ -"),
     }
-    for key, (right, expectation) in expectations.items():
-        value = about[key]
-        if not isinstance(value, str) or not right(value):
+    for key, (right, expectation) in rules.items():
+        if not isinstance(value := about[key], str) or not right(value):
             raise WireError(f"{path}: {key}: got {_cut(value)}, expected {expectation}")
     return dict(about)
 
 
-def _is_count(text: str) -> bool:
-    return bool(re.fullmatch(r"[1-9][0-9]{0,9}", text)) and int(text) <= MAX_COUNT
-
-
-def _check_tensors(path: Path, header: Mapping[str, Any], shapes: Shapes) -> None:
-    if different := sorted(header.keys() ^ shapes.keys()):
-        state = "missing" if different[0] in shapes else "not expected"
-        raise WireError(f"{path}: {_cut(different[0])}: {state}; expected {len(shapes)} tensors, got {len(header)}")
-    for name, shape in shapes.items():
-        got = header[name].get("dtype"), header[name].get("shape")
-        if got != ("F32", list(shape)):
-            raise WireError(f"{path}: {name}: got {_cut(got[0])} of shape {_cut(got[1])}, expected 'F32' of shape {list(shape)}")
+def _check_names(path: Path, got: Mapping[str, Any], expected: Collection[str], rule: str) -> None:
+    if different := sorted(got.keys() ^ set(expected)):
+        state = "missing" if different[0] in expected else "not expected"
+        raise WireError(f"{path}: {_cut(different[0])}: {state}; {rule}")
 
 
 def _cut(value: object) -> str:

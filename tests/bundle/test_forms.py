@@ -14,13 +14,13 @@ from edgefl.bundle.forms import form_files, form_graph, formed, forward_graph
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, composes, factorized_layers, plain_layer
 from edgefl.factor.hadamard_layers import ComposedLinear, HadamardWeight, ProductWeight, composed
-from edgefl.factor.kernel_layers import KernelConv2d, kernel_layer
+from edgefl.factor.kernels import KernelConv2d, kernel_layer
 from edgefl.factor.layers import LowRankConv2d, LowRankLinear
 from edgefl.factor.rank1 import RankOneConv2d
 from edgefl.factor.tucker import TuckerConv2d
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.external import check, split
+from edgefl.onnxgrad.graphs import check, split
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier
 

@@ -16,7 +16,7 @@ from edgefl.records import ClientRecord, Cost, Tier
 from edgefl.run.prepare import prepare
 from edgefl.run.trained import train
 from edgefl.server.client_store import ClientStore
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 
 CLASSES = 10
 # A fleet whose deadline leaves time for twice the bytes; two clients, because the second round has memories and variates to send.

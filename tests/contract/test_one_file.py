@@ -100,8 +100,7 @@ import torch
 from torch import Tensor
 
 from edgefl.registry import codec
-from edgefl.wire.codec import Codec, Shape
-from edgefl.wire.layout import Part
+from edgefl.wire.codec import Codec, Part, Shape
 
 
 @codec("mine", needs=("uploads",))

@@ -11,8 +11,7 @@ import pytest
 import edgefl.data.digits
 from edgefl.data.digits import digits
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER, fashion_mnist, read_idx
-from edgefl.data.pixels import Pixels
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset, Pixels, Split
 from edgefl.errors import DataError
 
 NAMES = [

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from edgefl.data.digits import digits
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER
 from edgefl.data.mix import check, load, mixed, resized
-from edgefl.data.scenario import permutation, permuted, share
+from edgefl.data.scenario import apportion, drawn, permutation, permuted, share, stratified
 from edgefl.data.sources import Dataset, Split
-from edgefl.data.strata import apportion, drawn, stratified
 from edgefl.errors import ConfigError, DataError, UnknownNameError
 from edgefl.rng import generator
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.data import plays
+from edgefl.data import shakespeare as plays
 from edgefl.data.shakespeare import ALPHABET, STRIDE, WINDOW, encoded, shakespeare, windows
 from edgefl.errors import DataError
 

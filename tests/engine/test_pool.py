@@ -24,8 +24,7 @@ from edgefl.client.job import Job, Task
 from edgefl.client.messages import Setups
 from edgefl.client.training import Training
 from edgefl.data.digits import digits
-from edgefl.data.pixels import Pixels
-from edgefl.data.sources import Dataset, Split
+from edgefl.data.sources import Dataset, Pixels, Split
 from edgefl.engine import fork_server as fork_servers
 from edgefl.engine import pool
 from edgefl.engine.contract import in_order

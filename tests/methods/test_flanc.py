@@ -11,8 +11,7 @@ from torch import nn
 
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
-from edgefl.factor.basis import BasisRule, compose, first_basis, first_coefficients, orthogonality
-from edgefl.factor.basis_layers import composed_layers
+from edgefl.factor.basis import BasisRule, compose, composed_layers, first_basis, first_coefficients, orthogonality
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, scaled
 from edgefl.planning.tier_costs import tier_cost, training_of

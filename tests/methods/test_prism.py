@@ -15,8 +15,18 @@ from torch import nn
 
 from edgefl.client.training import Training
 from edgefl.errors import ConfigError
-from edgefl.factor.kernel_layers import KernelConv2d, KernelLinear, kernel_layer, kernel_modules
-from edgefl.factor.kernels import KernelLayer, draw, effective_rank, importance, kept_kernels, kernels_of
+from edgefl.factor.kernels import (
+    KernelConv2d,
+    KernelLayer,
+    KernelLinear,
+    draw,
+    effective_rank,
+    importance,
+    kept_kernels,
+    kernel_layer,
+    kernel_modules,
+    kernels_of,
+)
 from edgefl.factor.layers import LowRank, frobenius_sq
 from edgefl.factor.svd import factorize
 from edgefl.methods.base import create

@@ -18,7 +18,7 @@ from edgefl.run.trained import Trained, accuracies
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 
 
 def state(round_: int) -> ServerState:

@@ -14,7 +14,7 @@ from edgefl.run.run import Run
 from edgefl.run.trained import Trained, of_clients, train
 from edgefl.server import evaluate
 from edgefl.server.client_store import ClientStore
-from edgefl.util.threads import one_thread
+from edgefl.util.compute import one_thread
 
 
 def figures(settings: Mapping[str, Any], local: bool) -> dict[str, Any]:

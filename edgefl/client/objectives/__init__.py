@@ -1,1 +1,1 @@
-"""The local objectives, one file each: what a client minimises besides its method's loss."""
+"""The local objectives: what a client minimises besides its method's loss."""

@@ -1,1 +1,1 @@
-"""The server optimizers, one file each."""
+"""The server optimizers."""

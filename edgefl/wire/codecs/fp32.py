@@ -1,12 +1,9 @@
 """fp32: values travel as they are."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from edgefl.registry import codec
-from edgefl.wire.codec import Codec, Shape
-from edgefl.wire.layout import Part
+from edgefl.wire.codec import Codec, Part, Shape
 
 
 @codec("fp32")
@@ -16,5 +13,4 @@ class FP32(Codec):
     raw: ClassVar[bool] = True
 
     def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
-        """Return the tensor itself."""
         return (Part(name, "F32", shape),)

@@ -1,7 +1,5 @@
 """int8: values are rounded at random to 255 steps of their output channel."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -11,8 +9,7 @@ import torch
 from torch import Tensor
 
 from edgefl.registry import codec
-from edgefl.wire.codec import Codec, Shape
-from edgefl.wire.layout import Part
+from edgefl.wire.codec import Codec, Part, Shape
 
 # Above this scale, 127 steps overflow float32.
 _LARGEST_SCALE = np.nextafter(np.float32(np.finfo(np.float32).max / 127), np.float32(0))
@@ -56,7 +53,6 @@ class Int8(Codec):
         return torch.from_numpy(rounded.astype(np.int8)).reshape(w.shape), torch.from_numpy(scale)
 
     def unpack(self, values: Sequence[Tensor], shape: Shape) -> Tensor:
-        """Return ``steps · scale``, channel by channel."""
         steps, scale = values
         if not bool((torch.isfinite(scale) & (scale >= 0)).all()):
             raise ValueError("holds a scale that is negative, NaN or infinite")
