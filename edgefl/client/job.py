@@ -32,7 +32,6 @@ class Task:
 
     Attributes:
         partition, clients, permute_labels, data_share: how samples are divided among clients.
-        objective: what clients minimise besides the method's loss.
         cpu_limit_s: processor seconds that a client may use if ``enforce`` is "hard".
         device: where torch trains: payloads are moved there, updates come from there.
     """
@@ -59,7 +58,6 @@ class Job:
 
     Attributes:
         round: decides the random draws and the learning rate.
-        payload: what the server sends.
         kept: what the client stored in its last round; None before its first one.
         memory_bytes: what its device has for training; None: no limit.
         micro_batch: how many samples pass the network at once, if fewer than the run's configuration says.

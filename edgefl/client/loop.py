@@ -21,11 +21,9 @@ from edgefl.records import Batch
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """A client's training in one round, ready to start.
+    """A client's training in one round, ready to start; ``module`` is trained in place.
 
     Attributes:
-        module: the network, which is trained in place.
-        loss: what the client minimises on a batch.
         x, y, present: its samples (n, …), labels (n,) int64, and bool (classes,) whether it has samples of a label.
         rng, draws: shuffle the samples, and give each step its :attr:`Batch.draw` (None: steps draw nothing).
         memory_bytes: what its device has; None: no limit.

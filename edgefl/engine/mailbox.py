@@ -153,12 +153,7 @@ class ServerMailbox:
 
 
 class WorkerMailbox:
-    """A worker's end: reads requests and writes answers. Jobs with the same payload or setup get the same object.
-
-    Args:
-        memory: the server's arena, as this process sees it.
-        prepare: called with the header of each setup before it is read.
-    """
+    """A worker's end of the arena: jobs with the same payload or setup get the same object. ``prepare`` gets setups' headers first."""
 
     def __init__(self, memory: SharedFile, prepare: Callable[[bytes], None] = lambda header: None) -> None:
         self._memory, self._prepare = memory, prepare
@@ -189,10 +184,7 @@ class WorkerMailbox:
         return jobs
 
     def write_answer(self, frame: Frame, outcomes: Sequence[Outcome], spans: Sequence[Span], seconds: float) -> list[bytes]:
-        """Return the answer to a request, and the outcomes' bytes if they have no room in its region; otherwise they are written there.
-
-        ``spans`` are what the worker recorded since its last answer, ``seconds`` how long the request took.
-        """
+        """Return the answer to a request, and the outcomes' bytes if they have no room in its region; otherwise they are written there."""
         start, size, _, _ = frame
         rows = [outcome_row(outcome, len(outcome.payload), len(outcome.kept)) for outcome in outcomes]
         parts = [part for outcome in outcomes for part in (outcome.payload, outcome.kept) if part]

@@ -111,11 +111,8 @@ def check_not_worker() -> None:
 def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = None) -> None:
     """Answer requests until the server's process closes its end; if this process cannot run jobs, answer with the reason.
 
-    Args:
-        jobs_fd: a socket: frames come in, this process's number and answers go out. The first frame is that of the assignment.
-        lifeline_fd: a socket on which nothing comes but its end. The worker then exits, whatever it does.
-        arena_fd: the nameless file that requests lie in.
-        data_fd: the nameless file that the data lie in; None: they are loaded here.
+    On the socket ``jobs_fd`` frames come in, the assignment's first, and this process's number and answers go out. When ``lifeline_fd``
+    ends, the worker exits, whatever it does. Requests lie in the file ``arena_fd``, the data in ``data_fd`` (None: they are loaded here).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the server's decides
     with contextlib.suppress(EOFError, OSError), Connection(jobs_fd) as jobs, Connection(lifeline_fd) as lifeline:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
@@ -36,11 +35,16 @@ def written(module: nn.Module, loss: Loss, between: Callable[[], None] | None = 
 
 
 @dataclass
+class _Kind:
+    steps: int = 0
+    captured: Take | None = None
+
+
+@dataclass
 class Captures:
     """The captures of this process, by kind of step. Whether a step is captured changes no bit of it."""
 
-    _steps: Counter[Hashable] = field(default_factory=Counter)
-    _captured: dict[Hashable, Take] = field(default_factory=dict)
+    _kinds: dict[Hashable, _Kind] = field(default_factory=dict)
 
     def of(self, kind: Hashable, take: Take, inputs: Inputs) -> Take | None:
         """Return ``take`` captured if steps of ``kind`` are frequent, else None; every call counts as a step.
@@ -56,12 +60,12 @@ class Captures:
         return captured
 
     def _after(self, steps: int, kind: Hashable, inputs: Inputs, make: Callable[[], Take]) -> Take | None:
-        key = kind, inputs.batch.x.shape
-        self._steps[key] += 1
-        if self._steps[key] == steps:
+        known = self._kinds.setdefault((kind, inputs.batch.x.shape), _Kind())
+        known.steps += 1
+        if known.steps == steps:
             with contextlib.suppress(CaptureError):
-                self._captured[key] = make()
-        return self._captured.get(key)
+                known.captured = make()
+        return known.captured
 
     def gradient(
         self, kind: Hashable, module: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter], choices: int = 1
