@@ -16,8 +16,8 @@ from edgefl.client.training import Training
 class FusedOptimizer:
     """Updates tensors in place: SGD, with momentum or without, or Adam, by torch's fused kernels.
 
-    It computes the same as :func:`edgefl.client.loop.optimizer_of`, for which costs are counted, except for rounding. ``tensors`` are name →
-    parameters of one client, or of so many ``clients``, stacked. Weight decay acts on the names ``decayed``.
+    It computes the same as :func:`edgefl.client.loop.optimizer_of`, for which costs are counted, except for rounding. ``tensors`` are
+    name → parameters of one client, or of so many ``clients``, stacked. Weight decay acts on the names ``decayed``.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ def train_together(
 ) -> list[tuple[float, int]]:
     """Train clients in place on their samples; return for each the mean loss of its last epoch and its steps.
 
-    Those with the most samples come first; they have one network, whose own tensors are not touched, and no micro-batches. ``stack`` is name
-    of a parameter or buffer → those of all, (clients, …). Steps that cannot be captured together are taken one client after the other.
+    Those with the most samples come first; they have one network, whose own tensors are not touched, without micro-batches. ``stack`` is
+    name of a parameter or buffer → those of all, (clients, …). Steps that cannot be captured together are taken one client after the other.
     """
     module, training = clients[0].module, clients[0].training
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
