@@ -1,7 +1,4 @@
-"""The errors that edgefl raises on purpose: every message says what was received, what was expected and what to do.
-
-The command line exits with the class's ``exit_code``.
-"""
+"""The errors that edgefl raises on purpose; the command line exits with their ``exit_code``."""
 
 from __future__ import annotations
 

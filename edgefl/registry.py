@@ -1,7 +1,4 @@
-"""Registries find methods, models and other parts by file: to add one is to add a file with one decorated definition.
-
-The names are read from the source text, so that listing them imports neither torch nor the file. :meth:`Registry.load` imports it.
-"""
+"""Registries find methods, models and other parts in the source text: to list them imports nothing, and to add one is to add a file."""
 
 from __future__ import annotations
 

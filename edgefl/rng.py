@@ -1,8 +1,4 @@
-"""Randomness: one generator per (seed, round, client, purpose), and nothing global.
-
-The same key gives the same stream in any process, so that a run that is resumed, or spread over workers, has the same bits. Only this
-module seeds a global generator, and it restores it. The draw of a client is a hash of (seed, key, client): nothing is stored.
-"""
+"""Randomness: one generator per (seed, round, client, purpose), the same in any process, and nothing global."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, factorized_layers
 from edgefl.onnxgrad.batch import BATCH
 from edgefl.onnxgrad.exporter import export
-from edgefl.onnxgrad.external import LIMIT_BYTES, check, split
-from edgefl.onnxgrad.graphs import dims_of
+from edgefl.onnxgrad.graphs import LIMIT_BYTES, check, dims_of, split
 
 Form = Literal["factored", "composed", "auto"]
 GRAPH = "forward.onnx"

@@ -12,8 +12,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from edgefl.errors import BundleError, first_line
-from edgefl.onnxgrad.external import LIMIT_BYTES
-from edgefl.onnxgrad.graphs import dims_of, graphs_in
+from edgefl.onnxgrad.graphs import LIMIT_BYTES, dims_of, graphs_in
 
 MAX_INNER_BYTES = LIMIT_BYTES
 """Only a model that is more than this, weights and all, may keep them beside it."""

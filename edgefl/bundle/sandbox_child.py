@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgefl.bundle.manifest_file import read
+from edgefl.bundle.manifest import read
 from edgefl.bundle.tier_check import check_tier
 from edgefl.client.isolation.limits import die_with, own, set_data_limit
 from edgefl.errors import BundleError

@@ -85,9 +85,5 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _said(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
 def _kind(key: object) -> str:
     return type(key).__name__.strip("_").removesuffix("PrivateKey").removesuffix("PublicKey")

@@ -15,7 +15,7 @@ from edgefl.client.objective import Objective, anchors
 from edgefl.client.parts import shared_parameters
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled, named_tensors
-from edgefl.onnxgrad.external import LIMIT_BYTES
+from edgefl.onnxgrad.graphs import LIMIT_BYTES
 from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph
 from edgefl.onnxgrad.roles import PREDICTION
 from edgefl.onnxgrad.step import StepRule, part_graphs, training_graphs

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from edgefl.bundle.manifest import MANIFEST, SIGNATURE, Manifest
-from edgefl.bundle.manifest_file import content_of, differences, parse
+from edgefl.bundle.manifest import MANIFEST, SIGNATURE, Manifest, content_of, differences, parse
 from edgefl.bundle.sandbox import Limits, try_tiers
 from edgefl.bundle.signature import SIGNATURE_BYTES, public_key, signed_by
 from edgefl.errors import BundleError

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from edgefl.bundle.forms import form_files
-from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, SIGNATURE, Manifest
-from edgefl.bundle.manifest_file import seal, text_of
+from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, SIGNATURE, Manifest, seal, text_of
 from edgefl.errors import BundleError
 from edgefl.onnxgrad.exporter import OPSET
 from edgefl.onnxgrad.predict import predict

@@ -23,21 +23,11 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
 
 
 @click.command(cls=Command)
-@option("--out", type=OUT_FILE, default="my-device.toml", show_default=True, metavar="FILE", help="Profile to write.")
+@option("--out", type=OUT_FILE, default="my-device.toml", metavar="FILE", help="Profile to write.")
 @option("--name", metavar="NAME", help="Name of the profile. [name of the file]")
 @option("--link", metavar="NAME|FILE", help="Profile of its network connection. [that of --like]")
-@option(
-    "--like", default="laptop", show_default=True, metavar="NAME|FILE", help="Profile whose power and throttling are assumed."
-)
-@option(
-    "--seconds",
-    type=float,
-    callback=_seconds,
-    default=30.0,
-    show_default=True,
-    metavar="X",
-    help="About how long to measure, in seconds.",
-)
+@option("--like", default="laptop", metavar="NAME|FILE", help="Profile whose power and throttling are assumed.")
+@option("--seconds", type=float, callback=_seconds, default=30.0, metavar="X", help="About how long to measure, in seconds.")
 @option("--threads", type=click.IntRange(1), metavar="N", help="Threads that train. [every core]")
 @json_option
 def command(out: Path, name: str | None, link: str | None, like: str, seconds: float, threads: int | None, as_json: bool) -> None:

@@ -40,14 +40,7 @@ _FILE = "comparison.toml"
 @option("--resume", is_flag=True, help="Continue the comparison in --out; complete runs are not repeated.")
 @json_option
 def command(
-    methods: str | None,
-    seeds: tuple[int, ...] | None,
-    config_file: Path | None,
-    out: Path,
-    resume: bool,
-    as_json: bool,
-    method_options: tuple[tuple[str, Any], ...],
-    **flags: Any,
+    methods: str | None, seeds: tuple[int, ...], config_file: Path | None, out: Path, resume: bool, as_json: bool, **flags: Any
 ) -> None:
     """Run several methods on identical clients, draws and tiers, and write one report that compares them.
 
@@ -59,14 +52,14 @@ def command(
     A method that has only one size trains the largest tier that fits every device class. If no device fits a run, the report gives the
     reason in its row; if no run is possible, the exit status is 3.
     """
-    keys, options = given(flags), _by_method(method_options)
+    options, keys = _by_method(flags.pop("method_options")), given(flags)
     continued = resume and (out / _FILE).exists()
     config = RunConfig.of(keys) if continued else RunConfig.load(config_file, keys)
     if not continued and methods is None:
         raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
     names = tuple(methods.split(",")) if methods is not None else ()
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.report.compare_table import compact_comparison
+    from edgefl.report.compare_page import compact_comparison
     from edgefl.run.compare import compare
 
     if continued:

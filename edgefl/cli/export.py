@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     "--form",
     type=click.Choice(("factored", "composed", "auto")),
     default="auto",
-    show_default=True,
     help="Form of factorized layers: factored (small factors), composed (multiplied out), or the one that suits the tier's device.",
 )
 @option("--quantize", type=click.Choice(("int8",)), help="Also write 8-bit variants, with their accuracy.")

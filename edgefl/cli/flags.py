@@ -58,19 +58,20 @@ def network_options(command: F) -> F:
     return _stack(command, flags)
 
 
-def network_and_options(network: str | None, model: str | None, flags: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the one network that was given, and the flags that were given; UsageError or ConfigError if they are wrong."""
+def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the one network that was given, its inputs and classes, and the other flags; UsageError or ConfigError if they are wrong."""
+    network, model, inputs, classes = (flags.pop(key) for key in ("network", "model", "inputs", "classes"))
     if (network is None) == (model is None):
         raise click.UsageError("give one network: NETWORK, or --model NAME")
     options = given(flags)
     RunConfig.of({key: options[key] for key in _TRAINING if key in options})
-    return network or str(model), options
+    return (network or model, inputs, classes), options
 
 
 def training_options(command: F) -> F:
     """Add how a client trains and sends: ``batch_size``, ``micro_batch``, ``optimizer``, ``codec``, ``samples``, ``local_epochs``."""
     section = "Training on a client"
-    count: dict[str, Any] = {"type": click.IntRange(1), "show_default": True, "metavar": "N", "section": section}
+    count: dict[str, Any] = {"type": click.IntRange(1), "metavar": "N", "section": section}
     flags = (
         run_flags(*_TRAINING, section=section),
         option("--samples", default=500, help="Training samples of a client.", **count),

@@ -89,9 +89,8 @@ _HYPHEN = "\u2011"
 class Option(click.Option):
     """An option that knows under which heading help lists it; its default is shown in brackets."""
 
-    def __init__(self, *args: Any, section: str = OWN, show_default: bool = False, **settings: Any) -> None:
-        if show_default:
-            default = settings["default"]
+    def __init__(self, *args: Any, section: str = OWN, **settings: Any) -> None:
+        if (default := settings.get("default")) is not None:
             settings["help"] += f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
         super().__init__(*args, **settings)
         self.section = section

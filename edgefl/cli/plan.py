@@ -30,17 +30,12 @@ _SETTINGS: dict[str, Any] = {"section": _BUDGET, "type": Amount()}
 @option("--seconds", "deadline_s", help="Seconds of a round on the device: download, training and upload.", **_SETTINGS)
 @option("--joules", "energy_j", help="Joules of a round on the device.", **_SETTINGS)
 @option(
-    "--method",
-    default="fedhm",
-    section=_RANKS,
-    metavar="NAME",
-    help="Method that makes the sub-models; see 'edgefl methods'. [fedhm]",
+    "--method", default="fedhm", section=_RANKS, metavar="NAME", help="Method that makes the sub-models; see 'edgefl methods'."
 )
 @option(
     "--allocate",
     type=click.Choice(("uniform", "spectral")),
     default="uniform",
-    show_default=True,
     section=_RANKS,
     help="uniform: one ratio for all layers; spectral: the rank of each layer that loses least of the weights.",
 )
@@ -49,18 +44,13 @@ _SETTINGS: dict[str, Any] = {"section": _BUDGET, "type": Amount()}
     "--error",
     type=click.Choice(("absolute", "relative")),
     default="absolute",
-    show_default=True,
     section=_RANKS,
     help="Truncation error to minimise: absolute, or relative to the weights of each layer.",
 )
-@option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, section=_RANKS, metavar="N", help="Seed of initial weights."
-)
+@option("--seed", type=click.IntRange(0), default=0, section=_RANKS, metavar="N", help="Seed of initial weights.")
 @training_options
 @json_option
-def command(
-    network: str | None, model: str | None, inputs: tuple[str, ...], classes: int | None, as_json: bool, **flags: Any
-) -> None:
+def command(as_json: bool, **flags: Any) -> None:
     """Find the largest sub-model that fits the budgets: one ratio for all layers, or a rank for each layer.
 
     \b
@@ -69,12 +59,12 @@ def command(
 
     NETWORK is what 'edgefl profile' accepts. If nothing fits, the exit status is 3 and the error shows the smallest need of each budget.
     """
-    chosen, options = network_and_options(network, model, flags)
+    network, options = network_and_options(flags)
     from edgefl.fleet.budget import Budget
     from edgefl.planning.plan import plan
 
     budget = Budget(**{field.name: options.pop(field.name, None) for field in fields(Budget)})
-    found = plan(chosen, inputs, classes, budget=budget, **options)
+    found = plan(*network, budget=budget, **options)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
         return

@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import as_text, show, write_or_print
+from edgefl.cli.console import as_text, note, show
 from edgefl.cli.flags import network_and_options, network_options, training_options
 from edgefl.cli.options import OUT_FILE, Command, Listed, option
+from edgefl.util.files import write_bytes
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
-
-
 _TIERS = "Method and devices"
 
 
@@ -36,18 +35,9 @@ _TIERS = "Method and devices"
 @training_options
 @option("--check-macs", is_flag=True, help="Count forward MACs a second time, over the ONNX graph; takes seconds to export.")
 @option("--layers", is_flag=True, help="Show a row per layer of the largest tier.")
-@option("--format", "format_", type=click.Choice(FORMATS), default="table", show_default=True, help="Format of the output.")
+@option("--format", "format_", type=click.Choice(FORMATS), default="table", help="Format of the output.")
 @option("--out", type=OUT_FILE, metavar="FILE", help="File to write. [standard output]")
-def command(
-    network: str | None,
-    model: str | None,
-    inputs: tuple[str, ...],
-    classes: int | None,
-    layers: bool,
-    format_: str,
-    out: Path | None,
-    **flags: Any,
-) -> None:
+def command(layers: bool, format_: str, out: Path | None, **flags: Any) -> None:
     """Show what a network costs: MACs, peak memory and bytes, counted on its graph without training it.
 
     NETWORK is the name of a reference network, your own package.module:factory, or an .onnx file.
@@ -59,10 +49,10 @@ def command(
 
     Forward and backward MACs are per sample. Composition is per pass, and a training step is one batch.
     """
-    chosen, options = network_and_options(network, model, flags)
+    network, options = network_and_options(flags)
     from edgefl.planning.profile import profile
 
-    rows = profile(chosen, inputs, classes, **options).to_dict()
+    rows = profile(*network, **options).to_dict()
     if format_ == "html":
         from edgefl.report.cost_page import cost_page
 
@@ -75,4 +65,8 @@ def command(
             show(table)
             return
         text = table if isinstance(table, str) else as_text(table)
-    write_or_print(text, out)
+    if out is None:
+        click.echo(text)
+        return
+    write_bytes(out, (text.rstrip("\n") + "\n").encode())
+    note(f"written: {out}")

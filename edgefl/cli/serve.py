@@ -12,8 +12,8 @@ from edgefl.cli.options import PATH, Command, option
 
 @click.command(cls=Command)
 @click.argument("bundle", type=PATH)
-@option("--port", default=8765, show_default=True, type=click.IntRange(0, 65535), metavar="N", help="Port; 0 chooses a free one.")
-@option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address to listen on.")
+@option("--port", default=8765, type=click.IntRange(0, 65535), metavar="N", help="Port; 0 chooses a free one.")
+@option("--host", default="127.0.0.1", metavar="ADDRESS", help="Address to listen on.")
 def command(bundle: Path, port: int, host: str) -> None:
     """Serve a page for the folder BUNDLE until Ctrl-C: classify, train on your own samples, download the update.
 

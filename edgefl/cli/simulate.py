@@ -37,14 +37,7 @@ from edgefl.config import HOST, TASK, RunConfig, keys_of
 @option("--dry-run", is_flag=True, help="Do not train: simulate only participation, time and energy, of populations of any size.")
 @json_option
 def command(
-    config_file: Path | None,
-    out: Path | None,
-    resume: bool,
-    trace: Path | None,
-    dry_run: bool,
-    as_json: bool,
-    method_options: tuple[tuple[str, Any], ...],
-    **flags: Any,
+    config_file: Path | None, out: Path | None, resume: bool, trace: Path | None, dry_run: bool, as_json: bool, **flags: Any
 ) -> None:
     """Train a fleet of simulated devices under their budgets, and write model, bundle and report.
 
@@ -57,7 +50,8 @@ def command(
     edgefl simulate --workers 2 --trace trace.json
     edgefl simulate --dry-run --clients 1000000 --partition index:60
     """
-    keys = given(flags) | ({"method_options": dict(method_options)} if method_options else {})
+    method_options = dict(flags.pop("method_options"))
+    keys = given(flags) | ({"method_options": method_options} if method_options else {})
     if resume and dry_run:
         raise click.UsageError("--resume has nothing to continue with --dry-run: give another --out")
     if resume and out is None:
@@ -73,7 +67,7 @@ def command(
         check_trace(trace)
     # Torch takes seconds to import: what can be refused without it has been by now.
     from edgefl.client.isolation.limits import keep_freed_memory
-    from edgefl.engine import prepare_workers
+    from edgefl.engine.contract import prepare_workers
     from edgefl.timing.spans import span
 
     if not dry_run and not started:
@@ -102,7 +96,7 @@ def command(
 
 
 def _print_dry(summary: dict[str, Any], folder: Path) -> None:
-    from edgefl.report.fleet_view import participation_table
+    from edgefl.report.fleet_charts import participation_table
     from edgefl.util.units import human_count, human_percent, human_seconds
 
     show(participation_table(summary["participation"]))

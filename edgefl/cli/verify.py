@@ -15,14 +15,7 @@ from edgefl.cli.options import PATH, Amount, Command, option
 @option(
     "--memory", type=Amount(), metavar="BYTES", help="Memory that its graphs may use, such as 8GB. [by the size of its files]"
 )
-@option(
-    "--timeout",
-    type=Amount(),
-    default=60,
-    show_default=True,
-    metavar="S",
-    help="Longest time for each file of a tier, in seconds.",
-)
+@option("--timeout", type=Amount(), default=60, metavar="S", help="Longest time for each file of a tier, in seconds.")
 def command(bundle: Path, key: Path | None, memory: float | None, timeout: float) -> None:
     """Check the folder BUNDLE: no file is missing, extra or changed, and every model reproduces its stored outputs in onnxruntime.
 

@@ -25,10 +25,7 @@ _HOW = "give its folder with --data-dir, or install Debian's package dataset-fas
 
 @dataset("fashion-mnist")
 def fashion_mnist(data_dir: str | None = None) -> Dataset:
-    """Return 60,000 training and 10,000 held-out images, normalised; DataError if a file is missing, cut, or not what its header says.
-
-    ``data_dir`` is the folder with ``train-images-idx3-ubyte.gz`` and its three siblings; None takes the system's.
-    """
+    """Return 60,000 training and 10,000 held-out images, normalised, from the folder ``data_dir`` or the system's; DataError if damaged."""
     folder = Path(data_dir) if data_dir is not None else SYSTEM_FOLDER
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; fashion-mnist is read from four .gz files: {_HOW}")

@@ -35,16 +35,6 @@ class Dealt:
         """Return how many samples the client has."""
         return len(self._own[client])
 
-    @functools.cached_property
-    def largest(self) -> int:
-        """Samples of the client that has most."""
-        return max(map(len, self._own))
-
-    @functools.cached_property
-    def mean(self) -> int:
-        """Samples of a client on average, rounded, at least 1."""
-        return max(1, round(sum(map(len, self._own)) / len(self._own)))
-
     def _split(self, data: Dataset, clients: int, rule: Deal, seed: int) -> list[np.ndarray]:
         if data.train_domain is None:
             return split(data.train.y, clients, rule, generator(seed, "partition"), data.train_owner)
@@ -64,10 +54,7 @@ class Dealt:
 
 
 class Drawn:
-    """Every client draws from the samples of its domain with its own generator; storage does not grow with the clients.
-
-    Sample numbers are sorted by domain and label: ``_ends[domain, label]`` is where those of a label end.
-    """
+    """Every client draws from the samples of its domain, sorted by domain and label: those of a label end at ``_ends[domain, label]``."""
 
     def __init__(self, data: Dataset, clients: int, rule: Index, seed: int, data_share: float) -> None:
         self._labels, self._clients, self._rule, self._seed, self._share = data.train.y, clients, rule, seed, data_share
@@ -107,17 +94,11 @@ class Drawn:
 
     def size(self, client: int) -> int:
         """Return how many samples the client has: as many as every other one."""
-        return self.largest
+        return self._size
 
     @functools.cached_property
-    def largest(self) -> int:
-        """Samples of every client: as many as the first one has."""
+    def _size(self) -> int:
         return len(self.own(0))
-
-    @property
-    def mean(self) -> int:
-        """Samples of every client."""
-        return self.largest
 
 
 def _kept(labels: np.ndarray, own: np.ndarray, client: int, seed: int, data_share: float) -> np.ndarray:
@@ -129,8 +110,7 @@ def _kept(labels: np.ndarray, own: np.ndarray, client: int, seed: int, data_shar
 def labels_drawn(sizes: np.ndarray, count: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
     """Return how many samples of each label a client holds, int64 (labels,), ``count`` in all, none more than its ``sizes`` (labels,).
 
-    The labels with samples get proportions from Dir(alpha), and the label of each sample is drawn from them. What exceeds a label's samples
-    is drawn again from the proportions of the others; if those are 0, from the samples left.
+    Labels are drawn in proportions from Dir(alpha). What exceeds a label's samples is drawn again from the others.
 
     >>> labels_drawn(np.array([5, 0, 5]), 10, 0.1, np.random.default_rng(0)).tolist()
     [5, 0, 5]

@@ -26,13 +26,8 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
     """Return the data set ``name``, or several joined by ``+`` as one; a part uses the subfolder of ``data_dir`` with its name, if any.
 
     In a mix every part is a domain. Images are brought to the largest height and width by bilinear interpolation, and one channel is
-    repeated to the largest number. They remain normalised as in their own data set. Labels follow each other in the order of the name, and
-    class names have the domain as a prefix.
-
-    Raises:
-        UnknownNameError: a part is not a data set.
-        ConfigError: a part appears twice, or has no images.
-        DataError: files are missing or malformed, or channels cannot be repeated to one number.
+    repeated to the largest number. They remain normalised as in their own data set. Labels follow each other in the order of the name.
+    UnknownNameError, ConfigError (a part appears twice, or has no images) or DataError if it cannot be done.
 
     >>> load("digits").title[:18]
     'Handwritten digits'

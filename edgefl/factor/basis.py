@@ -114,10 +114,7 @@ def first_basis(shape: tuple[int, ...]) -> Tensor:
 
 
 def first_coefficients(shape: tuple[int, ...], channels: int, gain: float) -> Tensor:
-    """Return random coefficients of ``shape`` (T, S/R₁, R₂) with which a composed weight has variance ``gain``/(k₁k₂·S); He's gain is 2.
-
-    R₂ orthonormal vectors of k₁k₂R₁ numbers have mean square 1/(k₁k₂R₁), so the coefficients have variance gain·R₁/(R₂·S).
-    """
+    """Return random coefficients of ``shape`` (T, S/R₁, R₂): a composed weight then has variance ``gain``/(k₁k₂·S); He's gain is 2."""
     _, fragments, count = shape
     return torch.randn(shape) * math.sqrt(gain * channels / (count * fragments * channels))
 
@@ -135,8 +132,7 @@ class Composed(nn.Module):
     """Replaces a convolution, linear or recurrent layer, and computes the same with composed weights.
 
     For every composed weight, such as ``weight_hh_l0``, it holds ``basis_hh_l0`` (R₂, R₁, k₁, k₂) and ``coefficients_hh_l0`` (T, S/R₁, R₂).
-    The other parameters are those of ``dense``, under their names. ``skeleton`` is the same layer on the ``meta`` device; ``sizes`` has R₁
-    and R₂ of each composed weight by name.
+    ``skeleton`` is the same layer on the ``meta`` device; ``sizes`` has R₁ and R₂ of each composed weight by name.
     """
 
     def __init__(self, dense: nn.Module, skeleton: nn.Module, sizes: Mapping[str, BasisSize]) -> None:

@@ -1,7 +1,4 @@
-"""Derivatives inside a loss, for methods whose loss contains a training step.
-
-Autograd computes them. In an exported graph they are placeholder operators, which :mod:`edgefl.onnxgrad.autodiff` replaces by plain ones.
-"""
+"""Derivatives inside a loss: by autograd, or in an exported graph placeholders, which :mod:`edgefl.onnxgrad.autodiff` replaces."""
 
 from __future__ import annotations
 

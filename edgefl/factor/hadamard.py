@@ -68,10 +68,7 @@ def factor_shapes(shape: Shape, rank: int) -> dict[str, Shape]:
 
 
 def inner_weight(x: Tensor, y: Tensor, t: Tensor | None = None) -> Tensor:
-    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂): R²·m·k₁k₂ + n·m·R·k₁k₂ multiplications.
-
-    Y comes first, so that the product with X writes the weight in its own layout: the other order needs a transposed copy of the weight.
-    """
+    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂). Y comes first, so that the product with X has the weight's own layout."""
     kernel = () if t is None else tuple(t.shape[2:])
     return (x @ inner_half(y, t)).view(len(x), len(y), *kernel)
 
@@ -124,18 +121,14 @@ class HadamardProduct(torch.autograd.Function):
 
 
 def he_variance(shape: Shape) -> float:
-    """Return 2/(max(n, m)·k₁k₂): He initialisation by the larger of fan-out and fan-in.
-
-    By the fan-out alone a layer that narrows, such as a classifier, would start with outputs √(m/n) times too large, and diverge.
-    """
+    """Return 2/(max(n, m)·k₁k₂): He initialisation. By the fan-out alone a classifier would start too large, and diverge."""
     return 2 / (max(shape[:2]) * positions(shape))
 
 
 def factor_stds(shape: Shape, ranks: tuple[int, int], variance: float) -> dict[str, float]:
     """Return the standard deviations of x (n, R₁), y (m, R₂) and t (R₁, R₂, k₁, k₂) for a product of ``variance``.
 
-    T ×₁ X ×₂ Y has the variance R₁R₂·σ_x²σ_y²σ_t², and X Yᵀ has R·σ_x²σ_y². This choice gives X, Y and T's unfoldings columns of equal
-    norm, as U√Σ and √ΣVᵀ have: a step on the factors then moves the product least.
+    X, Y and T's unfoldings get columns of equal norm, as U√Σ and √ΣVᵀ have: a step on the factors then moves the product least.
 
     >>> stds = factor_stds((10, 1000), (4, 4), 0.002)
     >>> round(4 * stds["x"] ** 2 * stds["y"] ** 2, 9), round(10 * stds["x"] ** 2 / (1000 * stds["y"] ** 2), 9)

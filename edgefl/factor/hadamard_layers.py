@@ -26,12 +26,9 @@ RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 
 
 class HadamardWeight(nn.Module):
-    """W₁ ⊙ W₂ or, with ``plus_one``, W₁ ⊙ (W₂ + 1) (pFedPara); calling it returns W of ``shape``.
+    """W₁ ⊙ W₂ or, with ``plus_one``, W₁ ⊙ (W₂ + 1) (pFedPara), of factors x1, y1 (t1), x2, y2 (t2); calling it returns W of ``shape``.
 
-    Parameters: x1, y1 (and t1) of W₁; x2, y2 (and t2) of W₂ (:func:`factor_shapes`), drawn so that W has the variance of He initialisation.
-
-    Attributes:
-        given: a weight that was composed before; while it is set, a call returns it and composes nothing.
+    While ``given``, a weight that was composed before, is set, a call returns that and composes nothing.
     """
 
     given: Tensor | None
@@ -116,10 +113,7 @@ class ComposedLinear(nn.Module):
 
 
 class ComposedRecurrent(nn.Module):
-    """An ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN``, some of whose weights (gates·H, inputs) are composed once per pass over the sequence.
-
-    Names in ``state_dict`` are the dense layer's, a composed weight's followed by its factors'.
-    """
+    """An ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN``, some of whose weights (gates·H, inputs) are composed once per pass over the sequence."""
 
     def __init__(self, dense: nn.RNNBase, weights: Mapping[str, nn.Module]) -> None:
         super().__init__()

@@ -67,8 +67,7 @@ def importance(values: Tensor, sampling: Sampling, kappa: float) -> Tensor:
 def draw(name: str, probabilities: Tensor, count: int, rng: np.random.Generator) -> Tensor:
     """Return ``count`` different kernels, ascending, int64: drawn one after the other with p of the remaining ones (section 3.2.1).
 
-    The ``count`` smallest of Eᵢ/pᵢ with exponential Eᵢ are such a draw (Efraimidis and Spirakis 2006). A kernel with p = 0 comes last.
-    ConfigError if ``count`` is not 1 to N.
+    The smallest Eᵢ/pᵢ with exponential Eᵢ are such a draw (Efraimidis and Spirakis 2006). ConfigError if ``count`` is not 1 to N.
     """
     total = len(probabilities)
     if not 1 <= count <= total:
@@ -216,11 +215,7 @@ class KernelGates(nn.ModuleList):
 
 
 def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]]) -> nn.Module:
-    """Return the layer that replaces ``dense``, with arbitrary factors; ``counts`` has r of each weight, one per gate.
-
-    A recurrent layer composes its narrow weights once per pass for torch's own kernel. As two layers, each gate would cost about twice the
-    MACs with r ≈ H, and save r values between them for every step and sample.
-    """
+    """Return the layer that replaces ``dense``, with arbitrary factors; ``counts`` has r of each weight, one per gate."""
     if isinstance(dense, nn.Conv2d):
         return KernelConv2d(dense, counts["weight"][0])
     if isinstance(dense, nn.Linear):

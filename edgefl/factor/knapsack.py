@@ -89,10 +89,7 @@ def _reachable(problem: Problem) -> Ints | None:
 
 
 def _relax(problem: Problem, alive: Ints) -> tuple[Ints, Floats]:
-    """Solve the linear relaxation: return each layer's largest choice in it, and the energy per unit of each budget (duals).
-
-    It starts with a few choices per layer, and adds the best at its prices and some around them until all of those are included.
-    """
+    """Solve the relaxation over few choices per layer, adding better ones: each layer's largest choice, energy per unit of each budget."""
     edges = np.append(_firsts(problem, alive), len(alive))
     spread = [np.linspace(a, b - 1, SPREAD).astype(np.int64) for a, b in pairwise(edges.tolist())]
     pool = np.unique(np.concatenate(spread))

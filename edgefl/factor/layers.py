@@ -29,10 +29,7 @@ class LowRank(nn.Module):
 
 
 class LowRankConv2d(LowRank):
-    """A k₁×k₂ convolution of rank r: k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2).
-
-    Stride, padding and dilation are split: rows go to the first, columns to the second.
-    """
+    """A k₁×k₂ convolution of rank r: k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2)."""
 
     def __init__(self, dense: nn.Conv2d, rank: int) -> None:
         super().__init__()

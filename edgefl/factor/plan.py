@@ -17,11 +17,8 @@ from edgefl.factor.knapsack import Floats, Ints, Problem, solve
 class LayerChoices:
     """The choices of one layer; ConfigError if shapes differ, ranks do not ascend from 1, or a number is negative or not finite.
 
-    Attributes:
-        name: unique in a plan.
-        ranks: allowed ranks, ascending; the last one may mean the dense layer.
-        energy: Σ_{i<r} σᵢ² that each choice keeps, float64, (ranks,).
-        costs: of each choice in each budget's unit (MACs, bytes, …), int64 or float64, (ranks, budgets), not negative.
+    ``ranks``: the last one may mean the dense layer; ``energy``: Σ_{i<r} σᵢ² that each keeps, float64; ``costs``: in each budget's unit,
+    (ranks, budgets).
     """
 
     name: str
@@ -45,14 +42,7 @@ class LayerChoices:
 
 @dataclass(frozen=True)
 class Allocation:
-    """A plan.
-
-    Attributes:
-        ranks: layer → rank.
-        energy: Σ of the energies kept.
-        lost: Σ over the layers of their largest energy less the kept one: the summed squared truncation error.
-        bound: no plan keeps more (Lagrangian bound at the duals of the linear relaxation).
-    """
+    """A plan: the rank of each layer; ``lost`` is the energy not kept (the summed squared truncation error); no plan has over ``bound``."""
 
     ranks: dict[str, int]
     energy: float

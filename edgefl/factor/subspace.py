@@ -50,11 +50,9 @@ _ROUNDING = torch.finfo(torch.float32).eps ** 2
 
 @dataclass(frozen=True)
 class Leading:
-    """Factors whose first r columns and rows multiply to W at rank r.
+    """Factors (n, k) and (k, m), float32, whose first r columns and rows multiply to W at rank r; ``right`` has orthogonal rows.
 
-    Attributes:
-        left, right: (n, k) and (k, m), float32; the rows of ``right`` are orthogonal, the columns of ``left`` nearly so.
-        start: left singular vectors to start with at a similar matrix, (n, k): float64 where float32 was not precise enough.
+    ``start`` has the left singular vectors to start with at a similar matrix, (n, k): float64 where float32 was not precise enough.
     """
 
     left: Tensor

@@ -89,7 +89,11 @@ def scaled(channels: int, width: float) -> int:
     return max(1, math.ceil(channels * width - 1e-9))
 
 
-def image_shape(model: str, input_shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
+ImageShape = tuple[int, int, int]
+"""Channels, height and width."""
+
+
+def image_shape(model: str, input_shape: tuple[int, ...], least: int) -> ImageShape:
     """Check that ``input_shape`` is (channels, height, width) with both sides at least ``least`` pixels, and return it."""
     if len(input_shape) != 3 or min(input_shape[1:]) < least:
         shape = "x".join(map(str, input_shape))
@@ -107,10 +111,7 @@ def window(model: str, input_shape: tuple[int, ...], norm: str) -> None:
 
 
 def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv2d | nn.Linear]]:
-    """Yield the network's convolutions and linear layers by name, in the order of definition.
-
-    The projections of ``nn.MultiheadAttention`` are left out, because torch uses their weights without calling the layers.
-    """
+    """Yield convolutions and linear layers by name, in the order of definition, without those of ``nn.MultiheadAttention``."""
     attention = tuple(f"{name}." for name, layer in network.named_modules() if isinstance(layer, nn.MultiheadAttention))
     for name, layer in network.named_modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)) and not name.startswith(attention):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.models.base import image_shape, scaled
+from edgefl.models.base import ImageShape, image_shape, scaled
 from edgefl.models.norm import norm2d
 from edgefl.registry import model
 
@@ -34,18 +34,11 @@ class ConvNet(nn.Module):
     """Stages ``conv1``, ``norm1``, ``conv2``, …, a linear layer ``hidden`` with ReLU (0 units: none), and the linear classifier ``fc``."""
 
     def __init__(
-        self,
-        stages: Sequence[Conv],
-        input_shape: tuple[int, int, int],
-        classes: int,
-        width: float,
-        norm: str,
-        bias: bool = True,
-        hidden: int = 0,
+        self, stages: Sequence[Conv], shape: ImageShape, classes: int, width: float, norm: str, bias: bool = True, hidden: int = 0
     ) -> None:
         super().__init__()
         self.pools = [stage.pool for stage in stages]
-        channels, height, width_px = input_shape
+        channels, height, width_px = shape
         for number, stage in enumerate(stages, 1):
             outputs = scaled(stage.channels, width)
             self.add_module(f"conv{number}", nn.Conv2d(channels, outputs, stage.kernel, stage.stride, stage.padding, bias=bias))
@@ -73,30 +66,21 @@ def cnn_digits(input_shape: tuple[int, ...], classes: int, width: float = 1.0, n
 
 @model("cnn-fashion", usual_input=(1, 28, 28))
 def cnn_fashion(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "group") -> nn.Module:
-    """The 4-layer CNN for Fashion-MNIST: 285 K parameters at width 1.
-
-    FLANC does not print the network; these channels reproduce its sizes within 2 % (Table 1, p-width .25 to 1: 43, 106, 186 and 285 K).
-    """
+    """The 4-layer CNN for Fashion-MNIST with the sizes of FLANC's (Table 1: 43, 106, 186 and 285 K at p-width .25 to 1), within 2 %."""
     stages = Conv(120, padding=1, pool=True), Conv(64), Conv(136)
     return ConvNet(stages, image_shape("cnn-fashion", input_shape, 10), classes, width, norm, bias=False)
 
 
 @model("cnn-femnist", usual_input=(1, 28, 28), usual_classes=62)
 def cnn_femnist(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
-    """The CNN for FEMNIST (PriSM, Table 7): 54,602 parameters for 1×28×28 and 10 classes, 137,854 for FEMNIST's 62.
-
-    Open in the table, and taken here: no padding, a bias, no normalisation.
-    """
+    """The CNN for FEMNIST (PriSM, Table 7), without padding and normalisation: 54,602 parameters for 1×28×28 and 10 classes."""
     stages = Conv(64, 5, pool=True), Conv(64, pool=True)
     return ConvNet(stages, image_shape("cnn-femnist", input_shape, 12), classes, width, norm)
 
 
 @model("cnn-5x5", usual_input=(1, 28, 28))
 def cnn_5x5(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
-    """The CNN of FedAvg (McMahan et al., AISTATS 2017, section 3): 582,026 parameters for 1×28×28 and 10 classes.
-
-    Differs from the paper: convolutions have no padding, as in most frameworks' examples; with padding it has the paper's 1,663,370.
-    """
+    """The CNN of FedAvg (McMahan et al. 2017, section 3) without its padding: 582,026 parameters for 1×28×28 and 10 classes."""
     stages = Conv(32, 5, pool=True), Conv(64, 5, pool=True)
     return ConvNet(stages, image_shape("cnn-5x5", input_shape, 16), classes, width, norm, hidden=512)
 

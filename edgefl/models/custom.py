@@ -69,12 +69,7 @@ Inputs = Mapping[str, InputSpec]
 
 @dataclass(frozen=True)
 class CustomArchitecture(Architecture):
-    """The user's own network, as methods see it.
-
-    Attributes:
-        factory: returns the network; called several times, also under fake tensors.
-        inputs: name of an argument of ``forward`` → its specification; the name of a single input may be "".
-    """
+    """The user's own network: ``factory`` returns it, also under fake tensors; ``inputs`` are by name, "" for a single unnamed one."""
 
     input_shape: tuple[int, ...] = ()
     classes: int = 0

@@ -7,18 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.models.base import image_shape, scaled
+from edgefl.models.base import ImageShape, image_shape, scaled
 from edgefl.registry import model
 
 PATCH, HEADS, HEAD_SIZE, BLOCKS, EXPANSION = 4, 3, 64, 12, 4
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention, a linear layer each for queries, keys, values and the output.
-
-    Width scales the size of a head, not the number of heads. Channel c belongs to head c mod ``heads``, so that the leading channels of a
-    layer are the leading ones of every head, and a slice of this network is a narrow network.
-    """
+    """Multi-head self-attention; width scales the size of heads: channel c belongs to head c mod ``heads``, so that slices are narrow."""
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
@@ -56,9 +52,9 @@ class Block(nn.Module):
 class DeiT(nn.Module):
     """Patches of 4×4 pixels and a class token, positions that are learnt, ``BLOCKS`` blocks, and a linear classifier."""
 
-    def __init__(self, input_shape: tuple[int, int, int], classes: int, width: float) -> None:
+    def __init__(self, shape: ImageShape, classes: int, width: float) -> None:
         super().__init__()
-        channels, height, width_px = input_shape
+        channels, height, width_px = shape
         size = HEADS * scaled(HEAD_SIZE, width)
         self.patches = nn.Conv2d(channels, size, PATCH, PATCH)
         self.token = nn.Parameter(torch.empty(1, 1, size))
@@ -81,11 +77,7 @@ class DeiT(nn.Module):
 
 @model("deit-tiny", usual_input=(3, 32, 32))
 def deit_tiny(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "layer") -> nn.Module:
-    """DeiT-tiny: 192 channels, 12 blocks, 3 heads; 5,362,762 parameters for 3×32×32 and 10 classes (PriSM, Table 6).
-
-    Differs from DeiT: no token and no teacher for distillation, no stochastic depth (PriSM names neither). ConfigError: sides that are no
-    multiple of a patch's, or another norm policy than ``layer``.
-    """
+    """DeiT-tiny without distillation and stochastic depth: 5,362,762 parameters for 3×32×32 and 10 classes (PriSM, Table 6)."""
     shape = image_shape("deit-tiny", input_shape, PATCH)
     if shape[1] % PATCH or shape[2] % PATCH:
         raise ConfigError(f"model deit-tiny takes images that divide into patches of {PATCH}x{PATCH}, got {shape[1]}x{shape[2]}")

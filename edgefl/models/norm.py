@@ -106,10 +106,7 @@ def needs_statistics(network: nn.Module) -> bool:
 
 @torch.no_grad()
 def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Compute every static BatchNorm's statistics over ``batches`` (each (batch, channels, …)), in place (HeteroFL, section 3).
-
-    The network runs as in training, and sums are in float64. The order of samples within a batch does not matter.
-    """
+    """Compute every static BatchNorm's statistics over ``batches`` (each (batch, channels, …)), in place, in training mode and float64."""
     layers = [layer for layer in network.modules() if isinstance(layer, StaticBatchNorm)]
     moments: dict[nn.Module, list[Any]] = {layer: [0, 0.0, 0.0] for layer in layers}  # count, sum and sum of squares per channel
 

@@ -28,21 +28,14 @@ class Recurrent(nn.Module):
 
 @model("lstm-shakespeare", usual_input=(80,), usual_classes=CHARACTERS, vocabulary=CHARACTERS)
 def lstm_shakespeare(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
-    """The 2-layer LSTM for the next of 80 characters (FedPara, Appendix C.2, without its weight normalisation): 819,920 parameters.
-
-    Its embedding has 8 numbers, as that of McMahan et al. 2017 and of LEAF.
-    """
+    """The 2-layer LSTM for the next of 80 characters (FedPara, Appendix C.2, without its weight normalisation): 819,920 parameters."""
     window("lstm-shakespeare", input_shape, norm)
     return Recurrent(CHARACTERS, 8, 256, 2, classes, width)
 
 
 @model("lstm-imdb", usual_input=(500,), usual_classes=2, vocabulary=WORDS)
 def lstm_imdb(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "none") -> nn.Module:
-    """The LSTM for IMDB (PriSM, Table 8): an embedding of 1001 words in 64 numbers, two layers of 256; 920,642 parameters.
-
-    Id 0 pads in front of a review. Open, and taken here: windows of 500 words. Differs from the paper: two outputs under softmax instead of
-    one under a sigmoid, so that loss and classifier are those of the other networks.
-    """
+    """The LSTM for IMDB (PriSM, Table 8), with two outputs instead of one: 1001 words, id 0 pads in front; 920,642 parameters."""
     window("lstm-imdb", input_shape, norm)
     return Recurrent(WORDS, 64, 256, 2, classes, width)
 

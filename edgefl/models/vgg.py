@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from edgefl.models.base import image_shape, scaled
+from edgefl.models.base import ImageShape, image_shape, scaled
 from edgefl.models.norm import norm2d
 from edgefl.registry import model
 
@@ -22,14 +22,7 @@ class VGG(nn.Module):
     """``stages`` of convolutions, then ``hidden`` linear layers with ReLU and a classifier on the remaining feature map."""
 
     def __init__(
-        self,
-        stages: Stages,
-        hidden: tuple[int, ...],
-        bias: bool,
-        shape: tuple[int, int, int],
-        classes: int,
-        width: float,
-        norm: str,
+        self, stages: Stages, hidden: tuple[int, ...], bias: bool, shape: ImageShape, classes: int, width: float, norm: str
     ) -> None:
         super().__init__()
         channels, height, width_px = shape
@@ -59,18 +52,11 @@ def _features(stages: Stages, channels: int, bias: bool, width: float, norm: str
 
 @model("vgg11", usual_input=(3, 32, 32))
 def vgg11(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "static") -> nn.Module:
-    """VGG-11: 9,228,362 parameters for 3×32×32 and 10 classes.
-
-    PriSM (section 4.1) names the network only. Taken here: normalisation behind each convolution, no bias, and one linear layer.
-    """
+    """VGG-11 (PriSM, section 4.1), with normalisation behind each convolution and one linear layer: 9,228,362 parameters."""
     return VGG(VGG11, (), False, image_shape("vgg11", input_shape, SMALLEST_SIDE), classes, width, norm)
 
 
 @model("vgg16", usual_input=(3, 32, 32))
 def vgg16(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "group") -> nn.Module:
-    """VGG-16 of FedPara (Appendix C.2): 15,253,578 parameters for 3×32×32 and 10 classes (Table 5: 15.25 M).
-
-    Thirteen convolutions with bias and GroupNorm (:func:`edgefl.models.norm.groups_of`), and three linear layers of 512, 512 and the number
-    of classes. Differs from the original VGG: no dropout.
-    """
+    """VGG-16 of FedPara (Appendix C.2, Table 5), with GroupNorm, without dropout: 15,253,578 parameters for 3×32×32 and 10 classes."""
     return VGG(VGG16, (512, 512), True, image_shape("vgg16", input_shape, SMALLEST_SIDE), classes, width, norm)

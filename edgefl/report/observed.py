@@ -39,11 +39,7 @@ def observed_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
 
 
 def _by_figure(observed: Json) -> dict[str, Any]:
-    """Return figure → values: of layers that have several figures each, figure → layer → value.
-
-    >>> _by_figure({"kernels": {"conv1": {"rank": 3.5}, "conv2": {"rank": 4.5}}, "clusters": [2, 1]})
-    {'rank': {'conv1': 3.5, 'conv2': 4.5}, 'clusters': [2, 1]}
-    """
+    """Return figure → values: of layers that have several figures each, figure → layer → value."""
     figures: dict[str, Any] = {}
     for name, value in observed.items():
         if isinstance(value, Mapping) and value and all(isinstance(inner, Mapping) for inner in value.values()):
@@ -56,11 +52,7 @@ def _by_figure(observed: Json) -> dict[str, Any]:
 
 
 def _numbers(value: Any, path: _Path = ()) -> dict[_Path, float]:
-    """Return the numbers in nested tables and lists by their paths.
-
-    >>> _numbers({"conv1": [3, 1], "conv2": "unknown"})
-    {('conv1', 0): 3.0, ('conv1', 1): 1.0}
-    """
+    """Return the numbers in nested tables and lists by their paths: ``{("conv1", 0): 3.0, ("conv1", 1): 1.0}``."""
     if isinstance(value, Real) and not isinstance(value, bool):
         return {path: float(value)}
     listed = enumerate(value) if isinstance(value, Sequence) and not isinstance(value, str) else ()

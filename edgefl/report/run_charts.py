@@ -106,12 +106,9 @@ def cost_charts(summary: Json) -> tuple[Chart, ...]:
         Measure("memory", "Memory", "bytes held while training", "B", "holds", f"at the peak of {step}", _MEMORY),
         Measure("traffic", "Traffic", "bytes in a round", "B", "moves", "per client and round", TRAFFIC),
     )
-    rows = [{**row, name: row["macs_train_step"], "step_bytes": _step_bytes(row)} for name, row in zip(names, tiers, strict=True)]
-    return measured(rows, measures, "cost")
-
-
-def _step_bytes(row: Json) -> int:
-    return max(0, row["training_memory_bytes"] - row["parameter_bytes"] - row["optimizer_bytes"])
+    steps = [max(0, row["training_memory_bytes"] - row["parameter_bytes"] - row["optimizer_bytes"]) for row in tiers]
+    filled = ({**row, name: row["macs_train_step"], "step_bytes": of} for name, row, of in zip(names, tiers, steps, strict=True))
+    return measured(list(filled), measures, "cost")
 
 
 _MEMORY = {
@@ -136,9 +133,9 @@ def budget_chart(summary: Json) -> Chart:
 def _budget_spec(summary: Json, used: Sequence[tuple[Json, Sequence[Json]]]) -> Spec:
     """Return horizontal bars, one per class and budget under the class's name, cut where they leave the chart."""
     widest = min(max(1.1, *(entry["share"] for _, entries in used for entry in entries)) * 1.02, _WIDEST_SHARE)
-    places = slots(
-        [(f"{item['title']} · {_class_tier(item)}", [budget_name(e["budget"]) for e in entries]) for item, entries in used]
-    )
+    tiers = ["no tier" if item["tier"] is None else f"tier {tier_label(item['tier'])}" for item, _ in used]
+    labels = ([budget_name(entry["budget"]) for entry in entries] for _, entries in used)
+    places = slots([(f"{item['title']} · {tier}", own) for (item, _), tier, own in zip(used, tiers, labels, strict=True)])
     rows = [
         {
             "slot": slot,
@@ -163,7 +160,3 @@ def _budget_spec(summary: Json, used: Sequence[tuple[Json, Sequence[Json]]]) -> 
         layer(text, outside, x=x, y=places.y, text="text"),
         places.heads,
     )
-
-
-def _class_tier(item: Json) -> str:
-    return "no tier" if item["tier"] is None else f"tier {tier_label(item['tier'])}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, slots
-from edgefl.report.words import STATUSES, USEFUL, in_order, look, lost_text, sessions_of, status_name, taken_as
+from edgefl.report.words import STATUSES, USEFUL, counts_text, look, lost_text, sessions_of, status_name, taken_as
 from edgefl.util.units import human_seconds
 
 MOST_LINES = 40
@@ -52,7 +52,7 @@ def timelines(summary: Json, rounds: Sequence[Json]) -> Timelines:
     varied = sorted(seen, key=lambda record: -len(sessions_of(record)))
     picked = {record["round"]: record for record in (varied[0], seen[0], seen[-1], *varied)}
     shown = sorted(list(picked.values())[:MOST_ROUNDS], key=lambda record: int(record["round"]))
-    labels = tuple(f"{record['round']}: {_counts(record)}" for record in shown)
+    labels = tuple(f"{record['round']}: {counts_text(sessions_of(record))}" for record in shown)
     return Timelines(tuple(timeline(summary, record) for record in shown), labels, shown.index(varied[0]))
 
 
@@ -173,11 +173,6 @@ def _end(line: Line, slot: str, end_s: float, unit_s: float) -> Json:
 def _is_step(record: Json) -> bool:
     """Whether the server steps whenever enough clients answered: deadlines are then each client's own."""
     return any(client.get("staleness") is not None for client in record.get("clients", ()))
-
-
-def _counts(record: Json) -> str:
-    counts = sessions_of(record)
-    return ", ".join(f"{counts[status]:,} {status_name(status)}" for status in in_order(counts))
 
 
 def _closed(record: Json) -> str:

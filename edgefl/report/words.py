@@ -41,13 +41,8 @@ def taken_as(item: Json) -> str:
 
 
 def need_have(entry: Json) -> str:
-    """Return what is needed and what there is of one budget.
-
-    >>> need_have({"budget": "memory_bytes", "need": 2e6, "have": 64e3})
-    'needs 2.00 MB, has 64.0 kB'
-    """
-    budget = entry["budget"]
-    return f"needs {human_budget(budget, entry['need'])}, has {human_budget(budget, entry['have'])}"
+    """Return what is needed and what there is of one budget: ``needs 2.00 MB, has 64.0 kB``."""
+    return "needs {}, has {}".format(*(human_budget(entry["budget"], entry[key]) for key in ("need", "have")))
 
 
 def budget_name(budget: str | None) -> str:
@@ -55,9 +50,9 @@ def budget_name(budget: str | None) -> str:
     return "" if budget is None else BUDGETS.get(budget, budget)
 
 
-def names(values: Sequence[str]) -> str:
+def names(values: Iterable[object]) -> str:
     """Return names as a list for people, or "none"."""
-    return ", ".join(values) or "none"
+    return ", ".join(map(str, values)) or "none"
 
 
 def uncounted(rows: Sequence[Json]) -> str:
@@ -114,11 +109,7 @@ def status_name(status: str) -> str:
 
 
 def in_order(statuses: Iterable[str]) -> list[str]:
-    """Return statuses in the order of every legend, those that no version knows last.
-
-    >>> in_order({"dropped", "of-the-future", "trained"})
-    ['trained', 'dropped', 'of-the-future']
-    """
+    """Return statuses in the order of every legend, those that no version knows last."""
     found = set(statuses)
     return [*(status for status in STATUSES if status in found), *sorted(found.difference(STATUSES))]
 
@@ -160,10 +151,10 @@ def counted(groups: Iterable[Json]) -> Counter[str]:
 
 
 def lost_text(counts: Mapping[str, int]) -> str:
-    """Return how many were lost for which reason, for people; late, refused and trained ones are not lost.
+    """Return how many were lost for which reason: ``2 dropped, 1 out of memory``; late and refused clients are not lost."""
+    return counts_text({status: n for status, n in counts.items() if n and status not in (USEFUL, "late", "refused")})
 
-    >>> lost_text({"trained": 3, "dropped": 2, "out_of_memory": 1})
-    '2 dropped, 1 out of memory'
-    """
-    lost = [status for status in in_order(counts) if status not in (USEFUL, "late", "refused") and counts[status]]
-    return ", ".join(f"{counts[status]:,} {status_name(status)}" for status in lost)
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return how many clients ended in which status, in the order of every legend."""
+    return ", ".join(f"{counts[status]:,} {status_name(status)}" for status in in_order(counts))

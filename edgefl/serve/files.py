@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from edgefl.bundle.manifest import MANIFEST
-from edgefl.bundle.manifest_file import differences, read
+from edgefl.bundle.manifest import MANIFEST, differences, read
 from edgefl.errors import BundleError
 from edgefl.util.files import shared
 

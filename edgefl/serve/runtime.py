@@ -29,10 +29,7 @@ def cache() -> Path:
 
 
 def runtime(say: Callable[[str], None]) -> Path:
-    """Return a folder with :data:`FILES`: ``node_modules`` beside the page, else the cache, which npm fills the first time.
-
-    ``say`` is told what takes a while. InputError if npm is needed and missing, or fails; StorageError if the cache cannot be written.
-    """
+    """Return a folder with :data:`FILES`: beside the page, or the cache, which npm fills the first time; InputError if npm fails."""
     beside = _page("node_modules") / PACKAGE
     if _holds(beside / "dist") and _version_of(beside) == version():
         return beside / "dist"

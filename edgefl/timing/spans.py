@@ -1,8 +1,4 @@
-"""Where this computer's time goes: named spans, seconds per stage, and traces for ui.perfetto.dev.
-
-A worker process sends its spans with its results, and the server adds them to its own. ``time.perf_counter`` is one clock for all
-processes of a machine on Linux and macOS. Nothing here changes what a run computes.
-"""
+"""Where this computer's time goes: named spans of all processes, by one clock, seconds per stage, and traces for ui.perfetto.dev."""
 
 from __future__ import annotations
 

@@ -26,11 +26,7 @@ def check_trace(path: Path) -> None:
 
 
 class TraceFile:
-    """A file of spans, replaced if it exists, in Chrome's trace event format: ui.perfetto.dev and chrome://tracing open it.
-
-    It is a JSON array with one line per event. The format does not require the closing bracket, so the trace of a killed run opens too.
-    Every call raises StorageError if the file cannot be written.
-    """
+    """A file of spans in Chrome's trace event format: a JSON array with one line per event, which opens without its closing bracket too."""
 
     def __init__(self, path: Path) -> None:
         check_trace(path)

@@ -13,8 +13,7 @@ from small_bundle import replaced, rewrite
 from torch import nn
 
 from edgefl.bundle.forms import forward_graph
-from edgefl.bundle.manifest import Manifest, TierEntry
-from edgefl.bundle.manifest_file import read
+from edgefl.bundle.manifest import Manifest, TierEntry, read
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import build_tier, write
 from edgefl.errors import BundleError, EdgeflError

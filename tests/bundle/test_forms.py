@@ -20,7 +20,7 @@ from edgefl.factor.rank1 import RankOneConv2d
 from edgefl.factor.tucker import TuckerConv2d
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.external import check, split
+from edgefl.onnxgrad.graphs import check, split
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier
 

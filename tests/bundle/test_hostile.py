@@ -19,8 +19,7 @@ from small_bundle import contents, manifest, model, replaced, rewrite, tier, tra
 
 from edgefl.bundle import graph_check
 from edgefl.bundle.graph_check import OPERATORS
-from edgefl.bundle.manifest import TierEntry
-from edgefl.bundle.manifest_file import parse, read
+from edgefl.bundle.manifest import TierEntry, parse, read
 from edgefl.bundle.sandbox import Limits, _Line, _lines, default_memory_bytes
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import write

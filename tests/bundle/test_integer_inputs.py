@@ -11,8 +11,7 @@ import safetensors.numpy
 import torch
 
 from edgefl.bundle.forms import forward_graph
-from edgefl.bundle.manifest import MANIFEST, Manifest, TierEntry
-from edgefl.bundle.manifest_file import read
+from edgefl.bundle.manifest import MANIFEST, Manifest, TierEntry, read
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import build_tier, write
 from edgefl.data.sources import Split

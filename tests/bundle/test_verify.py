@@ -18,8 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from pydantic import ValidationError
 from small_bundle import WEIGHT, contents, manifest, model, reference, tier, value, written, written_trainable
 
-from edgefl.bundle.manifest import Budget, FileEntry, Manifest, Objective, TierEntry, TrainEntry, Variant
-from edgefl.bundle.manifest_file import read
+from edgefl.bundle.manifest import Budget, FileEntry, Manifest, Objective, TierEntry, TrainEntry, Variant, read
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import client_files, write
 from edgefl.errors import BundleError

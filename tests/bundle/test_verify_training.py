@@ -11,8 +11,7 @@ from onnx import TensorProto, helper
 from pydantic import ValidationError
 from small_bundle import manifest, saved, tier, trainable, written_trainable
 
-from edgefl.bundle.manifest import Objective, TrainEntry
-from edgefl.bundle.manifest_file import read
+from edgefl.bundle.manifest import Objective, TrainEntry, read
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import write
 from edgefl.errors import BundleError

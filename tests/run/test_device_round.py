@@ -17,8 +17,7 @@ import torch
 from handmade import changed
 
 from edgefl import RunConfig
-from edgefl.bundle.manifest import Manifest, Objective, TierEntry, TrainEntry
-from edgefl.bundle.manifest_file import read
+from edgefl.bundle.manifest import Manifest, Objective, TierEntry, TrainEntry, read
 from edgefl.bundle.write import write
 from edgefl.client.parts import first_personal, trained_shapes
 from edgefl.errors import BundleError, CheckpointError, InputError, WireError

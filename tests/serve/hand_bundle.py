@@ -10,8 +10,7 @@ import onnxruntime
 import safetensors.numpy
 from onnx import TensorProto, helper
 
-from edgefl.bundle.manifest import Manifest
-from edgefl.bundle.manifest_file import seal, text_of
+from edgefl.bundle.manifest import Manifest, seal, text_of
 
 SHAPE, HIDDEN, CLASSES = (1, 8, 8), 12, 4
 NAMES = ("one.weight", "one.bias", "two.weight", "two.bias")

@@ -10,17 +10,13 @@ which appends nodes to the tape and returns the gradient of each input. To teach
 """
 
 from edgefl.onnxgrad.gradients import (  # noqa: F401  each enters its rules into the table
-    activation,
     convolution,
     elementwise,
     group_norm,
-    indexing,
-    layer_norm,
-    matmul,
     normalization,
     pooling,
+    products,
     recurrent,
-    reduction,
     shape,
 )
 from edgefl.onnxgrad.gradients.tape import PREPARED, RULES, Op, Rule, Tape, prepared, register_rule

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edgefl.onnxgrad.gradients.pooling import Window, spread, window_of
 from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, channel_sum, register_rule
-from edgefl.onnxgrad.gradients.windows import Window, spread, window_of
 
 WORK_PER_COPY = 8.0
 """Multiplications that copying an entry of a map is worth."""

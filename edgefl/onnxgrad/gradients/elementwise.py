@@ -1,24 +1,28 @@
-"""Gradients of arithmetic on every entry, with broadcasting undone."""
+"""Gradients of arithmetic, activations and the loss that is made of one."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import onnx
 import onnx.helper
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Slope, Tape, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, register_rule, register_slopes
 
-_SLOPES: dict[str, Slope] = {
-    "Identity": lambda tape, op, g: g,
-    "Neg": lambda tape, op, g: tape.op("Neg", g),
-    "Abs": lambda tape, op, g: tape.op("Mul", g, tape.op("Sign", op.inputs[0])),  # 0 at 0, as in torch
-    "Reciprocal": lambda tape, op, g: tape.op("Neg", tape.op("Mul", g, tape.op("Mul", op.outputs[0], op.outputs[0]))),
-    "Sqrt": lambda tape, op, g: tape.op("Mul", g, tape.op("Div", tape.number(0.5), op.outputs[0])),
-    "Exp": lambda tape, op, g: tape.op("Mul", g, op.outputs[0]),
-    "Log": lambda tape, op, g: tape.op("Div", g, op.inputs[0]),
-    "Sin": lambda tape, op, g: tape.op("Mul", g, tape.op("Cos", op.inputs[0])),
-    "Cos": lambda tape, op, g: tape.op("Neg", tape.op("Mul", g, tape.op("Sin", op.inputs[0]))),
-}
-register_slopes(_SLOPES)
+register_slopes(
+    {
+        "Identity": lambda tape, op, g: g,
+        "Neg": lambda tape, op, g: tape.op("Neg", g),
+        "Abs": lambda tape, op, g: tape.op("Mul", g, tape.op("Sign", op.inputs[0])),  # 0 at 0, as in torch
+        "Reciprocal": lambda tape, op, g: tape.op("Neg", tape.op("Mul", g, tape.op("Mul", op.outputs[0], op.outputs[0]))),
+        "Sqrt": lambda tape, op, g: tape.op("Mul", g, tape.op("Div", tape.number(0.5), op.outputs[0])),
+        "Exp": lambda tape, op, g: tape.op("Mul", g, op.outputs[0]),
+        "Log": lambda tape, op, g: tape.op("Div", g, op.inputs[0]),
+        "Sin": lambda tape, op, g: tape.op("Mul", g, tape.op("Cos", op.inputs[0])),
+        "Cos": lambda tape, op, g: tape.op("Neg", tape.op("Mul", g, tape.op("Sin", op.inputs[0]))),
+    }
+)
 
 
 @register_rule("Cast")
@@ -47,11 +51,8 @@ def sub(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 def mul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     """Of a · b: b and a."""
     a, b = op.inputs
-    return [_of_product(tape, op, gradient, a, b), _of_product(tape, op, gradient, b, a)]
-
-
-def _of_product(tape: Tape, op: Op, gradient: str, own: str, other: str) -> Gradient:
-    return tape.unbroadcast(tape.op("Mul", gradient, other), own, op.outputs[0]) if tape.needs(own) else None
+    pairs = ((a, b), (b, a))
+    return [tape.unbroadcast(tape.op("Mul", gradient, n), own, op.outputs[0]) if tape.needs(own) else None for own, n in pairs]
 
 
 @register_rule("Div")
@@ -122,3 +123,121 @@ def dropout(tape: Tape, op: Op, gradient: str, of_mask: Gradient = None) -> list
     ratio = tape.known(op.input(1))
     scale = 1.0 / (1.0 - (0.5 if ratio is None else float(ratio.reshape(()))))
     return [tape.op("Where", op.outputs[1], tape.op("Mul", gradient, tape.number(scale)), tape.number(0.0)), None, None]
+
+
+def _inside(tape: Tape, value: str) -> str:
+    """Return where ``value`` is strictly between 0 and 1."""
+    return str(tape.op("And", tape.op("Greater", value, tape.number(0.0)), tape.op("Less", value, tape.number(1.0))))
+
+
+def _bell(tape: Tape, x: str) -> str:
+    return str(tape.op("Exp", tape.op("Neg", tape.op("Mul", x, x))))
+
+
+def _along(tape: Tape, op: Op, value: str) -> str:
+    """Return the sum along the node's axis."""
+    return str(tape.op("ReduceSum", value, tape.integers(op.get("axis", -1)), keepdims=1))
+
+
+def _where_not_zero(tape: Tape, value: str) -> str:
+    """Return 1 where ``value`` is not 0, else 0: a cast to bool and back, half the time of Greater and Where."""
+    return str(tape.op("Cast", tape.op("Cast", value, to=onnx.TensorProto.BOOL), to=tape.element_type))
+
+
+def _above(tape: Tape, op: Op, gradient: str, below: str) -> str:
+    """Return the gradient where the input is positive, else ``below``."""
+    return str(tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, below))
+
+
+register_slopes(
+    {
+        "Relu": lambda tape, op, g: tape.op("Mul", g, _where_not_zero(tape, op.outputs[0])),
+        "LeakyRelu": lambda tape, op, g: _above(tape, op, g, tape.op("Mul", g, tape.number(op.get("alpha", 0.01)))),
+        # y = α(eˣ − 1) below 0, with the slope y + α.
+        "Elu": lambda tape, op, g: _above(
+            tape, op, g, tape.op("Mul", g, tape.op("Add", op.outputs[0], tape.number(op.get("alpha", 1.0))))
+        ),
+        "Tanh": lambda tape, op, g: tape.op("Sub", g, tape.op("Mul", tape.op("Mul", g, op.outputs[0]), op.outputs[0])),
+        "Sigmoid": lambda tape, op, g: tape.op(
+            "Mul", g, tape.op("Sub", op.outputs[0], tape.op("Mul", op.outputs[0], op.outputs[0]))
+        ),
+        "Softplus": lambda tape, op, g: tape.op("Mul", g, tape.op("Sigmoid", op.inputs[0])),
+        # α where the output is strictly between 0 and 1.
+        "HardSigmoid": lambda tape, op, g: tape.op(
+            "Where", _inside(tape, op.outputs[0]), tape.op("Mul", g, tape.number(op.get("alpha", 0.2))), tape.number(0.0)
+        ),
+        # 2/√π · exp(−x²).
+        "Erf": lambda tape, op, g: tape.op(
+            "Mul", g, tape.op("Mul", _bell(tape, op.inputs[0]), tape.number(2 / math.sqrt(math.pi)))
+        ),
+        # y(g − Σ g·y).
+        "Softmax": lambda tape, op, g: tape.op(
+            "Mul", op.outputs[0], tape.op("Sub", g, _along(tape, op, tape.op("Mul", g, op.outputs[0])))
+        ),
+    }
+)
+
+
+@register_rule("HardSwish")
+def hard_swish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """x·h with h = clip(x/6 + 1/2): h + x/6 inside, 0 or 1 outside."""
+    (x,) = op.inputs
+    h = tape.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+    slope = tape.op("Add", h, tape.op("Where", _inside(tape, h), tape.op("Mul", x, tape.number(1 / 6)), tape.number(0.0)))
+    return [tape.op("Mul", gradient, slope)]
+
+
+@register_rule("Gelu")
+def gelu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """x·Φ(x): Φ(x) + x·φ(x); with approximate="tanh" the derivative of that approximation."""
+    (x,) = op.inputs
+    if op.get("approximate", "none") == "tanh":
+        return [tape.op("Mul", gradient, _tanh_slope(tape, x))]
+    below = tape.op("Add", tape.op("Erf", tape.op("Mul", x, tape.number(math.sqrt(0.5)))), tape.number(1.0))
+    bell = tape.op("Exp", tape.op("Mul", tape.op("Mul", x, x), tape.number(-0.5)))
+    dense = tape.op("Mul", tape.op("Mul", x, bell), tape.number(1 / math.sqrt(2 * math.pi)))
+    return [tape.op("Mul", gradient, tape.op("Add", tape.op("Mul", below, tape.number(0.5)), dense))]
+
+
+def _tanh_slope(tape: Tape, x: str) -> str:
+    """Return the derivative of ½x(1 + tanh(c(x + 0.044715x³))), c = √(2/π)."""
+    c = math.sqrt(2 / math.pi)
+    square = tape.op("Mul", x, x)
+    inner = tape.op("Mul", x, tape.op("Add", tape.op("Mul", square, tape.number(0.044715 * c)), tape.number(c)))
+    y = tape.op("Tanh", inner)
+    inner_slope = tape.op("Add", tape.op("Mul", square, tape.number(3 * 0.044715 * c)), tape.number(c))
+    rise = tape.op("Mul", tape.op("Mul", x, tape.op("Sub", tape.number(1.0), tape.op("Mul", y, y))), inner_slope)
+    return str(tape.op("Mul", tape.op("Add", tape.op("Add", y, tape.number(1.0)), rise), tape.number(0.5)))
+
+
+@register_rule("LogSoftmax")
+def log_softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The gradient g less softmax · Σ g."""
+    summed = _along(tape, op, gradient)
+    return [tape.op("Sub", gradient, tape.op("Mul", tape.op("Exp", op.outputs[0]), summed))]
+
+
+@prepared("SoftmaxCrossEntropyLoss")
+def cross_entropy(tape: Tape, op: Op) -> None:
+    """−Σ log softmax at the labels, summed, averaged, or one for each sample.
+
+    Inference builds of onnxruntime expand the operator into a dozen nodes with gathers; a product with one-hot labels is two, and its
+    gradient is the softmax less the labels.
+    """
+    logits, labels, *weights = op.inputs
+    # torch's own ignore_index, −100, is no label that data have.
+    if len(tape.shape(logits)) != 2 or any(weights) or op.get("ignore_index", -1) >= 0 or len(op.outputs) > 1:
+        op.refuse("only mean, sum or none over (batch, classes), without weights and without a label to ignore, has a rule")
+    classes = tape.fixed(op, logits, [1])[0]
+    places, (loss,) = tape.shape(logits), op.outputs
+    logs = tape.op("LogSoftmax", logits, axis=1)
+    chosen = tape.op("OneHot", labels, tape.constant(np.array(classes)), tape.constant(np.array([0, 1], tape.real)), axis=1)
+    picked = tape.op("Mul", logs, chosen)
+    tape.shapes |= {logs: places, chosen: places, picked: places}
+    own = tape.op("ReduceSum", picked, tape.integers(1), keepdims=0)
+    tape.shapes[own] = places[:1]
+    reduction = op.get("reduction", "mean")
+    if reduction != "none":
+        own = tape.op("ReduceMean" if reduction == "mean" else "ReduceSum", own, keepdims=0)
+        tape.shapes[own] = ()
+    tape.nodes.append(onnx.helper.make_node("Neg", [own], [loss], name=op.name))

@@ -7,7 +7,7 @@ import math
 import onnx.helper
 
 from edgefl.onnxgrad.gradients.normalization import EPSILON, normalised
-from edgefl.onnxgrad.gradients.tape import Op, Shape, Tape, filled, made_by, prepared, product, put
+from edgefl.onnxgrad.gradients.tape import Op, Shape, Tape, made_by, prepared, product, put
 
 
 @prepared("InstanceNormalization")
@@ -30,7 +30,8 @@ def instance_normalization(tape: Tape, op: Op) -> None:
 
 def _row_statistics(tape: Tape, rows: str, epsilon: float) -> tuple[str, str, str]:
     count, shape = tape.op("Shape", rows, start=1, end=2), tape.shape(rows)[1:2]
-    return normalised(tape, rows, filled(tape, 1.0, count, shape), filled(tape, 0.0, count, shape), epsilon)
+    ones, zeros = (put(tape, shape, "ConstantOfShape", count, value=tape.filling(number)) for number in (1.0, 0.0))
+    return normalised(tape, rows, ones, zeros, epsilon)
 
 
 def _released(tape: Tape, unused: str, mean: str) -> str:

@@ -159,10 +159,10 @@ def _blend(tape: Tape, z: str, n: str, h: str) -> str:
 
 
 def _rnn_step(activation: str) -> Step:
-    def step(tape: Tape, states: Names, gates: str, weights: Names) -> tuple[Names, Names]:
-        return (tape.op(activation, tape.op("Gemm", states[0], weights[0], gates, transB=1)),), ()
-
-    return step
+    return lambda tape, states, gates, weights: (
+        (tape.op(activation, tape.op("Gemm", states[0], weights[0], gates, transB=1)),),
+        (),
+    )
 
 
 def _rnn_back(tape: Tape, gradients: Names, stored: Names, weights: Names) -> tuple[Names, Names]:

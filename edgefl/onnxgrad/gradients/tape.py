@@ -24,10 +24,7 @@ _BATCHES = (5, 7)  # two sizes: what differs between them grows with the batch
 
 @dataclass(frozen=True)
 class Op:
-    """A node of the forward graph: its operator, the values that it reads ("" where one is left out) and writes, its attributes.
-
-    What the bodies of loops read from outside counts among the inputs, behind the node's own, in the order of first use.
-    """
+    """A node of the forward graph; ``inputs`` holds "" for one that is left out and, last, what bodies of loops read from outside."""
 
     name: str
     kind: str
@@ -155,10 +152,7 @@ class Tape:
     # Writing.
 
     def op(self, kind: str, *inputs: str | None, out: str | Sequence[str] = (), count: int = 1, **attributes: Any) -> Any:
-        """Append a node and return the name of its output, or a tuple of ``count`` names; ``out`` gives names to them.
-
-        An input of None is one that is left out, and an attribute of None is not written.
-        """
+        """Append a node without its inputs and attributes of None; return its output's name (``out``), or a tuple of ``count``."""
         outputs = [out] if isinstance(out, str) else list(out) or [self.fresh(kind) for _ in range(count)]
         given = {name: value for name, value in attributes.items() if value is not None}
         self.nodes.append(onnx.helper.make_node(kind, [i or "" for i in inputs], outputs, name=f"{kind}_{outputs[0]}", **given))
@@ -186,10 +180,6 @@ class Tape:
     def number(self, value: float) -> str:
         """Return the name of a scalar of the graph's type of numbers."""
         return self.constant(np.array(value, self.real))
-
-    def pair(self, first: float, second: float) -> Array:
-        """Return two numbers of the graph's type."""
-        return np.array([first, second], self.real)
 
     @property
     def element_type(self) -> int:
@@ -311,11 +301,6 @@ def put(tape: Tape, shape: Shape, kind: str, *inputs: str | None, **attributes: 
     name = str(tape.op(kind, *inputs, **attributes))
     tape.shapes[name] = shape
     return name
-
-
-def filled(tape: Tape, value: float, count: str, shape: Shape) -> str:
-    """Return a tensor of one number, with sizes that are only known when the graph runs."""
-    return put(tape, shape, "ConstantOfShape", count, value=tape.filling(value))
 
 
 def product(*sizes: int | None) -> int | None:

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgefl.onnxgrad.rules import (
-    convolution,
-    elementwise,
-    indexing,
-    matmul,
-    normalization,
-    pooling,
-    recurrent,
-    reduction,
-    resize,
-    shape,
-)
+from edgefl.onnxgrad.rules import elementwise, layers, shape, spatial
 from edgefl.onnxgrad.rules.common import KNOWN_ALWAYS, Check, Rule
 
-_FAMILIES: tuple[Any, ...] = (
-    *(convolution, pooling, matmul, recurrent, normalization, elementwise, reduction, indexing, shape, resize),
-)
+_FAMILIES: tuple[Any, ...] = (layers, spatial, elementwise, shape)
 
 
 def _joined(table: str) -> dict[str, Any]:
@@ -40,5 +27,5 @@ SHAPES = frozenset({"Shape", "Size"})
 KNOWN: dict[str, tuple[int, ...]] = {**KNOWN_ALWAYS, **_joined("KNOWN")}
 """Positions of inputs that are shapes and settings: a rule takes them as NumPy arrays."""
 
-STATISTICS = normalization.STATISTICS
+STATISTICS = layers.STATISTICS
 """Positions of inputs that a layer measures rather than trains."""

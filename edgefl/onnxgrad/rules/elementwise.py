@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, logic, changes of type and activations."""
+"""Arithmetic, comparisons, logic, changes of type, activations and reductions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgefl.onnxgrad.rules.common import DTYPES, Array, Check, Operator, Rule, simple
+from edgefl.onnxgrad.rules.common import DTYPES, Array, Check, Operator, Rule, numbers, simple
 
 
 def _chain(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
@@ -63,6 +63,37 @@ def _dropout(node: Operator, x: Tensor, ratio: Array | None = None, training: Ar
     return F.dropout(x, 0.5 if ratio is None else float(ratio.item()), node.training)
 
 
+def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:
+    """Make a rule that reduces over axes: all of them when none are named, unless the node says otherwise."""
+
+    def rule(node: Operator, x: Tensor, given: Array | None = None) -> Tensor:
+        axes = list(node.get("axes", ())) if given is None else numbers(given)
+        if not axes and node.get("noop_with_empty_axes", 0):
+            return x
+        return function(x, axes or list(range(x.dim())), bool(node.get("keepdims", 1)))
+
+    return rule
+
+
+def _arg(function: Callable[..., Tensor]) -> Rule:
+    def rule(node: Operator, x: Tensor) -> Tensor:
+        axis, keep = node.get("axis", 0), bool(node.get("keepdims", 1))
+        if node.get("select_last_index", 0):
+            return x.shape[axis] - 1 - function(x.flip(axis), dim=axis, keepdim=keep)
+        return function(x, dim=axis, keepdim=keep)
+
+    return rule
+
+
+REDUCTIONS: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
+    "ReduceSum": torch.sum, "ReduceMean": torch.mean, "ReduceMax": torch.amax, "ReduceMin": torch.amin,
+    "ReduceLogSumExp": torch.logsumexp,
+    "ReduceL1": lambda x, axes, keep: x.abs().sum(axes, keep),
+    "ReduceL2": lambda x, axes, keep: x.square().sum(axes, keep).sqrt(),
+    "ReduceSumSquare": lambda x, axes, keep: x.square().sum(axes, keep),
+}  # fmt: skip
+
+
 RULES: dict[str, Rule] = {
     "Add": simple(torch.add), "Sub": simple(torch.sub), "Mul": simple(torch.mul), "Div": _div, "Mod": _mod,
     "Pow": lambda node, x, power: torch.pow(x, power).to(x.dtype),
@@ -82,6 +113,13 @@ RULES: dict[str, Rule] = {
     "Elu": lambda node, x: F.elu(x, node.get("alpha", 1.0)),
     "PRelu": lambda node, x, slope: torch.where(x >= 0, x, slope * x),
     "Softmax": _softmax(torch.softmax), "LogSoftmax": _softmax(torch.log_softmax), "Dropout": _dropout,
+    **{name: _reduce(function) for name, function in REDUCTIONS.items()},
+    "ArgMax": _arg(torch.argmax), "ArgMin": _arg(torch.argmin),
 }  # fmt: skip
-KNOWN = {"Clip": (1, 2), "Dropout": (1, 2)}
-CHECKS: dict[str, Check] = {"Cast": _check_cast, "Dropout": Operator.only_first_output}
+KNOWN = {
+    "Clip": (1, 2), "Dropout": (1, 2),
+    **dict.fromkeys(REDUCTIONS, (1,)),
+}  # fmt: skip
+CHECKS: dict[str, Check] = {
+    "Cast": _check_cast, "Dropout": Operator.only_first_output,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Operators that move values, or ask for a shape, and compute nothing."""
+"""Operators that move values, read and write at indices, or ask for a shape."""
 
 from __future__ import annotations
 
@@ -109,14 +109,53 @@ def _space_to_depth(node: Operator, x: Tensor) -> Tensor:
     return blocks.reshape(batch, channels * size**2, height // size, width // size)
 
 
+def _from_start(index: Tensor, size: int) -> Tensor:
+    return torch.where(index < 0, index + size, index).long()
+
+
+def _gather(node: Operator, x: Tensor, index: Tensor) -> Tensor:
+    axis = node.get("axis", 0) % x.dim()
+    index = _from_start(index, x.shape[axis])
+    if axis == 0 and x.dim() == 2 and x.is_floating_point():
+        return F.embedding(index, x)
+    return x.index_select(axis, index.reshape(-1)).reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+
+
+def _gather_elements(node: Operator, x: Tensor, index: Tensor) -> Tensor:
+    axis = node.get("axis", 0)
+    return torch.gather(x, axis, _from_start(index, x.shape[axis]))
+
+
+def _scatter_elements(node: Operator, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
+    axis = node.get("axis", 0)
+    return torch.scatter(x, axis, _from_start(index, x.shape[axis]), updates)
+
+
+def _scatter_nd(node: Operator, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
+    return torch.index_put(x, index.unbind(-1), updates, accumulate=node.get("reduction", "none") == "add")
+
+
+def _check_reduction(*known: str) -> Check:
+    def check(node: Operator) -> None:
+        reduction = node.get("reduction", "none")
+        if reduction not in known:
+            node.refuse(f"reduction {reduction!r}, expected {' or '.join(map(repr, known))}")
+
+    return check
+
+
 RULES: dict[str, Rule] = {
     "Reshape": _reshape, "Flatten": _flatten, "Transpose": _transpose, "Slice": _slice, "Split": _split, "Pad": _pad,
     "Concat": lambda node, *parts: torch.cat(parts, node.get("axis")),
     "Expand": _expand, "Tile": lambda node, x, repeats: x.repeat(numbers(repeats)), "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
     "Shape": _shape, "Size": _size, "Trilu": _trilu, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
+    "Gather": _gather, "GatherElements": _gather_elements, "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd,
 }  # fmt: skip
 KNOWN = {
     "Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "Pad": (1, 2, 3), "Expand": (1,), "Tile": (1,), "Squeeze": (1,),
     "Unsqueeze": (1,), "Trilu": (1,),
 }  # fmt: skip
-CHECKS: dict[str, Check] = {"Pad": _check_pad}
+CHECKS: dict[str, Check] = {
+    "Pad": _check_pad,
+    "ScatterElements": _check_reduction("none"), "ScatterND": _check_reduction("none", "add"),
+}  # fmt: skip
