@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgefl.client.loop import LocalTraining
 from edgefl.client.objective import Objective
-from edgefl.client.objectives.terms import PLAIN
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import Parts
 from edgefl.client.training import Training
 from edgefl.cost.memory import StepMemory

@@ -12,7 +12,7 @@ from torch import nn
 from edgefl.client.client import loss_of
 from edgefl.client.loop import optimizer_of
 from edgefl.client.objective import Objective, objective_named
-from edgefl.client.objectives.terms import PLAIN
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters, trained_shapes
 from edgefl.client.training import Training
 from edgefl.config import RunConfig

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from edgefl.client.job import Job
 from edgefl.client.objective import Objective
-from edgefl.client.objectives.terms import PLAIN
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import trained_shapes
 from edgefl.methods.base import Method
 from edgefl.records import Outcome, Submodel, Tier, Update
@@ -19,7 +19,7 @@ from edgefl.rng import generator
 from edgefl.server.client_store import ClientStore
 from edgefl.server.control_variates import Control
 from edgefl.server.optimizer import ServerOptimizer
-from edgefl.server.optimizers.steps import AVERAGE
+from edgefl.server.optimizers.avg import AVERAGE
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.message import Blob

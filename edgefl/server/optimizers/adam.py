@@ -1,0 +1,36 @@
+"""adam: steps scaled by moments of the changes so far."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from edgefl.registry import server_optimizer
+from edgefl.server.optimizer import ServerOptimizer
+
+
+@server_optimizer("adam", needs=("server_step",))
+@dataclass(frozen=True)
+class Adam(ServerOptimizer):
+    """m ← β₁·m + (1 − β₁)·Δ; v ← β₂·v + (1 − β₂)·Δ²; w ← w + η·m/(√v + τ) (Reddi et al. 2021, Algorithm 2, FedAdam).
+
+    Attributes:
+        beta1, beta2, tau: β₁, β₂ and τ, as FedPara uses them (its section C).
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    usual_lr: ClassVar[float] = 0.01
+    slots: ClassVar[tuple[str, ...]] = ("m", "v")
+
+    def change(self, delta: Tensor, *slots: Tensor) -> tuple[Tensor, ...]:
+        """Return m/(√v + τ), m and v."""
+        first = self.beta1 * slots[0] + (1 - self.beta1) * delta
+        second = self.second(slots[1], delta.square())
+        return first / (second.sqrt() + self.tau), first, second
+
+    def second(self, before: Tensor, square: Tensor) -> Tensor:
+        """Return v, given the one before and Δ²."""
+        return self.beta2 * before + (1 - self.beta2) * square

@@ -1,0 +1,26 @@
+"""avg: the aggregate, or a part of the way to it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from edgefl.registry import server_optimizer
+from edgefl.server.optimizer import ServerOptimizer, Tensors
+
+
+@server_optimizer("avg")
+@dataclass(frozen=True)
+class Average(ServerOptimizer):
+    """w ← w + η·Δ; with η = 1 the aggregate itself (McMahan et al. 2017, FedAvg)."""
+
+    def change(self, delta: Tensor, *slots: Tensor) -> tuple[Tensor, ...]:
+        """Return Δ."""
+        return (delta,)
+
+    def step(self, old: Tensors, aggregated: Tensors, memory: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the aggregate, without a rounding, if η = 1."""
+        return (dict(aggregated), {}) if self.lr == 1.0 else super().step(old, aggregated, memory)
+
+
+AVERAGE = Average(1.0)
+"""FedAvg."""
