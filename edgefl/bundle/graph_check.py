@@ -64,13 +64,9 @@ class End:
 
 
 def load_graph(folder: Path, name: str, opset: int, files: Mapping[str, int]) -> onnx.ModelProto:
-    """Return the checked model in the file ``name`` of a bundle, without the data that it may keep beside it.
+    """Return the checked model in the file ``name`` of a bundle, without its external data.
 
-    Args:
-        folder: the bundle.
-        name: path of the graph in it.
-        opset: the operator set that the manifest promises.
-        files: path → bytes of every file that the manifest lists.
+    The manifest promises ``opset`` and lists ``files``: path → bytes.
 
     Raises:
         BundleError: it is not a valid ONNX model, or holds what no graph of a bundle may.

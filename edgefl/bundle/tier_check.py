@@ -21,13 +21,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def stored_tensors(folder: Path, name: str, wanted: Mapping[str, End], optional: Mapping[str, End] | None = None) -> Arrays:
-    """Return the tensors of the file ``name`` of a bundle.
-
-    Args:
-        folder: the bundle.
-        name: path of the file in it.
-        wanted: every tensor that it must hold; free sizes are the samples of ``x``, at least one.
-        optional: tensors that it may hold besides.
+    """Return the tensors of the file ``name`` of a bundle: all that are ``wanted``, whose free sizes are the samples of ``x``.
 
     Raises:
         BundleError: a tensor is missing, is not declared, has another type or shape, or is not finite.

@@ -62,13 +62,6 @@ def append_gradients(tape: Tape, value: str, tensors: Sequence[str], ready: Read
 
     Raises:
         InputError: an operator without a rule, or one whose rule does not cover its attributes or shapes; names the node.
-
-    Example:
-        >>> from onnx.parser import parse_model
-        >>> model = parse_model('<ir_version: 9, opset_import: ["": 20]> g (float[2] x) => (float y) { y = ReduceSumSquare (x) }')
-        >>> tape = tape_of(model)
-        >>> append_gradients(tape, "y", ["x"]), [node.op_type for node in tape.nodes]
-        ({'x': 'mul_4'}, ['ReduceSumSquare', 'Mul', 'Mul'])
     """
     nodes = [Op.of(node) for node in tape.nodes]
     depends = _dependent(nodes, tensors, tape.barriers)

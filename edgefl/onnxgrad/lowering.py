@@ -150,14 +150,6 @@ def _before(node: fx.Node, target: Any, *args: Any, value: Any) -> fx.Node:
     return other
 
 
-def _transposed(node: fx.Node) -> Replace | None:
-    return (lambda: (aten.t.default, node.args)) if node.meta["val"].dim() == 2 else None
-
-
-def _squared(node: fx.Node) -> Replace:
-    return lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2))
-
-
 def _flattened(node: fx.Node) -> Replace | None:
     """Flattening is reshaping: each size is a number, or that of a dimension before the first one that is flattened."""
     of, first, *_ = (*node.args, 0)
@@ -188,8 +180,8 @@ def _normalised(node: fx.Node) -> Replace | None:
 
 
 _PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
-    aten.numpy_T.default: _transposed,
-    aten.square.default: _squared,
+    aten.numpy_T.default: lambda node: (lambda: (aten.t.default, node.args)) if node.meta["val"].dim() == 2 else None,
+    aten.square.default: lambda node: lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2)),
     aten.flatten.using_ints: _flattened,
     aten.batch_norm.default: _normalised,
 }

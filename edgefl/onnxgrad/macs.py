@@ -131,25 +131,6 @@ class _Reader:
         return tuple(dim for dim in shape if dim is not None)
 
 
-def _convolution(node: _Reader) -> int:
-    # Each output value sums over the kernel and the input channels of its group.
-    return math.prod(node.output()) * math.prod(node.input(1)[1:])
-
-
-def _transposed_convolution(node: _Reader) -> int:
-    # Each input value is spread over the kernel and the output channels of its group.
-    return math.prod(node.input(0)) * math.prod(node.input(1)[1:])
-
-
-def _gemm(node: _Reader) -> int:
-    # A is rows x inner, or the other way round: its values times the columns, whichever it is.
-    return math.prod(node.input(0)) * node.output()[1]
-
-
-def _matmul(node: _Reader) -> int:
-    return math.prod(node.output()) * node.input(0)[-1]
-
-
 def _recurrent(gates: int) -> Callable[[_Reader], int]:
     """Count a recurrent layer: in each direction and step, every gate multiplies the input and the state."""
 
@@ -201,10 +182,12 @@ def _sizes(node: _Reader, term: str, shape: Shape) -> dict[str, int]:
 
 
 COUNTED: dict[str, Callable[[_Reader], int]] = {
-    "Conv": _convolution,
-    "ConvTranspose": _transposed_convolution,
-    "Gemm": _gemm,
-    "MatMul": _matmul,
+    # Each output value sums over the kernel and the input channels of its group; transposed, each input value is spread so.
+    "Conv": lambda node: math.prod(node.output()) * math.prod(node.input(1)[1:]),
+    "ConvTranspose": lambda node: math.prod(node.input(0)) * math.prod(node.input(1)[1:]),
+    # A is rows x inner, or the other way round: its values times the columns, whichever it is.
+    "Gemm": lambda node: math.prod(node.input(0)) * node.output()[1],
+    "MatMul": lambda node: math.prod(node.output()) * node.input(0)[-1],
     "Einsum": _einsum,
     "LSTM": _recurrent(4),
     "GRU": _recurrent(3),
