@@ -37,10 +37,7 @@ Problem = tuple[str, str]
 def verify(folder: Path, key: Path | None = None, limits: Limits | None = None) -> VerifyReport:
     """Check every file of a bundle, and run every graph against its stored reference, in a process of limited memory and time.
 
-    Args:
-        folder: the bundle.
-        key: PEM file of an Ed25519 public key. With it, the bundle must be signed by its owner; nothing else is looked at before.
-        limits: of the process that runs the graphs.
+    With ``key``, a PEM file of an Ed25519 public key, the bundle must be signed by its owner; nothing else is looked at before.
 
     Raises:
         BundleError: anything is missing, extra, changed or wrong; the message lists it, a line each.

@@ -76,11 +76,8 @@ class _Lowered(ExportedProgram):
 def traced(module: nn.Module, arguments: tuple[Any, ...], free: Any, has_form: HasForm | None) -> ExportedProgram:
     """Return ``module`` as torch.export traces it, ready for torch's exporter.
 
-    Args:
-        module: in the mode in which it is exported.
-        arguments: of the call that is traced.
-        free: the free dimensions of each argument, as torch.export takes them. One that the module needs fixed is fixed.
-        has_form: whether the exporter has a form for an operator; None: not known, and everything is decomposed.
+    ``free`` are the free dimensions of each argument; one that the module needs fixed is fixed. Without ``has_form`` everything is
+    decomposed.
 
     Raises:
         Exception: torch.export's own, of many types.

@@ -195,12 +195,6 @@ COUNTED: dict[str, Callable[[_Reader], int]] = {
     "Attention": _attention,
 }
 
-REASON_ELEMENTWISE = "one value at a time, no sum of products"
-REASON_REDUCES = "sums or compares values, no product of two tensors"
-REASON_NORMALISES = "element-wise and reductions: a few operations a value, counted apart from MACs"
-REASON_MOVES = "moves, creates or reinterprets values"
-REASON_LOOKS_UP = "reads or writes rows or positions"
-REASON_INTERPOLATES = "a few neighbours for each value, with weights that depend on positions only"
 
 IGNORED: dict[str, str] = {
     **dict.fromkeys(
@@ -210,27 +204,27 @@ IGNORED: dict[str, str] = {
          "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign",
          "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor", "QuantizeLinear", "DequantizeLinear",
          "DynamicQuantizeLinear", "RotaryEmbedding"],
-        REASON_ELEMENTWISE,
+        "one value at a time, no sum of products",
     ),
     **dict.fromkeys(
         ["ArgMax", "ArgMin", "AveragePool", "CumSum", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool",
          "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
          "ReduceSumSquare", "TopK"],
-        REASON_REDUCES,
+        "sums or compares values, no product of two tensors",
     ),
     **dict.fromkeys(
         ["BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization", "LRN",
          "LogSoftmax", "MeanVarianceNormalization", "RMSNormalization", "Softmax"],
-        REASON_NORMALISES,
+        "element-wise and reductions: a few operations a value, counted apart from MACs",
     ),
     **dict.fromkeys(
         ["Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten", "Identity", "Pad",
          "Range", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"],
-        REASON_MOVES,
+        "moves, creates or reinterprets values",
     ),
     **dict.fromkeys(
         ["Compress", "Gather", "GatherElements", "GatherND", "NonZero", "OneHot", "ReverseSequence", "ScatterElements", "ScatterND"],
-        REASON_LOOKS_UP,
+        "reads or writes rows or positions",
     ),
-    **dict.fromkeys(["GridSample", "Resize", "Upsample"], REASON_INTERPOLATES),
+    **dict.fromkeys(["GridSample", "Resize", "Upsample"], "a few neighbours for each value, with weights that depend on positions only"),
 }  # fmt: skip
