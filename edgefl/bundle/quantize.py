@@ -86,11 +86,7 @@ def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -
 def variant(
     label: str, graph: bytes, kind: Kind, calibration: np.ndarray | None, x: np.ndarray, y: np.ndarray
 ) -> tuple[Variant, bytes]:
-    """Return the record of a tier's variant and its graph, its accuracy measured on held-out samples ``x`` (n, …), ``y`` (n,).
-
-    Raises:
-        ConfigError, EdgeflError: as :func:`quantized`.
-    """
+    """Return the record of a tier's variant and its graph, its accuracy measured on held-out samples ``x`` (n, …), ``y`` (n,)."""
     made = quantized(graph, kind, calibration)
     accuracy = float((predict(made, x, batch_size=_BATCH).argmax(1) == y).mean())
     return Variant(kind=kind, graph=f"{label}/forward.{kind}.onnx", bytes=len(made), accuracy=accuracy), made

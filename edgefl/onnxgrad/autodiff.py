@@ -125,11 +125,7 @@ def _between(nodes: Sequence[Op], value: str, depends: set[str]) -> list[Op]:
 
 
 def tape_of(model: onnx.ModelProto) -> Tape:
-    """Return the nodes of a graph on a tape, with what stands for gradients written out.
-
-    Raises:
-        InputError: as :func:`append_gradients`.
-    """
+    """Return the nodes of a graph on a tape, with what stands for gradients written out."""
     numbers = {v.type.tensor_type.elem_type for v in model.graph.output}
     tape = Tape(_shaped(model), np.float64 if onnx.TensorProto.DOUBLE in numbers else np.float32)
     for node in model.graph.node:

@@ -86,13 +86,7 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class LossGraph:
-    """A network's losses and its prediction as one graph.
-
-    Attributes:
-        model: its inputs are those of ``roles``; outputs are the losses, the updated statistics and the prediction.
-        losses: outputs of the losses, one for each equally likely kind of step.
-        roles: what each input is.
-    """
+    """A network's losses, one output for each equally likely kind of step, its updated statistics and its prediction as one graph."""
 
     model: ir.Model
     losses: tuple[str, ...]
@@ -124,13 +118,9 @@ def loss_graph(
 ) -> LossGraph:
     """Return the graph of losses of a network in training mode, and of what it computes of the first input in evaluation mode.
 
-    Args:
-        network: parameters with ``requires_grad`` are trained, running statistics are updated, other tensors are read. Values do
-            not matter.
-        losses: one for each equally likely kind of step; see :data:`Loss`.
-        batch: examples, at least two samples each, whose number is free in the graph: name of the input → (samples, …).
-        shared: examples of inputs that are the same for all samples: name of the input → tensor.
-        names: buffer → what its input is called instead of its own name.
+    Parameters with ``requires_grad`` are trained, running statistics are updated, other tensors are read. There is one loss for each
+    kind of step. ``batch`` holds examples of at least two samples, ``shared`` of inputs that are the same for all samples, and ``names``
+    the inputs of buffers that are not called by their own names.
 
     Raises:
         EdgeflError: an operation has no ONNX form (named), or a loss depends on how many samples there are.

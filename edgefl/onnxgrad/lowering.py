@@ -52,11 +52,7 @@ class _Whole(TorchFunctionMode):
 
 
 class _Lowered(ExportedProgram):
-    """A traced module that is decomposed only where it holds an operation without an ONNX form.
-
-    Attributes:
-        has_form: whether the exporter has a form for an operator; None: not known.
-    """
+    """A traced module that is decomposed only where it holds an operation for which the exporter has no form."""
 
     has_form: HasForm | None
 

@@ -23,13 +23,7 @@ Shapes = Mapping[str, tuple[int | None, ...]]
 
 @dataclass(frozen=True)
 class OnnxMacs:
-    """MACs of a graph at one batch size.
-
-    Attributes:
-        per_node: name, operator and MACs of every counted node, in the graph's order.
-        total: their sum.
-        uncounted_ops: operators of no table, sorted; what they do is missing from the total.
-    """
+    """MACs of a graph at one batch size: of every counted node (name, operator, MACs), their sum, and operators missing from it."""
 
     per_node: tuple[tuple[str, str, int], ...]
     total: int
@@ -65,11 +59,7 @@ def count_macs(model: onnx.ModelProto, batch_size: int) -> OnnxMacs:
 
 
 def macs_per_sample(model: onnx.ModelProto) -> int | None:
-    """Return the MACs that one more sample takes, without work on weights alone; None if some operator is of no table.
-
-    Raises:
-        InputError: as :func:`count_macs`.
-    """
+    """Return the MACs that one more sample takes, without work on weights alone; None if some operator is of no table."""
     one, two = (count_macs(model, batch_size) for batch_size in (1, 2))
     return None if one.uncounted_ops else two.total - one.total
 
