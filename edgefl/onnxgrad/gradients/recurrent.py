@@ -126,9 +126,7 @@ _ACTIVATIONS = {"LSTM": (["sigmoid", "tanh", "tanh"],), "GRU": (["sigmoid", "tan
 _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 
 
-@prepared("LSTM")
-@prepared("GRU")
-@prepared("RNN")
+@prepared("LSTM", "GRU", "RNN")
 def recurrent(tape: Tape, op: Op) -> None:
     """Put a layer on the tape as one loop for each direction."""
     name, (x, w, r), (steps, batch, _) = _cell_of(op), op.inputs[:3], tape.shape(op.inputs[0])
