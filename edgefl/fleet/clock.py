@@ -14,7 +14,7 @@ def durations(
 
     Args:
         device: rates and round-trip time.
-        download_bytes: towards the client.
+        download_bytes: to the client.
         work_s: seconds that the training would last at the full rate.
         upload_bytes: from the client.
         link_share: what the link gives of its typical rate.
