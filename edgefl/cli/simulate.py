@@ -67,7 +67,7 @@ def command(
         check_trace(trace)
     # Torch takes seconds to import: what can be refused without it has been by now.
     from edgefl.client.isolation.limits import keep_freed_memory
-    from edgefl.engine import prepare_workers
+    from edgefl.engine.contract import prepare_workers
     from edgefl.timing.spans import span
 
     if not dry_run and not started:

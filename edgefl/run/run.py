@@ -12,7 +12,7 @@ import numpy as np
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset, Split
-from edgefl.engine import Engine
+from edgefl.engine.contract import Engine
 from edgefl.errors import CheckpointError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.engine import prepare_workers
+from edgefl.engine.contract import prepare_workers
 from edgefl.report.run_files import RunSummary
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder, RunResult
