@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 import tomlkit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
@@ -38,6 +38,14 @@ class Flag:
     metavar: str = ""
     names: Registry | None = None
     switch: str = ""
+
+
+def key(
+    default: Any, section: str, text: str, metavar: str = "", names: Registry | None = None, switch: str = "", **bounds: Any
+) -> Any:
+    """Return the field of a key with its :class:`Flag` and the bounds of its values."""
+    extra: Any = {"flag": Flag(section, text, metavar, names, switch)}  # pydantic keeps it, whatever it is
+    return Field(default, json_schema_extra=extra, **bounds)
 
 
 def check_ratios(ratios: tuple[float, ...]) -> None:
@@ -101,141 +109,117 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_min_length=1)
 
-    profile: Annotated[str, Flag(TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE")] = "phone"
-    method: Annotated[str, Flag(TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)] = "fedhm"
-    method_options: Annotated[dict[str, Any], Flag("", "Options of the method; 'edgefl methods NAME' lists them.")] = {}
-    model: Annotated[str | None, Flag(TASK, "Network to train. [the data set's own]", names=models)] = None
-    norm: Annotated[str | None, Flag(TASK, "Norm layers: group, static, batch, layer or none. [the model's own]", "POLICY")] = (
-        None
+    profile: str = key("phone", TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE")
+    method: str = key("fedhm", TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)
+    method_options: dict[str, Any] = key({}, "", "Options of the method; 'edgefl methods NAME' lists them.")
+    model: str | None = key(None, TASK, "Network to train. [the data set's own]", names=models)
+    norm: str | None = key(None, TASK, "Norm layers: group, static, batch, layer or none. [the model's own]", "POLICY")
+    dataset: str = key("digits", TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)
+    data_dir: str | None = key(None, TASK, "Folder with the data set's files. [where its package puts them]", "DIR")
+
+    clients: int = key(20, DATA, "Number of clients in the population.", ge=1, le=10**9)
+    partition: str = key(
+        "dirichlet:0.5",
+        DATA,
+        "How clients share the samples. iid: evenly; dirichlet:A: uneven labels, more so for small A; classes:K: K labels each; "
+        "natural: by the data set's owners; index:S or index:S:A: S samples per client (uneven labels), for any number of clients.",
+        "SPEC",
     )
-    dataset: Annotated[str, Flag(TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)] = "digits"
-    data_dir: Annotated[str | None, Flag(TASK, "Folder with the data set's files. [where its package puts them]", "DIR")] = None
+    data_share: float = key(1.0, DATA, "Share of its training samples that each client uses.", gt=0, le=1)
+    permute_labels: bool = key(False, DATA, "Each client has its own order of labels; accuracy is their mean. [no]")
 
-    clients: Annotated[int, Field(ge=1, le=10**9), Flag(DATA, "Number of clients in the population.")] = 20
-    partition: Annotated[
-        str,
-        Flag(
-            DATA,
-            "How clients share the samples. iid: evenly; dirichlet:A: uneven labels, more so for small A; classes:K: K labels each; "
-            "natural: by the data set's owners; index:S or index:S:A: S samples per client (uneven labels), for any number of clients.",
-            "SPEC",
-        ),
-    ] = "dirichlet:0.5"
-    data_share: Annotated[float, Field(gt=0, le=1), Flag(DATA, "Share of its training samples that each client uses.")] = 1.0
-    permute_labels: Annotated[bool, Flag(DATA, "Each client has its own order of labels; accuracy is their mean. [no]")] = False
-
-    rounds: Annotated[Count, Flag(ROUNDS, "Number of rounds; with --mode async, of server steps.")] = 30
-    per_round: Annotated[
-        Count | None, Flag(ROUNDS, "Updates wanted per round; in mode async, clients at work. [half of --clients]")
-    ] = None
-    eval_every: Annotated[Count, Flag(ROUNDS, "Evaluate every N rounds, and after the last one.")] = 1
-    eval_samples: Annotated[
-        Count | None, Flag(ROUNDS, "Held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]")
-    ] = None
-    seed: Annotated[int, Field(ge=0), Flag(ROUNDS, "Seed of every random draw.")] = 0
-
-    tiers: Annotated[
-        tuple[float, ...] | Literal["auto"] | None,
-        AfterValidator(_ordered),
-        Flag(
-            TIERS,
-            "Sizes of sub-models, largest first; auto: the largest that fits each class. [the method's own]",
-            "1,0.5,0.25|auto",
-        ),
-    ] = None
-    tier_assignment: Annotated[
-        Literal["auto", "uniform", "dynamic"],
-        Flag(TIERS, "auto: the largest tier that fits the class; uniform: a random fitting tier per client; dynamic: per round."),
-    ] = "auto"
-    tier_shares: Annotated[
-        tuple[float, ...] | None, Flag(TIERS, "Shares of clients at each tier, unless assigned by auto. [equal]", "0.5,0.3,0.2")
-    ] = None
-
-    local_epochs: Annotated[Count | None, Flag(CLIENT, "Epochs that a client trains each round. [digits: 5, else 1]")] = None
-    batch_size: Annotated[Count, Flag(CLIENT, "Samples per training step.")] = 32
-    micro_batch: Annotated[Count | None, Flag(CLIENT, "Samples per pass; gradients add up over the batch. [the batch]")] = None
-    runtime: Annotated[Literal["torch", "onnx"], Flag(CLIENT, "Library that trains; onnx: onnxruntime, on exported graphs.")] = (
-        "torch"
+    rounds: Count = key(30, ROUNDS, "Number of rounds; with --mode async, of server steps.")
+    per_round: Count | None = key(None, ROUNDS, "Updates wanted per round; in mode async, clients at work. [half of --clients]")
+    eval_every: Count = key(1, ROUNDS, "Evaluate every N rounds, and after the last one.")
+    eval_samples: Count | None = key(
+        None, ROUNDS, "Held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]"
     )
-    optimizer: Annotated[Literal["momentum", "sgd", "adam"], Flag(CLIENT, "Optimizer of the client.")] = "momentum"
-    lr: Annotated[Positive, Flag(CLIENT, "Learning rate of the client.")] = 0.05
-    lr_schedule: Annotated[Literal["constant", "cosine"], Flag(CLIENT, "Change of --lr over rounds; cosine ends at 0.")] = (
-        "constant"
+    seed: int = key(0, ROUNDS, "Seed of every random draw.", ge=0)
+
+    tiers: Annotated[tuple[float, ...] | Literal["auto"] | None, AfterValidator(_ordered)] = key(
+        None,
+        TIERS,
+        "Sizes of sub-models, largest first; auto: the largest that fits each class. [the method's own]",
+        "1,0.5,0.25|auto",
     )
-    momentum: Annotated[float, Field(ge=0, lt=1), Flag(CLIENT, "Coefficient of the optimizer momentum.")] = 0.9
-    weight_decay: Annotated[float, Field(ge=0), Flag(CLIENT, "L2 coefficient, added to the gradients.")] = 1e-4
-    objective: Annotated[
-        str, _known(objectives), Flag(CLIENT, "Correction of client drift: FedProx, FedDyn or SCAFFOLD.", names=objectives)
-    ] = "none"
-    objective_strength: Annotated[Positive, Flag(CLIENT, "Weight of the objective: μ of prox, α of dyn.")] = 0.1
+    tier_assignment: Literal["auto", "uniform", "dynamic"] = key(
+        "auto",
+        TIERS,
+        "auto: the largest tier that fits the class; uniform: a random fitting tier per client; dynamic: per round.",
+    )
+    tier_shares: tuple[float, ...] | None = key(
+        None, TIERS, "Shares of clients at each tier, unless assigned by auto. [equal]", "0.5,0.3,0.2"
+    )
 
-    server_optimizer: Annotated[
-        str,
-        _known(server_optimizers),
-        Flag(SERVER, "How the server steps; avg takes the average as it is.", names=server_optimizers),
-    ] = "avg"
-    server_lr: Annotated[Positive | None, Flag(SERVER, "Learning rate of the server. [1; adam and yogi: 0.01]")] = None
-    codec: Annotated[str, _known(codecs), Flag(SERVER, "Encoding of the updates that clients send.", names=codecs)] = "fp32"
+    local_epochs: Count | None = key(None, CLIENT, "Epochs that a client trains each round. [digits: 5, else 1]")
+    batch_size: Count = key(32, CLIENT, "Samples per training step.")
+    micro_batch: Count | None = key(None, CLIENT, "Samples per pass; gradients add up over the batch. [the batch]")
+    runtime: Literal["torch", "onnx"] = key("torch", CLIENT, "Library that trains; onnx: onnxruntime, on exported graphs.")
+    optimizer: Literal["momentum", "sgd", "adam"] = key("momentum", CLIENT, "Optimizer of the client.")
+    lr: Positive = key(0.05, CLIENT, "Learning rate of the client.")
+    lr_schedule: Literal["constant", "cosine"] = key("constant", CLIENT, "Change of --lr over rounds; cosine ends at 0.")
+    momentum: float = key(0.9, CLIENT, "Coefficient of the optimizer momentum.", ge=0, lt=1)
+    weight_decay: float = key(1e-4, CLIENT, "L2 coefficient, added to the gradients.", ge=0)
+    objective: Annotated[str, _known(objectives)] = key(
+        "none", CLIENT, "Correction of client drift: FedProx, FedDyn or SCAFFOLD.", names=objectives
+    )
+    objective_strength: Positive = key(0.1, CLIENT, "Weight of the objective: μ of prox, α of dyn.")
 
-    conditions: Annotated[
-        Literal["fleet", "ideal"], Flag(FLEET, "fleet: links vary and sessions are lost; ideal: no losses, delays or batteries.")
-    ] = "fleet"
-    over_selection: Annotated[
-        float | None, Field(ge=1, le=10), Flag(FLEET, "Clients selected per update wanted. [the profile's own; ideal: 1]")
-    ] = None
-    deadline_s: Annotated[
-        Positive | None, Flag(FLEET, "Longest session in simulated seconds; also a budget of the tiers. [the profile's own]")
-    ] = None
-    availability: Annotated[
-        str,
-        Flag(
-            FLEET,
-            "When clients are eligible: always, by the hour of the day, or by a trace (CSV, Parquet: client, from, to, state).",
-            "always|daily|FILE",
-        ),
-    ] = "always"
-    eligible_when: Annotated[
-        tuple[Literal["idle", "charging", "unmetered"], ...],
-        AfterValidator(_once),
-        Flag(
-            FLEET, "Device states that a trace must show for a client to be eligible; for daily, only charging counts.", "WORD,…"
-        ),
-    ] = ("idle", "charging", "unmetered")
-    start_hour: Annotated[float, Field(ge=0, lt=24), Flag(FLEET, "Hour of the day at which the simulated clock starts.")] = 0.0
-    dynamic_devices: Annotated[
-        bool, Flag(FLEET, "Free memory, speed and tiers of devices change each round. [static]", switch="--static-devices")
-    ] = False
-    mode: Annotated[
-        Literal["sync", "async"], Flag(FLEET, "The server steps after each round, or (async, FedBuff) after --buffer updates.")
-    ] = "sync"
-    buffer: Annotated[Count | None, Flag(FLEET, "Updates per server step in mode async. [half of --per-round]")] = None
-    staleness_power: Annotated[float, Field(ge=0), Flag(FLEET, "In mode async, updates s steps old weigh 1/(1 + s)^X.")] = 0.5
-    enforce: Annotated[
-        Literal["plan", "meter", "hard"],
-        Flag(FLEET, "Memory is predicted (plan), metered in training (meter), or limited in a process per client (hard)."),
-    ] = "meter"
-    on_shortfall: Annotated[
-        tuple[Literal["micro-batch", "tier", "refuse", "send"], ...],
-        AfterValidator(_steps),
-        Flag(
-            FLEET,
-            "Steps to try if a tier does not fit: micro-batch, tier; then refuse (implied) or send (train anyway).",
-            "STEP,…",
-        ),
-    ] = ("micro-batch", "tier")
+    server_optimizer: Annotated[str, _known(server_optimizers)] = key(
+        "avg", SERVER, "How the server steps; avg takes the average as it is.", names=server_optimizers
+    )
+    server_lr: Positive | None = key(None, SERVER, "Learning rate of the server. [1; adam and yogi: 0.01]")
+    codec: Annotated[str, _known(codecs)] = key("fp32", SERVER, "Encoding of the updates that clients send.", names=codecs)
 
-    cpu_limit_s: Annotated[Positive, Flag(HOST, "Processor seconds per client under --enforce hard.")] = 600.0
-    engine: Annotated[
-        str | None,
-        _known(engines, "auto", None),
-        Flag(
-            HOST,
-            "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a "
-            "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
-        ),
-    ] = None
-    workers: Annotated[Count, Flag(HOST, "Number of processes that train clients; engine auto uses every core.")] = 1
-    device: Annotated[Literal["cpu", "cuda"], Flag(HOST, "Hardware that trains clients.")] = "cpu"
+    conditions: Literal["fleet", "ideal"] = key(
+        "fleet", FLEET, "fleet: links vary and sessions are lost; ideal: no losses, delays or batteries."
+    )
+    over_selection: float | None = key(
+        None, FLEET, "Clients selected per update wanted. [the profile's own; ideal: 1]", ge=1, le=10
+    )
+    deadline_s: Positive | None = key(
+        None, FLEET, "Longest session in simulated seconds; also a budget of the tiers. [the profile's own]"
+    )
+    availability: str = key(
+        "always",
+        FLEET,
+        "When clients are eligible: always, by the hour of the day, or by a trace (CSV, Parquet: client, from, to, state).",
+        "always|daily|FILE",
+    )
+    eligible_when: Annotated[tuple[Literal["idle", "charging", "unmetered"], ...], AfterValidator(_once)] = key(
+        ("idle", "charging", "unmetered"),
+        FLEET,
+        "Device states that a trace must show for a client to be eligible; for daily, only charging counts.",
+        "WORD,…",
+    )
+    start_hour: float = key(0.0, FLEET, "Hour of the day at which the simulated clock starts.", ge=0, lt=24)
+    dynamic_devices: bool = key(
+        False, FLEET, "Free memory, speed and tiers of devices change each round. [static]", switch="--static-devices"
+    )
+    mode: Literal["sync", "async"] = key(
+        "sync", FLEET, "The server steps after each round, or (async, FedBuff) after --buffer updates."
+    )
+    buffer: Count | None = key(None, FLEET, "Updates per server step in mode async. [half of --per-round]")
+    staleness_power: float = key(0.5, FLEET, "In mode async, updates s steps old weigh 1/(1 + s)^X.", ge=0)
+    enforce: Literal["plan", "meter", "hard"] = key(
+        "meter", FLEET, "Memory is predicted (plan), metered in training (meter), or limited in a process per client (hard)."
+    )
+    on_shortfall: Annotated[tuple[Literal["micro-batch", "tier", "refuse", "send"], ...], AfterValidator(_steps)] = key(
+        ("micro-batch", "tier"),
+        FLEET,
+        "Steps to try if a tier does not fit: micro-batch, tier; then refuse (implied) or send (train anyway).",
+        "STEP,…",
+    )
+
+    cpu_limit_s: Positive = key(600.0, HOST, "Processor seconds per client under --enforce hard.")
+    engine: Annotated[str | None, _known(engines, "auto", None)] = key(
+        None,
+        HOST,
+        "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a "
+        "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
+    )
+    workers: Count = key(1, HOST, "Number of processes that train clients; engine auto uses every core.")
+    device: Literal["cpu", "cuda"] = key("cpu", HOST, "Hardware that trains clients.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -271,9 +255,7 @@ class RunConfig(BaseModel):
         return tomlkit.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
 
 
-FLAGS: dict[str, Flag] = {
-    key: next(part for part in field.metadata if isinstance(part, Flag)) for key, field in RunConfig.model_fields.items()
-}
+FLAGS: dict[str, Flag] = {name: cast(Any, field.json_schema_extra)["flag"] for name, field in RunConfig.model_fields.items()}
 RunConfig.__doc__ = f"{RunConfig.__doc__}\nAttributes:\n" + "\n".join(f"    {name}: {flag.text}" for name, flag in FLAGS.items())
 
 

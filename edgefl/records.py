@@ -1,7 +1,6 @@
 """Frozen records that the stages of a round hand on to each other.
 
-Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds), ``_j`` (joules). Host time is never mixed with
-simulated time: it is called ``host_s``.
+Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds; the host's are ``host_s``), ``_j`` (joules).
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class Place:
     """Where a local tensor lives in the server's state.
 
     Attributes:
-        target: the name of a tensor there.
-        index: the entries of it, never a mask.
+        index: the entries of the tensor ``target``, never a mask.
         client: the client that the server remembers the tensor of; None where it is a tensor of the global model or of a cluster's.
     """
 
@@ -72,7 +70,6 @@ class Submodel:
     """What a client of one tier receives: tensors of the tier's own small shapes, and the network they belong to.
 
     Attributes:
-        tier: the capacity class.
         tensors: name → tensor, in the order of the network's ``state_dict``; only these travel.
         build: returns the tier's network with arbitrary weights; load ``tensors`` into it.
         places: for every local tensor, the entry of the global state that it stands for.
@@ -209,10 +206,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Timing:
-    """Simulated seconds and joules of one client's part in a round.
-
-    ``compute_j`` and ``radio_j`` are spent on the device; ``network_j`` on the path between it and the server, by whoever runs it.
-    """
+    """Simulated seconds and joules of a client's part in a round; ``network_j`` is spent between device and server, the others on it."""
 
     download_s: float
     train_s: float
@@ -284,10 +278,7 @@ BudgetName = Literal[
 
 @dataclass(frozen=True)
 class Shortfall:
-    """One budget that is not met: which, how much is needed and how much there is, in the unit of the name.
-
-    ``micro_batch`` is how many samples go through the network at once, None where it is the run's own number.
-    """
+    """One budget that is not met, with need and supply in the unit of its name; ``micro_batch`` None is the run's own."""
 
     budget: BudgetName
     need: float
@@ -309,9 +300,7 @@ class Expected:
         tier, timing: None if the client is refused.
         macs, download_bytes, upload_bytes: of the session, up to the moment when it ends.
         predicted_memory_bytes: the peak that its tier and micro-batch need.
-        memory_bytes: what its device has.
         micro_batch: how many samples pass the network at once, if fewer than the run's configuration says.
-        start_s: the simulated clock when its download begins.
         state: the state of its device (other apps, power saving).
         refusal: the budgets that no tier meets.
     """
@@ -346,8 +335,7 @@ class Outcome:
         train_loss: the mean loss of the last epoch; None unless it trained.
         measured_peak_activation_bytes, measured_training_memory_bytes: what the meter saw of its largest step.
         host_memory_bytes: what its process had on this computer when a limit of the system ended it.
-        payload: the update that it sends.
-        kept: what it stores for its next round.
+        payload, kept: the update that it sends, and what it stores for its next round.
     """
 
     client: int
@@ -415,13 +403,10 @@ class RoundRecord:
     """One line of ``rounds.jsonl``: what every client did, what it cost, and how accurate the models are now.
 
     Attributes:
-        round_s: how long the round lasts on the simulated clock, after the wait.
-        clock_s: the simulated clock at the round's end.
+        round_s, clock_s: how long the round lasts after the wait, and the simulated clock at its end.
         accuracy: ``"global"`` and each tier's label → a share in [0, 1]; empty if the round was not evaluated. Where clients have models or
             labels of their own, these are means over clients, each on its own held-out samples.
-        observed: what the method reports of the round.
         waited_s: how long the server waited for eligible clients.
-        deadline_s: the most that the round may last; None: no limit.
     """
 
     round: int

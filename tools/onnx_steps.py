@@ -38,7 +38,7 @@ from edgefl.bundle.write import build_tier
 from edgefl.calibrate.bench import clock_of, interleaved, timed, torch_threads
 from edgefl.client.client import loss_of
 from edgefl.client.loop import optimizer_of
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives.terms import PLAIN
 from edgefl.client.onnx_loop import beta_of
 from edgefl.client.parts import first_personal
 from edgefl.client.training import Training

@@ -25,7 +25,7 @@ from torch import nn
 from edgefl.bundle.tier_graphs import tier_graphs
 from edgefl.client.client import loss_of
 from edgefl.client.objective import Objective
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives.terms import PLAIN
 from edgefl.client.parts import first_personal
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method, create

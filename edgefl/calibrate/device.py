@@ -31,11 +31,7 @@ class Spread:
 
     @classmethod
     def of_seconds(cls, seconds: Sequence[float]) -> Spread:
-        """Return the spread of at least one time.
-
-        >>> Spread.of_seconds([5.0, 3.0, 1.0, 2.0, 4.0])
-        Spread(value=2.0, median=3.0, low=1.0, high=5.0, repeats=5)
-        """
+        """Return the spread of at least one time."""
         ordered = sorted(seconds)
         return cls(ordered[len(ordered) // 4], median(ordered), ordered[0], ordered[-1], len(ordered))
 
@@ -154,18 +150,10 @@ def counted(threads: int) -> str:
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """Return a profile's text: names first, then a table per group with one figure per line.
-
-    >>> print(to_toml({"name": "x", "power": {"idle_w": {"value": 1.5, "mark": "assumed"}}}), end="")
-    name = "x"
-    <BLANKLINE>
-    [power]
-    idle_w = {value = 1.5, mark = "assumed"}
-    """
+    """Return a profile's text: names first, then a table per group with one figure per line."""
     # Names stand before tables: TOML reads whatever follows a table's heading as part of it.
-    return tomlkit.dumps(
-        {key: _item(value) for key, value in sorted(values.items(), key=lambda item: isinstance(item[1], Mapping))}
-    )
+    ordered = sorted(values.items(), key=lambda item: isinstance(item[1], Mapping))
+    return tomlkit.dumps({key: _item(value) for key, value in ordered})
 
 
 def _item(value: Any) -> Any:

@@ -59,7 +59,7 @@ def command(
         raise click.UsageError("give --methods, such as --methods fedhm,heterofl,fedavg")
     names = tuple(methods.split(",")) if methods is not None else ()
     # Torch takes seconds to import: what can be refused without it has been by now.
-    from edgefl.report.compare_table import compact_comparison
+    from edgefl.report.compare_page import compact_comparison
     from edgefl.run.compare import compare
 
     if continued:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,14 +46,3 @@ def as_text(what: Any) -> str:
     console = Console(width=200, highlight=False, markup=False, record=True, file=io.StringIO())
     console.print(what)
     return console.export_text()
-
-
-def write_or_print(text: str, out: Path | None) -> None:
-    """Write a text to a file, whole or not at all, or to the terminal."""
-    if out is None:
-        click.echo(text)
-        return
-    from edgefl.util.files import write_bytes
-
-    write_bytes(out, (text.rstrip("\n") + "\n").encode())
-    note(f"written: {out}")

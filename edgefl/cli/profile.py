@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from edgefl.cli.console import as_text, show, write_or_print
+from edgefl.cli.console import as_text, note, show
 from edgefl.cli.flags import network_and_options, network_options, training_options
 from edgefl.cli.options import OUT_FILE, Command, Listed, option
+from edgefl.util.files import write_bytes
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
 _TIERS = "Method and devices"
@@ -64,4 +65,8 @@ def command(layers: bool, format_: str, out: Path | None, **flags: Any) -> None:
             show(table)
             return
         text = table if isinstance(table, str) else as_text(table)
-    write_or_print(text, out)
+    if out is None:
+        click.echo(text)
+        return
+    write_bytes(out, (text.rstrip("\n") + "\n").encode())
+    note(f"written: {out}")

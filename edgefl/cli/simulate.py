@@ -67,7 +67,7 @@ def command(
         check_trace(trace)
     # Torch takes seconds to import: what can be refused without it has been by now.
     from edgefl.client.isolation.limits import keep_freed_memory
-    from edgefl.engine import prepare_workers
+    from edgefl.engine.contract import prepare_workers
     from edgefl.timing.spans import span
 
     if not dry_run and not started:
@@ -96,7 +96,7 @@ def command(
 
 
 def _print_dry(summary: dict[str, Any], folder: Path) -> None:
-    from edgefl.report.fleet_view import participation_table
+    from edgefl.report.fleet_charts import participation_table
     from edgefl.util.units import human_count, human_percent, human_seconds
 
     show(participation_table(summary["participation"]))

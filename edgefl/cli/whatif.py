@@ -12,6 +12,7 @@ from edgefl.cli.console import note, show_result
 from edgefl.cli.flags import given, run_flags
 from edgefl.cli.options import OUT_FILE, Command, Listed, config_option, json_option, option
 from edgefl.config import RunConfig
+from edgefl.util.files import write_bytes
 
 _SWEPT = "Policies to compare"
 
@@ -66,7 +67,6 @@ def command(
     # Torch takes seconds to import: what can be refused without it has been by now.
     from edgefl.report import whatif_page
     from edgefl.run.whatif import whatif
-    from edgefl.util.files import write_bytes
 
     def say(label: str) -> None:
         if not as_json:

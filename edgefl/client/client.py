@@ -41,7 +41,7 @@ CACHED = 32
 
 
 class Clients:
-    """The clients of a run, trained in this process; ``data`` and ``shards`` are loaded once."""
+    """The clients of a run, trained in this process."""
 
     def __init__(self, task: Task, data: Dataset | None = None) -> None:
         self.task = task
@@ -57,8 +57,7 @@ class Clients:
     def run(self, job: Job, within: Callable[[Loop], Loop] | None = None) -> Outcome:
         """Run one client's job: decode, load, train, encode. ``within`` replaces the loop that it would train by.
 
-        Training that ends in NaN or infinity is an outcome (``diverged``): nothing is sent or stored. So is a step that holds more than
-        the device has, if the run meters it (``out_of_memory``).
+        An outcome may be ``diverged`` (NaN or infinity: nothing is sent or stored) or, if the run meters memory, ``out_of_memory``.
         """
         with self.prepared(job) as prepared:
             loop = self.loop(prepared) if within is None else within(self.loop(prepared, captures=False))
@@ -112,8 +111,7 @@ class Clients:
     @contextlib.contextmanager
     def prepared(self, job: Job) -> Iterator[PreparedJob]:
         """Yield a client's job before its first step; in the block, torch's generator is the client's."""
-        task, method, client = self.task, job.method, job.client
-        training = task.training.at(job.round)
+        task, method, client, training = self.task, job.method, job.client, self.task.training.at(job.round)
         training = training if job.micro_batch is None else replace(training, micro_batch=job.micro_batch)
         parts = self.parts(method, job.tier)
         with span("decode", client=client):
@@ -127,21 +125,16 @@ class Clients:
         rng = generator(task.seed, job.round, client, "train")
         draws = generator(task.seed, job.round, client, "draw") if _drawn(job) else None
         module = parts.network()
-        received = {name: arrived[name] for name in parts.shapes}
         limited = task.enforce == "meter" or (task.enforce == "hard" and job.graphs is not None)
+        limit = job.memory_bytes if limited else None
         with torch_seeded(rng):
-            method.receive(module, received, personal, (x, y))
+            method.receive(module, {name: arrived[name] for name in parts.shapes}, personal, (x, y))
             task.objective.attach(module, parts.parameters, memory, arrived)
-            loss = loss_of(method, task.objective)
-            limit = job.memory_bytes if limited else None
-            local = LocalTraining(module, loss, x, y, present, training, rng, draws, limit)
+            local = LocalTraining(module, loss_of(method, task.objective), x, y, present, training, rng, draws, limit)
             yield PreparedJob(job, parts, arrived, memory, local)
 
     def loop(self, prepared: PreparedJob, captures: bool = True) -> Loop:
-        """Return the loop that a client trains by: onnxruntime's if its job has the steps as graphs, else torch's.
-
-        Captures of steps stay in memory: a process that is limited to a client's memory has none.
-        """
+        """Return the loop that a client trains by: onnxruntime's if its job has the steps as graphs, else torch's, maybe with captures."""
         job, parts = prepared.job, prepared.parts
         if job.graphs is not None:
             from edgefl.client.onnx_loop import train_in_onnx  # workers that train in torch do without onnxruntime
@@ -190,20 +183,16 @@ class Clients:
         """Return the outcome of a client that trained: its update, or that it diverged."""
         task, job, module = self.task, prepared.job, prepared.local.module
         method, client = job.method, job.client
-        control, memory = task.objective.finish(
-            module, prepared.memory, prepared.arrived, result.steps, prepared.local.training.lr
-        )
+        lr = prepared.local.training.lr
+        control, memory = task.objective.finish(module, prepared.memory, prepared.arrived, result.steps, lr)
         sent = {name: tensor.cpu() for name, tensor in {**method.upload(module), **control}.items()}
-        kept_back = method.keep(module)
-        keep = {name: tensor.cpu() for name, tensor in {**kept_back, **memory}.items()}
+        keep = {name: tensor.cpu() for name, tensor in {**method.keep(module), **memory}.items()}
         measured = result.peak_activation_bytes, result.memory_bytes
-        finite = all(is_finite(tensor) for tensor in (*sent.values(), *keep.values()))
-        if not math.isfinite(result.loss) or not finite:
+        if not (math.isfinite(result.loss) and all(map(is_finite, (*sent.values(), *keep.values())))):
             return Outcome(client, "diverged", result.steps, None, *measured)
         with span("encode", client=client):
             rounding = generator(task.seed, job.round, client, "codec") if codec_named(task.codec).draws else None
-            payload = encode(sent, task.codec, rounding)
-            kept = encode(keep) if keep else b""
+            payload, kept = encode(sent, task.codec, rounding), encode(keep) if keep else b""
         return Outcome(client, "trained", result.steps, result.loss, *measured, payload=payload, kept=kept)
 
     def parts(self, method: Method, tier: Tier) -> Parts:
@@ -239,7 +228,7 @@ class Clients:
 
 
 def _simple(job: Job) -> bool:
-    """Whether a client takes plain steps, which differ from those of others of its tier in tensors only."""
+    """Whether a client's steps differ from those of others of its tier in tensors only."""
     return job.graphs is None and job.micro_batch is None and not _drawn(job)
 
 
@@ -249,7 +238,7 @@ def _drawn(job: Job) -> bool:
 
 
 def over_memory(job: Job, over: OverMemory) -> Outcome:
-    """Return the outcome of a client whose step holds more than its device has."""
+    """Return the outcome of a client whose step holds too much."""
     return Outcome(job.client, "out_of_memory", 1, None, over.peak_activation_bytes, over.held_bytes)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch import Tensor
 
 from edgefl.client.loop import LocalTraining
 from edgefl.client.objective import Objective
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives.terms import PLAIN
 from edgefl.client.parts import Parts
 from edgefl.client.training import Training
 from edgefl.cost.memory import StepMemory
@@ -32,8 +32,6 @@ class Task:
 
     Attributes:
         partition, clients, permute_labels, data_share: how samples are divided among clients.
-        objective: what clients minimise besides the method's loss.
-        codec: how updates are encoded.
         cpu_limit_s: processor seconds that a client may use if ``enforce`` is "hard".
         device: where torch trains: payloads are moved there, updates come from there.
     """
@@ -60,7 +58,6 @@ class Job:
 
     Attributes:
         round: decides the random draws and the learning rate.
-        payload: what the server sends.
         kept: what the client stored in its last round; None before its first one.
         memory_bytes: what its device has for training; None: no limit.
         micro_batch: how many samples pass the network at once, if fewer than the run's configuration says.
@@ -89,8 +86,7 @@ class PreparedJob:
     local: LocalTraining
 
 
-@dataclass(frozen=True)
-class GroupMember:
+class GroupMember(NamedTuple):
     """A client that is trained together with others: its job's position, and its tensors before the first step."""
 
     number: int

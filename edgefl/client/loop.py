@@ -21,11 +21,9 @@ from edgefl.records import Batch
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """A client's training in one round, ready to start.
+    """A client's training in one round, ready to start; ``module`` is trained in place.
 
     Attributes:
-        module: the network, which is trained in place.
-        loss: what the client minimises on a batch.
         x, y, present: its samples (n, …), labels (n,) int64, and bool (classes,) whether it has samples of a label.
         rng, draws: shuffle the samples, and give each step its :attr:`Batch.draw` (None: steps draw nothing).
         memory_bytes: what its device has; None: no limit.
@@ -68,10 +66,8 @@ class OverMemory(Exception):  # noqa: N818  an outcome, not an error
 def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch.optim.Optimizer:
     """Return the client's optimizer as costs are counted for it; weight decay acts on the parameters that the method leaves to it."""
     decayed = set(method.decayed(module))
-    groups = [
-        {"params": [p for p in module.parameters() if p in decayed], "weight_decay": training.weight_decay},
-        {"params": [p for p in module.parameters() if p not in decayed], "weight_decay": 0.0},
-    ]
+    split = ((training.weight_decay, True), (0.0, False))
+    groups = [{"params": [p for p in module.parameters() if (p in decayed) == on], "weight_decay": decay} for decay, on in split]
     groups = [g for g in groups if g["params"]]
     if training.optimizer == "adam":
         return torch.optim.Adam(groups, lr=training.lr, foreach=False)
@@ -102,8 +98,7 @@ def train(
         local: the client's training.
         optimizer: of the network's parameters.
         gradient: how gradients are computed; None: by autograd.
-        memory: what a step of this kind holds, if that is known. Otherwise the first step, a largest one, is metered with its batch, which
-            is part of what a device holds. Then ``optimizer`` must be one of torch's.
+        memory: what a step of this kind holds. None: the first step, a largest one, is metered, and ``optimizer`` must be one of torch's.
 
     Raises:
         OverMemory: a step holds more than ``local.memory_bytes``.

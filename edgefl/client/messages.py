@@ -73,11 +73,7 @@ class Setups:
 
 
 def read_setup(header: bytes, graph: Fetch) -> Setup:
-    """Return the setup of ``header``; ``graph`` returns the blobs that it refers to.
-
-    Raises:
-        WireError: the header is damaged, or its method cannot be found here.
-    """
+    """Return the setup of ``header``; ``graph`` returns the blobs that it refers to. WireError if it cannot be read here."""
     fields, _ = read_header(header, "setup")
     with _reading("a setup"):
         name, written = fields["method"], fields["graphs"]
@@ -106,18 +102,13 @@ def _graphs(written: Mapping[str, Any], graph: Fetch) -> StepGraphs:
 
 
 def defined(name: str, base: type) -> Any:
-    """Return the subclass of ``base`` that is called ``module:class``.
-
-    Raises:
-        WireError: there is none here.
-    """
+    """Return the subclass of ``base`` that is called ``module:class``; WireError if there is none here."""
     module, _, path = name.partition(":")
     try:
         found = attrgetter(path)(importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
-        raise WireError(
-            f"{name} cannot be found in another process ({error}): define it at the top of a module or script"
-        ) from None
+        told = f"{name} cannot be found in another process ({error}): define it at the top of a module or script"
+        raise WireError(told) from None
     if not (isinstance(found, type) and issubclass(found, base)):
         raise WireError(f"{name} is no subclass of {base.__name__}")
     return found
@@ -129,11 +120,7 @@ def task_fields(task: Task) -> dict[str, Any]:
 
 
 def task_of(fields: Mapping[str, Any]) -> Task:
-    """Return the task of its JSON form.
-
-    Raises:
-        WireError: a field is missing, unknown or of another type.
-    """
+    """Return the task of its JSON form; WireError if a field is missing, unknown or of another type."""
     with _reading("a task"):
         return TypeAdapter(Task).validate_python({**fields, "objective": objective_named(*fields["objective"])})
 
@@ -155,11 +142,7 @@ def outcome_row(outcome: Outcome, payload: Reference, kept: Reference) -> tuple[
 
 
 def outcome_of(row: Sequence[Any], payload: bytes, kept: bytes) -> Outcome:
-    """Return the outcome of its JSON form and its bytes.
-
-    Raises:
-        WireError: it has another number of fields, or an unknown status.
-    """
+    """Return the outcome of its JSON form and its bytes; WireError if a field is missing or the status is unknown."""
     if len(row) != len(_OUTCOME) + 2 or row[3] not in _ENDINGS:
         raise WireError(f"an outcome cannot be read: {row!r}")
     client, status, steps, loss, activation_bytes, memory_bytes, host_bytes = row[2:]
@@ -184,11 +167,7 @@ def write_jobs(jobs: Iterable[Job], setups: Setups) -> bytes:
 
 
 def read_jobs(content: bytes) -> list[Job]:
-    """Return the jobs of a message.
-
-    Raises:
-        WireError: it is damaged, cut short, or of another version.
-    """
+    """Return the jobs of a message; WireError if it is damaged, cut short, or of another version."""
     fields, blobs = read_message(content, "jobs")
     with _reading("jobs"):
         rows = fields["jobs"]
@@ -204,11 +183,7 @@ def write_outcomes(outcomes: Iterable[Outcome]) -> bytes:
 
 
 def read_outcomes(content: bytes) -> list[Outcome]:
-    """Return the outcomes of a message.
-
-    Raises:
-        WireError: it is damaged, cut short, or of another version.
-    """
+    """Return the outcomes of a message; WireError if it is damaged, cut short, or of another version."""
     fields, blobs = read_message(content, "outcomes")
     with _reading("outcomes"):
         return [outcome_of(row, blobs[row[0]], blobs[row[1]]) for row in fields["outcomes"]]

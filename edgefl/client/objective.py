@@ -7,6 +7,7 @@ the weights at the start of the round. Adding an objective is adding a file in `
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import torch
@@ -27,7 +28,7 @@ class Objective:
     """An objective.
 
     Attributes:
-        strength: its coefficient, μ or α.
+        strength: μ or α.
         adds: whether it adds anything to a method's loss.
         remembers: whether a client stores a tensor for every parameter that travels.
         controls: whether control variates travel with the weights, both ways.
@@ -57,10 +58,7 @@ class Objective:
         raise NotImplementedError(f"objective {self.name} remembers nothing")
 
     def on_server(self, before: Tensor, total: Tensor, clients: int) -> Tensor:
-        """Return what the server stores of a tensor after a round, in float64.
-
-        ``total`` sums w − w₀, or the control variates that came up, over the round's clients; ``clients`` counts the run's.
-        """
+        """Return what the server stores of a tensor (float64), given the sum of w − w₀ or of control variates over a round's clients."""
         raise NotImplementedError(f"objective {self.name} remembers nothing")
 
     def corrected(self, aggregated: Tensor, stored: Tensor) -> Tensor | None:
@@ -95,12 +93,9 @@ class Objective:
     def term(self, module: nn.Module) -> Tensor | float:
         """Return the sum of :meth:`terms` over the parameters that were attached."""
         buffers = dict(module.named_buffers(recurse=False))
-        total: Tensor | float = 0.0
-        for name, parameter in module.named_parameters():
-            if (start := buffers.get(_buffer("start", name))) is not None:
-                for term in self.terms(parameter, start, buffers.get(_buffer("shift", name))):
-                    total = total + term
-        return total
+        starts = ((name, weight, buffers.get(_buffer("start", name))) for name, weight in module.named_parameters())
+        found = (self.terms(w, start, buffers.get(_buffer("shift", name))) for name, w, start in starts if start is not None)
+        return sum(chain.from_iterable(found), 0.0)
 
     def finish(
         self, module: nn.Module, memory: Tensors, control: Tensors, steps: int, lr: float
@@ -121,16 +116,12 @@ class Objective:
 
 
 def objective_named(name: str, strength: float = 0.0) -> Objective:
-    """Return the objective ``name``.
-
-    Raises:
-        UnknownNameError: there is none of that name.
+    """Return the objective ``name``, or raise :class:`UnknownNameError`.
 
     >>> objective_named("prox", 0.1)
     Prox(strength=0.1)
     """
-    found: Objective = objectives.load(name)(strength)
-    return found
+    return objectives.load(name)(strength)
 
 
 def anchors(names: Iterable[str]) -> dict[str, str]:

@@ -17,16 +17,9 @@ from edgefl.onnxgrad.stepper import ArenaFullError, StepGraphs, Stepper, peak_by
 
 
 def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False) -> TrainingResult:
-    """Train a client's network by ``graphs``, which hold its loss and its optimizer.
+    """Train a client's network by ``graphs``, which hold its loss and its optimizer; OverMemory if ``local.memory_bytes`` are too few.
 
-    Args:
-        local: the client's training.
-        graphs: the steps.
-        capped: make ``local.memory_bytes`` the limit of onnxruntime's allocator, in this process for good; otherwise what the first step
-            uses is compared with it.
-
-    Raises:
-        OverMemory: a step holds more than ``local.memory_bytes``.
+    ``capped`` makes them the limit of onnxruntime's allocator, in this process for good. Otherwise the first step's use is compared.
     """
     tensors, names, training = named_tensors(local.module), graphs.roles.tensors, local.training
     arrays = {role: tensors[name].detach().numpy() for name, role in names.items()}

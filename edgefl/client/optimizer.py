@@ -16,14 +16,8 @@ from edgefl.client.training import Training
 class FusedOptimizer:
     """Updates tensors in place: SGD, with momentum or without, or Adam, by torch's fused kernels.
 
-    It computes the same as :func:`edgefl.client.loop.optimizer_of`, except for rounding. Costs are counted for that one, whose arithmetic
-    other runtimes share.
-
-    Args:
-        training: the optimizer, and its rate and decay.
-        tensors: name → parameters, or those of several clients, stacked.
-        decayed: the names that weight decay acts on.
-        clients: how many clients are stacked; None: the parameters are one client's.
+    It computes the same as :func:`edgefl.client.loop.optimizer_of`, for which costs are counted, except for rounding. ``tensors`` are
+    name → parameters of one client, or of so many ``clients``, stacked. Weight decay acts on the names ``decayed``.
     """
 
     def __init__(

@@ -30,11 +30,7 @@ class Step:
     scratch_bytes: int = 0
 
 
-_FOLDED = {
-    getattr(aten, name)
-    for name in ("_native_batch_norm_legit_no_training", "native_batch_norm", "_batch_norm_no_update", "native_dropout")
-    if hasattr(aten, name)
-}
+_FOLDED = {aten._native_batch_norm_legit_no_training, aten.native_batch_norm, aten._batch_norm_no_update, aten.native_dropout}
 
 
 def may_overwrite(operation: object) -> bool:
@@ -59,10 +55,7 @@ def scratch_bytes(operation: Any, args: tuple[Any, ...], out: Any) -> int:
     positions, groups = math.prod(out.shape[2:]), args[8]
     if weight.shape[0] // groups > positions:
         return positions * math.prod(weight.shape[1:]) * out.element_size()
-    return _SEGMENT_BYTES
-
-
-_SEGMENT_BYTES = 16 * 1024 * 4
+    return 64 * 1024
 
 
 def runtime_peak(

@@ -33,10 +33,8 @@ class LayerTracker:
         self.outside = LOSS
 
     def __enter__(self) -> LayerTracker:
-        self._handles = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
+        enter, leave = self._enter, self._leave
+        self._handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave, always_call=True)]
         return self
 
     def __exit__(self, *error: object) -> None:

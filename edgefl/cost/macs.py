@@ -55,14 +55,6 @@ def _product(first: int) -> Count:
     return lambda args, out: OpWork(out.numel() * int(args[first].shape[-1]))
 
 
-def _summed_product(args: Arguments, out: Tensor) -> OpWork:
-    return OpWork(args[1].numel() * int(args[2].shape[-1]))
-
-
-def _outer(args: Arguments, out: Tensor) -> OpWork:
-    return OpWork(out.numel())
-
-
 def _attention(args: Arguments, out: Any) -> OpWork:
     """Count Q Kᵀ and its product with V: (…, T, d), (…, S, d), (…, S, e), every position of every query (also masked ones)."""
     query, value = args[0], args[2]
@@ -104,120 +96,96 @@ COUNTED: dict[Any, Count] = {
     aten.addmm.default: _product(1),
     aten.addmv.default: _product(1),
     aten.baddbmm.default: _product(1),
-    aten.addbmm.default: _summed_product,
-    aten.addr.default: _outer,
+    aten.addbmm.default: lambda args, out: OpWork(args[1].numel() * int(args[2].shape[-1])),
+    aten.addr.default: lambda args, out: OpWork(out.numel()),
     aten.mkldnn_rnn_layer.default: _rnn_layer,
     aten.mkldnn_rnn_layer_backward.default: _rnn_layer_backward,
-    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
-    aten._scaled_dot_product_flash_attention.default: _attention,
-    aten._scaled_dot_product_flash_attention_backward.default: _attention_backward,
-    aten._scaled_dot_product_efficient_attention.default: _attention,
-    aten._scaled_dot_product_efficient_attention_backward.default: _attention_backward,
+    **{
+        getattr(aten, f"_scaled_dot_product_{kernel}{ending}").default: count
+        for kernel in ("flash_attention_for_cpu", "flash_attention", "efficient_attention")
+        for ending, count in (("", _attention), ("_backward", _attention_backward))
+    },
 }
 
 
-def _named(names: str, *others: Any) -> list[Any]:
-    """Return the operations of these names; those that this release of torch does not have cannot occur."""
-    return [getattr(aten, name) for name in names.split() if hasattr(aten, name)] + list(others)
+def _for(reason: str, names: str, *others: Any) -> dict[Any, str]:
+    """Return the operations of these names, each with ``reason``; those that this release of torch does not have cannot occur."""
+    return dict.fromkeys([getattr(aten, name) for name in names.split() if hasattr(aten, name)] + list(others), reason)
 
-
-REASON_MOVES = "moves, creates or reinterprets values"
-REASON_LOOKS_UP = "reads, writes or orders rows and positions"
-REASON_BOOKKEEPING = "asks for a property or marks a profile"
-REASON_REDUCES = "sums or compares values, no product of two tensors: counted as element-wise work"
-REASON_NORMALISES = "a few operations a value: counted as element-wise work"
-REASON_POINTWISE = "works value by value: counted as element-wise work"
 
 IGNORED: dict[Any, str] = {
-    **dict.fromkeys(
-        _named(
-            """
-            clone copy_ copy _to_copy empty empty_like zeros zeros_like ones new_zeros new_ones new_full ones_like full full_like
-            fill_ fill zero_ zero cat stack constant_pad_nd _unsafe_view new_empty new_empty_strided empty_strided select_backward
-            slice_backward scalar_tensor lift_fresh arange resize_ set_ unsafe_split unsafe_split_with_sizes repeat
-            repeat_interleave roll flip rot90 eye tril triu tril_ triu_ linspace diagonal_backward channel_shuffle
-            native_channel_shuffle pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad1d_backward
-            reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d replication_pad1d_backward
-            replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward _reshape_copy
-            _reshape_alias im2col col2im unfold_backward diag_embed logspace exponential_ as_strided_ detach_ t_ transpose_
-            squeeze_ unsqueeze_ split_with_sizes_copy unbind_copy bernoulli bernoulli_ rand rand_like randn randn_like randint
-            randperm normal_ uniform_ tril_indices triu_indices
-            """
-        ),
-        REASON_MOVES,
+    **_for(
+        "moves, creates or reinterprets values",
+        """
+        clone copy_ copy _to_copy empty empty_like zeros zeros_like ones new_zeros new_ones new_full ones_like full full_like
+        fill_ fill zero_ zero cat stack constant_pad_nd _unsafe_view new_empty new_empty_strided empty_strided select_backward
+        slice_backward scalar_tensor lift_fresh arange resize_ set_ unsafe_split unsafe_split_with_sizes repeat
+        repeat_interleave roll flip rot90 eye tril triu tril_ triu_ linspace diagonal_backward channel_shuffle
+        native_channel_shuffle pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad1d_backward
+        reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d replication_pad1d_backward
+        replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward _reshape_copy
+        _reshape_alias im2col col2im unfold_backward diag_embed logspace exponential_ as_strided_ detach_ t_ transpose_
+        squeeze_ unsqueeze_ split_with_sizes_copy unbind_copy bernoulli bernoulli_ rand rand_like randn randn_like randint
+        randperm normal_ uniform_ tril_indices triu_indices
+        """,
     ),
-    **dict.fromkeys(
-        _named(
-            """
-            index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put index_select index_add index_add_ gather
-            scatter scatter_ scatter_add scatter_add_ scatter_reduce index_fill index_copy embedding embedding_dense_backward
-            _embedding_bag _embedding_bag_forward_only _embedding_bag_backward _embedding_bag_dense_backward sort topk argsort
-            masked_select nonzero searchsorted bucketize one_hot multinomial
-            """
-        ),
-        REASON_LOOKS_UP,
+    **_for(
+        "reads, writes or orders rows and positions",
+        """
+        index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put index_select index_add index_add_ gather
+        scatter scatter_ scatter_add scatter_add_ scatter_reduce index_fill index_copy embedding embedding_dense_backward
+        _embedding_bag _embedding_bag_forward_only _embedding_bag_backward _embedding_bag_dense_backward sort topk argsort
+        masked_select nonzero searchsorted bucketize one_hot multinomial
+        """,
     ),
-    **dict.fromkeys(
-        _named(
-            """
-            sym_size sym_stride sym_numel sym_storage_offset is_same_size _local_scalar_dense
-            """,
-            torch.ops.prim.device,
-            torch.ops.prim.layout,
-            torch.ops.profiler._record_function_enter_new,
-            torch.ops.profiler._record_function_exit,
-        ),
-        REASON_BOOKKEEPING,
+    **_for(
+        "asks for a property or marks a profile",
+        "sym_size sym_stride sym_numel sym_storage_offset is_same_size _local_scalar_dense",
+        *(torch.ops.prim.device, torch.ops.prim.layout),
+        *(torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_exit),
     ),
 }
 
 ELEMENTWISE: dict[Any, str] = {
-    **dict.fromkeys(
-        _named(
-            """
-            sum mean prod amax amin aminmax max min argmax argmin any all var var_mean std std_mean norm linalg_vector_norm
-            logsumexp cumsum cumprod _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
-            _adaptive_avg_pool3d_backward avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward adaptive_max_pool2d
-            adaptive_max_pool2d_backward max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices
-            max_pool3d_with_indices_backward adaptive_max_pool3d adaptive_max_pool3d_backward fractional_max_pool2d
-            fractional_max_pool2d_backward upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
-            upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward _upsample_nearest_exact1d
-            _upsample_nearest_exact1d_backward _upsample_nearest_exact2d _upsample_nearest_exact2d_backward
-            _upsample_nearest_exact3d _upsample_nearest_exact3d_backward upsample_linear1d upsample_linear1d_backward
-            upsample_bilinear2d upsample_bilinear2d_backward upsample_trilinear3d upsample_trilinear3d_backward
-            _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward upsample_bicubic2d upsample_bicubic2d_backward
-            _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d
-            grid_sampler_3d_backward nansum median cummax cummin renorm
-            """
-        ),
-        REASON_REDUCES,
+    **_for(
+        "sums or compares values, no product of two tensors: counted as element-wise work",
+        """
+        sum mean prod amax amin aminmax max min argmax argmin any all var var_mean std std_mean norm linalg_vector_norm
+        logsumexp cumsum cumprod _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
+        _adaptive_avg_pool3d_backward avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward adaptive_max_pool2d
+        adaptive_max_pool2d_backward max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices
+        max_pool3d_with_indices_backward adaptive_max_pool3d adaptive_max_pool3d_backward fractional_max_pool2d
+        fractional_max_pool2d_backward upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
+        upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward _upsample_nearest_exact1d
+        _upsample_nearest_exact1d_backward _upsample_nearest_exact2d _upsample_nearest_exact2d_backward
+        _upsample_nearest_exact3d _upsample_nearest_exact3d_backward upsample_linear1d upsample_linear1d_backward
+        upsample_bilinear2d upsample_bilinear2d_backward upsample_trilinear3d upsample_trilinear3d_backward
+        _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward upsample_bicubic2d upsample_bicubic2d_backward
+        _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d
+        grid_sampler_3d_backward nansum median cummax cummin renorm
+        """,
     ),
-    **dict.fromkeys(
-        _named(
-            """
-            native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit
-            _native_batch_norm_legit_functional _native_batch_norm_legit_no_training batch_norm_backward _batch_norm_with_update
-            _batch_norm_no_update native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax
-            _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax _masked_softmax _masked_softmax_backward
-            nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward native_dropout native_dropout_backward
-            mse_loss mse_loss_backward _weight_norm_interface _weight_norm_interface_backward
-            """
-        ),
-        REASON_NORMALISES,
+    **_for(
+        "a few operations a value: counted as element-wise work",
+        """
+        native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit
+        _native_batch_norm_legit_functional _native_batch_norm_legit_no_training batch_norm_backward _batch_norm_with_update
+        _batch_norm_no_update native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax
+        _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax _masked_softmax _masked_softmax_backward
+        nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward native_dropout native_dropout_backward
+        mse_loss mse_loss_backward _weight_norm_interface _weight_norm_interface_backward
+        """,
     ),
     # Pointwise by nature; older releases of torch do not tag all of them.
-    **dict.fromkeys(
-        _named(
-            """
-            hardswish gelu_backward silu_backward hardswish_backward hardsigmoid_backward hardtanh_backward elu_backward leaky_relu_backward
-            softplus_backward threshold_backward tanh_backward sigmoid_backward mish_backward glu glu_backward _prelu_kernel
-            _prelu_kernel_backward hardswish_ hardsigmoid_ hardtanh_ silu_ leaky_relu_ elu_ gelu_ mish_ masked_fill masked_fill_
-            where lerp_ addcmul_ addcdiv_ _foreach_add_ _foreach_mul_ relu6 rrelu_with_noise
-            rrelu_with_noise_backward log_sigmoid_forward log_sigmoid_backward softshrink_backward hardshrink_backward polar
-            """
-        ),
-        REASON_POINTWISE,
+    **_for(
+        "works value by value: counted as element-wise work",
+        """
+        hardswish gelu_backward silu_backward hardswish_backward hardsigmoid_backward hardtanh_backward elu_backward leaky_relu_backward
+        softplus_backward threshold_backward tanh_backward sigmoid_backward mish_backward glu glu_backward _prelu_kernel
+        _prelu_kernel_backward hardswish_ hardsigmoid_ hardtanh_ silu_ leaky_relu_ elu_ gelu_ mish_ masked_fill masked_fill_
+        where lerp_ addcmul_ addcdiv_ _foreach_add_ _foreach_mul_ relu6 rrelu_with_noise
+        rrelu_with_noise_backward log_sigmoid_forward log_sigmoid_backward softshrink_backward hardshrink_backward polar
+        """,
     ),
 }
 
@@ -239,8 +207,5 @@ _NOTHING = OpWork()
 
 def _values(of: Any) -> int:
     """Return the size of the largest tensor among arguments or results: what an element-wise operation goes through."""
-    if isinstance(of, Tensor):
-        return of.numel()
-    if isinstance(of, (tuple, list)):
-        return max((v.numel() for v in of if isinstance(v, Tensor)), default=0)
-    return 0
+    among = of if isinstance(of, (tuple, list)) else (of,)
+    return max((value.numel() for value in among if isinstance(value, Tensor)), default=0)

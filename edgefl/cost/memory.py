@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from edgefl.cost.workspace import with_workspace
-
 Observer = Callable[[Any, tuple[Any, ...], Any], None]
 
 
@@ -40,14 +38,13 @@ class Watcher(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled under this mode; guarding it against that would slow every call.
-        return False
+        return False  # nothing is compiled under this mode; guarding it against that would slow every call
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func is _DEVICE:  # asked of fake tensors all the time
             return out
-        out = with_workspace(func, args, out)
+        out = _with_workspace(func, args, out)
         self._took_place(func, args, out)
         if self._observe is not None:
             self._observe(func, args, out)
@@ -65,7 +62,6 @@ class LivenessMeter(Watcher):
 
     Args:
         held: what lives before and after (parameters, buffers): never counted, though operations may write to it.
-        observe: called with every operation, its arguments and its result.
         owner: names who allocates, the layer that runs; asked once per storage.
 
     >>> with LivenessMeter() as meter:
@@ -112,14 +108,10 @@ class LivenessMeter(Watcher):
             del self._names[identity]
         self._events.append(-(number + 1))
 
-    def number(self, tensor: Tensor) -> int | None:
-        """Return the number of the storage of ``tensor``, or None if no operation returned it."""
-        return self._names.get(tensor.untyped_storage()._cdata)
-
-    def numbers(self, tensors: Iterable[Tensor]) -> frozenset[int]:
-        """Return the numbers of the storages of ``tensors``, to leave them out of a peak."""
-        found = map(self.number, tensors)
-        return frozenset(number for number in found if number is not None)
+    def numbers(self, tensors: Iterable[Tensor]) -> list[int]:
+        """Return the numbers of the storages of ``tensors``, those that an operation returned."""
+        found = (self._names.get(tensor.untyped_storage()._cdata) for tensor in tensors)
+        return [number for number in found if number is not None]
 
     def mark(self) -> None:
         """Note this moment, the end of a forward pass, for :meth:`alive_at_marks`."""
@@ -192,7 +184,7 @@ def step_memory(meter: LivenessMeter, module: nn.Module, optimizer: torch.optim.
     """Return what a metered step of ``module`` held; call it before gradients are cleared."""
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     state = optimizer_tensors(optimizer)
-    of_gradients, of_state = meter.numbers(gradients), meter.numbers(state)
+    of_gradients, of_state = set(meter.numbers(gradients)), set(meter.numbers(state))
     peak, saved = meter.peak(without=of_state), meter.alive_at_marks()
     kinds: Counter[str] = Counter()
     layers: dict[str, tuple[int, int]] = {}
@@ -203,15 +195,8 @@ def step_memory(meter: LivenessMeter, module: nn.Module, optimizer: torch.optim.
         if kind != "gradients":
             before = layers.get(owner, (0, 0))
             layers[owner] = (before[0] + size, before[1]) if kind == "saved" else (before[0], before[1] + size)
-    split = MemorySplit(
-        parameters=bytes_of(held_by(module)),
-        gradients=kinds["gradients"],
-        optimizer=bytes_of(state),
-        saved=kinds["saved"],
-        temporaries=kinds["temporaries"],
-        layer=peak.owner,
-        layers=layers,
-    )
+    at_peak = {kind: kinds[kind] for kind in ("gradients", "saved", "temporaries")}
+    split = MemorySplit(bytes_of(held_by(module)), **at_peak, optimizer=bytes_of(state), layer=peak.owner, layers=layers)
     return StepMemory(split, meter.peak(of_gradients | of_state).bytes, bytes_of(gradients), bytes_of(state))
 
 
@@ -240,3 +225,37 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
     56
     """
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+_LSTM = torch.ops.aten.mkldnn_rnn_layer.default
+_PAGE, _LINE, _ALIAS = 4096, 64, 256
+
+
+def _with_workspace(operation: Any, args: tuple[Any, ...], out: Any) -> Any:
+    """Return ``out`` with a workspace of its real size if a fake LSTM kernel left it empty: what oneDNN keeps for the backward pass."""
+    if operation is not _LSTM or not args[15] or out[3].numel():
+        return out
+    steps, samples, inputs = args[0].shape
+    size = lstm_workspace_bytes(steps, samples, inputs, args[10], args[0].element_size())
+    return (*out[:3], torch.empty(size, dtype=torch.uint8, device=args[0].device))
+
+
+def lstm_workspace_bytes(steps: int, samples: int, inputs: int, hidden: int, element_bytes: int = 4) -> int:
+    """Return what oneDNN keeps of one direction of one LSTM layer: seven areas, each a whole number of pages.
+
+    Gates and hidden states of every step; input, hidden and cell states before and after each, with their gradients. Rows are padded
+    to cache lines (rnn_utils.cpp of oneDNN 3, ``set_offsets``).
+
+    >>> lstm_workspace_bytes(80, 32, 8, 256), lstm_workspace_bytes(1, 1, 1, 1)
+    (40972288, 28672)
+    """
+
+    def row(values: int) -> int:
+        padded = -(-values * element_bytes // _LINE) * _LINE // element_bytes
+        return padded + _LINE // element_bytes if padded % _ALIAS == 0 else padded
+
+    gates = steps * samples * row(4 * hidden) * element_bytes
+    states = steps * samples * row(hidden) * element_bytes
+    around = 2 * (steps + 1) * samples * row(max(inputs, hidden)) * element_bytes
+    cells = 2 * (steps + 1) * samples * hidden * 4  # float32 whatever the rest is
+    return sum(-(-area // _PAGE) * _PAGE for area in (gates, states, around, around, around, cells, cells))

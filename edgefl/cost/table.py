@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
 from edgefl.cost.memory import MemorySplit, bytes_of
@@ -12,14 +11,6 @@ from edgefl.errors import ConfigError
 from edgefl.records import Cost, Deployed, LayerCost
 
 _APART = 2  # samples between two traces: one would split unevenly in a step that trains on halves of its batch
-
-
-@dataclass(frozen=True)
-class _Share:
-    """The work of one operation, ``_APART`` times: what grows with the batch, per sample, and what does not, per pass or step."""
-
-    grown: int
-    fixed: int
 
 
 def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], micro_batch: int | None = None) -> Cost:
@@ -44,13 +35,14 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
     update = [operation for operation in step.operations if operation.phase == "update"]
     for one, more in [*zip(first, second, strict=True), *zip(update, update, strict=True)]:
         row = layers.setdefault(one.layer, dict.fromkeys(_KEYS, 0))
-        for key, share in _shares(one, more, at):
-            row[key] += share.grown
-            if share.fixed < 0:
+        for key, a, b in _parts(one, more):
+            # The work, ``_APART`` times: what grows with the batch, per sample, and what does not, per pass or step.
+            grown, fixed = b - a, _APART * a - at * (b - a)
+            row[key] += grown
+            if fixed < 0:
                 uncounted.add(f"{one.name} (grows faster than the batch)")
             else:
-                fixed = "elementwise_ops_step" if key.startswith("elementwise") else "macs_compose"
-                row[fixed] += share.fixed
+                row["elementwise_ops_step" if key.startswith("elementwise") else "macs_compose"] += fixed
     layers = {name: {key: -(-count // _APART) for key, count in row.items()} for name, row in layers.items()}
     inference = tracer.inference(batch_size)
     split = step.memory.split
@@ -114,26 +106,21 @@ def _names(operations: Sequence[Operation]) -> list[str]:
     return [operation.name for operation in operations]
 
 
-def _shares(one: Operation, more: Operation, size: int) -> list[tuple[str, _Share]]:
-    """Return where the work of an operation belongs; ``more`` is the same operation with two samples more than ``size``."""
-
-    def share(a: int, b: int) -> _Share:
-        return _Share(b - a, _APART * a - size * (b - a))
-
-    found: list[tuple[str, _Share]] = []
-    if one.elementwise:
+def _parts(one: Operation, more: Operation) -> Iterator[tuple[str, int, int]]:
+    """Yield where the work of an operation belongs, the work, and that of the same operation with more samples."""
+    a, b = one.work, more.work
+    if a.elementwise:
         key = {"forward": "elementwise_ops", "backward": "elementwise_ops_backward"}.get(one.phase, "elementwise_ops_step")
-        found.append((key, share(one.elementwise, more.elementwise)))
-    if one.macs_input is not None and one.macs_weight is not None:
-        found.append(("macs_backward_input", share(one.macs_input, more.macs_input or 0)))
-        found.append(("macs_backward_weight", share(one.macs_weight, more.macs_weight or 0)))
-    elif one.macs:
+        yield key, a.elementwise, b.elementwise
+    if a.macs_input is not None and a.macs_weight is not None:
+        yield "macs_backward_input", a.macs_input, b.macs_input or 0
+        yield "macs_backward_weight", a.macs_weight, b.macs_weight or 0
+    elif a.macs:
         if one.phase == "backward":
             key = "macs_backward_input" if more.outputs > one.outputs else "macs_backward_weight"
         else:
             key = "macs_forward" if one.phase == "forward" else "macs_compose"
-        found.append((key, share(one.macs, more.macs)))
-    return found
+        yield key, a.macs, b.macs
 
 
 def _rows(network: Sequence[Layer], layers: dict[str, dict[str, int]], split: MemorySplit) -> tuple[LayerCost, ...]:

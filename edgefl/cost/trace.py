@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import logging
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes, spelled_out
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
-from edgefl.cost.macs import work_of
+from edgefl.cost.macs import OpWork, work_of
 from edgefl.cost.memory import LivenessMeter, StepMemory, Watcher, bytes_of, held_by, step_memory, tensors_in
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
 
-Build = Callable[[], nn.Module]
 Loss = Callable[[nn.Module, Batch], Tensor]
-MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
-MakeBatch = Callable[[int], Batch]
-Infer = Callable[[nn.Module, Batch], Any]
 
 
 @dataclass(frozen=True)
@@ -35,17 +34,15 @@ class Subject:
         build: makes the network; its weights are never filled in.
         batch: makes a batch of so many samples.
         loss: the client's objective, the method's regularisers included.
-        optimizer: makes the optimizer that a client steps with.
-        infer: runs the network on a batch.
         deployed: makes the network that an inference runs; None: the one that is trained.
     """
 
-    build: Build
-    batch: MakeBatch
-    loss: Loss
-    optimizer: MakeOptimizer
-    infer: Infer = lambda module, batch: module(batch.x)
-    deployed: Build | None = None
+    build: Callable[[], nn.Module]
+    batch: Callable[[int], Batch]
+    loss: Callable[[nn.Module, Batch], Tensor]
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    infer: Callable[[nn.Module, Batch], Any] = lambda module, batch: module(batch.x)
+    deployed: Callable[[], nn.Module] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +52,7 @@ class Operation:
     name: str
     layer: str
     phase: str
-    macs: int
-    macs_input: int | None
-    macs_weight: int | None
-    elementwise: int
+    work: OpWork
     outputs: int
 
 
@@ -101,7 +95,7 @@ class _Recorder:
         self.recording = True
         self.operations: list[Operation] = []
         self.uncounted: set[str] = set()
-        self._tracker = tracker
+        self.tracker = tracker
 
     def __call__(self, operation: Any, args: tuple[Any, ...], out: Any) -> None:
         work = work_of(operation, args, out)
@@ -109,11 +103,10 @@ class _Recorder:
             self.uncounted.add(str(operation.overloadpacket))
         elif self.recording and (work.macs or work.elementwise):
             values = sum(tensor.numel() for tensor in tensors_in(out))
-            name, layer = str(operation.overloadpacket), self._tracker.current()
-            counts = (work.macs, work.macs_input, work.macs_weight, work.elementwise)
             # A loss may itself hold gradients, of which it is a function.
             inner = self.phase == "forward" and torch._C._current_autograd_node() is not None
-            self.operations.append(Operation(name, layer, "backward" if inner else self.phase, *counts, values))
+            phase = "backward" if inner else self.phase
+            self.operations.append(Operation(str(operation.overloadpacket), self.tracker.current(), phase, work, values))
 
 
 class Tracer:
@@ -162,7 +155,7 @@ class Tracer:
             with tracker, LivenessMeter(held_by(module), recorder, tracker.current) as meter:
                 for done in range(passes):
                     recorder.recording = done == 0
-                    self._pass(module, batch_size, tracker, recorder, meter.mark)
+                    self._pass(module, batch_size, recorder, meter.mark)
                 recorder.recording, recorder.phase, tracker.outside = True, "update", OPTIMIZER
                 optimizer.step()
             memory = step_memory(meter, module, optimizer)
@@ -187,17 +180,15 @@ class Tracer:
         tracker = LayerTracker(network.train())
         recorder = _Recorder(tracker)
         with quiet(), tracker, Watcher(recorder):
-            self._pass(network, batch_size, tracker, recorder, lambda: None)
+            self._pass(network, batch_size, recorder, lambda: None)
         network.zero_grad()
         return recorder.operations
 
-    def _pass(
-        self, network: nn.Module, batch_size: int, tracker: LayerTracker, recorder: _Recorder, between: Callable[[], None]
-    ) -> None:
+    def _pass(self, network: nn.Module, batch_size: int, recorder: _Recorder, between: Callable[[], None]) -> None:
         """Run a forward pass, ``between`` and a backward pass."""
-        recorder.phase, tracker.outside = "forward", INPUT
+        recorder.phase, recorder.tracker.outside = "forward", INPUT
         batch = self._subject.batch(batch_size)
-        tracker.outside = LOSS
+        recorder.tracker.outside = LOSS
         value = self._subject.loss(network, batch)
         del batch
         between()
@@ -217,7 +208,7 @@ class Tracer:
                 uncounted.add(str(operation.overloadpacket))
             else:
                 macs.append(work.macs)
-            reads, writes = (tuple(_numbers(meter, of)) for of in (args, out))
+            reads, writes = (tuple(meter.numbers(tensors_in(of))) for of in (args, out))
             if reads or writes:
                 scratch = scratch_bytes(operation, args, out)
                 steps.append(Step(reads, writes, may_overwrite(operation), tracker.current(), scratch))
@@ -225,10 +216,10 @@ class Tracer:
         meter = LivenessMeter((), observe, tracker.current)
         with self._fake(), torch.no_grad(), spelled_out(), tracker, meter:
             batch = self._subject.batch(batch_size)
-            inputs = set(_numbers(meter, batch.x))
+            inputs = set(meter.numbers(tensors_in(batch.x)))
             steps.clear()  # making the batch is not part of it
             macs.clear()
-            results = set(_numbers(meter, self._subject.infer(module, batch)))
+            results = set(meter.numbers(tensors_in(self._subject.infer(module, batch))))
         peak, layer = runtime_peak(steps, meter.sizes, inputs, results)
         return InferenceTrace(peak, layer, sum(macs), frozenset(uncounted))
 
@@ -243,12 +234,6 @@ def _layers(network: nn.Module) -> tuple[Layer, ...]:
     return tuple(found)
 
 
-def _numbers(meter: LivenessMeter, of: Any) -> Iterator[int]:
-    for tensor in tensors_in(of):
-        if (number := meter.number(tensor)) is not None:
-            yield number
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep torch from writing a traceback to the terminal for shapes that do not fit, which raise as well."""
@@ -258,3 +243,28 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
+
+
+_NOT_THE_NETWORK = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<frozen")
+
+
+def reason(error: BaseException) -> str:
+    """Return what a failed trace says of itself, and where: the innermost frame outside torch and this package.
+
+    >>> reason(ValueError("no")).startswith("ValueError: no")
+    True
+    """
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        said = f"{error.func} depends on the values of its input, and costs come from shapes alone"
+    else:
+        said = (str(error).strip().splitlines() or ["no message"])[0]
+        said = said if isinstance(error, RuntimeError) else f"{type(error).__name__}: {said}"
+    return said + _place(error)
+
+
+def _place(error: BaseException) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THE_NETWORK)]
+    if not frames or frames[-1].lineno is None:
+        return ""
+    line = linecache.getline(frames[-1].filename, frames[-1].lineno).strip()
+    return f" (at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {line})"

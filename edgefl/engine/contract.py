@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +28,7 @@ from edgefl.errors import EdgeflError
 from edgefl.registry import engines
 
 if TYPE_CHECKING:
+    from edgefl.client.client import Clients
     from edgefl.client.job import Job
     from edgefl.records import Outcome
 
@@ -69,8 +71,7 @@ class Engine(Protocol):
 def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
     """Yield the outcomes of ``jobs`` in their order; an outcome that comes early is held, a lost job is run again.
 
-    Raises:
-        EdgeflError: a job was lost more than :data:`MOST_LOSSES` times, or the engine ended without an outcome for it.
+    EdgeflError: a job was lost more than :data:`MOST_LOSSES` times, or the engine ended without an outcome for it.
     """
     numbered, again = enumerate(jobs), deque[tuple[int, "Job"]]()
     early: dict[int, Outcome] = {}
@@ -91,10 +92,8 @@ def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
             if outcome.status == "lost":
                 losses[number] += 1
                 if losses[number] > MOST_LOSSES:
-                    raise EdgeflError(
-                        f"the job of client {job.client} was lost {losses[number]} times: no worker can be reached; "
-                        "continue with --resume when there are workers again"
-                    )
+                    told = f"the job of client {job.client} was lost {losses[number]} times: no worker can be reached; "
+                    raise EdgeflError(told + "continue with --resume when there are workers again")
                 again.append((number, job))
                 continue
             early[number] = outcome
@@ -105,3 +104,17 @@ def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
             raise EdgeflError(f"the engine ended without an outcome for {len(pulled)} jobs")
         if not again:
             return
+
+
+def prepare_workers(name: str | None, workers: int, enforce: str) -> None:
+    """Start the process that workers are forked from if these settings may need them: it imports torch while this one prepares a run."""
+    if workers > 1 or name not in (None, "inline") or enforce == "hard":
+        from edgefl.engine.fork_server import warm
+
+        warm(workers)
+
+
+def open_engine(name: str, workers: int, clients: Clients) -> AbstractContextManager[Engine]:
+    """Return the engine ``name``, or the pool if ``clients.task.enforce`` is "hard", as a context manager that stops its workers."""
+    opened: AbstractContextManager[Engine] = engines.load("pool" if clients.task.enforce == "hard" else name)(clients, workers)
+    return opened

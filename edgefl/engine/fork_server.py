@@ -1,10 +1,9 @@
 """Where worker processes come from: on Linux a process that has imported what they need and forks one in milliseconds.
 
 The fork server imports torch and the client once, and then only forks. That is safe: it has one Python thread, torch uses one thread from
-the start, no backward pass has run (so there is no autograd thread), CUDA is not touched, and OpenBLAS stops its threads before a fork.
-Workers share its pages until they write to them. It exits when this process does, as it then reads the end of its socket. On other systems
-every worker is a process of its own, started in the same way. Unlike with :mod:`multiprocessing`'s fork server, a script needs no
-``if __name__ == "__main__"``, and others' imports are not shared.
+the start, no backward pass has run (so there is no autograd thread), CUDA is not touched, and OpenBLAS stops its threads before a fork. It
+exits when this process does, as it then reads the end of its socket. On other systems every worker is a process of its own, started in the
+same way. Unlike with :mod:`multiprocessing`'s fork server, a script needs no ``if __name__ == "__main__"``.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
+import importlib
 import json
 import os
 import signal
@@ -43,7 +44,7 @@ _CODE = (
 
 
 def warm(workers: int = 1) -> None:
-    """Start the fork server without waiting for it: called early, it imports torch while this process prepares a run."""
+    """Start the fork server without waiting for it."""
     fork_server().warm(workers)
 
 
@@ -74,9 +75,9 @@ class ForkServer:
                 self._waiting.append(_Process())
 
     def start(self, files: Sequence[int]) -> int:
-        """Start a worker with its own descriptors of ``files``, see :func:`edgefl.engine.workers.work`; return its number.
+        """Start a worker with its own descriptors of ``files``, see :func:`edgefl.engine.workers.work`; return its number at once.
 
-        It does not wait. A worker that runs writes to the first of its files; if it cannot be started, that file ends.
+        A worker that runs writes to the first of its files; if it cannot be started, that file ends.
         """
         with self._lock:
             self._count += 1
@@ -118,7 +119,7 @@ class ForkServer:
     @property
     def pid(self) -> int | None:
         """Number of the process that forks, if there is one."""
-        return None if self._common is None else self._common.pid
+        return None if self._common is None else self._common.process.pid
 
     def _ready(self) -> _Process:
         if self._common is None:
@@ -134,7 +135,8 @@ class ForkServer:
         """Drop these processes, in a fork of this one: they are its parent's."""
         for process in (self._common, *self._waiting, *self._own.values()):
             if process is not None:
-                process.forget()
+                process.socket.close()
+                process.process.returncode = 0  # otherwise Popen would wait for it when it is collected
         self.__dict__.update(_lock=threading.Lock(), _common=None, _own={}, _waiting=[])
 
 
@@ -144,32 +146,27 @@ class _Process:
     def __init__(self) -> None:
         if not hasattr(socket, "send_fds"):
             raise ConfigError("workers need Linux or macOS: use one worker (engine: inline), or run in WSL")
-        self._socket, theirs = socket.socketpair()
+        self.socket, theirs = socket.socketpair()
         with theirs:
             arguments = (json.dumps([str(path) for path in sys.path]), str(theirs.fileno()))
             command = [sys.executable, "-P", "-c", _CODE, *arguments]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-        self.pid = self._process.pid
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
 
     def order(self, what: bytes, worker: int, files: Sequence[int] = ()) -> None:
-        socket.send_fds(self._socket, [_ORDER.pack(what, worker)], list(files))
+        socket.send_fds(self.socket, [_ORDER.pack(what, worker)], list(files))
 
     def answer(self) -> None:
-        if not self._socket.recv(1):
+        if not self.socket.recv(1):
             raise ConnectionResetError("the fork server is gone")
 
     def stop(self) -> None:
-        self._socket.close()
-        self._process.terminate()
+        self.socket.close()
+        self.process.terminate()
         try:
-            self._process.wait(_PATIENCE_S)
+            self.process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def forget(self) -> None:
-        self._socket.close()
-        self._process.returncode = 0  # otherwise Popen would wait for it when it is collected
+            self.process.kill()
+            self.process.wait()
 
 
 def main(fd: int) -> NoReturn:
@@ -201,9 +198,6 @@ def main(fd: int) -> NoReturn:
 
 def _prepare() -> None:
     """Import what every worker needs, and exclude it from garbage collections, which would write to the pages that workers share."""
-    import gc
-    import importlib
-
     import torch
 
     importlib.import_module("edgefl.engine.workers")

@@ -29,15 +29,10 @@ def kind(setups: Setups, job: Job) -> Hashable:
 
 
 def cut(items: Iterable[T], most: int, kind: Callable[[T], Hashable]) -> Iterator[list[tuple[int, T]]]:
-    """Yield ``items``, numbered from 0, in lists of at most ``most`` of one kind.
+    """Yield ``items``, numbered from 0, in lists of at most ``most`` (1 or more) whose ``kind`` is equal.
 
     The lists depend on the items and their order only. A list is yielded when it is full, or when it is the oldest and more than
-    ``WINDOW · most`` items are held. The rest is yielded at the end, oldest first. With ``most`` 1 nothing is held.
-
-    Args:
-        items: pulled one at a time, when the next list is asked for.
-        most: at least 1.
-        kind: items are alike if this is equal.
+    ``WINDOW · most`` items are held. The rest is yielded at the end, oldest first. Items are pulled one at a time, as lists are asked for.
 
     >>> ["".join(item for _, item in batch) for batch in cut("aabaabcbb", 3, str)]
     ['aaa', 'bbb', 'a', 'c', 'b']

@@ -31,13 +31,9 @@ Frame = tuple[int, int, int, int]
 
 @dataclass(eq=False)
 class _Shared:
-    """Blobs in the arena that belong together.
+    """Blobs in the arena that belong together; the first one's ``digest`` stands for all, and ``jobs`` on their way need them.
 
-    Attributes:
-        digest: the hash of the first of them, which stands for all.
-        places: hash → place of each; ``regions`` are the same.
-        jobs: how many jobs on their way need it.
-        room_bytes: of a setup, the most bytes that an outcome had.
+    ``places`` has those of their hashes. ``room_bytes``, of a setup, is the most bytes that an outcome had.
     """
 
     digest: str
@@ -66,12 +62,7 @@ class Request:
 
 
 class ServerMailbox:
-    """The server's end: writes requests, reads answers, and owns the arena.
-
-    Attributes:
-        arena: the shared memory.
-        readers: the workers that there are.
-    """
+    """The server's end: writes requests for ``readers``, the workers that there are, reads answers, and owns the arena."""
 
     def __init__(self) -> None:
         self.arena = SharedArena()
@@ -96,15 +87,9 @@ class ServerMailbox:
             own.append(kept)
             rows.append(job_row(job, setup.digest, payload, None if job.kept is None else len(kept)))
             room += setup.room_bytes or len(job.payload) + len(kept)
-        header = write_header(
-            "jobs",
-            {
-                "forget": reader.forgets,
-                "setups": {setup.digest: setup.places for setup in setups},
-                "payloads": {shared.digest: shared.places[shared.digest] for shared in payloads},
-                "jobs": rows,
-            },
-        )
+        places = {shared.digest: shared.places[shared.digest] for shared in payloads}
+        told = {setup.digest: setup.places for setup in setups}
+        header = write_header("jobs", {"forget": reader.forgets, "setups": told, "payloads": places, "jobs": rows})
         own_bytes = sum(map(len, own))
         region = self.arena.allocate(max(own_bytes + len(header), room))
         start = region.start
@@ -168,12 +153,7 @@ class ServerMailbox:
 
 
 class WorkerMailbox:
-    """A worker's end: reads requests and writes answers. Jobs with the same payload or setup get the same object.
-
-    Args:
-        memory: the server's arena, as this process sees it.
-        prepare: called with the header of each setup before it is read.
-    """
+    """A worker's end of the arena: jobs with the same payload or setup get the same object. ``prepare`` gets setups' headers first."""
 
     def __init__(self, memory: SharedFile, prepare: Callable[[bytes], None] = lambda header: None) -> None:
         self._memory, self._prepare = memory, prepare
@@ -181,11 +161,7 @@ class WorkerMailbox:
         self._payloads: dict[str, Blob] = {}
 
     def read_request(self, frame: Frame) -> list[Job]:
-        """Return the jobs of a request.
-
-        Raises:
-            WireError: its header or a blob is damaged, or of another version.
-        """
+        """Return the jobs of a request; WireError if its header or a blob is damaged, or of another version."""
         start, _, at, length = frame
         fields, _ = read_header(self._memory.read(start + at, length), "jobs")
         for digest in fields["forget"]:
@@ -200,22 +176,15 @@ class WorkerMailbox:
         jobs = []
         for row in fields["jobs"]:
             setup, payload, kept_bytes, *_ = row
-            content: bytes
-            if isinstance(payload, str):
-                content = self._payloads[payload]
-            else:
-                content = self._memory.read(start, payload)
-                start += payload
+            content: bytes = self._payloads[payload] if isinstance(payload, str) else self._memory.read(start, payload)
+            start += 0 if isinstance(payload, str) else payload
             kept = None if kept_bytes is None else self._memory.read(start, kept_bytes)
             start += kept_bytes or 0
             jobs.append(job_of(row, self._setups[setup], content, kept))
         return jobs
 
     def write_answer(self, frame: Frame, outcomes: Sequence[Outcome], spans: Sequence[Span], seconds: float) -> list[bytes]:
-        """Return the answer to a request, and the outcomes' bytes if they have no room in its region; otherwise they are written there.
-
-        ``spans`` are what the worker recorded since its last answer, ``seconds`` how long the request took.
-        """
+        """Return the answer to a request, and the outcomes' bytes if they have no room in its region; otherwise they are written there."""
         start, size, _, _ = frame
         rows = [outcome_row(outcome, len(outcome.payload), len(outcome.kept)) for outcome in outcomes]
         parts = [part for outcome in outcomes for part in (outcome.payload, outcome.kept) if part]

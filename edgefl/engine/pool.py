@@ -58,17 +58,10 @@ class _Batch:
 
 
 class PoolEngine:
-    """Runs jobs on ``workers`` processes.
+    """Runs jobs on ``workers`` processes, at most ``together`` of one kind at once, see :func:`edgefl.engine.inline.cut`.
 
-    Args:
-        task: of the run. With ``task.enforce`` "hard" a worker forks a process for every client.
-        workers: how many processes.
-        guard: how clients' memory is limited if that is "hard"; None: by what this system has.
-        data: the run's data set; its arrays are copied once, to memory that all workers share. None: each worker loads it.
-        together: at most so many jobs of one kind are run together, see :func:`edgefl.engine.inline.cut`.
-
-    Raises:
-        ConfigError: this system cannot limit processes, which "hard" requires.
+    With ``task.enforce`` "hard" a worker forks a process for every client, limited by ``guard`` (None: by what this system has), or raises
+    ConfigError if it cannot. The arrays of ``data`` are copied to memory that workers share; None: each worker loads them.
     """
 
     def __init__(
@@ -106,7 +99,7 @@ class PoolEngine:
     def __exit__(self, *error: object) -> None:
         self._closed = True
         for worker in self._live.values():
-            worker.cut()
+            worker.lifeline.close()  # it exits at once, and before it the client's process that it has
         for worker in self._live.values():
             worker.stop()
         self._live.clear()
@@ -119,11 +112,7 @@ class PoolEngine:
         self._sweep()
 
     def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
-        """Yield the number and the outcome of every job, batch by batch; a job is pulled when a worker has room for it.
-
-        Raises:
-            EdgeflError: workers died one after the other without an outcome, killed from outside or out of the host's memory.
-        """
+        """Yield the number and the outcome of every job, batch by batch; EdgeflError if workers die one after the other."""
         batches = batches_of(jobs, self._together)
         alive: deque[_Batch] = deque()
         more = True
@@ -226,21 +215,18 @@ class PoolEngine:
         self._selector.unregister(worker.connection)
         self._mailbox.readers.remove(worker.reader)
         del self._live[worker.number]
-        worker.cut()
+        worker.lifeline.close()
         worker.stop()
         if worker.assignment is not None:
             self._mailbox.arena.free(worker.assignment)
-        for batch in worker.batches:
-            if batch.request is not None:
-                self._mailbox.release(batch.request)
+        for request in (batch.request for batch in worker.batches if batch.request is not None):
+            self._mailbox.release(request)
         self._again.extend(worker.batches)
         self._sweep()
         self._deaths += 1
         if self._deaths > _TRIES * self._workers:
-            raise EdgeflError(
-                "a worker process died (killed from outside, or the host ran out of memory); "
-                "continue with --resume, if need be with fewer --workers"
-            )
+            told = "a worker process died (killed from outside, or the host ran out of memory); "
+            raise EdgeflError(told + "continue with --resume, if need be with fewer --workers")
         self._start(worker.number)
 
     def _sweep(self) -> None:
@@ -259,14 +245,10 @@ class _Worker:
         self.reader = Reader()
         self.assignment: Region | None = None
         ours, theirs = socket.socketpair()
-        self._lifeline, its_lifeline = socket.socketpair()
+        self.lifeline, its_lifeline = socket.socketpair()
         with ours, theirs, its_lifeline:
             self._started = fork_server().start([theirs.fileno(), its_lifeline.fileno(), *files])
             self.connection = Connection(ours.detach())
-
-    def cut(self) -> None:
-        """Make it exit at once, whatever it does; a client's process that it has exits first."""
-        self._lifeline.close()
 
     def stop(self) -> None:
         """Wait until it is gone, and close the connection to it."""

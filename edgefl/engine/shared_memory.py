@@ -24,7 +24,7 @@ _GROW_BYTES = 1 << 20
 
 
 def nameless_file(size_bytes: int) -> int:
-    """Return a descriptor of a new file of zeros without a name. Its pages are allocated when they are written."""
+    """Return a descriptor of a new file of zeros, whose pages are allocated when they are written."""
     try:
         fd = os.memfd_create("edgefl", os.MFD_CLOEXEC)
     except (AttributeError, OSError):  # not Linux, or not allowed here
@@ -126,8 +126,7 @@ class SharedArena(SharedFile):
 def share(data: Dataset) -> tuple[int, dict[str, Any]]:
     """Copy the arrays of ``data`` to a nameless file, once.
 
-    Returns:
-        the file's descriptor, and in JSON: the data set's class, its plain fields, and each array's type, shape and first byte.
+    Return the file's descriptor, and in JSON: the data set's class, its plain fields, and each array's type, shape and first byte.
     """
     facts, arrays = data.apart()
     places, end = {}, 0
@@ -144,11 +143,7 @@ def share(data: Dataset) -> tuple[int, dict[str, Any]]:
 
 
 def shared(fd: int, fields: Mapping[str, Any]) -> Dataset:
-    """Return the data set of a nameless file: its arrays are the file's pages, read-only. The descriptor is closed.
-
-    Raises:
-        WireError: the data set's class cannot be found here, or a field has another type.
-    """
+    """Return the data set of a file, whose pages are its arrays, read-only; WireError if its class is unknown. ``fd`` is closed."""
     pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     os.close(fd)
     arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in fields["arrays"].items()}

@@ -38,12 +38,9 @@ Run = Callable[[Sequence[Job]], Sequence[Outcome]]
 
 @dataclass(frozen=True)
 class Environment:
-    """What a worker has in common with the server's process.
+    """What a worker has in common with the server's process: variables, current folder, module path, and where the main script is.
 
-    Attributes:
-        variables: of the environment; their bytes are read as Latin-1, because they may be no UTF-8.
-        folder, path: the current folder, and where modules are found.
-        main: where the main script is, for :mod:`multiprocessing.spawn`; empty if it has no file, as in a notebook.
+    Variables are read as Latin-1, because they may be no UTF-8. ``main`` is empty if the script has no file, as in a notebook.
     """
 
     variables: Mapping[str, str]
@@ -90,8 +87,7 @@ class Assignment:
 
     def to_bytes(self, environment: Environment) -> bytes:
         """Return the message that tells a worker of it."""
-        fields = {**vars(self), "task": task_fields(self.task), "environment": environment}
-        return write_header("assignment", fields)
+        return write_header("assignment", {**vars(self), "task": task_fields(self.task), "environment": environment})
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Assignment:
@@ -115,11 +111,8 @@ def check_not_worker() -> None:
 def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = None) -> None:
     """Answer requests until the server's process closes its end; if this process cannot run jobs, answer with the reason.
 
-    Args:
-        jobs_fd: a socket: frames come in, this process's number and answers go out. The first frame is that of the assignment.
-        lifeline_fd: a socket on which nothing comes but its end. The worker then exits, whatever it does.
-        arena_fd: the nameless file that requests lie in.
-        data_fd: the nameless file that the data lie in; None: they are loaded here.
+    On the socket ``jobs_fd`` frames come in, the assignment's first, and this process's number and answers go out. When ``lifeline_fd``
+    ends, the worker exits, whatever it does. Requests lie in the file ``arena_fd``, the data in ``data_fd`` (None: they are loaded here).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the server's decides
     with contextlib.suppress(EOFError, OSError), Connection(jobs_fd) as jobs, Connection(lifeline_fd) as lifeline:

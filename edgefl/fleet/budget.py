@@ -30,33 +30,26 @@ def resolve_deadline(budget: FleetBudget, fastest_full_round_s: float) -> float 
 
 def budget_of(fleet_class: FleetClass, fleet: FleetBudget, fastest_full_round_s: float, memory_share: float = 1.0) -> Budget:
     """Return the budget of a class: the share of the device's memory, the class's own limits, and the fleet's where it has none."""
-    own = fleet_class.budget
-    deadline_s = resolve_deadline(own, fastest_full_round_s)
-
-    def limit(mine: float | None, shared: float | None) -> float | None:
-        return shared if mine is None else mine
-
-    return Budget(
-        memory_bytes=fleet_class.device.training_bytes * memory_share,
-        deadline_s=limit(deadline_s, resolve_deadline(fleet, fastest_full_round_s)),
-        download_bytes=limit(own.download_bytes, fleet.download_bytes),
-        upload_bytes=limit(own.upload_bytes, fleet.upload_bytes),
-        energy_j=limit(own.energy_j, fleet.energy_j),
+    own, shared = (
+        (resolve_deadline(limits, fastest_full_round_s), limits.download_bytes, limits.upload_bytes, limits.energy_j)
+        for limits in (fleet_class.budget, fleet)
     )
+    limits = (theirs if mine is None else mine for mine, theirs in zip(own, shared, strict=True))
+    return Budget(fleet_class.device.training_bytes * memory_share, *limits)
 
 
 def use(cost: Cost, timing: Timing, budget: Budget) -> dict[BudgetName, tuple[float, float]]:
     """Return need and have of every budget that has a limit."""
-    needs: dict[BudgetName, tuple[float, float | None]] = {
-        "memory_bytes": (cost.training_memory_bytes, budget.memory_bytes),
-        "macs_forward": (cost.macs_inference, budget.macs_forward),
-        "macs_train_step": (cost.macs_train_step, budget.macs_train_step),
-        "deadline_s": (timing.total_s, budget.deadline_s),
-        "download_bytes": (cost.download_bytes, budget.download_bytes),
-        "upload_bytes": (cost.upload_bytes, budget.upload_bytes),
-        "energy_j": (timing.total_j, budget.energy_j),
+    needs: dict[BudgetName, float] = {
+        "memory_bytes": cost.training_memory_bytes,
+        "macs_forward": cost.macs_inference,
+        "macs_train_step": cost.macs_train_step,
+        "deadline_s": timing.total_s,
+        "download_bytes": cost.download_bytes,
+        "upload_bytes": cost.upload_bytes,
+        "energy_j": timing.total_j,
     }
-    return {name: (need, have) for name, (need, have) in needs.items() if have is not None}
+    return {name: (need, have) for name, need in needs.items() if (have := getattr(budget, name)) is not None}
 
 
 def shortfalls(

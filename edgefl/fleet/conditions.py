@@ -110,12 +110,9 @@ class Conditions:
             patient = clock_s < began_s + PATIENCE_S
             if len(found) >= min(wanted, clients) or (len(found) and not patient) or clock_s >= began_s + _LONGEST_WAIT_S:
                 return np.sort(found), clock_s
-            clock_s = self._next_moment(clock_s, busy)
-
-    def _next_moment(self, clock_s: float, busy: Mapping[int, float]) -> float:
-        """Return the next moment to check: when the next busy client ends its session, or ten minutes later."""
-        later = clock_s + WAIT_STEP_S
-        return min((until for until in busy.values() if clock_s < until < later), default=later)
+            # The next moment to check: when the next busy client ends its session, or ten minutes later.
+            later_s = clock_s + WAIT_STEP_S
+            clock_s = min((until_s for until_s in busy.values() if clock_s < until_s < later_s), default=later_s)
 
     def eligible(self, seed: int, clients: int, asked: int, round_: int, clock_s: float, busy: Mapping[int, float]) -> np.ndarray:
         """Return ``asked`` clients that are eligible and not busy, or fewer, in the order in which they were drawn."""

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from edgefl.fleet.profile import DeviceProfile, Fleet, State
+from edgefl.fleet.profile import Fleet, State
 from edgefl.rng import shuffled, uniforms
 
 
@@ -46,14 +46,6 @@ class Population:
     def classes(self, clients: np.ndarray) -> np.ndarray:
         """Return the number of each client's class in ``fleet.classes``, int64: over all clients, exactly :meth:`class_counts` of each."""
         return np.searchsorted(self._ends, shuffled(self.seed, self.clients, clients, "population"), side="right")
-
-    def class_of(self, client: int) -> int:
-        """Return the number of the client's class in ``fleet.classes``."""
-        return int(self.classes(np.array([client]))[0])
-
-    def device(self, client: int) -> DeviceProfile:
-        """Return the client's device."""
-        return self.fleet.classes[self.class_of(client)].device
 
     def states(self, clients: np.ndarray, states: Sequence[State], round_: int) -> np.ndarray:
         """Return the number of the state in ``states`` that each client's device is in during a round, int64."""

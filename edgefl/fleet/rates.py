@@ -40,11 +40,7 @@ class StepCosts(Record):
     @property
     def seconds(self) -> tuple[float, ...]:
         """Seconds of one MAC, one value, one layer, in the order of :class:`StepWork`."""
-        picoseconds = (
-            self.convolution_ps_per_mac, self.dense_ps_per_mac, self.recurrent_ps_per_mac,
-            self.elementwise_ps_per_value, self.update_ps_per_value,
-        )  # fmt: skip
-        return (*(figure.value * 1e-12 for figure in picoseconds), self.layer_us_per_pass.value * 1e-6)
+        return tuple(getattr(self, key).value * (1e-6 if "_us_" in key else 1e-12) for key in type(self).model_fields)
 
 
 class Rates(Protocol):
@@ -95,12 +91,11 @@ def work_of(cost: Cost, samples: int, passes: int, evaluated: int = 0) -> StepWo
     total, of_sample = cost.macs_of(samples, passes, evaluated), cost.macs_forward + cost.macs_backward
     # Where each step trains one of several networks, every kind has the share of the whole that the mean of them has.
     drawn = of_sample if cost.macs_drawn is None else cost.macs_drawn
-    macs = {"convolution": 0, "recurrent": 0, "dense": 0}
+    macs = dict.fromkeys(("convolution", "recurrent", "dense"), 0)
     for layer in cost.layers:
         trained = layer.macs_forward + layer.macs_backward_input + layer.macs_backward_weight
-        macs[kind_of(layer.kind)] += (
-            samples * trained * drawn // max(of_sample, 1) + passes * layer.macs_compose + evaluated * layer.macs_forward
-        )
+        own = samples * trained * drawn // max(of_sample, 1)
+        macs[kind_of(layer.kind)] += own + passes * layer.macs_compose + evaluated * layer.macs_forward
     convolution, recurrent = macs["convolution"], macs["recurrent"]
     working = sum(1 for layer in cost.layers if layer.macs_forward or layer.macs_compose or layer.elementwise_ops)
     values = samples * (cost.elementwise_ops + cost.elementwise_ops_backward) + evaluated * cost.elementwise_ops

@@ -20,9 +20,8 @@ def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | 
         ConfigError: the configuration asks for figures that the fleet's profile does not have, or for a deadline that no device can meet.
         DataError: the trace is malformed.
     """
-    where = config.profile if config.profile.endswith(".toml") else f"fleet {fleet.name}"
-    check_deadline(fleet, "deadline_s" if config.deadline_s is not None else f"{where}: budget.round_deadline_s")
-    behaviour, ideal = fleet.behaviour, config.conditions == "ideal"
+    _check_deadline(config, fleet)
+    ideal = config.conditions == "ideal"
     charging = config.availability != "always" and "charging" in config.eligible_when
     conditions = Conditions(
         over_selection=config.over_selection or 1.0,
@@ -32,7 +31,7 @@ def conditions_of(config: RunConfig, fleet: Fleet, availability: Availability | 
         battery=not ideal and not charging,
         start_hour=config.start_hour,
     )
-    if ideal or behaviour is None:
+    if ideal or (behaviour := fleet.behaviour) is None:
         return conditions
     # A recorded trace contains when devices leave.
     interrupted = behaviour.interrupted.value if config.availability in ("always", "daily") else 0.0
@@ -53,11 +52,13 @@ def with_deadline(fleet: Fleet, deadline_s: float | None) -> Fleet:
     return fleet.model_copy(update={"budget": budget})
 
 
-def check_deadline(fleet: Fleet, key: str) -> None:
+def _check_deadline(config: RunConfig, fleet: Fleet) -> None:
     """Raise :class:`ConfigError` if the deadline is over before the round trip of the fastest link."""
     deadline_s = fleet.budget.round_deadline_s
     fastest = min((c.device.link for c in fleet.classes), key=lambda link: link.rtt_s)
     if deadline_s is not None and deadline_s <= fastest.rtt_s:
+        where = config.profile if config.profile.endswith(".toml") else f"fleet {fleet.name}"
+        key = "deadline_s" if config.deadline_s is not None else f"{where}: budget.round_deadline_s"
         raise ConfigError(
             f"{key}: got {deadline_s:g} s, expected more than {fastest.rtt_s:g} s, the round trip of the fleet's fastest link "
             f"({fastest.name})"

@@ -66,8 +66,7 @@ def load_trace(path: Path | str, requires: Sequence[str] = CONDITIONS) -> Trace:
         found = repr(unknown[0]) if requires else "none"
         raise ConfigError(f"requires: expected conditions out of {', '.join(CONDITIONS)}, got {found}")
     rows = read_intervals(path)
-    order = np.lexsort((rows.from_s, rows.client))
-    rows = rows.at(order)
+    rows = rows.at(np.lexsort((rows.from_s, rows.client)))
     _check_overlaps(path, rows)
     needed = sum(1 << CONDITIONS.index(name) for name in set(requires))
     return _trace(rows, (rows.state & needed) == needed)
@@ -93,13 +92,8 @@ def _trace(rows: Intervals, eligible: np.ndarray) -> Trace:
     last = np.append(first[1:], len(number)) - 1 if len(number) else first
     owner, begin_s, end_s = number[first], from_s[first], to_s[last]
     begins_s, place = np.unique(begin_s, return_inverse=True)
-    return Trace(
-        clients=len(known),
-        period_s=period_s,
-        begins_s=begins_s,
-        keys=owner * np.int64(len(begins_s) + 1) + place,
-        ends_s=_around(owner, begin_s, end_s, period_s),
-    )
+    keys = owner * np.int64(len(begins_s) + 1) + place
+    return Trace(len(known), period_s, begins_s, keys, _around(owner, begin_s, end_s, period_s))
 
 
 def _around(owner: np.ndarray, begin_s: np.ndarray, end_s: np.ndarray, period_s: float) -> np.ndarray:

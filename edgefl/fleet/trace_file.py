@@ -31,10 +31,8 @@ class Intervals:
 
     Attributes:
         unit: what ``line`` counts: a CSV file's lines, or a Parquet file's rows.
-        line: int64, of each row, from 1.
-        client: int64.
-        from_s: float64.
-        to_s: float64, after ``from_s``.
+        line, client: int64; lines from 1.
+        from_s, to_s: float64.
         state: uint8, a bit for each of ``CONDITIONS`` that holds.
     """
 
@@ -195,14 +193,8 @@ def _from_parquet(path: Path) -> Intervals:
     client, begin, end, place = (
         column.to_numpy(zero_copy_only=False) for column in (columns["client"], columns["from"], columns["to"], states.indices)
     )
-    return Intervals(
-        unit="row",
-        line=np.arange(1, len(client) + 1),
-        client=client,
-        from_s=begin.astype(np.float64),
-        to_s=end.astype(np.float64),
-        state=_bits_of(path, texts, place),
-    )
+    begin, end = begin.astype(np.float64), end.astype(np.float64)
+    return Intervals("row", np.arange(1, len(client) + 1), client, begin, end, _bits_of(path, texts, place))
 
 
 def _check_types(path: Path, columns: Mapping[str, Any], types: Any) -> None:
@@ -212,13 +204,9 @@ def _check_types(path: Path, columns: Mapping[str, Any], types: Any) -> None:
     def is_number(kind: Any) -> bool:
         return types.is_integer(kind) or types.is_floating(kind)
 
-    wanted = {
-        "client": (types.is_integer, "whole numbers"),
-        "from": (is_number, "numbers"),
-        "to": (is_number, "numbers"),
-        "state": (is_text, "text"),
-    }
-    for name, (fits, expected) in wanted.items():
+    numbers = is_number, "numbers"
+    wanted = (types.is_integer, "whole numbers"), numbers, numbers, (is_text, "text")
+    for name, (fits, expected) in zip(COLUMNS, wanted, strict=True):
         if not fits(columns[name].type):
             raise DataError(f"{path}: {name}: expected a column of {expected}, got one of {columns[name].type}")
 

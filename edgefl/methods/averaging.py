@@ -17,11 +17,7 @@ _RANKS = 512
 
 
 def checked(updates: Iterable[Update], expected: Callable[[Update], Mapping[str, tuple[int, ...]]]) -> Iterator[Update]:
-    """Yield ``updates`` once each is checked against ``expected``, name → shape: nothing ever broadcasts.
-
-    Raises:
-        AggregationError: see :meth:`Method.aggregate`.
-    """
+    """Yield ``updates``, each checked against ``expected``, name → shape; raise :class:`AggregationError` as :meth:`Method.aggregate`."""
     count = 0
     for update in updates:
         who = f"client {update.client}, tier {update.tier.label}"

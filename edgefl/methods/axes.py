@@ -41,18 +41,12 @@ def choices(key: str) -> list[str]:
 
 
 def needs(key: str, choice: str) -> tuple[Need, ...]:
-    """Return what a choice needs; nothing is imported for it.
-
-    Raises:
-        UnknownNameError: there is no such choice.
+    """Return what a choice needs, or raise :class:`UnknownNameError`; nothing is imported for it.
 
     >>> needs("codec", "int8"), needs("mode", "sync")
     (('uploads',), ())
     """
-    if key in FIXED:
-        return FIXED[key][choice]
-    found: tuple[Need, ...] = REGISTRIES[key].facts(choice).get("needs", ())
-    return found
+    return FIXED[key][choice] if key in FIXED else REGISTRIES[key].facts(choice).get("needs", ())
 
 
 def conflict(lacks: Mapping[Need, str], key: str, choice: str) -> str:

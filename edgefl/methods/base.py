@@ -69,8 +69,7 @@ class Method(abc.ABC):
     @cache
     def config_class(cls) -> type[MethodConfig]:
         """Return the class of the method's options: the one that it annotates ``config`` with."""
-        found: type[MethodConfig] = get_type_hints(cls)["config"]
-        return found
+        return get_type_hints(cls)["config"]
 
     # Shapes and first values.
 
@@ -109,10 +108,7 @@ class Method(abc.ABC):
         return GlobalState(architecture, tiers, copied(network))
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Return what a client of ``tier`` stores before it first trains; ``rng`` is the stream of :meth:`init`.
-
-        So every client begins with the server's first network, which is shipped with the application, not sent.
-        """
+        """Return what a client stores before it first trains; with :meth:`init`'s ``rng``, that is of the server's first network."""
         with torch.device("meta"), Unfilled():
             if not (names := self.personal(self.network(architecture, tier))):
                 return {}
@@ -183,10 +179,7 @@ class Method(abc.ABC):
         return ""
 
     def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the tier's network as clients train it, in evaluation mode.
-
-        ``personal`` is what ``client`` stores. Without both it is the network of no client in particular.
-        """
+        """Return the tier's network as ``client``, who stores ``personal``, trains it, in evaluation mode; None: no client."""
         submodel = self.submodel(state, tier, np.random.default_rng(0), client)
         module = submodel.build()
         module.load_state_dict({**submodel.tensors, **(personal or {})})

@@ -77,11 +77,9 @@ class ClusteredFL(FedAvg):
     }
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return the model of the client's cluster."""
         places = self.places(state, tier, rng, client)
-        return Submodel(
-            tier, cut(_model(state, _cluster_of(state, client)), places), partial(self.network, state.architecture, tier), places
-        )
+        tensors = cut(_model(state, _cluster_of(state, client)), places)
+        return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
         """Average every cluster's updates by samples, and split the clusters that need it."""
@@ -113,7 +111,6 @@ class ClusteredFL(FedAvg):
         return {"clusters": [clusters.count(cluster) for cluster in range(max(clusters) + 1)]} if clusters else {}
 
     def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
-        """Return the shape of a client's cluster: a scalar."""
         return {ASSIGNED: ()}
 
     def fits(self, first: GlobalState, stored: GlobalState) -> str:
@@ -159,9 +156,7 @@ def _cluster_of(state: GlobalState, client: int | None) -> int:
 
 def _mean(members: Sequence[_Member]) -> Tensor:
     """Return Σ n_i Δ_i / Σ n_i (values,) in float64."""
-    total = torch.zeros(members[0].delta.shape, dtype=torch.float64)
-    for member in members:
-        total += member.samples * member.delta.double()
+    total = sum((member.samples * member.delta.double() for member in members), torch.zeros((), dtype=torch.float64))
     return total / sum(member.samples for member in members)
 
 

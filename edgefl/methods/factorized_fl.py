@@ -17,13 +17,11 @@ from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.state import GlobalState, Tensors, copied
+from edgefl.methods.state import GlobalState, Shapes, Tensors, copied
 from edgefl.models.base import Architecture, Unfilled, replace_layer, weighted_layers
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 class FactorizedFLConfig(MethodConfig):
@@ -89,31 +87,28 @@ class FactorizedFL(FedAvg):
             _second_last(_skeleton(architecture, tier))
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of rank-1 layers."""
         return _factorized(architecture.build(tier.ratio), False)
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain dense network."""
         return architecture.build(tier.ratio)
 
     def personal(self, network: nn.Module) -> frozenset[str]:
-        """Return all names except those that the server sends."""
         return frozenset(network.state_dict()) - self._down(network)
 
     def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
-        """Return the shapes of every u that travels and of the second-last layer's v."""
         network = _skeleton(architecture, tier)
         up = self._up(network)
         return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if name in up}
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
         """Return the first values of the whole network, personal tensors included."""
-        return GlobalState(architecture, tiers, _first(architecture, tiers[0], rng))
+        with torch_seeded(rng):
+            network = _factorized(architecture.build(tiers[0].ratio), True)
+        return GlobalState(architecture, tiers, copied(network))
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Return the personal part of the network that :meth:`init` made."""
         names = self.personal(_skeleton(architecture, tier))
-        return {name: tensor for name, tensor in _first(architecture, tier, rng).items() if name in names}
+        return {name: tensor for name, tensor in self.init(architecture, (tier,), rng).tensors.items() if name in names}
 
     def _down(self, network: nn.Module) -> frozenset[str]:
         layers = list(rank_one_layers(network))
@@ -157,7 +152,6 @@ class FactorizedFL(FedAvg):
         return {"known_clients": len(members), "matched_clients": sum(matched) / len(matched)} if members else {}
 
     def client_shapes(self, state: GlobalState) -> Shapes:
-        """Return the shapes of what a client sent last."""
         return self.upload_shapes(state.architecture, state.tiers[0])
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
@@ -181,7 +175,6 @@ class FactorizedFL(FedAvg):
         return (sparsity * layer.mu.abs().sum() for layer in rank_one_layers(module).values() if sparsity)
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return every u that travels and the second-last layer's v."""
         up = self._up(module)
         return {name: tensor.detach() for name, tensor in module.state_dict().items() if name in up}
 
@@ -209,7 +202,6 @@ class FactorizedFLBeta(FactorizedFL):
         return self._down(network)
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return what travels, μ pruned."""
         mus = {f"{name}.mu" for name in rank_one_layers(module)}
         return {name: prune(t, self.config.sparsity) if name in mus else t for name, t in super().upload(module).items()}
 
@@ -226,12 +218,6 @@ def _factorized(network: nn.Module, filled: bool) -> nn.Module:
     return network
 
 
-def _first(architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-    with torch_seeded(rng):
-        network = _factorized(architecture.build(tier.ratio), True)
-    return copied(network)
-
-
 def _skeleton(architecture: Architecture, tier: Tier) -> nn.Module:
     return _factorized(architecture.skeleton(tier.ratio), False)
 
@@ -242,11 +228,7 @@ def rank_one_layers(network: nn.Module) -> dict[str, RankOne]:
 
 
 def _second_last(network: nn.Module) -> str:
-    """Return the name of the layer before the classifier.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the name of the layer before the classifier, or raise :class:`ConfigError` if there is none."""
     names = list(rank_one_layers(network))
     if len(names) < 2:
         raise ConfigError(
@@ -258,7 +240,5 @@ def _second_last(network: nn.Module) -> str:
 
 def _mixed(state: GlobalState, name: str, weights: Mapping[int, float]) -> Tensor:
     """Return Σ weight · what each client sent last under ``name``, summed in float64."""
-    total = torch.zeros(state.tensors[name].shape, dtype=torch.float64)
-    for client, weight in weights.items():
-        total += weight * state.clients[client][name].double()
-    return total.float()
+    parts = (weight * state.clients[client][name].double() for client, weight in weights.items())
+    return sum(parts, torch.zeros((), dtype=torch.float64)).float()

@@ -1,6 +1,8 @@
-"""FedAvg: everyone trains the whole network. FedPer leaves its last layers on clients, Per-FedAvg adapts it to each client."""
+"""FedAvg, its variants FedPer (personal last layers) and Per-FedAvg (adapted to each client), and training without federation."""
 
 import copy
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -11,10 +13,11 @@ from torch.func import functional_call
 
 from edgefl.errors import ConfigError
 from edgefl.factor.gradient import gradients
+from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig, cross_entropy
 from edgefl.methods.state import GlobalState, Tensors, copied
 from edgefl.models.base import Architecture, weighted_layers
-from edgefl.records import Batch, Tier
+from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
@@ -33,11 +36,9 @@ class FedAvg(Method):
     default_tiers: ClassVar[tuple[float, ...]] = (1.0,)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the dense network at the tier's width."""
         return architecture.build(tier.ratio)
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return the initial weights at the width of the only tier."""
         with torch_seeded(rng):
             network = self.network(architecture, tiers[0])
         return GlobalState(architecture, tiers, copied(network))
@@ -50,7 +51,6 @@ class FedAvg(Method):
         return network.eval()
 
     def global_tier(self, state: GlobalState) -> Tier:
-        """Return the run's only width."""
         return state.tiers[0]
 
 
@@ -157,3 +157,65 @@ class PerFedAvg(FedAvg):
                         parameter.sub_(self.config.alpha * parameter.grad)
         adapted.zero_grad()
         return adapted.eval()
+
+
+_NO_WEIGHTS = "nothing travels in stand-alone training: "
+
+
+@method("standalone")
+class StandAlone(Method):
+    """Every client trains the widest dense network that fits it on its own samples; the server learns nothing.
+
+    The baseline that any federation must beat. All clients of a tier begin with the same weights. The server's state has them, called
+    ``<tier>/<name>``, and deploys them for a client that has never trained.
+    """
+
+    title: ClassVar[str] = "Stand-alone"
+    paper: ClassVar[str] = "no federation; the baseline of personalised federated learning, as in FedPara, Figure 5"
+    tier_meaning: ClassVar[str] = "width of the client's own network"
+    travels: ClassVar[str] = "nothing"
+    stays: ClassVar[str] = "the whole network"
+    personalised: ClassVar[bool] = True
+    lacks: ClassVar[Mapping[Need, str]] = {
+        "stale_updates": "the server takes no updates",
+        "received_weights": _NO_WEIGHTS + "no weights arrive that a client could be pulled to",
+        "common_model": _NO_WEIGHTS + "there is no common direction to correct a client's gradient towards",
+        "server_step": _NO_WEIGHTS + "the server has no step to take",
+        "uploads": _NO_WEIGHTS + "there is nothing to compress",
+        "changing_tiers": "a client's network has the width of its tier and lives on the client alone: with another tier it would be lost",
+    }
+    contract_exceptions: ClassVar[Mapping[str, str]] = {
+        "one full-tier client alone wins outright": "nothing travels: the server learns nothing from a client, alone or not",
+    }
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        return architecture.build(tier.ratio)
+
+    def personal(self, network: nn.Module) -> frozenset[str]:
+        return frozenset(network.state_dict())
+
+    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
+        tensors: dict[str, Tensor] = {}
+        for tier in tiers:
+            first = self.first_personal(architecture, tier, copy.deepcopy(rng))  # as on clients: from the stream's start
+            tensors |= {f"{tier.label}/{name}": tensor for name, tensor in first.items()}
+        return GlobalState(architecture, tiers, tensors)
+
+    def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
+        return Submodel(tier, {}, partial(self.network, state.architecture, tier), {})
+
+    def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
+        """Check that only sample counts arrived, and return the same state."""
+        for _ in self.checked(state, updates):
+            pass
+        return state
+
+    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        """Return a client's own network; None: its first one."""
+        network = self.network(state.architecture, tier)
+        network.load_state_dict(personal or {name: state.tensors[f"{tier.label}/{name}"] for name in network.state_dict()})
+        return network.eval()
+
+    def global_tier(self, state: GlobalState) -> Tier:
+        """Return the widest: clients have no network in common."""
+        return state.tiers[0]

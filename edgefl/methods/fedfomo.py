@@ -17,7 +17,7 @@ from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
 from edgefl.methods.base import MethodConfig, cross_entropy, travelling_shapes
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.state import GlobalState, Tensors, shapes_of
+from edgefl.methods.state import GlobalState, Shapes, Tensors, shapes_of
 from edgefl.models.base import Architecture, load
 from edgefl.models.norm import needs_statistics
 from edgefl.records import Batch, Submodel, Tier, Update
@@ -27,7 +27,6 @@ from edgefl.rng import torch_seeded
 CHUNK = 32
 """Samples that go through a model at once while it is validated."""
 AFFINITY, ROUNDS = "affinity", "rounds"
-Shapes = dict[str, tuple[int, ...]]
 
 
 class FedFOMOConfig(MethodConfig):
@@ -82,7 +81,6 @@ class FedFOMO(FedAvg):
     }
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Require another client."""
         if clients < 2:
             raise ConfigError(f"one client alone has no other models to download: clients is {clients}; FedFOMO takes 2 or more")
         super().check(architecture, tiers, clients)
@@ -94,24 +92,19 @@ class FedFOMO(FedAvg):
         return network
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network without that buffer."""
         return architecture.build(tier.ratio)
 
     def shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
-        """Return the shapes of M models, ``model<i>.<name>``."""
         model = travelling_shapes(architecture.skeleton(tier.ratio))
         return {f"model{slot}.{name}": shape for slot in range(self.config.models) for name, shape in model.items()}
 
     def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
-        """Return the shapes of one model and of the M weights."""
         return {**travelling_shapes(architecture.skeleton(tier.ratio)), AFFINITY: (self.config.models,)}
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return the model that every client begins with."""
         return GlobalState(architecture, tiers, self.first_personal(architecture, tiers[0], rng))
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Return the client's own model before it first trains: the server's first."""
         with torch_seeded(rng):
             network = architecture.build(tier.ratio)
         return {name: tensor.detach().clone() for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
@@ -156,7 +149,6 @@ class FedFOMO(FedAvg):
         return state.replace(total.mean(state.tensors), clients=clients)
 
     def client_shapes(self, state: GlobalState) -> Mapping[str, tuple[int, ...] | None]:
-        """Return the shapes of a client's model, its affinities, and the number of its rounds."""
         return {**shapes_of(state.tensors), AFFINITY: None, ROUNDS: ()}
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
@@ -174,7 +166,9 @@ class FedFOMO(FedAvg):
 
     def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
         """Move the client's own model towards the received ones that are better on its validation samples."""
-        x, y = _validation(*batches, self._judged(len(batches[1])))
+        count, samples = self._judged(len(batches[1])), len(batches[1])
+        spread = torch.arange(count) * samples // count  # evenly: a shard may be sorted
+        x, y = (part[spread] for part in batches)
         others = [{name: received[f"model{slot}.{name}"] for name in personal} for slot in range(self.config.models)]
         own_loss = _loss(module, personal, x, y)
         raw = torch.tensor([_weight(own_loss - _loss(module, other, x, y), other, personal) for other in others])
@@ -195,11 +189,9 @@ class FedFOMO(FedAvg):
         return max(1, math.ceil(self.config.validation * samples - 1e-9))
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the client's model and its weights for the received ones."""
         return {**self.keep(module), AFFINITY: module.get_buffer(AFFINITY).detach()}
 
     def keep(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the client's model."""
         state = module.state_dict()
         return {name: tensor.detach().clone() for name, tensor in state.items() if tensor.is_floating_point()}
 
@@ -221,20 +213,11 @@ def _added(before: Tensor, update: Update) -> Tensor:
     return after
 
 
-def _validation(x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return ``count`` samples spread evenly over the shard, which may be sorted."""
-    index = torch.arange(count) * len(y) // count
-    return x[index], y[index]
-
-
 @torch.no_grad()
 def _loss(module: nn.Module, tensors: Tensors, x: Tensor, y: Tensor) -> float:
-    """Return the mean cross-entropy of the model ``tensors`` on ``x`` (n, …), ``y`` (n,), in evaluation mode.
-
-    Static BatchNorm has no statistics on a client, and uses the batch's as in training.
-    """
+    """Return the mean cross-entropy of the model ``tensors`` on ``x`` (n, …), ``y`` (n,), in evaluation mode."""
     load(module, tensors)
-    module.train(needs_statistics(module))
+    module.train(needs_statistics(module))  # static BatchNorm has no statistics on a client, and uses the batch's
     parts = torch.arange(len(y)).split(CHUNK)
     return sum(float(cross_entropy(module(x[part]), Batch(x[part], y[part]))) * len(part) for part in parts) / len(y)
 

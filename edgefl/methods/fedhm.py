@@ -84,7 +84,6 @@ class FedHM(Method):
     }
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the hybrid network: low-rank layers, and dense ones as in the paper."""
         network = architecture.build()
         return ranked(network, self._ranks(network, tier))
 
@@ -117,7 +116,6 @@ class FedHM(Method):
         return FedHM(self.config.model_copy(update={"ranks": plans})), state
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return the tier's dense tensors and spectral factors."""
         ranks = self._state_ranks(state, tier)
         found = truncated_state(state.tensors, ranks, self._factors(state) if ranks else {})
         places = {name: place for name, (_, place) in found.items()}
@@ -140,7 +138,6 @@ class FedHM(Method):
         return self.config.ranks.get(tier.label) or uniform
 
     def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Return cross-entropy, with ``mask_labels`` over the labels that the client has."""
         return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(logits, batch)
 
     def penalties(self, module: nn.Module) -> Iterable[Tensor]:

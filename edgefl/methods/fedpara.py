@@ -47,11 +47,7 @@ class Factored(FedAvg):
 
     @abc.abstractmethod
     def ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
-        """Return weight → rank of the weights of ``network`` (dense) that are factorized.
-
-        Raises:
-            ConfigError: no layer can be factorized.
-        """
+        """Return weight → rank of ``network``'s factorized weights, or raise :class:`ConfigError` if no layer can be factorized."""
 
     def made(self, shape: Shape, rank: int) -> nn.Module:
         """Return a factorized weight."""
@@ -67,11 +63,9 @@ class Factored(FedAvg):
         return with_weights(network, self.ranks(network, tier), self.made)
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain dense network."""
         return architecture.build()
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return the deployed network, its weights composed once."""
         return filled(self.deployed(architecture, tier), network, self.weight)
 
 
@@ -120,13 +114,8 @@ class FedPara(Factored):
 
 
 def candidates(network: nn.Module, linear: bool | None, classifier: bool = False) -> Weights:
-    """Return the weights that may be factorized, name → shape: of convolutions, linear and recurrent layers that are trained.
-
-    Args:
-        network: a dense network.
-        linear: whether linear layers count; None: if convolutions hold less than half of all weights that may be factorized.
-        classifier: whether the classifier counts.
-    """
+    """Return the weights that may be factorized, name → shape: of convolutions, recurrent and, with ``linear``, linear layers."""
+    # None: linear layers count if convolutions hold less than half of all weights that may be factorized.
     last = stem_and_classifier(network)[1]
     found: dict[str, Tensor] = {}
     convolutions = 0
@@ -149,11 +138,7 @@ def candidates(network: nn.Module, linear: bool | None, classifier: bool = False
 
 
 def factorized_ranks(weights: Mapping[str, Shape], gamma: float, who: str) -> dict[str, int]:
-    """Return name → R for the weights that are smaller in factors.
-
-    Raises:
-        ConfigError: none is.
-    """
+    """Return name → R of the weights that are smaller in factors, or raise :class:`ConfigError` if none is."""
     ranks = {name: rank for name, shape in weights.items() if (rank := rank_of(shape, gamma))}
     if not ranks:
         sizes = "; ".join(

@@ -81,11 +81,7 @@ class FLANC(Method):
     travels: ClassVar[str] = "the shared bases, and the tier's own coefficients, norms and biases, both ways"
 
     def sizes(self, architecture: Architecture, tier: Tier) -> dict[str, dict[str, BasisSize]]:
-        """Return layer → weight → R₁ and R₂; ``tier`` counts as one of the run's widths, so that any width has costs.
-
-        Raises:
-            ConfigError: an R₁ or R₂ of the options is impossible; names the layer and the numbers.
-        """
+        """Return layer → weight → R₁ and R₂, with ``tier`` among the widths; raise :class:`ConfigError` if an option's is impossible."""
         stem = stem_and_classifier(architecture.skeleton())[0]
         rule = BasisRule(self.config.share, self.config.bases)
         found: dict[str, dict[str, BasisSize]] = {}
@@ -117,14 +113,12 @@ class FLANC(Method):
             self.sizes(architecture, tier)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of width p with composed layers; every forward pass multiplies V and U_p."""
         network, skeleton = architecture.build(tier.ratio), architecture.skeleton(tier.ratio)
         for name, sizes in self.sizes(architecture, tier).items():
             replace_layer(network, name, Composed(network.get_submodule(name), skeleton.get_submodule(name), sizes))
         return network
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain network of width p."""
         return architecture.build(tier.ratio)
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
@@ -141,7 +135,6 @@ class FLANC(Method):
         return GlobalState(architecture, tiers, tensors)
 
     def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> dict[str, Place]:
-        """Return the places of the bases and of the tier's own tensors."""
 
         def derive() -> dict[str, Place]:
             with torch.device("meta"), Unfilled():
@@ -155,7 +148,6 @@ class FLANC(Method):
         return (strength * layer.penalty() for layer in composed_layers(module).values() if strength)
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return the plain network of width p with its weights composed once."""
         plain = architecture.build(tier.ratio)
         plain.load_state_dict(dense_state(network))
         return plain.eval()

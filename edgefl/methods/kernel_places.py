@@ -14,10 +14,7 @@ Gates = dict[str, dict[str, int]]
 
 
 def gates_of(network: nn.Module) -> Gates:
-    """Return layer → weight → how many matrices are stacked in it, for the weights that are sums of principal kernels.
-
-    Linear layers, plain convolutions beyond 1×1 and recurrent layers have them; the stem and the classifier do not.
-    """
+    """Return layer → weight → its stacked matrices, of linear layers, plain convolutions beyond 1×1 and recurrent layers."""
     keep, stacks = stem_and_classifier(network), stacked_in(network)
     found: Gates = {}
     for name, layer in weighted_layers(network):
@@ -42,13 +39,11 @@ def kernel_counts(architecture: Architecture, tier: Tier) -> dict[str, dict[str,
     return found
 
 
-def matrices(
-    name: str, weight: str, counts: Sequence[int], gates: int, place: Place, state: GlobalState
-) -> Iterator[KernelLayer]:
+def matrices(name: str, weight: str, counts: Sequence[int], place: Place, state: GlobalState) -> Iterator[KernelLayer]:
     """Yield the matrices of one weight; ``place`` is its place in the tier's dense network."""
     target = f"{name}.{weight}"
     rows, *rest = state.tensors[target].shape
-    shape = (rows // gates, *rest)
+    shape = (rows // len(counts), *rest)
     taken = all_of(place.index[0], rows)
     columns = all_of(place.index[1], rest[0])
     for gate, count in enumerate(counts):

@@ -58,7 +58,6 @@ class OrthDrop(PriSM):
         return self.network(architecture, tier)
 
     def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the network of the first kernels."""
         return self.factored(state, tier, personal, client)
 
     def chosen(self, layer: KernelLayer, values: Tensor, tier: Tier, rng: np.random.Generator) -> Tensor:

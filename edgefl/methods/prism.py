@@ -93,8 +93,6 @@ class PriSM(Method):
         "control variates would be of other coordinates",
     }
 
-    # Hooks for subclasses.
-
     def width(self, tier: Tier) -> float:
         """Return the share of channels that a client of ``tier`` has."""
         return tier.ratio
@@ -117,7 +115,6 @@ class PriSM(Method):
         super().check(architecture, tiers, clients)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network of width c with kernel layers."""
         counts = kernel_counts(architecture, tier) if self.factorized(tier) else {}
         network = architecture.build(self.width(tier))
         for name, of in counts.items():
@@ -125,19 +122,18 @@ class PriSM(Method):
         return network
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the plain network of the tier's width."""
         return architecture.build(self.width(tier))
 
     def _kernel_layers(self, state: GlobalState, tier: Tier) -> tuple[KernelLayer, ...]:
         """Return the tier's matrices of kernels, in the order of the network."""
 
         def derive() -> tuple[KernelLayer, ...]:
-            places, gates = self._dense_places(state, tier), gates_of(state.architecture.skeleton())
+            places = self._dense_places(state, tier)
             return tuple(
                 layer
                 for name, of in kernel_counts(state.architecture, tier).items()
                 for weight, counts in of.items()
-                for layer in matrices(name, weight, counts, gates[name][weight], places[f"{name}.{weight}"], state)
+                for layer in matrices(name, weight, counts, places[f"{name}.{weight}"], state)
             )
 
         return state.once(f"kernels {tier.label}", derive) if self.factorized(tier) else ()
@@ -180,10 +176,7 @@ class PriSM(Method):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average every kernel over the clients that trained it, and the rest entry by entry; then add the kernels up (Eq. 5).
-
-        The sum is taken as W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over trained kernels: the same, without rounding the others.
-        """
+        """Average every kernel over the clients that trained it, the rest entry by entry, and add the kernels up (Eq. 5)."""
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         decomposed = {key: self._factors(state, layer) for key, layer in layers.items()}
         kernels = {f"{key} u": factors.left for key, factors in decomposed.items()}
@@ -205,6 +198,7 @@ class PriSM(Method):
         tensors = {name: means[name] if name in dense else tensor.clone() for name, tensor in state.tensors.items()}
         for key, layer in layers.items():
             of = trained[key]
+            # W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over trained kernels is the sum of all, without rounding the others.
             before = decomposed[key].left[:, of].double() @ decomposed[key].right[of].double()
             after = means[f"{key} u"][:, of] @ means[f"{key} v"][of].flatten(1)
             part = tensors[layer.target][layer.span]

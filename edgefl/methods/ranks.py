@@ -39,11 +39,7 @@ def rank_candidates(network: nn.Module) -> dict[str, Layer]:
 
 
 def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
-    """Return layer → rank of the layers that are factorized at rank ratio ``ratio``; empty at 1.
-
-    Raises:
-        ConfigError: no layer of the network can be factorized.
-    """
+    """Return layer → rank at rank ratio ``ratio``, nothing at 1; raise :class:`ConfigError` if no layer can be factorized."""
     if ratio >= 1:
         return {}
     candidates = rank_candidates(network)
@@ -78,7 +74,7 @@ def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
     return max(1, math.floor(ratio * min(layer.weight.shape[0], rows) + 1e-9))
 
 
-def _factorizable(layer: nn.Conv2d | nn.Linear) -> bool:
+def _factorizable(layer: Layer) -> bool:
     if isinstance(layer, nn.Linear):
         return True
     plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
@@ -88,14 +84,9 @@ def _factorizable(layer: nn.Conv2d | nn.Linear) -> bool:
 def spectral_ranks(architecture: Architecture, ratio: float, values: Tensors, relative: bool = True) -> Ranks:
     """Return a rank per layer with the least truncation error at no more than the uniform ranks' cost.
 
-    The budgets are those of the ranks of ``ratio``, summed over layers: MACs of a forward pass, weights, and values between a layer's two
-    factors, which a training step holds. A layer may also stay dense.
-
-    Args:
-        architecture: the network.
-        ratio: rank ratio γ of the uniform plan, below 1.
-        values: layer → all singular values of its unrolled weight, largest first.
-        relative: whether a layer's error counts as a share of its own weights' energy.
+    The budgets are those of the ranks of ``ratio`` (below 1), summed over layers: MACs of a forward pass, weights, and values between a
+    layer's two factors, which a training step holds. A layer may also stay dense. ``values`` has all singular values of each layer's
+    unrolled weight, largest first; with ``relative`` a layer's error is a share of its weights' energy.
     """
     network = architecture.skeleton()
     candidates, uniform = rank_candidates(network), hybrid_ranks(network, ratio)

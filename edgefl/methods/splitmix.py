@@ -95,11 +95,9 @@ class SplitMix(Method):
         return min(self.bases, max(1, math.floor(tier.ratio / self.base.ratio + 1e-9)))
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the ensemble that a client of ``tier`` trains."""
         return Ensemble(architecture.build(self.base.ratio) for _ in range(self.held(tier)))
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return K base networks, each with initial weights of its own."""
         with torch_seeded(rng):
             network = self.network(architecture, Tier(1.0))
         return GlobalState(architecture, tiers, copied(network))

@@ -14,6 +14,7 @@ from edgefl.records import Place, Tier
 
 T = TypeVar("T")
 Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
 Tensors = Mapping[str, Tensor]
 
 
@@ -25,8 +26,6 @@ class GlobalState:
     every tier and client of a round.
 
     Attributes:
-        architecture: the network that the tensors belong to.
-        tiers: the run's tiers.
         tensors: name → tensor of the global model.
         warm: results for the state before this one that speed up the same for this one, such as its singular vectors. They are stored
             with the state, since results depend on them in their last bits, but neither sent nor averaged.
@@ -46,8 +45,7 @@ class GlobalState:
         """Return ``derive()``, computed at the first call with ``key`` and cached as long as this state exists."""
         if key not in self._derived:
             self._derived[key] = derive()
-        value: T = self._derived[key]
-        return value
+        return self._derived[key]
 
     def slices(self, tier: Tier, shapes: Callable[[Architecture, Tier], Mapping[str, Shape]]) -> dict[str, Place]:
         """Return where the tensors of a narrow network lie in this state, cached; ``shapes`` gives the shapes of a tier's network."""
@@ -67,11 +65,7 @@ class GlobalState:
         return {"model": self.tensors, "warm": self.warm, **clients, **clusters}
 
     def of_parts(self, parts: Mapping[str, Tensors]) -> GlobalState:
-        """Return the state of this architecture and these tiers whose :meth:`parts` these are.
-
-        Raises:
-            ValueError: there is no such part.
-        """
+        """Return the state of this architecture and these tiers whose :meth:`parts` these are, or raise ``ValueError`` at another part."""
         numbered: dict[str, dict[int, Tensors]] = {"client": {}, "cluster": {}}
         for part, tensors in parts.items():
             kind, _, number = part.partition(" ")

@@ -66,11 +66,7 @@ def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None
 
 
 def batch_in(inputs: GivenInputs) -> int | None:
-    """Return the batch size of example tensors, or None where no tensor is given.
-
-    >>> batch_in(torch.zeros(4, 3)), batch_in("3x32x32")
-    (4, None)
-    """
+    """Return the batch size of example tensors, or None where no tensor is given."""
     given: Any = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else [inputs]
     sizes = {t.shape[0] for t in given if isinstance(t, Tensor) and t.dim()}
     if len(sizes) > 1:
@@ -102,22 +98,20 @@ def _spec(given: Any) -> tuple[str, InputSpec]:
     if isinstance(given, Tensor):
         if not given.dim():
             raise ConfigError("input: an example tensor has no dimension; its first one is the batch")
-        return "", _sized(InputSpec(tuple(given.shape[1:]), given.dtype))
-    if isinstance(given, InputSpec):
+        spec = InputSpec(tuple(given.shape[1:]), given.dtype)
+    elif isinstance(given, InputSpec):
         return "", given
-    if isinstance(given, str):
+    elif isinstance(given, str):
         return InputSpec.parse(given)
-    if not isinstance(given, (tuple, list)) or not all(isinstance(size, Integral) for size in given):
+    elif isinstance(given, (tuple, list)) and all(isinstance(size, Integral) for size in given):
+        spec = InputSpec(tuple(map(int, given)))
+    else:
         raise ConfigError(
             f"input: got {type(given).__name__}, expected a sample's shape such as (3, 32, 32), or an example tensor"
         )
-    return "", _sized(InputSpec(tuple(map(int, given))))
-
-
-def _sized(spec: InputSpec) -> InputSpec:
     if any(size < 1 for size in spec.shape):
         raise ConfigError(f"input: {spec.shape} has a size below 1")
-    return spec
+    return "", spec
 
 
 def _positional(module: nn.Module) -> list[str]:

@@ -44,10 +44,8 @@ class Planned(Result):
     """One plan: a size of a network that fits.
 
     Attributes:
-        kind: "uniform", one ratio for all layers, or "spectral", a rank for each.
-        ratio: the ratio; for a spectral plan that of the uniform plan that it started from, None if no ratio fits.
+        ratio: one for all layers; of a spectral plan that of the uniform plan that it started from, None if no ratio fits.
         ranks: layer → rank of factorized layers; empty for methods without ranks and for the dense network.
-        cost: its costs.
         uses: budget → need and have.
         energy_share: share of the factorized layers' energy that the ranks keep; None for methods without ranks.
         gap: upper bound of what a better plan could add to that share, from costs predicted between traces; None for a uniform plan.
@@ -62,7 +60,7 @@ class Planned(Result):
     gap: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: ratio, ranks, energy, budgets with need, have and share, and the cost."""
+        """Return the JSON form, with the share of each budget, and the scalars of the cost."""
         budgets = [{"budget": name, "need": need, "have": have, "share": need / have} for name, (need, have) in self.uses.items()]
         return {
             "allocate": self.kind,
@@ -183,16 +181,13 @@ def _energy(architecture: Architecture, method: Method, weights: Any, seed: int,
 
 def _given(weights: Path | str | Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Tensor]:
     """Return the given weights, checked against the network's shapes; integer counters are ignored."""
-    if isinstance(weights, Mapping):
-        source, tensors = "weights", weights
-    else:
-        source = str(weights)
-        try:
-            tensors = safetensors.torch.load(Path(weights).read_bytes())
-        except OSError as error:
-            raise WireError(f"{source}: cannot be read ({error.strerror})") from None
-        except (SafetensorError, ValueError, KeyError) as error:
-            raise WireError(f"{source}: not a valid safetensors file ({error})") from None
+    source = "weights" if isinstance(weights, Mapping) else str(weights)
+    try:
+        tensors = weights if isinstance(weights, Mapping) else safetensors.torch.load(Path(weights).read_bytes())
+    except OSError as error:
+        raise WireError(f"{source}: cannot be read ({error.strerror})") from None
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise WireError(f"{source}: not a valid safetensors file ({error})") from None
     floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
     if different := floats.keys() ^ shapes.keys():
         raise WireError(f"{source}: tensors missing or not expected: {', '.join(sorted(different))}")

@@ -74,15 +74,10 @@ def spectral(
     uses_of: Callable[[Cost], Uses],
     work: Work | None,
 ) -> Spectral | None:
-    """Return the plan that keeps the most energy within the budgets, at least as much as ``start`` if that fits.
+    """Return the plan that keeps the most energy within the budgets, at least as much as the plan ``start`` if that fits.
 
-    Args:
-        layers: what may be factorized, by name.
-        energy: cumulative energies of every layer, from :func:`energies`.
-        start: a plan to start from.
-        cost_at: traces a plan.
-        uses_of: need and have of every budget of a cost.
-        work: the device and round behind budgets in seconds and joules.
+    ``layers`` may be factorized, with the cumulative ``energy`` of :func:`energies`. ``cost_at`` traces a plan, ``uses_of`` returns need
+    and have of every budget of a cost, and ``work`` is the device and round behind budgets in seconds and joules.
     """
     whole, least = Ranks(), dict.fromkeys(layers, 1)
     tables = {name: _quantities(name, layer, cost_at(whole), cost_at(least), layers) for name, layer in layers.items()}

@@ -12,13 +12,12 @@ from torch import nn
 from edgefl.client.client import loss_of
 from edgefl.client.loop import optimizer_of
 from edgefl.client.objective import Objective, objective_named
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives.terms import PLAIN
 from edgefl.client.parts import shared_parameters, trained_shapes
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
-from edgefl.cost.explain import reason
 from edgefl.cost.table import cost_of
-from edgefl.cost.trace import Subject
+from edgefl.cost.trace import Subject, reason
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method, create
 from edgefl.models.base import Architecture, Unfilled

@@ -9,21 +9,9 @@ from typing import NamedTuple
 
 from edgefl import __version__
 from edgefl.errors import InputError
+from edgefl.report import cost_tables
 from edgefl.report.chart import Chart, Spec, layer, layered, number, slots, stacked
 from edgefl.report.cost_rows import OTHER, costliest, layer_rows, macs_of_step
-from edgefl.report.cost_tables import (
-    LAYERS,
-    MEMORY,
-    ON_DEVICE,
-    SENT,
-    SUMMARY,
-    about,
-    compute_columns,
-    draws,
-    per_device,
-    per_tier,
-    weights_bytes,
-)
 from edgefl.report.page import render_page
 from edgefl.report.tables import PlainTable, Row
 from edgefl.report.words import tier_label
@@ -99,9 +87,9 @@ _OF_LAYERS = (
 def _with_step(row: Row, sizes: Row) -> Row:
     """Return a row of a tier or a layer with the MACs of a whole step by kind, and the bytes of its weights."""
     macs = {key.replace("macs", "step"): count for key, count in macs_of_step(sizes, row).items()}
-    if draws(row):
+    if cost_tables.draws(row):
         macs = {"step_drawn": int(row["batch_size"] * row["macs_drawn"]), "step_compose": macs["step_compose"]}
-    return {**row, **macs, "weights_bytes": weights_bytes(row) or 0}
+    return {**row, **macs, "weights_bytes": cost_tables.weights_bytes(row) or 0}
 
 
 def tier_charts(tiers: Sequence[Row]) -> tuple[Chart, ...]:
@@ -125,7 +113,11 @@ def measured(tiers: Sequence[Row], measures: Sequence[Measure], key: str) -> tup
 def layer_charts(row: Row, key: str) -> tuple[Chart, ...]:
     """Return where one tier's compute, memory and bytes sit among its layers; ``key`` is a word for its elements of the page."""
     layers = [_with_step(layer, row) for layer in layer_rows(row)]
-    first = replace(_OF_LAYERS[0], noun=f"{_OF_LAYERS[0].noun} of the tier's own network") if draws(row) else _OF_LAYERS[0]
+    first = (
+        replace(_OF_LAYERS[0], noun=f"{_OF_LAYERS[0].noun} of the tier's own network")
+        if cost_tables.draws(row)
+        else _OF_LAYERS[0]
+    )
     return tuple(_layer_chart(measure, layers, row, f"{key}-{measure.key}") for measure in (first, *_OF_LAYERS[1:]))
 
 
@@ -196,19 +188,21 @@ def cost_page(rows: Sequence[Row]) -> str:
     """
     if not rows:
         raise InputError("a page of costs needs at least one tier, got none")
-    tiers = per_tier(rows)
-    on_device = per_device(rows)
+    tiers = cost_tables.per_tier(rows)
+    on_device = cost_tables.per_device(rows)
     return render_page(
         "cost_page.html.j2",
         model=str(rows[0]["model"]),
         method=rows[0]["method"],
-        about=about(rows),
+        about=cost_tables.about(rows),
         batch_size=rows[0]["batch_size"],
-        tiers=PlainTable.of((*SUMMARY, *compute_columns(tiers), *MEMORY), tiers),
+        tiers=PlainTable.of((*cost_tables.SUMMARY, *cost_tables.compute_columns(tiers), *cost_tables.MEMORY), tiers),
         charts=tier_charts(tiers),
         layers=[_layers(row, f"layers-{number}") for number, row in enumerate(tiers)],
         most_layers=MOST_LAYERS,
-        devices=PlainTable.of(ON_DEVICE, on_device, (row.get("takes") is True for row in on_device)) if on_device else None,
+        devices=PlainTable.of(cost_tables.ON_DEVICE, on_device, (row.get("takes") is True for row in on_device))
+        if on_device
+        else None,
         verdict=_verdict(on_device),
         uncounted=[(tier_label(row["tier"]), list(row["uncounted_ops"])) for row in tiers if row["uncounted_ops"]],
         edgefl_version=__version__,
@@ -216,8 +210,8 @@ def cost_page(rows: Sequence[Row]) -> str:
 
 
 def _layers(row: Row, key: str) -> TierLayers:
-    table = PlainTable.of((*LAYERS, *SENT), layer_rows(row))
-    return TierLayers(tier_label(row["tier"]), layer_charts(row, key), table, draws(row))
+    table = PlainTable.of((*cost_tables.LAYERS, *cost_tables.SENT), layer_rows(row))
+    return TierLayers(tier_label(row["tier"]), layer_charts(row, key), table, cost_tables.draws(row))
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

@@ -301,18 +301,16 @@ def _checked(kind: Any, text: str, where: str) -> dict[str, Any]:
     try:
         values: dict[str, Any] = from_json(text, allow_inf_nan=False)
         adapter(kind).validate_json(text, strict=True)
-    except ValidationError as error:
-        problem = explain(error.errors()[0])
-        raise InputError(f"{where}: {problem}; restore the file or run the simulation again") from None
     except ValueError as error:
-        raise InputError(f"{where}: not valid JSON ({error}); restore the file or run the simulation again") from None
+        problem = explain(error.errors()[0]) if isinstance(error, ValidationError) else f"not valid JSON ({error})"
+        raise InputError(f"{where}: {problem}; restore the file or run the simulation again") from None
     return values
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; give the folder of a finished run") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as UTF-8 text ({error}); give the folder of a finished run") from None
+        missing = isinstance(error, FileNotFoundError)
+        problem = "no such file" if missing else f"cannot be read as UTF-8 text ({error})"
+        raise InputError(f"{path}: {problem}; give the folder of a finished run") from None

@@ -128,7 +128,11 @@ def parts_of(asked: Asked) -> tuple[list[Part], Asked]:
         try:
             chosen, why = _tiers_of(entry, asked)
             for seed in asked.seeds:
-                config, failure = _checked(_config(asked, entry, seed, chosen))
+                config, failure = _config(asked, entry, seed, chosen), ""
+                try:
+                    config = prepare(config).config
+                except BudgetError as error:
+                    failure = str(error)
                 made[seed, entry] = Part(0, entry, seed, config, why, failure)
         except InputError as error:
             problems[f"{entry.label}: {error}"] = None
@@ -149,14 +153,6 @@ def _config(asked: Asked, entry: Entry, seed: int, tiers: tuple[float, ...] | st
     if len(tiers) == 1:
         values |= {"tier_assignment": "auto", "tier_shares": None}
     return RunConfig.of(values)
-
-
-def _checked(config: RunConfig) -> tuple[RunConfig, str]:
-    """Return the complete configuration, and the reason if no device fits any tier."""
-    try:
-        return prepare(config).config, ""
-    except BudgetError as error:
-        return config, str(error)
 
 
 def _tiers_of(entry: Entry, asked: Asked) -> tuple[tuple[float, ...] | str, str]:

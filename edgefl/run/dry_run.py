@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from edgefl.config import RunConfig
-from edgefl.report import dry_page
+from edgefl.report import html
 from edgefl.report.results import Result
 from edgefl.report.run_files import DrySummary, PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
@@ -71,7 +71,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
             participation=tuple(participation_rows(run.plan, rounds, _distinct(run, took_part), {})),
             policies=tuple(PolicyRow(p.label, p.tiers, p.round_s, p.useful_share, p.inclusion_by_class) for p in policies),
         ).to_dict()
-        write_bytes(folder.path / "report.html", dry_page.render(summary, rounds).encode())
+        write_bytes(folder.path / "report.html", html.render_dry(summary, rounds).encode())
         write_json(folder.path / "summary.json", summary)
     return RunResult(folder.path, summary)
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from edgefl.client.client import loss_of
@@ -50,6 +51,9 @@ class Trial:
         return self.together_s is not None and self.together_s < 0.95 * self.alone_s
 
 
+_TRIAL = TypeAdapter(Trial)
+
+
 @dataclass(frozen=True)
 class Choice:
     """An engine, its workers, and why."""
@@ -64,8 +68,7 @@ def choose(run: Run) -> Choice:
     config = run.config
     cores = 1 if config.device == "cuda" else min(usable_threads(), run.per_round)
     if config.enforce == "hard" or config.runtime == "onnx":
-        workers = cores
-        return Choice("pool" if workers > 1 else "inline", workers, "clients take their steps one by one here")
+        return Choice("pool" if cores > 1 else "inline", cores, "clients take their steps one by one here")
     trial = kept(_key(run, cores), lambda: tried(run, run.tiers[0], 1 if cores > 1 else torch.get_num_threads()))
     step_s = trial.together_s if trial.groups and trial.together_s is not None else trial.alone_s
     steps = config.rounds * run.per_round * run.clients.task.training.steps(run.clients.shards.mean)
@@ -78,7 +81,7 @@ def choose(run: Run) -> Choice:
 def tried(run: Run, tier: Tier, threads: int) -> Trial:
     """Measure the steps of ``tier``: captured, with batch and update, as those of a long run are; in turns, the least reading of each.
 
-    Torch has ``threads`` meanwhile: one where workers will take the steps.
+    Torch has ``threads`` meanwhile: one if workers will take the steps.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -153,24 +156,17 @@ def _key(run: Run, cores: int) -> Mapping[str, object]:
     config = run.config
     keys = ("method", "method_options", "model", "norm", "dataset", "batch_size", "micro_batch", "objective", "device")
     of_run = {key: getattr(config, key) for key in keys} | {"tier": run.tiers[0].ratio}
-    return {
-        **of_run,
-        "processor": processor_name(),
-        "torch": torch.__version__,
-        "together": TOGETHER,
-        "steps": _STEPS,
-        "cores": cores,
-    }
+    here = {"processor": processor_name(), "torch": torch.__version__, "cores": cores}
+    return {**of_run, **here, "together": TOGETHER, "steps": _STEPS}
 
 
 def kept(key: Mapping[str, object], measure: Callable[[], Trial]) -> Trial:
-    """Return the trial kept under ``key`` in the user's cache folder, else a new one, which is kept there if it can be."""
+    """Return the trial stored under ``key`` in the user's cache folder, else a new one, which is stored there if possible."""
     name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
     path: Path = user_cache() / "trials" / f"{name}.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return Trial(float(found["alone_s"]), None if found["together_s"] is None else float(found["together_s"]))
-    except (OSError, ValueError, KeyError, TypeError):  # none yet, or no file of ours
+        return _TRIAL.validate_json(path.read_bytes())
+    except (OSError, ValueError):  # none yet, or no file of ours
         trial = measure()
     with contextlib.suppress(StorageError, OSError):  # where it cannot be written the next run tries again
         write_json(path, {**asdict(trial), "of": key})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -178,8 +178,8 @@ class CheckpointWriter:
 
     def __init__(self, folder: RunFolder, store: ClientStore) -> None:
         self._folder, self._store = folder, store
-        self._thread: threading.Thread | None = None
-        self._failed: BaseException | None = None
+        self._thread = futures.ThreadPoolExecutor(1, "checkpoints")
+        self._saved: futures.Future[None] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -190,6 +190,8 @@ class CheckpointWriter:
         except StorageError:
             if error is None:  # otherwise the user needs to see the error that ended the run
                 raise
+        finally:
+            self._thread.shutdown()
 
     def wait(self) -> None:
         """Wait until the checkpoint in progress is on the disk; then the store may delete what only older ones needed.
@@ -197,26 +199,16 @@ class CheckpointWriter:
         Raises:
             StorageError: the checkpoint could not be written.
         """
-        if self._thread is None:
-            return
-        self._thread.join()
-        self._thread = None
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
-        self._store.keep_from = checkpoint.oldest_round(self._folder.path / "checkpoints")
+        if self._saved is not None:
+            futures.wait([self._saved])
+            saved, self._saved = self._saved, None
+            saved.result()
+            self._store.keep_from = checkpoint.oldest_round(self._folder.path / "checkpoints")
 
     def start(self, state: ServerState) -> None:
         """Begin to write a checkpoint, after the one before."""
         self.wait()
-        self._thread = threading.Thread(target=self._save, args=(state,), name="checkpoints")
-        self._thread.start()
-
-    def _save(self, state: ServerState) -> None:
-        try:
-            self._folder.save(state)
-        except BaseException as error:  # noqa: BLE001 - wait() raises it in the thread of the run
-            self._failed = error
+        self._saved = self._thread.submit(self._folder.save, state)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ from edgefl.registry import methods, models
 from edgefl.run.run import Run, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
 
+_OF_TASK = (
+    "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "enforce", "cpu_limit_s", "device",
+)  # fmt: skip
+
 
 def prepare(config: RunConfig, required: bool = True) -> Run:
     """Resolve ``config`` and work out the plan; ``required``: some device must fit it.
@@ -44,7 +48,13 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     architecture = Architecture(str(config.model), data.input_shape, data.classes, config.norm)
     _check_inputs(data, architecture)
     training = training_of(config)
-    clients = Clients(_task(config, architecture, training), data)
+    task = Task(
+        architecture=architecture,
+        training=training,
+        objective=objective_of(config),
+        **{key: getattr(config, key) for key in _OF_TASK},
+    )
+    clients = Clients(task, data)
     if config.tiers == "auto":
         config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, architecture, training, clients)})
     tiers, method = tiers_of(config), method_of(config)
@@ -73,14 +83,13 @@ def check_device(config: RunConfig) -> None:
 def _check_inputs(data: Dataset, architecture: Architecture) -> None:
     """Raise :class:`ConfigError` if the data are images and the network reads text, or the reverse."""
     kinds = {True: "token ids", False: "images"}
-    if bool(data.vocabulary) != bool(architecture.vocabulary):
-        takes, has = kinds[bool(architecture.vocabulary)], kinds[bool(data.vocabulary)]
+    known, model = architecture.vocabulary, architecture.model
+    if (has := bool(data.vocabulary)) != (takes := bool(known)):
         raise ConfigError(
-            f"model: {architecture.model} takes {takes}, and {data.name} has {has}; choose another model or dataset"
+            f"model: {model} takes {kinds[takes]}, and {data.name} has {kinds[has]}; choose another model or dataset"
         )
-    if data.vocabulary > architecture.vocabulary:
-        known = architecture.vocabulary
-        raise ConfigError(f"model: {architecture.model} knows {known} token ids, {data.name} has {data.vocabulary}")
+    if data.vocabulary > known:
+        raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {data.vocabulary}")
 
 
 def chosen_tiers(
@@ -104,12 +113,7 @@ def check_axes(method: Method, config: RunConfig) -> None:
 
 
 def auto_tiers(
-    method: Method,
-    fleet: Fleet,
-    trace: Callable[[float], Cost],
-    training: Training,
-    samples: int,
-    full: Cost | None = None,
+    method: Method, fleet: Fleet, trace: Callable[[float], Cost], training: Training, samples: int, full: Cost | None = None
 ) -> tuple[float, ...]:
     """Return the largest ratio that fits each class of the fleet with ``samples`` local samples, each once, largest first.
 
@@ -150,23 +154,4 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
             "buffer": config.buffer or (max(1, (per_round + 1) // 2) if config.mode == "async" else None),
             "engine": config.engine or ("pool" if config.workers > 1 else "inline"),
         }
-    )
-
-
-def _task(config: RunConfig, architecture: Architecture, training: Training) -> Task:
-    return Task(
-        seed=config.seed,
-        dataset=config.dataset,
-        data_dir=config.data_dir,
-        partition=config.partition,
-        clients=config.clients,
-        architecture=architecture,
-        training=training,
-        objective=objective_of(config),
-        codec=config.codec,
-        permute_labels=config.permute_labels,
-        data_share=config.data_share,
-        enforce=config.enforce,
-        cpu_limit_s=config.cpu_limit_s,
-        device=config.device,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset, Split
-from edgefl.engine import Engine
+from edgefl.engine.contract import Engine
 from edgefl.errors import CheckpointError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
@@ -83,9 +83,8 @@ class Run:
         from edgefl.bundle.tier_graphs import tier_graphs  # a second to import, and most runs train in torch
 
         task = self.clients.task
-        return tier_graphs(
-            method, self.architecture, tier, task.training.optimizer, task.training.weight_decay, task.objective, parts
-        )
+        how = task.training.optimizer, task.training.weight_decay, task.objective
+        return tier_graphs(method, self.architecture, tier, *how, parts)
 
     def step_graphs(self, method: Method, tier: Tier) -> StepGraphs:
         """Return the training steps of ``tier`` in ONNX."""
@@ -99,9 +98,8 @@ class Run:
     def at(self, method: Method) -> Run:
         """Return this run in the phase ``method``, with that phase's costs and plan."""
         costs = Costs(method, self.config, self.architecture, self.clients.task.training)
-        return replace(
-            self, method=method, costs=costs, plan=plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
-        )
+        plan = plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
+        return replace(self, method=method, costs=costs, plan=plan)
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -129,9 +127,8 @@ class Run:
         first, model = run.first_state(), state.model
         problem = method.fits(first, model)
         if problem or (first.architecture, first.tiers) != (model.architecture, model.tiers):
-            raise CheckpointError(
-                f"{source}: {problem or 'it is of another model'}; it cannot be resumed with this configuration"
-            )
+            problem = problem or "it is of another model"
+            raise CheckpointError(f"{source}: {problem}; it cannot be resumed with this configuration")
         return run
 
     def varied(self, **changes: Any) -> Run:
@@ -151,8 +148,7 @@ class Run:
         fleet = with_deadline(self.fleet, config.deadline_s)
         conditions = conditions_of(config, fleet, self.conditions.availability)
         plan = plan_of(costs, config, fleet, self.clients, conditions)
-        phase = replace(self, method=method, tiers=tiers, costs=costs, plan=plan)
-        return replace(phase, config=config, fleet=fleet, conditions=conditions)
+        return Run(config, fleet, self.data, self.architecture, method, tiers, self.clients, plan, costs, conditions)
 
     @cached_property
     def test(self) -> Split:

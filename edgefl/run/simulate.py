@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.engine import prepare_workers
+from edgefl.engine.contract import prepare_workers
 from edgefl.report.run_files import RunSummary
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder, RunResult
@@ -94,8 +94,7 @@ def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     """Return the run with an engine instead of ``auto``: the one that it has ``begun`` with, or the fastest."""
     if begun is not None and not begun.is_new():
         stored = RunConfig.load(begun.require("config.toml"), {})
-        same = {"engine": stored.engine, "workers": stored.workers}
-        return replace(run, config=run.config.model_copy(update=same))
+        return replace(run, config=run.config.model_copy(update={"engine": stored.engine, "workers": stored.workers}))
     from edgefl.run.engine_choice import choose
 
     with span("trial"):

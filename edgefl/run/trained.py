@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
-from edgefl.engine import open_engine
+from edgefl.engine.contract import open_engine
 from edgefl.records import RoundRecord, Submodel, Tier
 from edgefl.rng import shuffled
 from edgefl.run.run import Run

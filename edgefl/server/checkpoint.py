@@ -10,7 +10,6 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 from pydantic import TypeAdapter
@@ -56,7 +55,8 @@ def of_file(path: Path) -> ServerState:
     """
     try:
         tensors = safetensors.torch.load(path.read_bytes())
-        about = _about(path)
+        with safe_open(path, framework="pt") as file:
+            about = dict(json.loads(file.metadata()[_ABOUT]))
         if about["format"] != FORMAT:
             raise ValueError(f"its format is {about['format']}, expected {FORMAT}")
         parts: dict[str, dict[str, Tensor]] = {_MEMORY: {}}
@@ -119,11 +119,6 @@ def restore(folder: Path) -> Restored | None:
 def oldest_round(folder: Path) -> int:
     """Return the round of the oldest checkpoint in ``folder``, 0 if there is none."""
     return min((int(match[1]) for path in folder.glob("*") if (match := _NAME.fullmatch(path.name))), default=0)
-
-
-def _about(path: Path) -> dict[str, Any]:
-    with safe_open(path, framework="pt") as file:
-        return dict(json.loads(file.metadata()[_ABOUT]))
 
 
 def _newest_first(folder: Path) -> list[Path]:

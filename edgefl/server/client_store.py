@@ -12,7 +12,6 @@ import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from edgefl.errors import CheckpointError
@@ -72,7 +71,7 @@ class ClientStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -129,11 +128,7 @@ class ClientStore:
         return self._row("round", _client(client), f"what client {client} kept") is not None
 
     def keep_blob(self, name: str, content: bytes) -> None:
-        """Store the blob ``name``, in versions like the content of clients.
-
-        Raises:
-            StorageError: the disk is full; what was committed before is untouched.
-        """
+        """Store the blob ``name``, in versions like the content of clients, with the errors of :meth:`put`."""
         self._put(_BLOB + name, content)
 
     def blob(self, name: str) -> bytes:
@@ -183,11 +178,10 @@ class ClientStore:
         """Store and return the chain's next link; return the last one if the round stored nothing."""
         number = self.round + 1
         link = hashlib.sha256(f"{self.chain}\n{number}\n".encode())
-        rows = 0
+        unchanged = link.digest()
         for row in connection.execute("SELECT key, digest FROM kept WHERE round = ? ORDER BY key", (number,)):
             link.update("{} {}\n".format(*row).encode())
-            rows += 1
-        if not rows:
+        if link.digest() == unchanged:
             return self.chain
         connection.execute("INSERT INTO chain VALUES (?, ?)", (number, link.hexdigest()))
         return link.hexdigest()
@@ -251,20 +245,17 @@ class ClientStore:
         try:
             with self._errors():
                 if not connection.in_transaction:
-                    self._begin(connection)
+                    connection.execute("BEGIN IMMEDIATE")
+                    if not self._has_tables:
+                        database.create(connection, _TABLES, _VERSION)
+                        self._has_tables = True
+                    for table in ("kept", "chain"):
+                        connection.execute(f"DELETE FROM {table} WHERE round > ?", (self.round,))
+                    self._has_later_rounds = False
                 yield connection
         except BaseException:
             self._release()
             raise
-
-    def _begin(self, connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        if not self._has_tables:
-            database.create(connection, _TABLES, _VERSION)
-            self._has_tables = True
-        for table in ("kept", "chain"):
-            connection.execute(f"DELETE FROM {table} WHERE round > ?", (self.round,))
-        self._has_later_rounds = False
 
     def _errors(self, what: str = "what clients kept") -> contextlib.AbstractContextManager[None]:
         return database.errors(self.path, what)

@@ -18,10 +18,7 @@ SERVER = "objective:"
 class Control:
     """One round of an objective on the server. Entries that no client of the round trained stay as they are.
 
-    Attributes:
-        objective: the objective, which has the equations.
-        kept: the server's tensors from the round before, by prefixed name.
-        clients: N, the number of all clients.
+    ``kept`` are the server's tensors from the round before, by prefixed name; ``clients`` is N, the number of all clients.
     """
 
     objective: Objective

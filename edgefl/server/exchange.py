@@ -11,7 +11,7 @@ from torch import Tensor
 
 from edgefl.client.job import Job
 from edgefl.client.objective import Objective
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives.terms import PLAIN
 from edgefl.client.parts import trained_shapes
 from edgefl.methods.base import Method
 from edgefl.records import Outcome, Submodel, Tier, Update
@@ -19,7 +19,7 @@ from edgefl.rng import generator
 from edgefl.server.client_store import ClientStore
 from edgefl.server.control_variates import Control
 from edgefl.server.optimizer import ServerOptimizer
-from edgefl.server.optimizers.avg import AVERAGE
+from edgefl.server.optimizers.steps import AVERAGE
 from edgefl.server.state import OpenSession, ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.message import Blob
@@ -36,10 +36,8 @@ class ExchangeRules:
     """How updates are made and aggregated, the same in all rounds of a run.
 
     Attributes:
-        seed: of the run.
         codec: name of the codec of updates.
-        objective: the local objective.
-        optimizer: the server's optimizer.
+        optimizer: the server's.
         graphs: gives a tier's training steps if onnxruntime trains; None: torch does.
     """
 
@@ -55,9 +53,7 @@ class Exchange:
     """One round's payloads and updates. Clients of a tier share one payload unless the method sends each its own.
 
     Attributes:
-        method: decides what is sent and how updates are aggregated.
         state: the server's state before the round.
-        rules: the run's.
         clients: how many clients the run has.
         control: the objective's part on the server.
         sent: a sub-model without tensors for everything that was sent.
@@ -77,10 +73,7 @@ class Exchange:
         self.control = Control(self.rules.objective, self.state.memory, self.clients)
 
     def send(self, client: int, tier: Tier, drawn: int | None = None) -> tuple[Submodel, bytes]:
-        """Return the sub-model for ``client`` and its payload.
-
-        ``drawn`` is the round whose random draws decide which part of the model the client gets; None: this round.
-        """
+        """Return the sub-model for ``client`` and its payload; ``drawn``: the round that draws its part of the model; None: this one."""
         architecture = self.state.model.architecture
         if tier not in self._answers:
             self._answers[tier] = self.method.upload_shapes(architecture, tier)
@@ -103,24 +96,12 @@ class Exchange:
 
     def job(self, session: OpenSession, payload: bytes, kept: bytes | None) -> Job:
         """Return the job of a session, whose client was sent ``payload`` and stored ``kept`` in its last round."""
-        expected, tier = session.expected, session.tier
-        return Job(
-            session.step + 1,
-            session.client,
-            self.method,
-            tier,
-            payload,
-            kept,
-            expected.memory_bytes,
-            expected.micro_batch,
-            None if self.rules.graphs is None else self.rules.graphs(self.method, tier),
-        )
+        graphs = self.rules.graphs and self.rules.graphs(self.method, session.tier)
+        limits = session.expected.memory_bytes, session.expected.micro_batch
+        return Job(session.step + 1, session.client, self.method, session.tier, payload, kept, *limits, graphs)
 
     def receive(self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore) -> Update:
-        """Return the verified update of a client that trained on ``samples`` samples, and store what the client keeps.
-
-        The update's control variates are taken out.
-        """
+        """Return the verified update of a client without its control variates, and store what the client keeps."""
         if outcome.kept:
             with span("keep"):
                 store.put(outcome.client, outcome.kept)

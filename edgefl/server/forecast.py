@@ -19,12 +19,10 @@ from edgefl.server.assignment import Assignment, ClassPlan, Plan, split
 
 @dataclass(frozen=True)
 class Asked:
-    """Clients that the server asks at one moment.
+    """Clients that the server asks at ``start_s`` of the simulated clock.
 
     Attributes:
-        clients: their numbers.
         turn: the number of the round or of the request, from which their random draws follow.
-        start_s: the simulated clock.
     """
 
     clients: np.ndarray
@@ -33,24 +31,10 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class _Load:
-    """What a device does in one session, and how long at its full rate."""
-
-    macs: int
-    work_s: float
-    download_bytes: int
-    upload_bytes: int
-    memory_bytes: int
-
-
-@dataclass(frozen=True)
 class Forecast:
     """Predicts clients' sessions: the plan of a phase under the run's conditions.
 
     Attributes:
-        plan: which clients are given which tiers.
-        conditions: how sessions vary and fail.
-        seed: of the run.
         size_of: a client's training samples.
     """
 
@@ -58,17 +42,14 @@ class Forecast:
     conditions: Conditions
     seed: int
     size_of: Callable[[int], int]
-    _loads: dict[tuple[int, Assignment, int], _Load] = field(default_factory=dict, repr=False, compare=False)
+    _loads: dict[tuple[int, Assignment, int], tuple[int, float]] = field(default_factory=dict, repr=False, compare=False)
 
     def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Expected]:
         """Return what is expected of each client asked, in their order.
 
         ``expected`` clients answer when their :class:`Timing` ends. ``interrupted`` and ``dropped`` sessions end earlier: their record
-        covers the part that takes place. ``refused`` clients spend nothing.
-
-        Args:
-            asked: the clients and when they are asked.
-            drained_j: client → joules that its sessions drew from its battery today.
+        covers the part that takes place. ``refused`` clients spend nothing. ``drained_j`` maps a client to the joules that its sessions
+        drew from its battery today.
         """
         clients, turn, conditions = asked.clients, asked.turn, self.conditions
         plans = self.plan.class_plans_of(clients, turn)
@@ -87,7 +68,8 @@ class Forecast:
                 found.append(whole)
                 continue
             if short := _battery_short(of_class, given.tier, whole.timing, levels[i], drained_j.get(client, 0.0)):
-                found.append(replace(_refused(whole), refusal=(short,)))
+                nothing = replace(whole, timing=None, macs=0, download_bytes=0, upload_bytes=0)
+                found.append(replace(nothing, status="refused", refusal=(short,)))
                 continue
             end_s, status = whole.timing.total_s, whole.status
             if interrupted[i]:
@@ -107,10 +89,10 @@ class Forecast:
         if given is None:
             refused = Expected(client, device.name, "refused", None, samples, refusal=of_class.refusals)
             return replace(refused, memory_bytes=memory_bytes, start_s=start_s, state=state)
-        load = self._load(of_class, given, samples)
-        down_s, train_s, up_s = durations(device, load.download_bytes, load.work_s, load.upload_bytes, link)
+        cost, (macs, work_s) = self.plan.cost(given), self._load(of_class, given, samples)
+        down_s, train_s, up_s = durations(device, cost.download_bytes, work_s, cost.upload_bytes, link)
         parts = down_s, train_s * response, up_s
-        spent = energies(device, load.macs, load.download_bytes, load.upload_bytes, sum(parts))
+        spent = energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts))
         return Expected(
             client,
             device.name,
@@ -118,25 +100,25 @@ class Forecast:
             given.tier,
             samples,
             timing=Timing(*parts, *spent),
-            macs=load.macs,
-            download_bytes=load.download_bytes,
-            upload_bytes=load.upload_bytes,
-            predicted_memory_bytes=load.memory_bytes,
+            macs=macs,
+            download_bytes=cost.download_bytes,
+            upload_bytes=cost.upload_bytes,
+            predicted_memory_bytes=cost.training_memory_bytes,
             memory_bytes=memory_bytes,
             micro_batch=given.micro_batch,
             start_s=start_s,
             state=state,
         )
 
-    def _load(self, of_class: ClassPlan, given: Assignment, samples: int) -> _Load:
+    def _load(self, of_class: ClassPlan, given: Assignment, samples: int) -> tuple[int, float]:
+        """Return the MACs of one session, and its seconds at the device's full rate."""
         key = id(of_class), given, samples  # the plan holds its class plans; two classes may give their devices one name
         if key not in self._loads:
             plan, cost = self.plan, self.plan.cost(given)
             training, evaluated = split(plan.workload.training, given), plan.workload.evaluated(samples)
             seen, passes = samples * training.epochs, training.passes(samples)
             work_s = train_s(of_class.device.compute, cost, seen, passes, evaluated) / of_class.state.speed_share
-            macs = cost.macs_of(seen, passes, evaluated)
-            self._loads[key] = _Load(macs, work_s, cost.download_bytes, cost.upload_bytes, cost.training_memory_bytes)
+            self._loads[key] = cost.macs_of(seen, passes, evaluated), work_s
         return self._loads[key]
 
     def class_plan_of(self, client: int, turn: int) -> ClassPlan:
@@ -171,10 +153,6 @@ def _took(of_class: ClassPlan, whole: Expected, parts: tuple[float, float, float
     spent = energies(of_class.device, macs, download_bytes, upload_bytes, sum(parts))
     took = replace(whole, macs=macs, download_bytes=download_bytes, upload_bytes=upload_bytes)
     return replace(took, status=status, timing=Timing(*parts, *spent))
-
-
-def _refused(whole: Expected) -> Expected:
-    return replace(whole, status="refused", timing=None, macs=0, download_bytes=0, upload_bytes=0)
 
 
 def _battery_short(of_class: ClassPlan, tier: Tier, timing: Timing, level: float, drained_j: float) -> Shortfall | None:

@@ -40,9 +40,7 @@ class ServerOptimizer(abc.ABC):
         """Return the change for Δ, and the slots after this step in the order of :attr:`slots`."""
 
     def step(self, old: Tensors, aggregated: Tensors, memory: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the new tensors, and the slots by their names among the server's tensors.
-
-        A tensor without an older one of its shape is taken as it is, and so are integers.
+        """Return the new tensors, and the slots by name. A tensor without an older one of its shape is not changed, nor are integers.
 
         >>> old, new = {"w": torch.zeros(1)}, {"w": torch.ones(1)}
         >>> momentum = optimizer_named("avgm")
@@ -65,10 +63,7 @@ class ServerOptimizer(abc.ABC):
 
 
 def optimizer_named(name: str, lr: float | None = None) -> ServerOptimizer:
-    """Return the server optimizer ``name`` with its usual rate, or ``lr``.
-
-    Raises:
-        UnknownNameError: there is none of that name.
+    """Return the server optimizer ``name`` with its usual rate or ``lr``, or raise :class:`UnknownNameError`.
 
     >>> optimizer_named("adam").lr
     0.01

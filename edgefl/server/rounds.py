@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from edgefl.client.job import Job
-from edgefl.engine import Engine, in_order
+from edgefl.engine.contract import Engine, in_order
 from edgefl.methods.base import Method
 from edgefl.records import ClientRecord, Outcome, RoundRecord, Submodel, Update
 from edgefl.server.client_store import ClientStore

@@ -19,7 +19,6 @@ class OpenSession:
     Attributes:
         turn: the number of the request that opened it; in a synchronous round, the round's.
         step: how many steps the server had made when it sent the model.
-        expected: how the session will end.
     """
 
     turn: int
@@ -86,8 +85,6 @@ class ServerState:
     Attributes:
         model: the method's state.
         memory: tensors of the server's optimizer and of the objective, by name.
-        clock_s: the simulated clock.
-        fleet: what the server remembers of its clients.
         round: how many rounds there were.
         options: the method's options in its present phase.
         clients: the chain of :class:`edgefl.server.client_store.ClientStore`, which proves that the store belongs to this state; empty if

@@ -30,7 +30,6 @@ TYPES = {
     "U8": torch.uint8,
 }
 NAMES = {dtype: name for name, dtype in TYPES.items()}
-_ORDER = list(TYPES)
 
 
 class Part(NamedTuple):
@@ -50,10 +49,8 @@ class Layout(NamedTuple):
     """Where everything lies in a file.
 
     Attributes:
-        header: the first bytes: length and JSON, padded.
         order, counts: the parts' positions and numbers of values, in the order of the file.
         begins: each part's offset in bytes, in the order of the parts.
-        length: bytes of the file.
     """
 
     header: bytes
@@ -65,7 +62,8 @@ class Layout(NamedTuple):
 
 def layout_of(parts: tuple[Part, ...], codec: str) -> Layout:
     """Return how safetensors lays out a file of ``parts``; its metadata names ``codec``, unless that is fp32."""
-    order = tuple(sorted(range(len(parts)), key=lambda place: (_ORDER.index(parts[place].dtype), parts[place].name)))
+    types = list(TYPES)
+    order = tuple(sorted(range(len(parts)), key=lambda place: (types.index(parts[place].dtype), parts[place].name)))
     entries = [] if codec == "fp32" else [f'"__metadata__":{{"codec":"{codec}"}}']
     begins, end = [0] * len(parts), 0
     for place in order:
@@ -113,10 +111,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
-        """Return the parts of a tensor of this shape.
-
-        ``count`` is how many values are sent, for a codec that :attr:`chooses`; None stands for the largest parts there can be.
-        """
+        """Return the parts of a tensor of this shape; ``count``: how many values a codec that :attr:`chooses` sends, None the most."""
 
     def pack(self, w: Tensor, rng: np.random.Generator | None) -> tuple[Tensor, ...]:
         """Return the tensors of the parts that carry ``w``, which is finite, contiguous and float32."""
@@ -137,13 +132,9 @@ class Codec(abc.ABC):
 
 @cache
 def codec_named(name: str) -> Codec:
-    """Return the codec ``name``.
-
-    Raises:
-        UnknownNameError: there is none.
+    """Return the codec ``name``, or raise :class:`UnknownNameError`.
 
     >>> codec_named("int8").bytes((8, 3)), codec_named("fp32").bytes((8, 3))
     (56, 96)
     """
-    found: Codec = codecs.load(name)()
-    return found
+    return codecs.load(name)()

@@ -1,7 +1,7 @@
 """Messages between processes: a JSON header, then blobs of bytes that are addressed by the SHA-256 of their content.
 
-A message begins with four letters, the version and the header's length. Its header names the blobs that follow, each once, however often
-the header refers to it. Nothing is pickled: what a message cannot say in JSON is a blob, such as a payload (safetensors) or a graph (ONNX).
+A message begins with four letters, the version and the header's length. Its header names the blobs that follow, each once. Nothing is
+pickled: what a message cannot say in JSON is a blob, such as a payload (safetensors) or a graph (ONNX).
 """
 
 from __future__ import annotations
@@ -41,11 +41,7 @@ class Blob(bytes):
 
 
 def checked(content: bytes, digest: str) -> Blob:
-    """Return ``content`` as a blob.
-
-    Raises:
-        WireError: its hash is not ``digest``.
-    """
+    """Return ``content`` as a blob, or raise :class:`WireError` if its hash is not ``digest``."""
     blob = Blob.of(content)
     if blob.digest != digest:
         raise WireError(f"a blob of {len(blob):,} bytes is damaged: its SHA-256 is {blob.digest[:16]}…, expected {digest[:16]}…")
@@ -65,11 +61,7 @@ def _plain(value: object) -> Any:
 
 
 def read_header(content: bytes, *kinds: str) -> tuple[dict[str, Any], int]:
-    """Return the fields of a message's header, its kind among them, and where its blobs begin.
-
-    Raises:
-        WireError: ``content`` is no message of one of ``kinds`` in this version, or its header is cut short.
-    """
+    """Return the fields of a message of one of ``kinds``, and where its blobs begin, or raise :class:`WireError` if it is none."""
     if len(content) < _START.size or content[:4] != _LETTERS:
         raise WireError(
             f"no message of edgefl: {len(content):,} bytes that begin with {bytes(content[:4])!r}, expected {_LETTERS!r}"
@@ -98,11 +90,7 @@ def write_message(kind: str, fields: Mapping[str, Any], blobs: Iterable[Blob] = 
 
 
 def read_message(content: bytes, *kinds: str) -> tuple[dict[str, Any], dict[str, Blob]]:
-    """Return the fields of a message, and its blobs by their hashes.
-
-    Raises:
-        WireError: ``content`` is no message of one of ``kinds`` in this version, is cut short or too long, or a blob is damaged.
-    """
+    """Return the fields of a message and its blobs by hash; raise :class:`WireError` as :func:`read_header`, or if a blob is damaged."""
     fields, start = read_header(content, *kinds)
     blobs = {}
     try:

@@ -138,11 +138,7 @@ def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32",
 
 
 def stored_tensors(payload: bytes, sender: str) -> dict[str, Tensor]:
-    """Return the float32 tensors of a payload whose shapes are not declared, such as those that a client stores.
-
-    Raises:
-        WireError: the payload is damaged, or its values are not finite.
-    """
+    """Return the float32 tensors of a payload of undeclared shapes; raise :class:`WireError` if it is damaged or not finite."""
     shapes = {name: tuple(entry["shape"]) for name, entry in _read(payload, sender, "fp32").items()}
     return decode(payload, shapes, sender)
 

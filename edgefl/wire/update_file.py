@@ -30,13 +30,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Expected:
-    """What updates must be.
-
-    Attributes:
-        bundle: ``manifest_sha256`` of the bundle that they were trained from.
-        round: the bundle's round.
-        tiers: label → name → shape of the tensors.
-    """
+    """What updates must be: of the bundle of this ``manifest_sha256`` and round, with tensors of tier → name → shape."""
 
     bundle: str
     round: int
@@ -68,11 +62,7 @@ class Received:
 
 
 def receive(folder: Path, expected: Expected) -> Received:
-    """Check every file in ``folder`` that is not hidden, in the order of names. A client's second update is a wrong one.
-
-    Raises:
-        WireError: ``folder`` is not a folder.
-    """
+    """Check every file in ``folder`` that is not hidden, in the order of names. A client's second update is a wrong one."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -90,11 +80,7 @@ def receive(folder: Path, expected: Expected) -> Received:
 
 
 def read_update(path: Path, expected: Expected) -> DeviceUpdate:
-    """Return the update in the file at ``path``.
-
-    Raises:
-        WireError: it is not an expected update; names file, key, value and expectation.
-    """
+    """Return the update at ``path``, or raise :class:`WireError`, naming file, key, value and expectation."""
     content = _content(path, expected)
     header = _header(path, content)
     about = _about(path, header, expected)

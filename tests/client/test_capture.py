@@ -9,7 +9,7 @@ from edgefl.client.client import loss_of
 from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_of, recorded
 from edgefl.client.fast.gradients import MANY, Captures, written
 from edgefl.client.objective import objective_named
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives.terms import PLAIN
 from edgefl.client.parts import shared_parameters
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture, named_tensors

@@ -24,8 +24,8 @@ from edgefl.client.isolation.isolate import check_limit, floor_bytes
 from edgefl.client.isolation.limits import MIB, Cgroup, Guard, cgroup_folder, sweep
 from edgefl.client.job import Job, Task
 from edgefl.client.training import Training
-from edgefl.engine import open_engine, pool
-from edgefl.engine.contract import in_order
+from edgefl.engine import pool
+from edgefl.engine.contract import in_order, open_engine
 from edgefl.engine.fork_server import fork_server, warm
 from edgefl.engine.inline import InlineEngine
 from edgefl.engine.pool import PoolEngine
@@ -323,7 +323,7 @@ def test_a_cgroup_limits_who_enters_says_whom_it_killed_and_goes(tmp_path, monke
     cgroup.enter(12345)
     written = {path.name: path.read_text() for path in cgroup.folder.iterdir()}
     assert written == {"memory.swap.max": "0", "memory.max": "12345", "cgroup.procs": str(os.getpid())}
-    cgroup.lift()
+    cgroup.limit("max")
     assert (cgroup.folder / "memory.max").read_text() == "max"
     assert not cgroup.killed()
     (cgroup.folder / "memory.events").write_text("max 3\noom 1\noom_kill 0\noom_group_kill 0\n")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from edgefl.client.objective import CONTROL, MEMORY, objective_named
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives.terms import PLAIN
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.methods.base import create

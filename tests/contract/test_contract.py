@@ -21,7 +21,7 @@ from edgefl.bundle.tier_graphs import same_network
 from edgefl.bundle.write import TierFiles, build_tier
 from edgefl.client.client import loss_of
 from edgefl.client.loop import LocalTraining, optimizer_of, train
-from edgefl.client.objectives.none import PLAIN
+from edgefl.client.objectives.terms import PLAIN
 from edgefl.client.training import Training
 from edgefl.errors import AggregationError
 from edgefl.methods.base import Method, create

@@ -22,8 +22,7 @@ from edgefl.client.job import Job, Task
 from edgefl.client.messages import Setups, read_jobs, read_outcomes, write_jobs, write_outcomes
 from edgefl.client.training import Training
 from edgefl.data.digits import digits
-from edgefl.engine import open_engine
-from edgefl.engine.contract import MOST_LOSSES, Capabilities, in_order
+from edgefl.engine.contract import MOST_LOSSES, Capabilities, in_order, open_engine
 from edgefl.engine.inline import InlineEngine
 from edgefl.engine.mailbox import Reader, ServerMailbox, WorkerMailbox
 from edgefl.engine.pool import PoolEngine

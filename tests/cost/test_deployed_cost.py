@@ -12,6 +12,7 @@ from edgefl.cost.trace import Subject, Tracer
 from edgefl.fleet.budget import Budget, use
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
+from edgefl.planning import tier_costs
 from edgefl.planning.profile import profile
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Batch, Deployed, Tier, Timing
@@ -61,6 +62,7 @@ def test_no_more_is_traced_than_differs(method, inferences, monkeypatch):
     calls = []
     original = Tracer.inference
     monkeypatch.setattr(Tracer, "inference", lambda self, size: calls.append(size) or original(self, size))
+    monkeypatch.setattr(tier_costs, "_traced_once", tier_costs._traced)  # whatever other tests have traced
     chosen = create(method)
     tier_cost(chosen, ARCHITECTURE, Tier(chosen.default_tiers[0]), training_of(RunConfig()))
     assert len(calls) == inferences

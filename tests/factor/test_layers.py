@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from edgefl import profile
-from edgefl.cost.workspace import lstm_workspace_bytes
+from edgefl.cost.memory import lstm_workspace_bytes
 
 TOKENS, WORDS, CLASSES = 12, 50, 5
 IDS = {"ids": f"int64:{TOKENS}"}

@@ -15,10 +15,16 @@ from pages import Page, charts_of, data_of, drawn, heads, labels, layers, looks,
 from edgefl.errors import InputError
 from edgefl.fleet.budget import Budget
 from edgefl.records import ClientRecord, Cost, RoundRecord, Shortfall, Status, Tier, Timing
-from edgefl.report import dry_page, html, whatif_page
-from edgefl.report.dry_page import hour_chart, policy_sentence, round_chart
-from edgefl.report.fleet_charts import outcome_charts, participation_chart, waste_charts, weakest_sentence
-from edgefl.report.fleet_view import participation_table, waste_table
+from edgefl.report import html, whatif_page
+from edgefl.report.fleet_charts import (
+    outcome_charts,
+    participation_chart,
+    participation_table,
+    waste_charts,
+    waste_table,
+    weakest_sentence,
+)
+from edgefl.report.html import hour_chart, policy_sentence, round_chart
 from edgefl.report.results import Result
 from edgefl.report.run_files import TierResult, read_rounds
 from edgefl.report.run_tables import compact_tiers, tier_table
@@ -137,7 +143,7 @@ def test_every_status_has_a_look_of_its_own_that_the_page_has_colours_for() -> N
 def test_every_pattern_of_a_chart_is_on_the_page() -> None:
     rounds = [busy(), busy(8)]
     rounds[1]["groups"][0]["status"] = rounds[1]["clients"][0]["status"] = "of the future"
-    for rendered in (html.render(summary_of(rounds), rounds), dry_page.render(*dry())):
+    for rendered in (html.render(summary_of(rounds), rounds), html.render_dry(*dry())):
         used = set(re.findall(r"url\(#([\w-]+)\)", data_of(rendered)))
         assert used <= set(re.findall(r'<pattern id="([\w-]+)"', rendered))
         assert {"hatch-late", "status-late"} <= used
@@ -398,7 +404,7 @@ def dry(count: int = 30) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def test_a_dry_run_has_a_page_without_accuracies() -> None:
     summary, rounds = dry()
-    rendered = dry_page.render(summary, rounds)
+    rendered = html.render_dry(summary, rounds)
     page = Page(rendered)
     assert all(map(drawn, charts_of(rendered).values()))
     assert {"rounds", "hours", "timeline-1", "timeline-30", "participation", "waste"} <= set(charts_of(rendered))
@@ -414,7 +420,7 @@ def test_a_dry_run_has_a_page_without_accuracies() -> None:
     for text in ("Nothing was trained", "Clients that took part", "<0.1 % of 1,000,000", "10 h 00 min of it waiting for clients"):
         assert text in page.text
     assert "reaches" not in page.text
-    assert rendered == dry_page.render(summary, rounds)
+    assert rendered == html.render_dry(summary, rounds)
 
 
 def test_rounds_of_a_dry_run_are_drawn_over_the_run_and_over_the_day() -> None:
@@ -443,16 +449,16 @@ def test_the_policies_of_a_dry_run_are_compared_by_their_weakest_class() -> None
         "Under “auto” the class that takes least part is Slow phone: 60.0 % of its sessions train; "
         "under “uniform” it is Slow phone, with 20.0 %."
     )
-    rendered = dry_page.render(summary, rounds)
+    rendered = html.render_dry(summary, rounds)
     assert "--share: 0.2" in rendered
     assert "20.0 %" in Page(rendered).text
-    assert "assignment of tiers" not in Page(dry_page.render(summary | {"policies": []}, rounds)).text
+    assert "assignment of tiers" not in Page(html.render_dry(summary | {"policies": []}, rounds)).text
 
 
 def test_a_dry_run_in_which_nothing_happened_has_a_page() -> None:
     refused = record(1, outcome(0, "slow", "refused"), round_s=0.0, clock_s=0.0)
     for rounds in ([], [refused]):
-        text = Page(dry_page.render(summary_of(rounds, policies=[]), rounds)).text
+        text = Page(html.render_dry(summary_of(rounds, policies=[]), rounds)).text
         assert "Nothing was sent to any client" in text
         assert "No client's update was used" in text
 
@@ -542,7 +548,7 @@ def test_the_report_of_a_dry_run_can_be_written_anew(tmp_path: Path) -> None:
     summary |= {"dry_run": True}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     (tmp_path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rounds))
-    assert html.write(tmp_path).read_text(encoding="utf-8") == dry_page.render(summary, rounds)
+    assert html.write(tmp_path).read_text(encoding="utf-8") == html.render_dry(summary, rounds)
     summary["policies"][0]["inclusion"]["fast"] = "most"
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(InputError, match=r"policies\.0\.inclusion\.fast must be a number, got 'most'"):
@@ -560,7 +566,7 @@ def test_names_are_escaped_on_every_page() -> None:
     result["titles"] = {"slow": EVIL}
     result |= {"profile": EVIL, EVIL: EVIL}
     result["rows"][1]["label"] = EVIL
-    for rendered in (dry_page.render(summary, rounds), whatif_page.render(result)):
+    for rendered in (html.render_dry(summary, rounds), whatif_page.render(result)):
         assert "<script>alert" not in rendered
         assert "<" not in data_of(rendered)
         assert all(map(drawn, charts_of(rendered).values()))

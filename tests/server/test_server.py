@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from server_states import server_state
 
 from edgefl import RunConfig
-from edgefl.engine import open_engine
+from edgefl.engine.contract import open_engine
 from edgefl.errors import BudgetError, CheckpointError, StorageError, WireError
 from edgefl.records import Expected, Shortfall, Tier, Timing
 from edgefl.run.prepare import prepare

@@ -2,7 +2,7 @@
 
 A replay runs the operations that autograd ran, in its order, so that loss and gradients have the same bits. This is checked: a capture
 whose first replay differs from autograd in one bit is refused. A replay saves the time of Python and autograd around every operation, and
-:mod:`edgefl.client.fast.rewriting` replaces operations by faster forms.
+:mod:`edgefl.client.fast.layout` replaces operations by faster forms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from edgefl.client.fast.rewriting import rewrite
+from edgefl.client.fast.layout import rewrite
 from edgefl.cost.trace import Loss
 from edgefl.records import Batch
 
@@ -57,21 +57,22 @@ Take = Callable[[Inputs], Flat]
 
 
 def capture(take: Take, inputs: Inputs) -> Take:
-    """Return ``take`` as recorded on ``inputs``, for inputs of the same form; ``inputs`` do not change.
-
-    Raises:
-        CaptureError: the step cannot be recorded, or not to the same bits.
-    """
+    """Return ``take`` as recorded on ``inputs``, for inputs of the same form; CaptureError if it cannot be, to the same bits."""
     expected, traced, replayed = inputs.copied(), inputs.copied(), inputs.copied()
+
+    def replay(inputs: Inputs) -> Flat:
+        with torch.no_grad():
+            return run(*inputs.flat())
+
     try:
         first = _seeded(lambda: take(expected))
         run = _seeded(lambda: recorded(lambda: take(traced), traced.flat()))
-        found = _seeded(lambda: _replayed(run, replayed))
+        found = _seeded(lambda: replay(replayed))
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         raise CaptureError(str(error)) from error
     if not all(map(_equal, [*first, *expected.flat()], [*found, *replayed.flat()])):
         raise CaptureError("its replay differs from the step")
-    return lambda given: _replayed(run, given)
+    return replay
 
 
 def gradient_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
@@ -108,16 +109,8 @@ class Whole(nn.Module):
         return self._loss(self.inner, batch)
 
 
-def _replayed(run: Callable[..., Flat], inputs: Inputs) -> Flat:
-    with torch.no_grad():
-        return run(*inputs.flat())
-
-
 def recorded(work: Callable[[], Flat], inputs: Sequence[Tensor]) -> Callable[..., Flat]:
-    """Return the operations that ``work`` runs as a function of ``inputs``, rewritten.
-
-    Raises:
-        CaptureError: it reads tensors besides them, or the values of tensors.
+    """Return the operations that ``work`` runs as a function of ``inputs``, rewritten; CaptureError if it reads anything else.
 
     >>> a, b = torch.tensor([1.0, -2.0]), torch.tensor(3.0)
     >>> run = recorded(lambda: [(a * b).relu()], [a, b])

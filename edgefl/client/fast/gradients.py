@@ -54,11 +54,7 @@ class Captures:
         return self._after(MANY, kind, inputs, lambda: capture(take, inputs))
 
     def known(self, kind: Hashable, inputs: Inputs, make: Callable[[], Take]) -> Take:
-        """Return what ``make`` captured for steps of ``kind`` at the first call.
-
-        Raises:
-            CaptureError: it could not, now or before.
-        """
+        """Return what ``make`` captured for steps of ``kind`` at the first call; CaptureError if it could not."""
         if (captured := self._after(1, kind, inputs, make)) is None:
             raise CaptureError("steps of this kind cannot be captured")
         return captured

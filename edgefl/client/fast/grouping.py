@@ -34,12 +34,8 @@ def train_together(
 ) -> list[tuple[float, int]]:
     """Train clients in place on their samples; return for each the mean loss of its last epoch and its steps.
 
-    Args:
-        clients: those with the most samples first. They have one network, whose own tensors are not touched, and train alike, without
-            micro-batches.
-        stack: name of a parameter or buffer → those of all clients, (clients, …).
-        decayed: the parameters that weight decay acts on.
-        captures: of this process. Steps that cannot be captured together are taken one client after the other.
+    Those with the most samples come first; they have one network, whose own tensors are not touched, without micro-batches. ``stack`` is
+    name of a parameter or buffer → those of all, (clients, …). Steps that cannot be captured together are taken one client after the other.
     """
     module, training = clients[0].module, clients[0].training
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -97,11 +93,7 @@ def gradients_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
 
 
 def captured_together(together: Take, inputs: Inputs, alone: Take) -> Take:
-    """Return ``together`` captured, after its first step has been compared with that of a client alone.
-
-    Raises:
-        CaptureError: it cannot be captured, or computes something else.
-    """
+    """Return ``together`` captured; CaptureError if it cannot be, or if its first step differs from that of a client alone."""
     taken = capture(together, inputs)
     expected = alone(inputs.like(part[0].clone() for part in inputs.flat()))
     for a, b in zip(taken(inputs.copied()), expected, strict=True):

@@ -1,18 +1,35 @@
-"""The order in which images lie in memory during training: channels last if possible, which is faster on a CPU.
+"""How training runs faster on a CPU: the order in which images lie in memory, and faster forms of recorded operations.
 
-With another order, torch reorders the input of a convolution before and after it, and pooling is not vectorised. Shapes do not change,
-results only in the last bits.
+Channels lie last if possible. With another order, torch reorders the input of a convolution before and after it, and pooling is not
+vectorised. Results differ in the last bits only. The other forms of operations have the same bits, and save allocations.
 """
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from edgefl.cost.trace import Loss
 from edgefl.records import Batch
+
+aten = torch.ops.aten
+_FRESH = {
+    aten.addmm.default,
+    aten.baddbmm.default,
+    aten.bmm.default,
+    aten.clone.default,
+    aten.convolution.default,
+    aten.convolution_backward.default,
+    aten.max_pool2d_with_indices_backward.default,
+    aten.mm.default,
+    aten.native_group_norm.default,
+    aten.threshold_backward.grad_input,
+}
+"""Operations whose results lie in memory of their own."""
 
 
 def layout_of(module: nn.Module, sample: Tensor) -> torch.memory_format:
@@ -53,3 +70,63 @@ def in_layout(loss: Loss, layout: torch.memory_format) -> Loss:
         return loss(module, replace(batch, x=batch.x.to(memory_format=layout)))
 
     return of_laid
+
+
+def rewrite(graph: fx.Graph) -> None:
+    """Replace operations of ``graph``, in place.
+
+    - ``detach`` is removed, because nothing is differentiated here; so are double transpositions.
+    - ReLU and its gradient overwrite their input if no other operation reads it.
+    - ReLU's gradient gets the memory order of its input: element-wise operations on two orders are eight times slower.
+    - Max-pooling uses :func:`max_pool2d_with_indices`.
+    """
+    for node in list(graph.nodes):
+        if node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.target is aten.t.default and node.args[0].target is aten.t.default:
+            once = node.args[0]
+            node.replace_all_uses_with(once.args[0])
+            graph.erase_node(node)
+            if not once.users:
+                graph.erase_node(once)
+        elif node.target is aten.max_pool2d_with_indices.default:
+            node.target = max_pool2d_with_indices
+    for node in list(graph.nodes):
+        if node.target is aten.threshold_backward.default and _in_another_order(*node.args[:2]):
+            with graph.inserting_before(node):
+                laid = graph.call_function(aten.clone.default, (node.args[0],), {"memory_format": torch.channels_last})
+            node.args = laid, *node.args[1:]
+        if node.target is aten.relu.default and _spare(node.args[0]):
+            node.target = aten.relu_.default
+        elif node.target is aten.threshold_backward.default and _spare(node.args[0]):
+            node.target, node.kwargs = aten.threshold_backward.grad_input, {"grad_input": node.args[0]}
+    graph.lint()
+
+
+def _in_another_order(gradient: fx.Node, of: fx.Node) -> bool:
+    """Whether the channels of ``of`` lie last and those of its gradient do not."""
+    return of.meta.get("channels_last", False) and not gradient.meta.get("channels_last", True)
+
+
+def _spare(value: Any) -> bool:
+    """Whether ``value`` has one reader and memory of its own."""
+    if not isinstance(value, fx.Node) or len(value.users) != 1:
+        return False
+    made = value.args[0] if value.target is operator.getitem else value
+    return isinstance(made, fx.Node) and made.target in _FRESH
+
+
+def max_pool2d_with_indices(x: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    """Return the result of torch's operator, by its channels-last kernel: 5 to 15 times faster than the usual one.
+
+    >>> x = torch.randn(2, 3, 7, 7)
+    >>> usual = aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
+    >>> all(map(torch.equal, max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1]), usual))
+    True
+    """
+    if x.device.type != "cpu" or x.dim() != 4 or not x.is_contiguous():
+        plain: tuple[Tensor, Tensor] = aten.max_pool2d_with_indices.default(x, *options)
+        return plain
+    values, index = aten.max_pool2d_with_indices.default(x.contiguous(memory_format=torch.channels_last), *options)
+    return values.contiguous(), index.contiguous()

@@ -43,14 +43,7 @@ class OverLimitError(MemoryError):
 
 @dataclass(frozen=True)
 class Ended:
-    """How work ended.
-
-    Attributes:
-        how: "done", "error", or the limit or crash that ended it.
-        result: what it returned, if it is done.
-        error: what it raised.
-        peak_bytes: the most that it held beyond ``base_bytes``, as far as that was seen.
-    """
+    """How work ended, and what it returned or raised; ``peak_bytes`` is the most that it was seen to hold beyond ``base_bytes``."""
 
     how: How
     result: bytes = b""
@@ -61,12 +54,9 @@ class Ended:
 def in_child(work: Callable[[Watch], bytes], cpu_limit_s: float = 3600.0, inherited: Sequence[Connection] = ()) -> Ended:
     """Run ``work`` in a forked process with a limit on its processor time, rounded up to whole seconds.
 
-    Args:
-        work: gets a function ``watch(limit_bytes, base_bytes)``: from then on the process is killed when more than ``limit_bytes`` of it
-            are resident, and the peak counts from ``base_bytes``; None ends that.
-        cpu_limit_s: processor seconds.
-        inherited: connections to the process that sends work. The child closes them. When the other end closes while it works, it is
-            killed and this process exits (SystemExit).
+    ``work`` gets a function ``watch(limit_bytes, base_bytes)``: from then on the process is killed when more than ``limit_bytes`` of it are
+    resident, and the peak counts from ``base_bytes``; None ends that. The child closes the connections ``inherited`` from the process that
+    sends work. When their other end closes while it works, it is killed and this process exits (SystemExit).
     """
     receiver, sender = Pipe(duplex=False)
     maker, cpu_s = os.getpid(), max(1, math.ceil(cpu_limit_s))
@@ -146,7 +136,5 @@ def _leave_with(maker: int) -> None:
 
 def is_shortage(error: BaseException) -> bool:
     """Return whether ``error`` says that an allocation failed: Python's, torch's or a kernel's."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError | OSError) and any(t in text for t in _OUT_OF_MEMORY)
-    )
+    told = isinstance(error, RuntimeError | OSError) and any(text in str(error).lower() for text in _OUT_OF_MEMORY)
+    return isinstance(error, MemoryError) or told

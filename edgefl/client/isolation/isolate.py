@@ -4,10 +4,9 @@ What counts against ``Job.memory_bytes`` is what the cost model counts, from the
 everything that the process allocates beyond what it had. Not counted are the interpreter and its libraries, samples, the payload, and a
 baseline: what libraries load and allocate for good in a tiny training step. The baseline is measured once per worker.
 
-Such a limit acts on pages and an allocator: limits below :func:`floor_bytes` cannot be enforced. Kernels that need scratch memory inside an
-operation take it from the client's room, so that a network which fits the plan to the last byte may not fit here: on 8×8 images in batches
-of 32 a small convolutional network needs 9 % more than its tensors, ResNet-9 6 %. A session near its limit may end differently on another
-computer.
+Such a limit acts on pages and an allocator: limits below :func:`floor_bytes` cannot be enforced. Kernels take scratch memory from the
+client's room: on 8×8 images in batches of 32 a small convolutional network needs 9 % more than its tensors, ResNet-9 6 %. A session near
+its limit may end differently on another computer.
 """
 
 from __future__ import annotations
@@ -15,11 +14,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import count
 from multiprocessing.connection import Connection
 
 import psutil
@@ -29,21 +30,9 @@ from pydantic_core import to_json
 from torch import Tensor, nn
 
 from edgefl.client.client import Clients, Loop
+from edgefl.client.isolation import limits
 from edgefl.client.isolation.forked import Ended, OverLimitError, Watch, in_child, is_shortage
-from edgefl.client.isolation.limits import (
-    MIB,
-    Cgroup,
-    Guard,
-    Held,
-    cgroup_folder,
-    data_limit_holds,
-    give_back_freed,
-    limited,
-    own,
-    peak_bytes,
-    reset_peak,
-    trim,
-)
+from edgefl.client.isolation.limits import MIB, Cgroup, Guard, Held, own, peak_bytes
 from edgefl.client.job import Job
 from edgefl.client.loop import LocalTraining, TrainingResult, train
 from edgefl.client.messages import read_outcomes, write_outcomes
@@ -81,13 +70,9 @@ class Limiter:
     cgroup: Cgroup | None = None
 
     def train(self, memory_bytes: int, watch: Watch, loop: Loop, local: LocalTraining) -> TrainingResult:
-        """Train by ``loop`` while this process is limited to ``memory_bytes``, the network included that it has already.
-
-        Raises:
-            MemoryError: it held more, by the kernel's own peak; or an allocation failed.
-        """
-        trim()
-        reset_peak()
+        """Train by ``loop`` within ``memory_bytes``, the network included; MemoryError if it held more or an allocation failed."""
+        limits.trim()
+        limits.reset_peak()
         now, there, baseline = own(), bytes_of(held_by(local.module)), self.baseline
         base_bytes = now.resident_bytes + baseline.more.resident_bytes - there
         reserved_bytes = _RESERVED_BYTES * (1 + sum(p.dim() > 1 for p in local.module.parameters()))
@@ -96,7 +81,7 @@ class Limiter:
             watch(base_bytes + memory_bytes, base_bytes)
         try:
             data_bytes = now.data_bytes + baseline.more.data_bytes + reserved_bytes + room
-            with limited(self.guard, self.cgroup, data_bytes, baseline.private_bytes + room):
+            with limits.limited(self.guard, self.cgroup, data_bytes, baseline.private_bytes + room):
                 result = loop(local)
         except Exception as error:
             if is_shortage(error):
@@ -112,12 +97,8 @@ class Limiter:
 class Isolated:
     """Runs clients' jobs, each in a process forked from this one, under limits.
 
-    This process must have one thread and never train itself. Not a :class:`Clients`: it has one, loaded once for all of its children.
-
-    Args:
-        clients: the clients of a run.
-        guard: how memory is limited; None: by what this system has.
-        inherited: see :func:`edgefl.client.isolation.forked.in_child`.
+    This process must have one thread and never train itself. ``guard`` None limits memory by what this system has; for ``inherited`` see
+    :func:`edgefl.client.isolation.forked.in_child`.
     """
 
     def __init__(self, clients: Clients, guard: Guard | None = None, inherited: Sequence[Connection] = ()) -> None:
@@ -125,10 +106,7 @@ class Isolated:
         self._guard, self.baseline = prepared(guard)
 
     def run(self, job: Job) -> Outcome:
-        """Run one client's job in a process of its own. Over its limits the outcome is ``out_of_memory`` or ``out_of_time``.
-
-        A process that ends in another way has ``crashed``. An error of the client is raised here.
-        """
+        """Run one client's job. Its outcome may be ``out_of_memory``, ``out_of_time`` or ``crashed``; an error of the client is raised."""
         self._meter(job)
         with _limiter(self._guard, self.baseline) as limiter:
             work = partial(_run, self._clients, job, limiter)
@@ -136,10 +114,7 @@ class Isolated:
             return _outcome(job, ended, limiter.cgroup is not None and limiter.cgroup.killed())
 
     def _meter(self, job: Job) -> None:
-        """Meter a step of the job's kind, unless that is known, in a process of its own, which takes its memory along.
-
-        A client's own process would have that memory at hand, freed and not given back, when its limit begins.
-        """
+        """Meter a step of the job's kind, unless that is known: in another process, as the client's own would have that memory at hand."""
         if job.memory_bytes is None or job.graphs is not None:
             return
         memory = self._clients.parts(job.method, job.tier).memory
@@ -152,18 +127,14 @@ class Isolated:
 
 
 def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
-    """Make this process ready to fork clients; return how memory is limited here and what a tiny step allocates.
-
-    Raises:
-        ChildProcessError: the process that measures it was killed.
-    """
-    give_back_freed()
+    """Make this process ready to fork; return how memory is limited here and what a tiny step allocates, or raise ChildProcessError."""
+    limits.give_back_freed()
     _warm_up()
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, every page of objects that it inherited
-    guard = guard or Guard(cgroups=cgroup_folder())
+    guard = guard or Guard(cgroups=limits.cgroup_folder())
     for _ in range(_TRIES):
-        ended = in_child(lambda watch: to_json((data_limit_holds(), _measured_baseline())))
+        ended = in_child(lambda watch: to_json((limits.data_limit_holds(), _measured_baseline())))
         if ended.how == "done":
             holds, baseline = TypeAdapter(tuple[bool, Baseline]).validate_json(ended.result)
             return replace(guard, data_limit=guard.data_limit and holds), baseline
@@ -171,12 +142,7 @@ def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
 
 
 def check_platform() -> None:
-    """Raise :class:`ConfigError` if processes cannot be forked and limited here.
-
-    The kernel of macOS enforces no limit on memory: there is only the watchdog.
-    """
-    import os
-
+    """Raise :class:`ConfigError` if processes cannot be forked and limited here."""
     if not hasattr(os, "fork"):
         raise ConfigError(
             "enforce: hard needs processes that are forked, and limits on them, which Windows does not have; use meter, or run in WSL"
@@ -199,12 +165,8 @@ def check_limit(what: str, memory_bytes: float) -> None:
 @cache
 def floor_bytes() -> int:
     """Return the least limit, in whole MiB, that a tiny training step stays within: measured here once, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _FLOOR, json.dumps(list(map(str, sys.path)))],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        check=False,
-    )
+    command = [sys.executable, "-P", "-c", _FLOOR, json.dumps(list(map(str, sys.path)))]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         raise EdgeflError("the process that measures the least memory limit died; run again, or use meter")
     return int(done.stdout)
@@ -214,15 +176,11 @@ def measure_floor() -> int:
     """Return :func:`floor_bytes`, measured in this process: it must be fresh, and is of no use for anything else afterwards."""
     torch.set_num_threads(1)
     guard, baseline = prepared()
-    limit_bytes = MIB
-    while not _passes(guard, baseline, limit_bytes):
-        limit_bytes += MIB
+    for limit_bytes in count(MIB, MIB):
+        with _limiter(guard, baseline) as limiter:
+            if all(in_child(partial(_tiny, limiter, limit_bytes)).how == "done" for _ in range(3)):
+                break
     return limit_bytes
-
-
-def _passes(guard: Guard, baseline: Baseline, limit_bytes: int) -> bool:
-    with _limiter(guard, baseline) as limiter:
-        return all(in_child(partial(_tiny, limiter, limit_bytes)).how == "done" for _ in range(3))
 
 
 @contextlib.contextmanager
@@ -249,14 +207,10 @@ def _run(clients: Clients, job: Job, limiter: Limiter, watch: Watch) -> bytes:
     """Run a client's job in this process, a forked one, which is limited to its memory while it trains; return its outcome."""
     within: Callable[[Loop], Loop] | None = None
     if job.memory_bytes is not None and job.graphs is not None:  # onnxruntime's own allocator is limited, to the byte
-        within = _capped
+        within = partial(partial, capped=True)
     elif job.memory_bytes is not None:
         within = partial(partial, limiter.train, int(job.memory_bytes), watch)
     return write_outcomes([clients.run(job, within)])
-
-
-def _capped(loop: Callable[..., TrainingResult]) -> Loop:
-    return partial(loop, capped=True)
 
 
 def _tiny(limiter: Limiter, memory_bytes: int, watch: Watch) -> bytes:

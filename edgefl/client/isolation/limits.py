@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -32,11 +33,8 @@ _NAME = "edgefl-{pid}"
 # glibc's malloc.h. Allocations from the threshold on are mappings of their own, given back to the system when freed.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _GIVING_BACK = {_M_MMAP_THRESHOLD: 64 << 10}
-_KEEPING = {
-    _M_MMAP_THRESHOLD: 32 << 20,
-    _M_TRIM_THRESHOLD: 1 << 30,
-    _M_TOP_PAD: 16 << 20,
-}  # 32 MiB is the most that 64-bit systems take
+# 32 MiB is the most that 64-bit systems take.
+_KEEPING = {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 1 << 30, _M_TOP_PAD: 16 << 20}
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
 
@@ -61,9 +59,7 @@ class Held:
 
 
 def held(pid: int | None = None) -> Held | None:
-    """Return what process ``pid`` (None: this one) holds, or None if it is gone.
-
-    Without ``/proc`` both numbers are the resident set, in which files count too.
+    """Return what process ``pid`` (None: this one) holds, or None if it is gone; without ``/proc``, both numbers are the resident set.
 
     >>> now = held()
     >>> 0 < now.resident_bytes
@@ -76,11 +72,16 @@ def held(pid: int | None = None) -> Held | None:
             return None
         return Held(resident, resident)
     try:
-        status = Path(f"/proc/{pid or 'self'}/status").read_text(encoding="ascii", errors="replace")
+        found = _status_bytes(pid or "self", "VmData|RssAnon")
     except OSError:
         return None
-    found = dict(re.findall(r"^(VmData|RssAnon):\s+(\d+) kB$", status, re.MULTILINE))
-    return Held(1024 * int(found["VmData"]), 1024 * int(found["RssAnon"])) if len(found) == 2 else None
+    return Held(found["VmData"], found["RssAnon"]) if len(found) == 2 else None
+
+
+def _status_bytes(pid: int | str, names: str) -> dict[str, int]:
+    """Return the numbers of ``names``, a regular expression, that ``/proc`` has of a process."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    return {name: 1024 * int(kb) for name, kb in re.findall(rf"^({names}):\s+(\d+) kB$", status, re.MULTILINE)}
 
 
 def own() -> Held:
@@ -97,15 +98,11 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> int:
-    """Return a lower bound of the most memory of this process that was resident and backed by no file.
-
-    The kernel records the peak of everything that is resident. Files in it only grow, so that their present size can be subtracted.
-    """
+    """Return a lower bound of the most memory that was resident and backed by no file: the kernel's peak less files, which only grow."""
     now = own().resident_bytes
     if sys.platform != "linux":
         return now
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    found = {name: 1024 * int(kb) for name, kb in re.findall(r"^(VmHWM|RssFile|RssShmem):\s+(\d+) kB$", status, re.MULTILINE)}
+    found = _status_bytes("self", "VmHWM|RssFile|RssShmem")
     return max(now, found.get("VmHWM", 0) - found.get("RssFile", 0) - found.get("RssShmem", 0))
 
 
@@ -147,10 +144,9 @@ def _libc(function: str, *arguments: int) -> bool:
 
 
 def give_back_freed() -> None:
-    """Let the C library give larger blocks back to the system as soon as they are freed, if it can be told to (glibc).
+    """Let glibc give larger blocks back as soon as they are freed: ResNet-9 needs 6 % more than its tensors instead of 42 %.
 
-    A process then holds what it uses, except for small blocks: ResNet-9 needs 6 % more than its tensors instead of 42 %. A network of a few
-    MB may need half as much time again, because such memory is touched anew.
+    A network of a few MB may need half as much time again, because such memory is touched anew.
     """
     for option, value in _GIVING_BACK.items():
         _libc("mallopt", option, value)
@@ -159,9 +155,8 @@ def give_back_freed() -> None:
 def keep_freed_memory() -> bool:
     """Let the C library keep freed memory for its next allocations; return whether it can be told to (glibc).
 
-    A training step frees what the next one allocates. By default glibc gives blocks of 128 KiB and more back as soon as they are freed,
-    until its threshold has grown, and gets them again as pages of zeros. The process then keeps the memory of its peak, at most 1 GiB
-    beyond what is in use. Blocks above 32 MiB are given back as before.
+    A training step frees what the next one allocates. By default glibc gives blocks of 128 KiB and more back, and gets them again as pages
+    of zeros. The process then keeps its peak, at most 1 GiB beyond what is in use. Blocks above 32 MiB are given back as before.
     """
     taken = [_libc("mallopt", option, value) for option, value in _KEEPING.items()]
     return all(taken)
@@ -175,8 +170,8 @@ def trim() -> None:
 def pin(worker: int, workers: int) -> int | None:
     """Bind this process to one core if each of ``workers`` can have its own; return the core, or None.
 
-    That is the case if the system allows this process exactly as many cores as there are workers. With fewer workers, two runs would choose
-    the same cores. A worker that moves between cores finds its caches empty. ``worker`` counts from 1.
+    The system must allow this process exactly as many cores as there are workers: else two runs would choose the same cores. A worker that
+    moves between cores finds its caches empty. ``worker`` counts from 1.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []  # macOS has no such function
     if len(cores) != workers:
@@ -208,13 +203,13 @@ class Cgroup:
     def enter(self, limit_bytes: int) -> None:
         """Move this process in: it may touch ``limit_bytes`` from now on, with nothing swapped out."""
         with contextlib.suppress(OSError):  # no swap is accounted for here
-            self._write("memory.swap.max", "0")
-        self._write("memory.max", str(max(0, limit_bytes)))
-        self._write("cgroup.procs", str(os.getpid()))
+            (self.folder / "memory.swap.max").write_text("0", encoding="ascii")
+        self.limit(max(0, limit_bytes))
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
-    def lift(self) -> None:
-        """Remove the limit."""
-        self._write("memory.max", "max")
+    def limit(self, limit: int | Literal["max"]) -> None:
+        """Set the limit; "max" removes it."""
+        (self.folder / "memory.max").write_text(str(limit), encoding="ascii")
 
     def killed(self) -> bool:
         """Return whether the kernel killed a process in here for its memory."""
@@ -229,9 +224,6 @@ class Cgroup:
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
-    def _write(self, name: str, value: str) -> None:
-        (self.folder / name).write_text(value, encoding="ascii")
-
 
 def cgroup_folder(root: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> Path | None:
     """Return the folder in which this process may make memory cgroups: its own cgroup's or the one above; None if neither.
@@ -239,10 +231,8 @@ def cgroup_folder(root: Path = _CGROUPS, membership: Path = Path("/proc/self/cgr
     A cgroup with processes cannot limit those of its children. Mostly it is the one above, as systemd delegates it to a user.
     """
     try:
-        line = next((line for line in membership.read_text(encoding="utf-8").splitlines() if line.startswith("0::/")), None)
-    except OSError:
-        return None
-    if line is None:
+        line = next(line for line in membership.read_text(encoding="utf-8").splitlines() if line.startswith("0::/"))
+    except (OSError, StopIteration):
         return None
     here = (root / line.removeprefix("0::/")).resolve()
     return next((f for f in (here, here.parent) if f.is_relative_to(root.resolve()) and _delegated(f)), None)
@@ -275,6 +265,6 @@ def limited(guard: Guard, cgroup: Cgroup | None, data_bytes: int, private_bytes:
         yield
     finally:
         if cgroup is not None:
-            cgroup.lift()
+            cgroup.limit("max")
         elif guard.data_limit:
             set_data_limit(None)

@@ -8,8 +8,7 @@ from torch import Tensor
 from edgefl.registry import codec
 from edgefl.wire.codec import Codec, Part, Shape
 
-LARGEST = 65504.0
-"""The largest finite half."""
+LARGEST = 65504.0  # the largest finite half
 
 
 @codec("fp16", needs=("uploads",))
@@ -17,7 +16,6 @@ class FP16(Codec):
     """Half precision; values beyond ±65504 become ±65504."""
 
     def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
-        """Return the tensor in float16."""
         return (Part(name, "F16", shape),)
 
     def pack(self, w: Tensor, rng: np.random.Generator | None) -> tuple[Tensor, ...]:
@@ -30,5 +28,4 @@ class FP16(Codec):
         return (w.clamp(-LARGEST, LARGEST).half(),)
 
     def unpack(self, values: Sequence[Tensor], shape: Shape) -> Tensor:
-        """Return the part in float32."""
         return values[0].float()

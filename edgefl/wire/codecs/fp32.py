@@ -13,5 +13,4 @@ class FP32(Codec):
     raw: ClassVar[bool] = True
 
     def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
-        """Return the tensor itself."""
         return (Part(name, "F32", shape),)

@@ -53,7 +53,6 @@ class Int8(Codec):
         return torch.from_numpy(rounded.astype(np.int8)).reshape(w.shape), torch.from_numpy(scale)
 
     def unpack(self, values: Sequence[Tensor], shape: Shape) -> Tensor:
-        """Return ``steps · scale``, channel by channel."""
         steps, scale = values
         if not bool((torch.isfinite(scale) & (scale >= 0)).all()):
             raise ValueError("holds a scale that is negative, NaN or infinite")

@@ -30,13 +30,11 @@ class Sparse(Codec):
         return Part(name, "F32", (count,)), Part(name + self.suffix, _index_type(shape), (count,))
 
     def pack(self, w: Tensor, rng: np.random.Generator | None) -> tuple[Tensor, ...]:
-        """Return values and indices."""
         flat = w.reshape(-1)
         index = flat.nonzero().squeeze(1)
         return flat[index], index.to(TYPES[_index_type(tuple(w.shape))])
 
     def unpack(self, values: Sequence[Tensor], shape: Shape) -> Tensor:
-        """Return a tensor of zeros with the values at their indices."""
         sent, index, numel = values[0], values[1].to(torch.int64), math.prod(shape)
         if not bool((index[1:] > index[:-1]).all()):
             raise ValueError("is not strictly increasing")
