@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,11 +23,13 @@ import onnxruntime as ort
 import torch
 
 from edgefl.bundle.form_choice import choose, layer_forms
-from edgefl.bundle.forms import FORMS, form_graph, formed
+from edgefl.bundle.forms import FORMS, formed, forward_graph
 from edgefl.methods.base import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.records import Tier
+
+form_graph = partial(forward_graph, fold=False)
 
 SLACK = 0.10
 WARM_UP = 5

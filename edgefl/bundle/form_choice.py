@@ -99,11 +99,7 @@ class Choice:
 def choose(layers: Iterable[LayerForms], rates: StepRates | None = None, room: Room | None = None) -> Choice:
     """Return which of ``layers`` to multiply out: layers that then cost no more, the largest saving per byte first, while there is room.
 
-    Args:
-        layers: what :func:`layer_forms` returns.
-        rates: of the device; None compares MACs.
-        room: what weights may take more than they do in factors; where that is less than nothing already, a layer that is smaller
-            multiplied out is so.
+    Without ``rates`` MACs are compared. ``room`` is what weights may take more than in factors.
 
     >>> slow = LayerForms("a", "dense", FormCost(300, 2, 40), FormCost(200, 1, 80), at_run_time=False)
     >>> fast = LayerForms("b", "dense", FormCost(100, 2, 40), FormCost(200, 1, 80), at_run_time=False)
@@ -190,12 +186,7 @@ def choice_for(
 ) -> Choice:
     """Return which layers of ``network`` a device runs multiplied out, to infer ``x`` (samples, …) at a time.
 
-    Args:
-        network: as it was trained, factors inside, in evaluation mode.
-        x: samples, whose values do not matter.
-        rates: the device's ``compute.training_step``, where its profile has one.
-        memory_bytes: what it gives to an inference; None: no limit.
-        file_bytes: how large the file may be, as where downloads are limited; None: no limit.
+    ``network`` is in evaluation mode with its factors inside; a limit of None is none.
     """
     layers = layer_forms(network, x)
     return choose(layers, rates, room_for(network, x, layers, memory_bytes, file_bytes)) if layers else Choice(frozenset())

@@ -21,9 +21,8 @@ from torch import nn
 
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, factorized_layers
-from edgefl.onnxgrad.batch import BATCH
 from edgefl.onnxgrad.exporter import export
-from edgefl.onnxgrad.graphs import LIMIT_BYTES, check, dims_of, split
+from edgefl.onnxgrad.graphs import BATCH, LIMIT_BYTES, check, dims_of, split
 
 Form = Literal["factored", "composed", "auto"]
 GRAPH = "forward.onnx"
@@ -40,12 +39,7 @@ class Formed:
 
 
 def formed(network: nn.Module, form: Form, chosen: Collection[str] = ()) -> Formed:
-    """Return ``network`` in a form; it stays as it is itself.
-
-    Args:
-        network: as it was trained, factors inside, in evaluation mode with its statistics.
-        form: a name in :data:`FORMS`.
-        chosen: the layers that ``auto`` multiplies out.
+    """Return a trained ``network``, in evaluation mode, in a form of :data:`FORMS`; ``auto`` multiplies the ``chosen`` layers out.
 
     Raises:
         ConfigError: the form has another name, or a chosen layer is not a factorized one.
@@ -59,30 +53,21 @@ def formed(network: nn.Module, form: Form, chosen: Collection[str] = ()) -> Form
     return Formed(composed_network(network, lambda name, layer: name in names) if names else network, names)
 
 
-def form_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str = "float32") -> bytes:
-    """Return the inference graph of ``module`` as one file, with the factors of its factorized layers as its weights.
+def forward_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str = "float32", *, fold: bool = True) -> bytes:
+    """Return the inference graph of ``module`` as one file, with its factors multiplied out or, without ``fold``, as its weights.
 
     Raises:
         EdgeflError: as :func:`form_files`, or the graph is larger than one file can be.
-    """
-    files = form_files(module, input_shape, input_dtype)
-    if len(files) > 1:
-        raise EdgeflError(f"{type(module).__name__} is more than {LIMIT_BYTES:,} bytes, which no one file can hold")
-    return files[GRAPH]
-
-
-def forward_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str = "float32") -> bytes:
-    """Return the inference graph of ``module`` as one file, with its factors multiplied out.
-
-    Raises:
-        EdgeflError: as :func:`form_files`.
 
     Example:
         >>> graph = forward_graph(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval(), (1, 2, 2))
         >>> [node.op_type for node in onnx.load_model_from_string(graph).graph.node]
         ['Reshape', 'Gemm']
     """
-    return form_files(module, input_shape, input_dtype, fold=True)[GRAPH]
+    files = form_files(module, input_shape, input_dtype, fold=fold)
+    if len(files) > 1:
+        raise EdgeflError(f"{type(module).__name__} is more than {LIMIT_BYTES:,} bytes, which no one file can hold")
+    return files[GRAPH]
 
 
 def form_files(

@@ -64,13 +64,9 @@ class End:
 
 
 def load_graph(folder: Path, name: str, opset: int, files: Mapping[str, int]) -> onnx.ModelProto:
-    """Return the checked model in the file ``name`` of a bundle, without the data that it may keep beside it.
+    """Return the checked model in the file ``name`` of a bundle, without its external data.
 
-    Args:
-        folder: the bundle.
-        name: path of the graph in it.
-        opset: the operator set that the manifest promises.
-        files: path → bytes of every file that the manifest lists.
+    The manifest promises ``opset`` and lists ``files``: path → bytes.
 
     Raises:
         BundleError: it is not a valid ONNX model, or holds what no graph of a bundle may.
@@ -155,19 +151,14 @@ def _check_tensors(name: str, graphs: list[onnx.GraphProto]) -> None:
         if _is_external(tensor):
             continue
         elements = math.prod(tensor.dims)
-        held = len(tensor.raw_data) * 8 // _BITS[tensor.data_type] if tensor.HasField("raw_data") else _typed(tensor)
+        fields = (tensor.float_data, tensor.double_data, tensor.int32_data, tensor.int64_data, tensor.uint64_data)
+        held = len(tensor.raw_data) * 8 // _BITS[tensor.data_type] if tensor.HasField("raw_data") else sum(map(len, fields))
         if min(tensor.dims, default=0) < 0 or elements != held:
             raise BundleError(f"{name}: not a valid ONNX model (tensor {tensor.name!r} holds {held} of {elements} values)")
     if any(graph.sparse_initializer for graph in graphs) or any(
         a.HasField("sparse_tensor") or a.sparse_tensors for graph in graphs for node in graph.node for a in node.attribute
     ):
         raise BundleError(f"{name}: holds a sparse tensor, which has no fixed size")
-
-
-def _typed(tensor: TensorProto) -> int:
-    """Return how many values a tensor has in the fields of their types."""
-    fields = (tensor.float_data, tensor.double_data, tensor.int32_data, tensor.int64_data, tensor.uint64_data)
-    return sum(len(field) for field in fields)
 
 
 def _tensors(graphs: list[onnx.GraphProto]) -> Iterator[TensorProto]:

@@ -319,11 +319,7 @@ def differences(manifest: Manifest, opened: Callable[[str], BufferedReader]) -> 
 
 
 def parse(path: Path, content: bytes) -> Manifest:
-    """Return the manifest that ``content``, read from ``path``, is.
-
-    Raises:
-        BundleError: as :func:`read`.
-    """
+    """Return the manifest that ``content``, read from ``path``, is."""
     try:
         values = from_json(content)  # refuses nesting deeper than 200 levels
     except ValueError as error:

@@ -58,11 +58,7 @@ def int8_kind(graph: bytes) -> Kind:
 def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -> bytes:
     """Return the variant ``kind`` of a forward graph; the same inputs give the same bytes.
 
-    Args:
-        graph: a float32 graph with one input.
-        kind: a name in :data:`KINDS`.
-        calibration: samples (n, …) as the graph takes them, such as those it was trained on; only ``int8-static`` uses them, at most
-            :data:`CALIBRATION_SAMPLES`.
+    The graph is float32 with one input; ``int8-static`` needs ``calibration`` samples (n, …) and uses :data:`CALIBRATION_SAMPLES`.
 
     Raises:
         ConfigError: there is no such variant, ``int8-static`` has no calibration samples or samples of another shape or type, or they
@@ -90,11 +86,7 @@ def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -
 def variant(
     label: str, graph: bytes, kind: Kind, calibration: np.ndarray | None, x: np.ndarray, y: np.ndarray
 ) -> tuple[Variant, bytes]:
-    """Return the record of a tier's variant and its graph, its accuracy measured on held-out samples ``x`` (n, …), ``y`` (n,).
-
-    Raises:
-        ConfigError, EdgeflError: as :func:`quantized`.
-    """
+    """Return the record of a tier's variant and its graph, its accuracy measured on held-out samples ``x`` (n, …), ``y`` (n,)."""
     made = quantized(graph, kind, calibration)
     accuracy = float((predict(made, x, batch_size=_BATCH).argmax(1) == y).mean())
     return Variant(kind=kind, graph=f"{label}/forward.{kind}.onnx", bytes=len(made), accuracy=accuracy), made

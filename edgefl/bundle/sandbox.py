@@ -87,9 +87,9 @@ def _followed(
     except BrokenPipeError:
         pass  # it died; what it said before follows
     for line in _lines(child, file_s, memory_bytes):
-        message = line if isinstance(line, str) else json.loads(line.text)
-        if isinstance(message, str):
-            tried.problems.append((at, message))
+        message: dict[str, Any] = json.loads(line)
+        if "killed" in message:
+            tried.problems.append((at, message["killed"]))
             return tried
         if "at" in message:
             at = message["at"]
@@ -108,13 +108,8 @@ def _followed(
     return tried
 
 
-@dataclass(frozen=True)
-class _Line:
-    text: str
-
-
-def _lines(child: subprocess.Popen[str], file_s: float, memory_bytes: int) -> Iterator[_Line | str]:
-    """Yield what the child prints; or, as a plain text and the last, why it was killed."""
+def _lines(child: subprocess.Popen[str], file_s: float, memory_bytes: int) -> Iterator[str]:
+    """Yield the lines that the child prints; the last one may say why it was killed."""
     assert child.stdout is not None
     lines: queue.Queue[str] = queue.Queue()
 
@@ -131,16 +126,16 @@ def _lines(child: subprocess.Popen[str], file_s: float, memory_bytes: int) -> It
         except queue.Empty:
             now = held(child.pid)
             if now is not None and now.resident_bytes > memory_bytes:
-                yield f"needs more than {memory_bytes:,} bytes of memory; --memory allows more"
+                yield json.dumps({"killed": f"needs more than {memory_bytes:,} bytes of memory; --memory allows more"})
                 return
             if time.monotonic() > deadline:
-                yield f"did not end in {file_s:g} s; --timeout allows more"
+                yield json.dumps({"killed": f"did not end in {file_s:g} s; --timeout allows more"})
                 return
             continue
         if not text:
             return
         deadline = time.monotonic() + file_s
-        yield _Line(text)
+        yield text
 
 
 def _how(status: int) -> str:

@@ -21,13 +21,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def stored_tensors(folder: Path, name: str, wanted: Mapping[str, End], optional: Mapping[str, End] | None = None) -> Arrays:
-    """Return the tensors of the file ``name`` of a bundle.
-
-    Args:
-        folder: the bundle.
-        name: path of the file in it.
-        wanted: every tensor that it must hold; free sizes are the samples of ``x``, at least one.
-        optional: tensors that it may hold besides.
+    """Return the tensors of the file ``name`` of a bundle: all that are ``wanted``, whose free sizes are the samples of ``x``.
 
     Raises:
         BundleError: a tensor is missing, is not declared, has another type or shape, or is not finite.
@@ -74,6 +68,10 @@ class _Tier:
     entry: TierEntry
     at: Callable[[str], None]
 
+    @property
+    def samples(self) -> dict[str, End]:
+        return {"x": End(self.manifest.input_dtype, (None, *self.manifest.input_shape))}
+
     def opened(self, name: str, inputs: Mapping[str, End], outputs: Mapping[str, End], may_lack: frozenset[str]) -> _Session:
         """Check a graph, and only then give it to onnxruntime."""
         self.at(name)
@@ -94,8 +92,7 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[
     """
     tier = _Tier(folder, manifest, entry, at)
     at(entry.reference)
-    batch = {"x": End(manifest.input_dtype, (None, *manifest.input_shape))}
-    found = stored_tensors(folder, entry.reference, {**batch, "logits": End("float32", (None, manifest.classes))})
+    found = stored_tensors(folder, entry.reference, {**tier.samples, "logits": End("float32", (None, manifest.classes))})
     x, expected = found["x"], found["logits"]
     outputs = _logits(tier, entry.forward, x)
     difference = float(np.abs(outputs - expected).max())
@@ -111,8 +108,7 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[
 def _logits(tier: _Tier, name: str, x: np.ndarray, weights: Arrays | None = None) -> np.ndarray:
     """Return the outputs of an inference graph whose weights are inside, or else, all or some, are inputs."""
     given = {} if weights is None else weights
-    wanted = {"x": End(tier.manifest.input_dtype, (None, *tier.manifest.input_shape))}
-    wanted |= {key: End("float32", value.shape) for key, value in given.items()}
+    wanted = tier.samples | {key: End("float32", value.shape) for key, value in given.items()}
     session = tier.opened(name, wanted, {"logits": End("float32", (None, tier.manifest.classes))}, frozenset(given))
     outputs = session.run({"x": x, **given})["logits"]
     if outputs.shape != (len(x), tier.manifest.classes):
@@ -127,8 +123,9 @@ def _check_training(tier: _Tier, train: TrainEntry, x: np.ndarray) -> float:
     controls = {CONTROL + name: declared[name] for name in train.trained if train.objective.name == "scaffold"}
     tensors = stored_tensors(tier.folder, train.parameters, declared, controls)
     tier.at(train.reference)
-    batch = {"x": End(tier.manifest.input_dtype, (None, *tier.manifest.input_shape)), "y": End("int64", (None,))}
-    stored = stored_tensors(tier.folder, train.reference, {**batch, "losses": End("float32", (STEPS,))})
+    stored = stored_tensors(
+        tier.folder, train.reference, {**tier.samples, "y": End("int64", (None,)), "losses": End("float32", (STEPS,))}
+    )
     y = stored["y"]
     if y.min() < 0 or y.max() >= tier.manifest.classes:
         labels = f"labels from 0 to {tier.manifest.classes - 1}"
@@ -164,7 +161,7 @@ def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
 def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arrays, steps: int) -> list[float]:
     """Return the losses of ``steps`` steps on the stored batch."""
     inputs = {key: End(value.dtype.name, value.shape) for key, value in start.items()}
-    inputs |= {"x": End(tier.manifest.input_dtype, (None, *tier.manifest.input_shape)), "y": End("int64", (None,))}
+    inputs |= {**tier.samples, "y": End("int64", (None,))}
     roles = train.roles
     states = {state for name in train.trained for state in state_inputs(name, train.optimizer)}
     updated = {*roles.trained.values(), *roles.statistics.values(), *states, *(start.keys() & {STEP_COUNT})}

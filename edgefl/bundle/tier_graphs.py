@@ -25,12 +25,7 @@ from edgefl.records import Batch, Tier
 
 @dataclass(frozen=True)
 class TierGraphs:
-    """What onnxruntime needs of a tier to train and to infer; weights come from elsewhere.
-
-    Attributes:
-        steps: training steps, and the names of tensors in them.
-        predict: inputs x and tensors; output logits, of the network as trained, in evaluation mode.
-    """
+    """What onnxruntime needs of a tier to train and to infer (x and tensors → logits); weights come from elsewhere."""
 
     steps: StepGraphs
     predict: bytes

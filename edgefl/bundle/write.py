@@ -78,11 +78,7 @@ def _run(files: Mapping[str, bytes], path: str, x: np.ndarray) -> np.ndarray:
 def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign: Sign | None = None) -> Manifest:
     """Write a bundle to ``folder``, whole or not at all, and return the manifest with its files filled in.
 
-    Args:
-        folder: must not exist, or be empty.
-        manifest: its ``files`` and ``manifest_sha256`` are filled in here.
-        contents: every file by its path in the bundle, without the manifest.
-        sign: makes the signature, 64 bytes, of the manifest's bytes; None: the bundle has none.
+    Its ``files`` and ``manifest_sha256`` are filled in here; ``sign`` makes the signature, 64 bytes, of the manifest's bytes.
 
     Raises:
         BundleError: ``folder`` exists and is not empty, a path leaves the bundle, or a tier's file is not among ``contents``.

@@ -62,7 +62,6 @@ class LivenessMeter(Watcher):
 
     Args:
         held: what lives before and after (parameters, buffers): never counted, though operations may write to it.
-        observe: called with every operation, its arguments and its result.
         owner: names who allocates, the layer that runs; asked once per storage.
 
     >>> with LivenessMeter() as meter:

@@ -34,8 +34,6 @@ class Subject:
         build: makes the network; its weights are never filled in.
         batch: makes a batch of so many samples.
         loss: the client's objective, the method's regularisers included.
-        optimizer: makes the optimizer that a client steps with.
-        infer: runs the network on a batch.
         deployed: makes the network that an inference runs; None: the one that is trained.
     """
 

@@ -12,13 +12,7 @@ def durations(
 ) -> tuple[float, float, float]:
     """Return the seconds of download, training and upload, one after the other.
 
-    Args:
-        device: rates and round-trip time.
-        download_bytes: to the client.
-        work_s: seconds that the training would last at the full rate.
-        upload_bytes: from the client.
-        link_share: what the link gives of its typical rate.
-
+    Training would last ``work_s`` at the full rate, and the link gives ``link_share`` of its typical rate.
     With link rate b (bytes/s) and round-trip time rtt::
 
         download_s = rtt + download_bytes / (b_down · link_share)          upload_s = rtt + upload_bytes / (b_up · link_share)
@@ -45,13 +39,7 @@ def energies(
 def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int, evaluated: int = 0, speed: float = 1.0) -> Timing:
     """Return the simulated round of one client whose link gives its typical rate.
 
-    Args:
-        device: rates and powers.
-        cost: the tier's costs.
-        samples: samples seen over all local epochs.
-        passes: forward and backward passes over all local epochs.
-        evaluated: samples that go forward only, besides.
-        speed: the share of its computing rate that the device has.
+    ``speed`` is the share of its computing rate that the device has; :func:`edgefl.fleet.rates.train_s` describes the other arguments.
     """
     macs = cost.macs_of(samples, passes, evaluated)
     work_s = train_s(device.compute, cost, samples, passes, evaluated) / speed

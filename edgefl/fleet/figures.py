@@ -47,8 +47,7 @@ Hour = Annotated[Figure, _within(lambda value: value < 24, "an hour in [0, 24)")
 def figures_of(record: Record, prefix: str) -> dict[str, Figure]:
     """Return every figure of a record and of the records within it, by its dotted key after ``prefix``."""
     found = {}
-    for key in type(record).model_fields:
-        value = getattr(record, key)
+    for key, value in record:
         if isinstance(value, Figure):
             found[prefix + key] = value
         elif isinstance(value, Record):

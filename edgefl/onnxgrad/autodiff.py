@@ -62,13 +62,6 @@ def append_gradients(tape: Tape, value: str, tensors: Sequence[str], ready: Read
 
     Raises:
         InputError: an operator without a rule, or one whose rule does not cover its attributes or shapes; names the node.
-
-    Example:
-        >>> from onnx.parser import parse_model
-        >>> model = parse_model('<ir_version: 9, opset_import: ["": 20]> g (float[2] x) => (float y) { y = ReduceSumSquare (x) }')
-        >>> tape = tape_of(model)
-        >>> append_gradients(tape, "y", ["x"]), [node.op_type for node in tape.nodes]
-        ({'x': 'mul_4'}, ['ReduceSumSquare', 'Mul', 'Mul'])
     """
     nodes = [Op.of(node) for node in tape.nodes]
     depends = _dependent(nodes, tensors, tape.barriers)
@@ -132,11 +125,7 @@ def _between(nodes: Sequence[Op], value: str, depends: set[str]) -> list[Op]:
 
 
 def tape_of(model: onnx.ModelProto) -> Tape:
-    """Return the nodes of a graph on a tape, with what stands for gradients written out.
-
-    Raises:
-        InputError: as :func:`append_gradients`.
-    """
+    """Return the nodes of a graph on a tape, with what stands for gradients written out."""
     numbers = {v.type.tensor_type.elem_type for v in model.graph.output}
     tape = Tape(_shaped(model), np.float64 if onnx.TensorProto.DOUBLE in numbers else np.float32)
     for node in model.graph.node:

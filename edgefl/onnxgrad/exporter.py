@@ -19,8 +19,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass,
 from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError, first_line
-from edgefl.onnxgrad.batch import BATCH
-from edgefl.onnxgrad.graphs import graphs_in
+from edgefl.onnxgrad.graphs import BATCH, graphs_in
 from edgefl.onnxgrad.lowering import LSTM, HasForm, traced
 
 OPSET = 20
@@ -78,14 +77,8 @@ def converted(
 ) -> Any:
     """Return the :class:`onnx_ir.Model` that torch's exporter makes of a module, simplified.
 
-    Args:
-        module: in the mode in which it is exported.
-        arguments: of the call that is traced.
-        free: the free dimensions of each argument, as torch.export takes them.
-        inputs: names of the arguments' tensors.
-        outputs: names of the results.
-        failure: the beginning of the error's message.
-        unfolded: parameters that the simplification does not compute with.
+    ``inputs`` and ``outputs`` are names of tensors, ``free`` the arguments' free dimensions as torch.export takes them, ``failure`` the
+    beginning of the error's message, ``unfolded`` the parameters that the simplification does not compute with.
 
     Raises:
         EdgeflError: an operation has no ONNX form (named), or torch cannot trace the module.

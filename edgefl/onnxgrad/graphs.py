@@ -1,13 +1,16 @@
-"""Readers of ONNX models, and weights beside the graph, which models of more than 2 GB need."""
+"""Readers of ONNX models, a free batch, and weights beside the graph, which models of more than 2 GB need."""
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.shape_inference
 from onnx.external_data_helper import set_external_data
 
@@ -48,15 +51,7 @@ _ALIGNMENT = 4096
 def split(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, bytes]:
     """Move the weights of ``model`` to the file beside ``path`` where the two together exceed ``limit_bytes``; else do nothing.
 
-    The model is changed in place: its larger initializers then say where in that file they lie.
-
-    Args:
-        model: of any size, with its weights inside, as raw data.
-        path: of the graph in the bundle.
-        limit_bytes: the most that the graph's file may hold.
-
-    Returns:
-        The file beside the graph by its path, or nothing.
+    The model is changed in place. Return the file beside the graph by its path, or nothing.
     """
     if model.ByteSize() <= limit_bytes:
         return {}
@@ -93,3 +88,110 @@ def check(model: onnx.ModelProto) -> None:
         graph_file = Path(folder) / "checked.onnx"
         graph_file.write_bytes(model.SerializeToString())
         onnx.checker.check_model(graph_file, full_check=True)
+
+
+BATCH = "batch"
+
+
+def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with a free first dimension of its inputs, where it was exported with a fixed one.
+
+    Reshapes to that fixed batch take their input's first dimension instead, and recurrent layers lose initial states of zeros, which
+    they have anyway. A graph that computes with the number itself stays what it is, and fails when it runs at another batch.
+    """
+    graph = model.graph
+    weights = {initializer.name for initializer in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    sizes = {dims_of(value)[:1] for value in inputs}
+    if len(sizes) != 1 or not isinstance(fixed := next(iter(sizes), ("",))[0], int):
+        return model
+    free = onnx.ModelProto()
+    free.CopyFrom(model)
+    shapes = {name: shape for name, shape in inferred_shapes(model).items() if name not in weights}
+    for value in (*free.graph.input, *free.graph.output):
+        if value.name not in weights and dims_of(value)[:1] == (fixed,):
+            value.type.tensor_type.shape.dim[0].dim_param = BATCH
+    free.graph.ClearField("value_info")
+    for node in free.graph.node:
+        if node.op_type == "Reshape":
+            target = _free_target(shapes.get(node.input[0], ()), shapes.get(node.output[0], ()), fixed)
+            if target is not None:
+                _write_target(free.graph, node, target)
+    _drop_zero_states(free.graph)
+    return free
+
+
+def _free_target(before: tuple[int | str, ...], after: tuple[int | str, ...], fixed: int) -> list[int] | None:
+    """Return the target of a Reshape that holds for any batch, None where it is not clear which dimension grows with it.
+
+    A dimension that stays where it is, is the input's (0), whether it is the batch or not. Otherwise the one that the batch goes into
+    is left to be worked out (-1).
+
+    >>> _free_target((2, 12, 4, 4), (2, 12, 16), 2), _free_target((12, 2, 16), (12, 8, 4), 2), _free_target((24, 16), (12, 2, 16), 2)
+    ([0, 12, 16], [0, -1, 4], [12, -1, 16])
+    """
+    old, new = ([size for size in shape if isinstance(size, int)] for shape in (before, after))
+    if len(new) < len(after) or before[:1] == after[:1] == (fixed,):
+        return [0, *new[1:]] if len(new) == len(after) else None
+    if len(old) < len(before) or math.prod(old) != math.prod(new) or not math.prod(old):
+        return None
+    groups = _groups(old, new)
+    stays = {rows[0] for rows, columns in groups if rows == columns and len(rows) == 1}
+    target = [0 if axis in stays else size for axis, size in enumerate(new)]
+    if any(old[axis] == fixed for axis in stays):
+        return target
+    moved = [(rows, columns) for rows, columns in groups if columns and not (len(rows) == 1 and rows[0] in stays)]
+    holders = [group for group in moved if any(old[row] == fixed for row in group[0])]
+    if len(holders) != 1:  # a dimension that is only shifted is no batch merged with another
+        changed = [group for group in moved if len(group[0]) > 1 or len(group[1]) > 1]
+        holders = [group for group in changed if any(old[row] % fixed == 0 for row in group[0])]
+    if len(holders) != 1:
+        return None
+    rows, columns = holders[0]
+    same = [axis for axis in columns if new[axis] == fixed]
+    multiples = [axis for axis in columns if new[axis] % fixed == 0]
+    choice = multiples if old[rows[0]] == fixed or len(same) != 1 else same
+    if not choice:
+        return None
+    target[choice[0]] = -1  # the first: a wrong one does not fit the weights that follow, and the graph fails
+    return target
+
+
+def _groups(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
+    """Return which dimensions of a Reshape's input become which of its output: the smallest runs with equal products.
+
+    >>> _groups([12, 2, 4, 4], [24, 16])
+    [([0, 1], [0]), ([2, 3], [1])]
+    """
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) and j < len(new):
+        rows, columns, left, right = [i], [j], old[i], new[j]
+        while left != right:
+            if left < right:
+                i += 1
+                left *= old[i]
+                rows.append(i)
+            else:
+                j += 1
+                right *= new[j]
+                columns.append(j)
+        groups.append((rows, columns))
+        i, j = i + 1, j + 1
+    return groups
+
+
+def _drop_zero_states(graph: onnx.GraphProto) -> None:
+    zeros = {tensor.name for tensor in graph.initializer if not onnx.numpy_helper.to_array(tensor).any()}
+    for node in graph.node:
+        if node.op_type in ("LSTM", "GRU", "RNN"):
+            for slot in range(5, min(7, len(node.input))):  # initial_h and initial_c
+                if node.input[slot] in zeros:
+                    node.input[slot] = ""
+
+
+def _write_target(graph: onnx.GraphProto, node: onnx.NodeProto, target: list[int]) -> None:
+    name = f"{node.output[0]}_shape"
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(target, dtype=np.int64), name))
+    node.input[1] = name
+    node.ClearField("attribute")  # with allowzero, 0 would be a size

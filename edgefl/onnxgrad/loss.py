@@ -2,21 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 import torch
+import torch.onnx.ops
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.batch import BATCH
-from edgefl.onnxgrad.batch_statistics import exportable
-from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
+from edgefl.onnxgrad.exporter import OPSET, converted, fixed_reshapes, strip
+from edgefl.onnxgrad.graphs import BATCH
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SHARE, STEP_COUNT, Roles
+
+
+@contextmanager
+def exportable(network: nn.Module) -> Iterator[None]:
+    """Within the context, layers of ``network`` that keep running statistics export as the operator in training mode and their update.
+
+    What a graph computes is torch's: normalised by the batch's variance over n, kept: the one over n − 1. Only for export: called in
+    torch, the layers return nothing of use.
+
+    Raises:
+        EdgeflError: a layer's momentum is None: the mean over all batches needs their count, which no training graph has.
+    """
+    named = {n: m for n, m in network.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats}
+    if counting := [name for name, layer in named.items() if layer.momentum is None]:
+        raise EdgeflError(f"layer {counting[0]}: BatchNorm with momentum None cannot be trained in ONNX, expected a number")
+    layers: list[Any] = list(named.values())
+    for layer in layers:
+        layer.forward = _Forward(layer)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+class _Forward:
+    """A layer's ``forward``, in training with its statistics as results."""
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+
+    def __call__(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        if not layer.training:
+            result: Tensor = type(layer).forward(layer, x)
+            return result
+        normal, mean, variance = _normalised(x, layer)
+        count = x.numel() / x.shape[1]
+        share = layer.momentum
+        layer.running_mean.copy_((1 - share) * layer.running_mean + share * mean)
+        layer.running_var.copy_((1 - share) * layer.running_var + share * variance * (count / (count - 1)))
+        return normal
+
+
+def _normalised(x: Tensor, layer: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the node that normalises by the batch, with the mean and the variance (over n) that it found."""
+    channels = layer.num_features
+    weight = x.new_ones(channels) if layer.weight is None else layer.weight
+    bias = x.new_zeros(channels) if layer.bias is None else layer.bias
+    found = torch.onnx.ops.symbolic_multi_out(
+        "BatchNormalization",
+        (x, weight, bias, layer.running_mean, layer.running_var),
+        attrs={"training_mode": 1, "momentum": 0.0, "epsilon": layer.eps},
+        dtypes=(x.dtype,) * 3,
+        shapes=(x.shape, (channels,), (channels,)),
+        version=OPSET,
+    )
+    return found[0], found[1], found[2]
+
 
 Loss = Callable[..., Tensor]
 """(network, inputs of the batch, inputs shared by its samples) → scalar."""
@@ -24,13 +86,7 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class LossGraph:
-    """A network's losses and its prediction as one graph.
-
-    Attributes:
-        model: its inputs are those of ``roles``; outputs are the losses, the updated statistics and the prediction.
-        losses: outputs of the losses, one for each equally likely kind of step.
-        roles: what each input is.
-    """
+    """A network's losses, one output for each equally likely kind of step, its updated statistics and its prediction as one graph."""
 
     model: ir.Model
     losses: tuple[str, ...]
@@ -62,13 +118,9 @@ def loss_graph(
 ) -> LossGraph:
     """Return the graph of losses of a network in training mode, and of what it computes of the first input in evaluation mode.
 
-    Args:
-        network: parameters with ``requires_grad`` are trained, running statistics are updated, other tensors are read. Values do
-            not matter.
-        losses: one for each equally likely kind of step; see :data:`Loss`.
-        batch: examples, at least two samples each, whose number is free in the graph: name of the input → (samples, …).
-        shared: examples of inputs that are the same for all samples: name of the input → tensor.
-        names: buffer → what its input is called instead of its own name.
+    Parameters with ``requires_grad`` are trained, running statistics are updated, other tensors are read. There is one loss for each
+    kind of step. ``batch`` holds examples of at least two samples, ``shared`` of inputs that are the same for all samples, and ``names``
+    the inputs of buffers that are not called by their own names.
 
     Raises:
         EdgeflError: an operation has no ONNX form (named), or a loss depends on how many samples there are.

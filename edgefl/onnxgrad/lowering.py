@@ -52,11 +52,7 @@ class _Whole(TorchFunctionMode):
 
 
 class _Lowered(ExportedProgram):
-    """A traced module that is decomposed only where it holds an operation without an ONNX form.
-
-    Attributes:
-        has_form: whether the exporter has a form for an operator; None: not known.
-    """
+    """A traced module that is decomposed only where it holds an operation for which the exporter has no form."""
 
     has_form: HasForm | None
 
@@ -76,11 +72,8 @@ class _Lowered(ExportedProgram):
 def traced(module: nn.Module, arguments: tuple[Any, ...], free: Any, has_form: HasForm | None) -> ExportedProgram:
     """Return ``module`` as torch.export traces it, ready for torch's exporter.
 
-    Args:
-        module: in the mode in which it is exported.
-        arguments: of the call that is traced.
-        free: the free dimensions of each argument, as torch.export takes them. One that the module needs fixed is fixed.
-        has_form: whether the exporter has a form for an operator; None: not known, and everything is decomposed.
+    ``free`` are the free dimensions of each argument; one that the module needs fixed is fixed. Without ``has_form`` everything is
+    decomposed.
 
     Raises:
         Exception: torch.export's own, of many types.
@@ -150,14 +143,6 @@ def _before(node: fx.Node, target: Any, *args: Any, value: Any) -> fx.Node:
     return other
 
 
-def _transposed(node: fx.Node) -> Replace | None:
-    return (lambda: (aten.t.default, node.args)) if node.meta["val"].dim() == 2 else None
-
-
-def _squared(node: fx.Node) -> Replace:
-    return lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2))
-
-
 def _flattened(node: fx.Node) -> Replace | None:
     """Flattening is reshaping: each size is a number, or that of a dimension before the first one that is flattened."""
     of, first, *_ = (*node.args, 0)
@@ -188,8 +173,8 @@ def _normalised(node: fx.Node) -> Replace | None:
 
 
 _PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
-    aten.numpy_T.default: _transposed,
-    aten.square.default: _squared,
+    aten.numpy_T.default: lambda node: (lambda: (aten.t.default, node.args)) if node.meta["val"].dim() == 2 else None,
+    aten.square.default: lambda node: lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2)),
     aten.flatten.using_ints: _flattened,
     aten.batch_norm.default: _normalised,
 }

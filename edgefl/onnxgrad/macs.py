@@ -23,13 +23,7 @@ Shapes = Mapping[str, tuple[int | None, ...]]
 
 @dataclass(frozen=True)
 class OnnxMacs:
-    """MACs of a graph at one batch size.
-
-    Attributes:
-        per_node: name, operator and MACs of every counted node, in the graph's order.
-        total: their sum.
-        uncounted_ops: operators of no table, sorted; what they do is missing from the total.
-    """
+    """MACs of a graph at one batch size: of every counted node (name, operator, MACs), their sum, and operators missing from it."""
 
     per_node: tuple[tuple[str, str, int], ...]
     total: int
@@ -65,11 +59,7 @@ def count_macs(model: onnx.ModelProto, batch_size: int) -> OnnxMacs:
 
 
 def macs_per_sample(model: onnx.ModelProto) -> int | None:
-    """Return the MACs that one more sample takes, without work on weights alone; None if some operator is of no table.
-
-    Raises:
-        InputError: as :func:`count_macs`.
-    """
+    """Return the MACs that one more sample takes, without work on weights alone; None if some operator is of no table."""
     one, two = (count_macs(model, batch_size) for batch_size in (1, 2))
     return None if one.uncounted_ops else two.total - one.total
 
@@ -131,25 +121,6 @@ class _Reader:
         return tuple(dim for dim in shape if dim is not None)
 
 
-def _convolution(node: _Reader) -> int:
-    # Each output value sums over the kernel and the input channels of its group.
-    return math.prod(node.output()) * math.prod(node.input(1)[1:])
-
-
-def _transposed_convolution(node: _Reader) -> int:
-    # Each input value is spread over the kernel and the output channels of its group.
-    return math.prod(node.input(0)) * math.prod(node.input(1)[1:])
-
-
-def _gemm(node: _Reader) -> int:
-    # A is rows x inner, or the other way round: its values times the columns, whichever it is.
-    return math.prod(node.input(0)) * node.output()[1]
-
-
-def _matmul(node: _Reader) -> int:
-    return math.prod(node.output()) * node.input(0)[-1]
-
-
 def _recurrent(gates: int) -> Callable[[_Reader], int]:
     """Count a recurrent layer: in each direction and step, every gate multiplies the input and the state."""
 
@@ -201,10 +172,12 @@ def _sizes(node: _Reader, term: str, shape: Shape) -> dict[str, int]:
 
 
 COUNTED: dict[str, Callable[[_Reader], int]] = {
-    "Conv": _convolution,
-    "ConvTranspose": _transposed_convolution,
-    "Gemm": _gemm,
-    "MatMul": _matmul,
+    # Each output value sums over the kernel and the input channels of its group; transposed, each input value is spread so.
+    "Conv": lambda node: math.prod(node.output()) * math.prod(node.input(1)[1:]),
+    "ConvTranspose": lambda node: math.prod(node.input(0)) * math.prod(node.input(1)[1:]),
+    # A is rows x inner, or the other way round: its values times the columns, whichever it is.
+    "Gemm": lambda node: math.prod(node.input(0)) * node.output()[1],
+    "MatMul": lambda node: math.prod(node.output()) * node.input(0)[-1],
     "Einsum": _einsum,
     "LSTM": _recurrent(4),
     "GRU": _recurrent(3),
@@ -212,12 +185,6 @@ COUNTED: dict[str, Callable[[_Reader], int]] = {
     "Attention": _attention,
 }
 
-REASON_ELEMENTWISE = "one value at a time, no sum of products"
-REASON_REDUCES = "sums or compares values, no product of two tensors"
-REASON_NORMALISES = "element-wise and reductions: a few operations a value, counted apart from MACs"
-REASON_MOVES = "moves, creates or reinterprets values"
-REASON_LOOKS_UP = "reads or writes rows or positions"
-REASON_INTERPOLATES = "a few neighbours for each value, with weights that depend on positions only"
 
 IGNORED: dict[str, str] = {
     **dict.fromkeys(
@@ -227,27 +194,27 @@ IGNORED: dict[str, str] = {
          "PRelu", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign",
          "Sqrt", "Sub", "Sum", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor", "QuantizeLinear", "DequantizeLinear",
          "DynamicQuantizeLinear", "RotaryEmbedding"],
-        REASON_ELEMENTWISE,
+        "one value at a time, no sum of products",
     ),
     **dict.fromkeys(
         ["ArgMax", "ArgMin", "AveragePool", "CumSum", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool",
          "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
          "ReduceSumSquare", "TopK"],
-        REASON_REDUCES,
+        "sums or compares values, no product of two tensors",
     ),
     **dict.fromkeys(
         ["BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization", "LRN",
          "LogSoftmax", "MeanVarianceNormalization", "RMSNormalization", "Softmax"],
-        REASON_NORMALISES,
+        "element-wise and reductions: a few operations a value, counted apart from MACs",
     ),
     **dict.fromkeys(
         ["Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten", "Identity", "Pad",
          "Range", "Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"],
-        REASON_MOVES,
+        "moves, creates or reinterprets values",
     ),
     **dict.fromkeys(
         ["Compress", "Gather", "GatherElements", "GatherND", "NonZero", "OneHot", "ReverseSequence", "ScatterElements", "ScatterND"],
-        REASON_LOOKS_UP,
+        "reads or writes rows or positions",
     ),
-    **dict.fromkeys(["GridSample", "Resize", "Upsample"], REASON_INTERPOLATES),
+    **dict.fromkeys(["GridSample", "Resize", "Upsample"], "a few neighbours for each value, with weights that depend on positions only"),
 }  # fmt: skip

@@ -26,13 +26,7 @@ ADAM_BETA2, ADAM_EPS = 0.999, 1e-8
 
 @dataclass(frozen=True)
 class StepRule:
-    """How a step changes the parameters.
-
-    Attributes:
-        optimizer: ``sgd``, ``momentum`` or ``adam``.
-        weight_decay: coefficient of the decay.
-        decayed: the parameters that decay, by their names in the network; None: all.
-    """
+    """How a step changes the parameters; ``decayed`` names those that decay (None: all)."""
 
     optimizer: Literal["momentum", "sgd", "adam"] = "sgd"
     weight_decay: float = 0.0
@@ -86,9 +80,6 @@ def part_graphs(graph: LossGraph, rule: StepRule) -> tuple[tuple[bytes, ...], by
 
     The first graphs, one for each loss, add up gradients: g ← g + share · gradient, where ``share`` is the part's share of the batch's
     samples. The last graph takes the optimizer's step with the sums g.
-
-    Raises:
-        InputError: as :func:`training_graphs`.
     """
     passes = tuple(_pass(graph, loss) for loss in graph.losses)
     tape = Tape(_NOTHING)

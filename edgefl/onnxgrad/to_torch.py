@@ -19,9 +19,8 @@ from google.protobuf.message import DecodeError
 from torch import Tensor, nn
 
 from edgefl.errors import InputError, first_line
-from edgefl.onnxgrad.rules import CHECKS, FOLDED, KNOWN, RULES, SHAPES, STATISTICS
+from edgefl.onnxgrad.rules import CHECKS, FOLDED, KNOWN, RULES, SHAPES, STATISTICS, Signature, inputs_of, require_rules
 from edgefl.onnxgrad.rules.common import Array, Operator, Value, evaluate, label_of, tensor_of
-from edgefl.onnxgrad.rules.require import Signature, inputs_of, require_rules
 
 
 class Node(Operator):

@@ -121,8 +121,8 @@ def _positional(module: nn.Module) -> list[str]:
 
 def _from_file(path: Path, inputs: GivenInputs, norm: str | None) -> CustomArchitecture:
     """Return the network of an ONNX file; ``inputs`` gives its free sizes other than the batch."""
-    from edgefl.onnxgrad.batch import free_batch
-    from edgefl.onnxgrad.rules.require import inputs_of
+    from edgefl.onnxgrad.graphs import free_batch
+    from edgefl.onnxgrad.rules import inputs_of
     from edgefl.onnxgrad.to_torch import load_onnx, module_of, with_torch_layers
 
     model = load_onnx(path)

@@ -43,12 +43,10 @@ def write(run: Path) -> Path:
 def render(summary: Json, rounds: Sequence[Json]) -> str:
     """Return the page of a run, from its ``summary.json`` and the lines of ``rounds.jsonl``; the same run gives the same page."""
     tier_colours = _tier_colours(summary)
-    labels = "each client's own" if summary["permute_labels"] else "the same for all"
-    whose = "the mean over clients, each on its own" if of_clients(summary) else "the global model"
     return render_page(
         "template.html.j2",
         summary=summary,
-        about=[*facts(summary, _ABOUT), ("labels", labels), ("accuracy of", whose), _deadline(summary)],
+        about=_about(summary),
         cards=_cards(summary, rounds),
         table=run_tables.tier_table(summary),
         tier_colours=tier_colours,
@@ -65,6 +63,12 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         of_clients=of_clients(summary),
         stages=run_tables.stage_table(summary),
     )
+
+
+def _about(summary: Json) -> list[tuple[str, str]]:
+    labels = "each client's own" if summary["permute_labels"] else "the same for all"
+    whose = "the mean over clients, each on its own" if of_clients(summary) else "the global model"
+    return [*facts(summary, _ABOUT), ("labels", labels), ("accuracy of", whose), _deadline(summary)]
 
 
 def _deadline(summary: Json) -> tuple[str, str]:

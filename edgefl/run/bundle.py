@@ -55,12 +55,6 @@ class Trainable:
 def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor]) -> Trainable:
     """Return the graphs with which a device trains a tier and infers with the result.
 
-    Args:
-        run: the run that the bundle is made of.
-        tier: the tier.
-        network: as clients train it.
-        control: the server's control variates, which are stored beside the first tensors.
-
     Raises:
         EdgeflError: its training cannot be written as a graph (names operation or operator).
     """

@@ -13,12 +13,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from edgefl.bundle.manifest import Manifest, read
+from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry, read
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
 from edgefl.config import RunConfig
 from edgefl.errors import BundleError, CheckpointError, InputError, WireError
-from edgefl.methods.state import GlobalState
 from edgefl.records import Submodel, Tier, Update
 from edgefl.run.bundle import Source, build_bundle
 from edgefl.run.folder import MODEL, RunFolder
@@ -81,35 +80,38 @@ def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> Off
     Raises:
         BundleError: it is not what this run's model gives: an update of it would have no place.
     """
-    sent = _sent(run, state, bundle, manifest)
-    return Offer(sent, _expected(run, bundle, manifest, sent))
-
-
-def _sent(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> dict[str, Submodel]:
-    """Return the sub-model that devices of each tier were given, by its label: the bundle's tensors at their places in the state."""
-    found = {}
+    sent, shapes = {}, {}
     for entry in manifest.tiers:
         assert entry.train is not None  # checked
-        tier = Tier(float(entry.tier))
-        if tier not in run.tiers:
-            raise BundleError(f"{bundle}: tier {entry.label}: the run has {', '.join(t.label for t in run.tiers)}")
-        submodel, tensors = device_submodel(run.method, state, run.rules, run.config.clients, tier)
-        given = _parameters(bundle, manifest, entry.train.parameters)
-        for name, tensor in tensors.items():
-            if name not in entry.train.trained and not name.startswith(CONTROL):
-                continue  # statistics may have been measured anew
-            other = given.get(name)
-            if other is None and name.startswith(CONTROL):
-                other = torch.zeros_like(tensor)
-            if other is None or other.shape != tensor.shape or not torch.allclose(other, tensor, rtol=_NEAR, atol=_NEAR):
-                raise BundleError(
-                    f"{bundle}: tier {entry.label}: {name} is not what the run's model gives on this computer: an update would have no "
-                    "place in it; export the bundle again, here"
-                )
-        found[entry.label] = replace(
-            submodel, tensors={name: given.get(name, tensor) for name, tensor in submodel.tensors.items()}
-        )
-    return found
+        sent[entry.label] = _sent(run, state, bundle, manifest, entry, entry.train)
+        tier = sent[entry.label].tier
+        shapes[entry.label] = run.method.upload_shapes(run.architecture, tier)
+        if dict(entry.train.upload) != shapes[entry.label]:
+            raise BundleError(
+                f"{bundle}: tier {entry.label}: upload: the bundle's tensors are not those that {manifest.method} aggregates"
+            )
+        controls = run.rules.objective.control_shapes(trained_shapes(run.method, run.architecture, tier))
+        shapes[entry.label] = {**shapes[entry.label], **controls}
+    return Offer(sent, Expected(manifest.manifest_sha256, manifest.round, shapes))
+
+
+def _sent(run: Run, state: ServerState, bundle: Path, manifest: Manifest, entry: TierEntry, train: TrainEntry) -> Submodel:
+    """Return the sub-model that devices of a tier were given: the bundle's tensors at their places in the state."""
+    tier = Tier(float(entry.tier))
+    if tier not in run.tiers:
+        raise BundleError(f"{bundle}: tier {entry.label}: the run has {', '.join(t.label for t in run.tiers)}")
+    submodel, tensors = device_submodel(run.method, state, run.rules, run.config.clients, tier)
+    given = _parameters(bundle, manifest, train.parameters)
+    for name, tensor in tensors.items():
+        if name not in train.trained and not name.startswith(CONTROL):
+            continue  # statistics may have been measured anew
+        other = given.get(name, torch.zeros_like(tensor) if name.startswith(CONTROL) else None)
+        if other is None or other.shape != tensor.shape or not torch.allclose(other, tensor, rtol=_NEAR, atol=_NEAR):
+            raise BundleError(
+                f"{bundle}: tier {entry.label}: {name} is not what the run's model gives on this computer: an update would have no "
+                "place in it; export the bundle again, here"
+            )
+    return replace(submodel, tensors={name: given.get(name, tensor) for name, tensor in submodel.tensors.items()})
 
 
 def _parameters(bundle: Path, manifest: Manifest, path: str) -> dict[str, Tensor]:
@@ -121,21 +123,6 @@ def _parameters(bundle: Path, manifest: Manifest, path: str) -> dict[str, Tensor
         return safetensors.torch.load(content)
     except SafetensorError as error:
         raise BundleError(f"{file}: not a safetensors file ({error})") from None
-
-
-def _expected(run: Run, bundle: Path, manifest: Manifest, sent: Mapping[str, Submodel]) -> Expected:
-    tiers = {}
-    for entry in manifest.tiers:
-        assert entry.train is not None  # checked
-        tier = sent[entry.label].tier
-        shapes = run.method.upload_shapes(run.architecture, tier)
-        if dict(entry.train.upload) != shapes:
-            raise BundleError(
-                f"{bundle}: tier {entry.label}: upload: the bundle's tensors are not those that {manifest.method} aggregates"
-            )
-        controls = run.rules.objective.control_shapes(trained_shapes(run.method, run.architecture, tier))
-        tiers[entry.label] = {**shapes, **controls}
-    return Expected(manifest.manifest_sha256, manifest.round, tiers)
 
 
 Notify = Callable[[str], None]
@@ -235,16 +222,12 @@ def _aggregated(run: Run, state: ServerState, given: Offer, updates: tuple[Devic
             yield Update(client, submodel.tier, own, submodel.places, update.samples)
 
     after = exchange.aggregated(arriving())
-    _check_finite(after.model)
-    return replace(after, round=state.round + 1)
-
-
-def _check_finite(state: GlobalState) -> None:
-    for name, tensor in state.tensors.items():
+    for name, tensor in after.model.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise WireError(
                 f"{name}: the updates, finite each, do not add up to finite weights; leave out those with huge values"
             )
+    return replace(after, round=state.round + 1)
 
 
 def _result(target: Path, number: int, run: Run, received: Received, accuracy: list[dict[str, float]]) -> FedRound:
@@ -269,12 +252,6 @@ def _write(run: RunFolder, trained: Trained, result: FedRound, say: Notify) -> N
             shutil.copyfile(kept, temporary / kept.name)
         source = Source(trained.state.round, sha256(content))
         build_bundle(trained.run, tier_networks(trained), source, temporary / "bundle", say)
-        write_json(temporary / "fed-round.json", _record(result))
-
-
-def _record(result: FedRound) -> dict[str, Any]:
-    before, after = result.accuracy
-    return {
-        "format": 1, "round": result.round, "tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after},
-        "refused": list(result.refused),
-    }  # fmt: skip
+        before, after = result.accuracy
+        rows = {"tiers": [dict(row) for row in result.tiers], "accuracy": {"before": before, "after": after}}
+        write_json(temporary / "fed-round.json", {"format": 1, "round": result.round, **rows, "refused": list(result.refused)})

@@ -46,7 +46,7 @@ def export(
         BundleError: ``out`` exists and is not empty.
         InputError: ``sign`` is no such key.
     """
-    from edgefl.bundle.signature import signer
+    from edgefl.bundle.verify import signer
     from edgefl.run.bundle import Source, Wanted, build_bundle
 
     wanted = Wanted(form, quantize == "int8", fp16, client, None if sign is None else signer(sign))

@@ -40,13 +40,9 @@ def make_plan(
 ) -> Plan:
     """Work out the budget of every class of the population's fleet, and the tiers that fit it.
 
-    Args:
-        population: who the clients are.
-        costs: what tiers cost.
-        workload: what a client does in a round.
-        on_shortfall: what to do about a tier that does not fit, in order: ``micro-batch`` (the same step in several passes), ``tier`` (a
-            smaller one). A class that still fits nothing is refused, or, if the last entry is ``send``, sent the tier all the same.
-        states: what devices may be in during a round, the undisturbed state first.
+    ``states`` are what devices may be in during a round, the undisturbed state first. ``on_shortfall`` says what to do about a tier that
+    does not fit, in order: ``micro-batch`` (the same step in several passes), ``tier`` (a smaller one). A class that still fits nothing is
+    refused, or, if the last entry is ``send``, sent the tier all the same.
     """
     fleet, largest_shard = population.fleet, workload.largest_shard
     fastest_s = fastest_round_s(fleet, costs.full or next(iter(costs.tiers.values())), workload.training, largest_shard)

@@ -128,11 +128,7 @@ class ClientStore:
         return self._row("round", _client(client), f"what client {client} kept") is not None
 
     def keep_blob(self, name: str, content: bytes) -> None:
-        """Store the blob ``name``, in versions like the content of clients.
-
-        Raises:
-            StorageError: the disk is full; what was committed before is untouched.
-        """
+        """Store the blob ``name``, in versions like the content of clients, with the errors of :meth:`put`."""
         self._put(_BLOB + name, content)
 
     def blob(self, name: str) -> bytes:

@@ -73,10 +73,7 @@ class Exchange:
         self.control = Control(self.rules.objective, self.state.memory, self.clients)
 
     def send(self, client: int, tier: Tier, drawn: int | None = None) -> tuple[Submodel, bytes]:
-        """Return the sub-model for ``client`` and its payload.
-
-        ``drawn`` is the round whose random draws decide which part of the model the client gets; None: this round.
-        """
+        """Return the sub-model for ``client`` and its payload; ``drawn``: the round that draws its part of the model; None: this one."""
         architecture = self.state.model.architecture
         if tier not in self._answers:
             self._answers[tier] = self.method.upload_shapes(architecture, tier)
@@ -104,10 +101,7 @@ class Exchange:
         return Job(session.step + 1, session.client, self.method, session.tier, payload, kept, *limits, graphs)
 
     def receive(self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore) -> Update:
-        """Return the verified update of a client that trained on ``samples`` samples, and store what the client keeps.
-
-        The update's control variates are taken out.
-        """
+        """Return the verified update of a client without its control variates, and store what the client keeps."""
         if outcome.kept:
             with span("keep"):
                 store.put(outcome.client, outcome.kept)

@@ -48,11 +48,8 @@ class Forecast:
         """Return what is expected of each client asked, in their order.
 
         ``expected`` clients answer when their :class:`Timing` ends. ``interrupted`` and ``dropped`` sessions end earlier: their record
-        covers the part that takes place. ``refused`` clients spend nothing.
-
-        Args:
-            asked: the clients and when they are asked.
-            drained_j: client → joules that its sessions drew from its battery today.
+        covers the part that takes place. ``refused`` clients spend nothing. ``drained_j`` maps a client to the joules that its sessions
+        drew from its battery today.
         """
         clients, turn, conditions = asked.clients, asked.turn, self.conditions
         plans = self.plan.class_plans_of(clients, turn)

@@ -21,11 +21,9 @@ class Closed:
     """The end of a round.
 
     Attributes:
-        clients: how every session ended.
         round_s: how long the round lasted on the simulated clock, after the wait.
         waited_s: how long the server waited for eligible clients.
         clock_s: the simulated clock at the end.
-        fleet: what the server remembers of its clients.
     """
 
     clients: tuple[ClientRecord, ...]
@@ -63,7 +61,6 @@ class Round:
     """The clients of one round.
 
     Attributes:
-        number: from 1.
         start_s: the simulated clock when they are asked.
         expected: what is expected of each, by their numbers.
         deadline_s: the most that the round may last; None: no limit.

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from edgefl.bundle.form_choice import FormCost, LayerForms, Room, choice_for, choose, layer_forms, room_for
-from edgefl.bundle.forms import form_files, form_graph, formed, forward_graph
+from edgefl.bundle.forms import form_files, formed, forward_graph
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, composes, factorized_layers, plain_layer
 from edgefl.factor.hadamard_layers import ComposedLinear, HadamardWeight, ProductWeight, composed
@@ -23,6 +23,8 @@ from edgefl.models.base import Architecture
 from edgefl.onnxgrad.graphs import check, split
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier
+
+form_graph = functools.partial(forward_graph, fold=False)
 
 CNN = Architecture("cnn-digits", (1, 8, 8), 10)
 MLP = Architecture("mlp", (1, 8, 8), 10)

@@ -20,7 +20,7 @@ from small_bundle import contents, manifest, model, replaced, rewrite, tier, tra
 from edgefl.bundle import graph_check
 from edgefl.bundle.graph_check import OPERATORS
 from edgefl.bundle.manifest import TierEntry, parse, read
-from edgefl.bundle.sandbox import Limits, _Line, _lines, default_memory_bytes
+from edgefl.bundle.sandbox import Limits, _lines, default_memory_bytes
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import write
 from edgefl.errors import BundleError, InputError
@@ -104,13 +104,15 @@ def _child(code):
 
 def test_a_process_that_holds_too_much_is_killed_where_the_system_does_not_refuse_it():
     with _child("much = b'x' * (200 << 20); import time; time.sleep(60)") as child:
-        assert list(_lines(child, 30, 100 << 20)) == ["needs more than 104,857,600 bytes of memory; --memory allows more"]
+        assert list(_lines(child, 30, 100 << 20)) == [
+            json.dumps({"killed": "needs more than 104,857,600 bytes of memory; --memory allows more"})
+        ]
         child.kill()
 
 
 def test_every_line_gives_the_next_file_its_time():
     with _child("import time\nfor i in range(4): print(i, flush=True); time.sleep(0.3)") as child:
-        assert list(_lines(child, 5, GIB)) == [_Line(f"{i}\n") for i in range(4)]
+        assert list(_lines(child, 5, GIB)) == [f"{i}\n" for i in range(4)]
 
 
 def test_a_process_that_dies_is_said_to_have_died(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from edgefl.bundle.forms import form_graph, forward_graph
+from edgefl.bundle.forms import forward_graph
 from edgefl.bundle.quantize import KINDS, int8_kind, quantized, variant
 from edgefl.data.sources import Split
 from edgefl.errors import ConfigError, EdgeflError
@@ -21,6 +21,8 @@ from edgefl.models.base import Architecture
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier
 from edgefl.registry import datasets
+
+form_graph = functools.partial(forward_graph, fold=False)
 
 SHAPE = (1, 8, 8)
 DIGITS = Architecture("cnn-digits", SHAPE, 10)

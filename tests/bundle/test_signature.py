@@ -10,8 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from small_bundle import contents, manifest, written
 
-from edgefl.bundle.signature import public_key, signed_by, signer
-from edgefl.bundle.verify import verify
+from edgefl.bundle.verify import public_key, signed_by, signer, verify
 from edgefl.bundle.write import write
 from edgefl.errors import BundleError, InputError
 from edgefl.util.files import shared

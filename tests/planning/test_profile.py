@@ -21,7 +21,7 @@ from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.training import Training
 from edgefl.errors import ConfigError, InputError
 from edgefl.methods.base import create
-from edgefl.onnxgrad.batch import free_batch
+from edgefl.onnxgrad.graphs import free_batch
 from edgefl.onnxgrad.to_torch import load_onnx, module_of
 from edgefl.planning.network import architecture_of
 from edgefl.planning.tier_costs import tier_cost

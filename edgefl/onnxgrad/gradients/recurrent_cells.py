@@ -30,10 +30,8 @@ class Cell:
     Attributes:
         states: how many states there are: h, and c of an LSTM.
         stored: widths of what a step stores, in units of H, h′ first.
-        step: the body of the loop forward.
-        back: the body of the loop back. The first that it returns beside gradients of states is the gradient of ``gates``.
+        back: the first that it returns beside gradients of states is the gradient of ``gates``.
         returned: widths of what the step back returns, in units of H.
-        weights: gradients of what the step reads from outside.
     """
 
     states: int

@@ -71,7 +71,8 @@ Rule = Callable[..., Sequence[Gradient]]
 
 RULES: dict[str, Rule] = {}
 """Operator → rule: the table that :mod:`edgefl.onnxgrad.autodiff` differentiates by."""
-PREPARED: dict[str, Callable[[Tape, Op], None]] = {}
+Prepare = Callable[["Tape", Op], None]
+PREPARED: dict[str, Prepare] = {}
 """Operator → how it is put on the tape instead, where its rule needs more than its output."""
 CONSTANT = frozenset(
     """
@@ -84,13 +85,7 @@ CONSTANT = frozenset(
 
 def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
     """Enter a function into the table under the names of operators."""
-
-    def enter(function: Rule) -> Rule:
-        for kind in kinds:
-            RULES[kind] = function
-        return function
-
-    return enter
+    return lambda rule: RULES.update(dict.fromkeys(kinds, rule)) or rule
 
 
 def register_slopes(slopes: Mapping[str, Slope]) -> None:
@@ -99,14 +94,9 @@ def register_slopes(slopes: Mapping[str, Slope]) -> None:
         register_rule(kind)(lambda tape, op, gradient, slope=slope: [slope(tape, op, gradient)])
 
 
-def prepared(kind: str) -> Callable[[Callable[[Tape, Op], None]], Callable[[Tape, Op], None]]:
-    """Enter a function that puts an operator on the tape in the form that its rule, or those of its parts, can differentiate."""
-
-    def enter(function: Callable[[Tape, Op], None]) -> Callable[[Tape, Op], None]:
-        PREPARED[kind] = function
-        return function
-
-    return enter
+def prepared(*kinds: str) -> Callable[[Prepare], Prepare]:
+    """Enter a function that puts operators on the tape in the form that their rules, or those of their parts, can differentiate."""
+    return lambda prepare: PREPARED.update(dict.fromkeys(kinds, prepare)) or prepare
 
 
 class Tape:

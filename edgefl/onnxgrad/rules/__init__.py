@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import onnx
+import torch
+
+from edgefl.errors import InputError, nearest
+from edgefl.onnxgrad.graphs import dims_of
 from edgefl.onnxgrad.rules import elementwise, layers, shape, spatial
-from edgefl.onnxgrad.rules.common import KNOWN_ALWAYS, Check, Rule
+from edgefl.onnxgrad.rules.common import DTYPES, KNOWN_ALWAYS, Check, Rule, label_of
 
 _FAMILIES: tuple[Any, ...] = (layers, spatial, elementwise, shape)
 
@@ -29,3 +35,63 @@ KNOWN: dict[str, tuple[int, ...]] = {**KNOWN_ALWAYS, **_joined("KNOWN")}
 
 STATISTICS = layers.STATISTICS
 """Positions of inputs that a layer measures rather than trains."""
+
+
+Signature = dict[str, tuple[tuple[int | str, ...], torch.dtype]]
+"""Inputs: name → dimensions, a name where free, and dtype."""
+
+OLDEST_OPSET = 13
+"""Before it Softmax, Squeeze and the reductions had other meanings."""
+MAX_ELEMENTS = 2**31 - 1
+
+
+def require_rules(model: onnx.ModelProto) -> int:
+    """Return the version of the operator set, having looked whether every operator and input can be used.
+
+    Raises:
+        InputError: one cannot; names it.
+    """
+    versions = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
+    newest = onnx.defs.onnx_opset_version()
+    opset = versions.get("ai.onnx", 0)
+    if not opset:
+        raise InputError("names no operator set of ai.onnx: not an ONNX model, or one without standard operators")
+    if not OLDEST_OPSET <= opset <= newest:
+        raise InputError(f"operator set {opset}, expected {OLDEST_OPSET} to {newest}; convert it, or export it again")
+    known = {*RULES, *FOLDED}
+    for index, node in enumerate(model.graph.node):
+        if node.domain not in ("", "ai.onnx"):
+            raise InputError(f"{label_of(node, index)}: operator set {node.domain!r}, expected only ai.onnx")
+        if node.op_type not in known:
+            guess = nearest(node.op_type, sorted(known))
+            names = ", ".join(sorted(known))
+            raise InputError(f"{label_of(node, index)}: no rule for operator {node.op_type!r};{guess} Known: {names}")
+    inputs_of(model.graph)
+    return opset
+
+
+def inputs_of(graph: onnx.GraphProto) -> Signature:
+    """Return the inputs that a call brings: all that are no initializers.
+
+    Raises:
+        InputError: one is no tensor of a known type and rank, or it or an initializer has an unusable size; names it.
+    """
+    stored = {tensor.name for tensor in graph.initializer}
+    inputs: Signature = {}
+    for value in graph.input:
+        kind = value.type.tensor_type
+        if value.name in stored:
+            continue
+        if not value.type.HasField("tensor_type") or not kind.HasField("shape") or kind.elem_type not in DTYPES:
+            raise InputError(f"input {value.name!r}: expected a tensor of numbers with a shape")
+        dims = tuple(dim or f"{value.name}_{axis}" if isinstance(dim, str) else dim for axis, dim in enumerate(dims_of(value)))
+        fixed = [dim for dim in dims if isinstance(dim, int)]
+        if min(fixed, default=1) < 1 or math.prod(fixed) > MAX_ELEMENTS:
+            raise InputError(
+                f"input {value.name!r}: shape {dims}, expected sizes of at least 1 and at most {MAX_ELEMENTS} values"
+            )
+        inputs[value.name] = (dims, DTYPES[kind.elem_type])
+    for tensor in graph.initializer:
+        if math.prod(tensor.dims) > MAX_ELEMENTS or min(tensor.dims, default=0) < 0:
+            raise InputError(f"initializer {tensor.name!r}: shape {tuple(tensor.dims)}, expected at most {MAX_ELEMENTS} values")
+    return inputs

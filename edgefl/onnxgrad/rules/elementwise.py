@@ -18,35 +18,9 @@ def _chain(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     return lambda node, *inputs: functools.reduce(function, inputs)
 
 
-def _div(node: Operator, a: Tensor, b: Tensor) -> Tensor:
-    return torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
-
-
-def _mod(node: Operator, a: Tensor, b: Tensor) -> Tensor:
-    return torch.fmod(a, b) if node.get("fmod", 0) else torch.remainder(a, b)
-
-
-def _cast(node: Operator, x: Tensor) -> Tensor:
-    return x.to(DTYPES[node.get("to")])
-
-
 def _check_cast(node: Operator) -> None:
     if node.get("to") not in DTYPES:
         node.refuse(f"type {onnx.TensorProto.DataType.Name(node.get('to'))} has no rule")
-
-
-def _hard_sigmoid(node: Operator, x: Tensor) -> Tensor:
-    return (node.get("alpha", 0.2) * x + node.get("beta", 0.5)).clamp(0, 1)
-
-
-def _selu(node: Operator, x: Tensor) -> Tensor:
-    alpha, gamma = node.get("alpha", 1.6732632423543772), node.get("gamma", 1.0507009873554805)
-    return gamma * F.elu(x, alpha)
-
-
-def _swish(node: Operator, x: Tensor) -> Tensor:
-    alpha = node.get("alpha", 1.0)
-    return F.silu(x) if alpha == 1 else x * torch.sigmoid(alpha * x)
 
 
 def _clip(node: Operator, x: Tensor, low: Array | None = None, high: Array | None = None) -> Tensor:
@@ -95,7 +69,9 @@ REDUCTIONS: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
 
 
 RULES: dict[str, Rule] = {
-    "Add": simple(torch.add), "Sub": simple(torch.sub), "Mul": simple(torch.mul), "Div": _div, "Mod": _mod,
+    "Add": simple(torch.add), "Sub": simple(torch.sub), "Mul": simple(torch.mul),
+    "Div": lambda node, a, b: torch.div(a, b) if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc"),
+    "Mod": lambda node, a, b: torch.fmod(a, b) if node.get("fmod", 0) else torch.remainder(a, b),
     "Pow": lambda node, x, power: torch.pow(x, power).to(x.dtype),
     "Sqrt": simple(torch.sqrt), "Exp": simple(torch.exp), "Log": simple(torch.log), "Neg": simple(torch.neg),
     "Abs": simple(torch.abs), "Reciprocal": simple(torch.reciprocal), "Sign": simple(torch.sign), "Sin": simple(torch.sin),
@@ -104,10 +80,12 @@ RULES: dict[str, Rule] = {
     "Equal": simple(torch.eq), "Less": simple(torch.lt), "LessOrEqual": simple(torch.le), "Greater": simple(torch.gt),
     "GreaterOrEqual": simple(torch.ge), "Not": simple(torch.logical_not), "And": simple(torch.logical_and),
     "Or": simple(torch.logical_or), "Xor": simple(torch.logical_xor), "Where": simple(torch.where),
-    "Identity": lambda node, x: x, "Cast": _cast, "CastLike": lambda node, x, like: x.to(like.dtype),
+    "Identity": lambda node, x: x, "Cast": lambda node, x: x.to(DTYPES[node.get("to")]), "CastLike": lambda node, x, like: x.to(like.dtype),
     "Relu": simple(torch.relu), "Tanh": simple(torch.tanh), "Sigmoid": simple(torch.sigmoid), "Softplus": simple(F.softplus),
     "Mish": simple(F.mish), "HardSwish": simple(F.hardswish), "Softsign": simple(F.softsign),
-    "HardSigmoid": _hard_sigmoid, "Selu": _selu, "Swish": _swish, "Clip": _clip,
+    "HardSigmoid": lambda node, x: (node.get("alpha", 0.2) * x + node.get("beta", 0.5)).clamp(0, 1),
+    "Selu": lambda node, x: node.get("gamma", 1.0507009873554805) * F.elu(x, node.get("alpha", 1.6732632423543772)),
+    "Swish": lambda node, x: F.silu(x) if node.get("alpha", 1.0) == 1 else x * torch.sigmoid(node.get("alpha") * x), "Clip": _clip,
     "Gelu": lambda node, x: F.gelu(x, approximate=node.get("approximate", "none")),
     "LeakyRelu": lambda node, x: F.leaky_relu(x, node.get("alpha", 0.01)),
     "Elu": lambda node, x: F.elu(x, node.get("alpha", 1.0)),

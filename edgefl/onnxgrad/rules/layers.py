@@ -60,21 +60,12 @@ def _group_norm(node: Operator, x: Tensor, scale: Tensor, bias: Tensor) -> Tenso
     return F.group_norm(x, groups, scale, bias, node.get("epsilon", 1e-5))
 
 
-def _instance_norm(node: Operator, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    return F.instance_norm(x, weight=scale, bias=bias, eps=node.get("epsilon", 1e-5))
-
-
 def _layer_norm(node: Operator, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
     shape, epsilon = list(x.shape[node.get("axis", -1) :]), node.get("epsilon", 1e-5)
     if list(scale.shape) == shape and (bias is None or list(bias.shape) == shape):
         return F.layer_norm(x, shape, scale, bias, epsilon)
     y = F.layer_norm(x, shape, None, None, epsilon) * scale
     return y if bias is None else y + bias
-
-
-def _rms_norm(node: Operator, x: Tensor, scale: Tensor) -> Tensor:
-    shape, epsilon = list(x.shape[node.get("axis", -1) :]), node.get("epsilon", 1e-5)
-    return F.rms_norm(x, shape, None, epsilon) * scale
 
 
 STATISTICS: dict[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
@@ -176,7 +167,10 @@ RULES: dict[str, Rule] = {
     "MatMul": simple(torch.matmul), "Gemm": _gemm, "Attention": _attention,
     "Einsum": lambda node, *operands: torch.einsum(node.get("equation"), *operands),
     "BatchNormalization": _batch_norm, "GroupNormalization": _group_norm, "LayerNormalization": _layer_norm,
-    "InstanceNormalization": _instance_norm, "RMSNormalization": _rms_norm,
+    "InstanceNormalization": lambda node, x, scale, bias: F.instance_norm(x, weight=scale, bias=bias, eps=node.get("epsilon", 1e-5)),
+    "RMSNormalization": lambda node, x, scale: (
+        F.rms_norm(x, list(x.shape[node.get("axis", -1) :]), None, node.get("epsilon", 1e-5)) * scale
+    ),
     "LSTM": _rule(2, lambda node: _lstm_cell),
     "GRU": _rule(1, lambda node: functools.partial(_gru_cell, bool(node.get("linear_before_reset", 0)))),
     "RNN": _rule(1, _rnn_cell),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -17,15 +18,6 @@ def _reshape(node: Operator, x: Tensor, shape: Array) -> Tensor:
     if not node.get("allowzero", 0):
         sizes = [x.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
     return x.reshape(sizes)
-
-
-def _flatten(node: Operator, x: Tensor) -> Tensor:
-    axis = node.get("axis", 1)
-    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
-
-
-def _transpose(node: Operator, x: Tensor) -> Tensor:
-    return x.permute(node.get("perm", list(reversed(range(x.dim())))))
 
 
 def _slice(
@@ -65,27 +57,11 @@ def _check_pad(node: Operator) -> None:
         node.refuse(f"mode {mode!r}, expected 'constant', 'edge', 'reflect' or 'wrap'")
 
 
-def _expand(node: Operator, x: Tensor, shape: Array) -> Tensor:
-    return x.expand(torch.broadcast_shapes(x.shape, tuple(numbers(shape))))
-
-
-def _squeeze(node: Operator, x: Tensor, axes: Array | None = None) -> Tensor:
-    return x.squeeze() if axes is None else x.squeeze(tuple(numbers(axes)))
-
-
 def _unsqueeze(node: Operator, x: Tensor, axes: Array) -> Tensor:
     rank = x.dim() + axes.size
     for axis in sorted(axis % rank for axis in numbers(axes)):
         x = x.unsqueeze(axis)
     return x
-
-
-def _shape(node: Operator, x: Tensor) -> Array:
-    return np.array(x.shape[node.get("start", 0) : node.get("end")], dtype=np.int64)
-
-
-def _size(node: Operator, x: Tensor) -> Array:
-    return np.array(x.numel(), dtype=np.int64)
 
 
 def _trilu(node: Operator, x: Tensor, diagonal: Array | None = None) -> Tensor:
@@ -121,18 +97,12 @@ def _gather(node: Operator, x: Tensor, index: Tensor) -> Tensor:
     return x.index_select(axis, index.reshape(-1)).reshape(*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
 
 
-def _gather_elements(node: Operator, x: Tensor, index: Tensor) -> Tensor:
-    axis = node.get("axis", 0)
-    return torch.gather(x, axis, _from_start(index, x.shape[axis]))
+def _at_elements(function: Callable[..., Tensor]) -> Rule:
+    def rule(node: Operator, x: Tensor, index: Tensor, *updates: Tensor) -> Tensor:
+        axis = node.get("axis", 0)
+        return function(x, axis, _from_start(index, x.shape[axis]), *updates)
 
-
-def _scatter_elements(node: Operator, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
-    axis = node.get("axis", 0)
-    return torch.scatter(x, axis, _from_start(index, x.shape[axis]), updates)
-
-
-def _scatter_nd(node: Operator, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
-    return torch.index_put(x, index.unbind(-1), updates, accumulate=node.get("reduction", "none") == "add")
+    return rule
 
 
 def _check_reduction(*known: str) -> Check:
@@ -145,11 +115,20 @@ def _check_reduction(*known: str) -> Check:
 
 
 RULES: dict[str, Rule] = {
-    "Reshape": _reshape, "Flatten": _flatten, "Transpose": _transpose, "Slice": _slice, "Split": _split, "Pad": _pad,
+    "Reshape": _reshape, "Slice": _slice, "Split": _split, "Pad": _pad,
     "Concat": lambda node, *parts: torch.cat(parts, node.get("axis")),
-    "Expand": _expand, "Tile": lambda node, x, repeats: x.repeat(numbers(repeats)), "Squeeze": _squeeze, "Unsqueeze": _unsqueeze,
-    "Shape": _shape, "Size": _size, "Trilu": _trilu, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
-    "Gather": _gather, "GatherElements": _gather_elements, "ScatterElements": _scatter_elements, "ScatterND": _scatter_nd,
+    "Flatten": lambda node, x: x.reshape(math.prod(x.shape[: node.get("axis", 1)]), math.prod(x.shape[node.get("axis", 1) :])),
+    "Transpose": lambda node, x: x.permute(node.get("perm", list(reversed(range(x.dim()))))),
+    "Expand": lambda node, x, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(numbers(shape)))),
+    "Tile": lambda node, x, repeats: x.repeat(numbers(repeats)), "Unsqueeze": _unsqueeze,
+    "Squeeze": lambda node, x, axes=None: x.squeeze() if axes is None else x.squeeze(tuple(numbers(axes))),
+    "Shape": lambda node, x: np.array(x.shape[node.get("start", 0) : node.get("end")], dtype=np.int64),
+    "Size": lambda node, x: np.array(x.numel(), dtype=np.int64),
+    "Trilu": _trilu, "DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth,
+    "Gather": _gather, "GatherElements": _at_elements(torch.gather), "ScatterElements": _at_elements(torch.scatter),
+    "ScatterND": lambda node, x, index, updates: torch.index_put(
+        x, index.unbind(-1), updates, accumulate=node.get("reduction", "none") == "add"
+    ),
 }  # fmt: skip
 KNOWN = {
     "Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "Pad": (1, 2, 3), "Expand": (1,), "Tile": (1,), "Squeeze": (1,),

@@ -13,8 +13,7 @@ from onnx import load_from_string
 from torch import nn
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.batch_statistics import exportable
-from edgefl.onnxgrad.loss import loss_graph
+from edgefl.onnxgrad.loss import exportable, loss_graph
 from edgefl.onnxgrad.step import StepRule, training_graphs
 
 
