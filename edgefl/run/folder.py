@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ class CheckpointWriter:
 
     def __init__(self, folder: RunFolder, store: ClientStore) -> None:
         self._folder, self._store = folder, store
-        self._thread = futures.ThreadPoolExecutor(1, "checkpoints")
+        self._thread = futures.ThreadPoolExecutor(1)
         self._saved: futures.Future[None] | None = None
 
     def __enter__(self) -> Self:
@@ -208,7 +209,11 @@ class CheckpointWriter:
     def start(self, state: ServerState) -> None:
         """Begin to write a checkpoint, after the one before."""
         self.wait()
-        self._saved = self._thread.submit(self._folder.save, state)
+        self._saved = self._thread.submit(self._save, state)
+
+    def _save(self, state: ServerState) -> None:
+        threading.current_thread().name = "checkpoints"  # in traces
+        self._folder.save(state)
 
 
 @dataclass(frozen=True)
