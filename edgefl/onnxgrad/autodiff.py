@@ -38,7 +38,7 @@ def differentiate(model: onnx.ModelProto, value: str, tensors: Sequence[str]) ->
         >>> model = parse_model('<ir_version: 9, opset_import: ["": 20]> g (float[2] x) => (float y) { y = ReduceSumSquare (x) }')
         >>> graph = differentiate(model, "y", ["x"]).graph
         >>> [value.name for value in graph.output], [node.op_type for node in graph.node]
-        (['y', 'x.gradient'], ['ReduceSumSquare', 'Mul', 'Mul', 'Identity'])
+        (['y', 'x.gradient'], ['Mul', 'Mul', 'Identity', 'ReduceSumSquare'])
     """
     tape = tape_of(model)
     found = append_gradients(tape, value, tensors)

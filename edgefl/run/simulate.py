@@ -54,7 +54,7 @@ def simulate(
         >>> config = RunConfig(rounds=1, clients=3, local_epochs=1, tiers=(1.0, 0.5))
         >>> result = simulate(config, Path(tempfile.mkdtemp()) / "run")
         >>> [row.tier for row in result.tiers]
-        [1, 0.5]
+        [1.0, 0.5]
     """
     say = notify or (lambda message: None)
     with one_thread(), contextlib.ExitStack() as opened:
