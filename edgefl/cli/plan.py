@@ -68,7 +68,7 @@ def command(as_json: bool, **flags: Any) -> None:
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
         return
-    from edgefl.report.cost_tables import plan_tables
+    from edgefl.planning.plan_table import plan_tables
 
     for table in plan_tables(found):
         show(table)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Group
 from rich.text import Text
@@ -14,11 +14,8 @@ from edgefl.errors import UnknownNameError
 from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, NESTED, costliest, layer_rows
 from edgefl.report.run_tables import BY_ONNX, DEVICE, TIER
 from edgefl.report.tables import Column, PlainTable, Row, raw_table, text, under
-from edgefl.report.words import BUDGETS, budget_name, tier_label, uncounted
-from edgefl.util.units import MISSING, human_budget, human_bytes, human_percent
-
-if TYPE_CHECKING:
-    from edgefl.planning.plan import Planned
+from edgefl.report.words import budget_name, tier_label, uncounted
+from edgefl.util.units import MISSING, human_bytes, human_percent
 
 
 def weights_bytes(row: Row) -> int | None:
@@ -187,43 +184,3 @@ def _for_programs(rows: Sequence[Row], declared: Sequence[str], format: str, doc
         raise UnknownNameError("format", format, FORMATS)
     table = raw_table(rows, declared)
     return table.to_csv() if format == "csv" else table.to_markdown()
-
-
-def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
-    """Yield a table of the plans with their budgets, a sentence that compares them, and the ranks by layer."""
-    columns = (
-        text("plan", "", "allocate"),
-        Column("ratio", "", lambda row: f"{row['ratio']:g}" if row["allocate"] == "uniform" else "per layer"),
-        *under("params", params=""),
-        *under("MACs fwd", macs_forward=""),
-        *under("train memory", training_memory_bytes=""),
-        *under("bytes up", upload_bytes=""),
-        *under("energy kept", energy_share=""),
-        *(Column(f"{BUDGETS.get(name, name)} used", "", _used(at)) for at, name in enumerate(plans[0].uses)),
-    )
-    yield PlainTable.of(columns, (planned.to_dict() for planned in plans))
-    for planned in plans:
-        if planned.gap is not None:
-            yield _comparison(plans, planned)
-    layers = list(dict.fromkeys(name for planned in plans for name in planned.ranks))
-    if layers:
-        heads = [f"rank, {planned.kind}" for planned in plans]
-        ranks = ([layer, *(str(planned.ranks.get(layer, "dense")) for planned in plans)] for layer in layers)
-        yield PlainTable.of_texts(["layer", *heads], ranks, numeric=heads)
-
-
-def _used(at: int) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        use = row["budgets"][at]
-        return f"{human_percent(use['share'])} of {human_budget(use['budget'], use['have'])}"
-
-    return cell
-
-
-def _comparison(plans: Sequence[Planned], planned: Planned) -> str:
-    bound = f"by predicted costs, no plan within these budgets keeps more than {100 * (planned.gap or 0.0):.2g} points beyond it"
-    uniform = next((p for p in plans if p.kind == "uniform" and p.energy_share is not None), None)
-    if uniform is None or planned.energy_share is None or uniform.energy_share is None:
-        return f"A rank per layer fits where no uniform ratio does; {bound}."
-    more = 100 * (planned.energy_share - uniform.energy_share)
-    return f"A rank per layer keeps {more:.3g} points more of the weights' energy than the uniform ratio; {bound}."

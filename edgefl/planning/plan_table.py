@@ -1,0 +1,51 @@
+"""The tables of ``edgefl plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from edgefl.planning.plan import Planned
+from edgefl.report.tables import Column, PlainTable, Row, text, under
+from edgefl.report.words import BUDGETS
+from edgefl.util.units import human_budget, human_percent
+
+
+def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
+    """Yield a table of the plans with their budgets, a sentence that compares them, and the ranks by layer."""
+    columns = (
+        text("plan", "", "allocate"),
+        Column("ratio", "", lambda row: f"{row['ratio']:g}" if row["allocate"] == "uniform" else "per layer"),
+        *under("params", params=""),
+        *under("MACs fwd", macs_forward=""),
+        *under("train memory", training_memory_bytes=""),
+        *under("bytes up", upload_bytes=""),
+        *under("energy kept", energy_share=""),
+        *(Column(f"{BUDGETS.get(name, name)} used", "", _used(at)) for at, name in enumerate(plans[0].uses)),
+    )
+    yield PlainTable.of(columns, (planned.to_dict() for planned in plans))
+    for planned in plans:
+        if planned.gap is not None:
+            yield _comparison(plans, planned)
+    layers = list(dict.fromkeys(name for planned in plans for name in planned.ranks))
+    if layers:
+        heads = [f"rank, {planned.kind}" for planned in plans]
+        ranks = ([layer, *(str(planned.ranks.get(layer, "dense")) for planned in plans)] for layer in layers)
+        yield PlainTable.of_texts(["layer", *heads], ranks, numeric=heads)
+
+
+def _used(at: int) -> Callable[[Row], str]:
+    def cell(row: Row) -> str:
+        use = row["budgets"][at]
+        return f"{human_percent(use['share'])} of {human_budget(use['budget'], use['have'])}"
+
+    return cell
+
+
+def _comparison(plans: Sequence[Planned], planned: Planned) -> str:
+    bound = f"by predicted costs, no plan within these budgets keeps more than {100 * (planned.gap or 0.0):.2g} points beyond it"
+    uniform = next((p for p in plans if p.kind == "uniform" and p.energy_share is not None), None)
+    if uniform is None or planned.energy_share is None or uniform.energy_share is None:
+        return f"A rank per layer fits where no uniform ratio does; {bound}."
+    more = 100 * (planned.energy_share - uniform.energy_share)
+    return f"A rank per layer keeps {more:.3g} points more of the weights' energy than the uniform ratio; {bound}."
