@@ -71,7 +71,8 @@ class Engine(Protocol):
 def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
     """Yield the outcomes of ``jobs`` in their order; an outcome that comes early is held, a lost job is run again.
 
-    EdgeflError: a job was lost more than :data:`MOST_LOSSES` times, or the engine ended without an outcome for it.
+    Raises:
+        EdgeflError: a job was lost more than :data:`MOST_LOSSES` times, or the engine ended without an outcome for it.
     """
     numbered, again = enumerate(jobs), deque[tuple[int, "Job"]]()
     early: dict[int, Outcome] = {}
