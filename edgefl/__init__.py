@@ -1,4 +1,4 @@
-"""edgefl: which part of a network each class of device can train, at what cost, and what the fleet learns.
+"""edgefl simulates federated learning: what part of a network each class of device can train, at what cost, and how well a fleet learns.
 
 The public names load on first use, so that importing the package does not import torch.
 
@@ -7,22 +7,23 @@ The public names load on first use, so that importing the package does not impor
 'fedhm'
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from edgefl.bundle.verify import verify as verify
     from edgefl.config import RunConfig as RunConfig
     from edgefl.fleet.budget import Budget as Budget
+    from edgefl.planning.inspect import inspect as inspect
     from edgefl.planning.plan import plan as plan
     from edgefl.planning.profile import profile as profile
+    from edgefl.report.comparison_budget import RunBudget as RunBudget
     from edgefl.run.compare import Comparison as Comparison
     from edgefl.run.compare import compare as compare
     from edgefl.run.device_round import FedRound as FedRound
     from edgefl.run.device_round import fed_round as fed_round
     from edgefl.run.dry_run import dry_run as dry_run
     from edgefl.run.export import export as export
-    from edgefl.run.export import verify as verify
+    from edgefl.run.export_network import export_network as export_network
     from edgefl.run.folder import RunResult as RunResult
     from edgefl.run.simulate import simulate as simulate
     from edgefl.run.whatif import whatif as whatif
@@ -35,20 +36,23 @@ _HOMES = {
     "fed_round": "edgefl.run.device_round",
     "Comparison": "edgefl.run.compare",
     "compare": "edgefl.run.compare",
+    "RunBudget": "edgefl.report.comparison_budget",
     "RunConfig": "edgefl.config",
     "plan": "edgefl.planning.plan",
+    "inspect": "edgefl.planning.inspect",
     "whatif": "edgefl.run.whatif",
     "dry_run": "edgefl.run.dry_run",
     "RunResult": "edgefl.run.folder",
     "simulate": "edgefl.run.simulate",
     "profile": "edgefl.planning.profile",
     "export": "edgefl.run.export",
-    "verify": "edgefl.run.export",
+    "export_network": "edgefl.run.export_network",
+    "verify": "edgefl.bundle.verify",
 }
 
 __all__ = [
-    "Budget", "Comparison", "FedRound", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export", "fed_round", "plan",
-    "profile", "simulate", "verify", "whatif",
+    "Budget", "Comparison", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export",
+    "export_network", "fed_round", "inspect", "plan", "profile", "simulate", "verify", "whatif",
 ]  # fmt: skip
 
 

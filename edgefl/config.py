@@ -1,6 +1,4 @@
-"""A run's configuration: defaults, then a TOML file, then flags. An unknown key is an error with the nearest known name."""
-
-from __future__ import annotations
+"""A run's configuration: flags override a TOML file, which overrides defaults. The error about an unknown key suggests the nearest one."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,19 +6,29 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 import tomlkit
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
 
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.registry import Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
 from edgefl.util.files import read_toml
+from edgefl.util.networks import canonical, spec_of
 from edgefl.util.validation import explain
 
-HOST_KEYS = frozenset({"engine", "workers", "data_dir"})
-"""Keys that describe this computer, so that a resumed run may change them; :func:`changed` has the one exception."""
+HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources"})
+"""Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
 
+# Headings of the command line's help.
 TASK, DATA, ROUNDS, TIERS = "Method, model and data set", "Clients and their data", "Rounds and evaluation", "Tiers"
 CLIENT, SERVER, FLEET, HOST = "Training on a client", "Server and codec", "Fleet and conditions", "This computer"
-
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -28,9 +36,14 @@ Positive = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True)
 class Flag:
-    """How the command line shows a key: the ``section`` of the help, the ``text``, a ``metavar`` (or the type's), and the known ``names``.
+    """How the command line shows a key; type, choices and default come from the key itself.
 
-    ``switch`` is the flag that turns a yes/no key off, if not ``--no-`` and the key.
+    Attributes:
+        section: the heading in the help; empty for a key without a flag.
+        text: what the key means, with its unit. A default that depends on other keys is in brackets at the end.
+        metavar: placeholder of the value in the help; empty: that of the key's type.
+        names: registry whose names the help lists.
+        switch: the flag that turns a yes/no key off; empty: ``--no-`` and the key.
     """
 
     section: str
@@ -43,13 +56,13 @@ class Flag:
 def key(
     default: Any, section: str, text: str, metavar: str = "", names: Registry | None = None, switch: str = "", **bounds: Any
 ) -> Any:
-    """Return the field of a key with its :class:`Flag` and the bounds of its values."""
-    extra: Any = {"flag": Flag(section, text, metavar, names, switch)}  # pydantic keeps it, whatever it is
+    """Return the pydantic field of a key: its default, its :class:`Flag`, and pydantic's ``bounds`` of its value, such as ``ge=1``."""
+    extra: Any = {"flag": Flag(section, text, metavar, names, switch)}  # typed as JSON by pydantic, which stores any object
     return Field(default, json_schema_extra=extra, **bounds)
 
 
 def check_ratios(ratios: tuple[float, ...]) -> None:
-    """Raise ValueError unless ``ratios`` are tiers: in (0, 1], each once, largest first."""
+    """Raise ValueError unless ``ratios`` can be the tiers of a run: one or more in (0, 1], each once, largest first."""
     if not ratios:
         raise ValueError("expected at least one tier")
     for ratio in ratios:
@@ -73,6 +86,16 @@ def _known(names: Registry, *others: str | None) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _network(model: Any) -> Any:
+    if isinstance(model, str):
+        return canonical(model)
+    return spec_of(model) if callable(model) else model
+
+
+def _file(path: Any) -> Any:
+    return str(Path(path).resolve()) if isinstance(path, (str, Path)) and str(path) else path
+
+
 def _ordered(tiers: Any) -> Any:
     if isinstance(tiers, tuple):
         check_ratios(tiers)
@@ -94,7 +117,7 @@ def _steps(steps: tuple[str, ...]) -> tuple[str, ...]:
 class RunConfig(BaseModel):
     """Everything that decides the result of a run, and how this computer computes it.
 
-    ``None`` stands for a default that depends on other keys.
+    None is a default that depends on other keys; :func:`edgefl.run.prepare.resolve` fills it in.
 
     Raises:
         ConfigError: names each wrong key, its value and what is expected.
@@ -112,8 +135,23 @@ class RunConfig(BaseModel):
     profile: str = key("phone", TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE")
     method: str = key("fedhm", TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)
     method_options: dict[str, Any] = key({}, "", "Options of the method; 'edgefl methods NAME' lists them.")
-    model: str | None = key(None, TASK, "Network to train. [the data set's own]", names=models)
-    norm: str | None = key(None, TASK, "Norm layers: group, static, batch, layer or none. [the model's own]", "POLICY")
+    model: Annotated[str | None, BeforeValidator(_network)] = key(
+        None,
+        TASK,
+        "Network to train: a name, or your own as package.module:factory, file.py:factory, timm:NAME or torchvision:NAME. "
+        "[the data set's own]",
+        names=models,
+    )
+    weights: Annotated[str | None, BeforeValidator(_file)] = key(
+        None, TASK, "Initial weights of the whole network, a safetensors file. [random]", "FILE"
+    )
+    new_classifier: bool = key(
+        False, TASK, "Leave the last layer out of --weights, such as one for other labels: it begins with random values. [no]"
+    )
+    sources: dict[Literal["root", "model", "weights"], str] | None = key(
+        None, "", "Recorded by the run: the folder of the network's package, and hashes of its source and of the file of weights."
+    )
+    norm: str | None = key(None, TASK, "Normalisation layers of the network. [the model's own]", "group|static|batch|layer|none")
     dataset: str = key("digits", TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)
     data_dir: str | None = key(None, TASK, "Folder with the data set's files. [where its package puts them]", "DIR")
 
@@ -126,6 +164,13 @@ class RunConfig(BaseModel):
         "SPEC",
     )
     data_share: float = key(1.0, DATA, "Share of its training samples that each client uses.", gt=0, le=1)
+    validation_share: float = key(
+        0.0,
+        DATA,
+        "Share of the training samples that no client has; models are evaluated on it instead of the test samples.",
+        ge=0,
+        lt=1,
+    )
     permute_labels: bool = key(False, DATA, "Each client has its own order of labels; accuracy is their mean. [no]")
 
     rounds: Count = key(30, ROUNDS, "Number of rounds; with --mode async, of server steps.")
@@ -133,6 +178,11 @@ class RunConfig(BaseModel):
     eval_every: Count = key(1, ROUNDS, "Evaluate every N rounds, and after the last one.")
     eval_samples: Count | None = key(
         None, ROUNDS, "Held-out samples to evaluate on, drawn by the seed. [all after the last round, 1,000 before]"
+    )
+    eval_after_training: bool | None = key(
+        None,
+        ROUNDS,
+        "In evaluated rounds, also evaluate each client's model right after its local training. [if clients have models of their own]",
     )
     seed: int = key(0, ROUNDS, "Seed of every random draw.", ge=0)
 
@@ -157,8 +207,13 @@ class RunConfig(BaseModel):
     runtime: Literal["torch", "onnx"] = key("torch", CLIENT, "Library that trains; onnx: onnxruntime, on exported graphs.")
     optimizer: Literal["momentum", "sgd", "adam"] = key("momentum", CLIENT, "Optimizer of the client.")
     lr: Positive = key(0.05, CLIENT, "Learning rate of the client.")
-    lr_schedule: Literal["constant", "cosine"] = key("constant", CLIENT, "Change of --lr over rounds; cosine ends at 0.")
+    lr_schedule: Literal["constant", "cosine", "step"] = key(
+        "constant", CLIENT, "Change of --lr over rounds; cosine ends at 0; step: a tenth in the second half."
+    )
     momentum: float = key(0.9, CLIENT, "Coefficient of the optimizer momentum.", ge=0, lt=1)
+    augment: Literal["none", "flip"] = key(
+        "none", CLIENT, "Change of training samples; flip: images are mirrored left-right with chance 1/2, anew in every epoch."
+    )
     weight_decay: float = key(1e-4, CLIENT, "L2 coefficient, added to the gradients.", ge=0)
     objective: Annotated[str, _known(objectives)] = key(
         "none", CLIENT, "Correction of client drift: FedProx, FedDyn or SCAFFOLD.", names=objectives
@@ -180,6 +235,13 @@ class RunConfig(BaseModel):
     deadline_s: Positive | None = key(
         None, FLEET, "Longest session in simulated seconds; also a budget of the tiers. [the profile's own]"
     )
+    clock_margin: float = key(
+        1.0,
+        FLEET,
+        "Plan tiers for training that takes this many times the predicted seconds; the clock itself stays.",
+        ge=1,
+        le=100,
+    )
     availability: str = key(
         "always",
         FLEET,
@@ -190,7 +252,7 @@ class RunConfig(BaseModel):
         ("idle", "charging", "unmetered"),
         FLEET,
         "Device states that a trace must show for a client to be eligible; for daily, only charging counts.",
-        "WORD,…",
+        "idle,charging",
     )
     start_hour: float = key(0.0, FLEET, "Hour of the day at which the simulated clock starts.", ge=0, lt=24)
     dynamic_devices: bool = key(
@@ -208,7 +270,7 @@ class RunConfig(BaseModel):
         ("micro-batch", "tier"),
         FLEET,
         "Steps to try if a tier does not fit: micro-batch, tier; then refuse (implied) or send (train anyway).",
-        "STEP,…",
+        "micro-batch,tier",
     )
 
     cpu_limit_s: Positive = key(600.0, HOST, "Processor seconds per client under --enforce hard.")
@@ -230,7 +292,7 @@ class RunConfig(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _explained(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        # Defined last, so that it sees what the validators above say.
+        # Defined last, because a wrapping validator handles only the errors of validators above it.
         try:
             return handler(values)
         except ValidationError as error:
@@ -239,7 +301,7 @@ class RunConfig(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str = "") -> Self:
-        """Return the configuration of ``values``; ``source`` is named in errors."""
+        """Return the configuration of ``values``, key → value; the ConfigError about a wrong one begins with ``source``."""
         try:
             return cls(**values)
         except ConfigError as error:
@@ -247,11 +309,11 @@ class RunConfig(BaseModel):
 
     @classmethod
     def load(cls, path: Path | None, flags: Mapping[str, Any]) -> Self:
-        """Return the configuration of a TOML file (or none) with ``flags`` put over it; see :func:`keys_of`."""
+        """Return the configuration of a TOML file (None: the defaults), overridden by ``flags``; see :func:`keys_of`."""
         return cls.of(keys_of(path, flags))
 
     def to_toml(self) -> str:
-        """Return the TOML form, without the keys that are None."""
+        """Return the configuration as TOML, without the keys that are None."""
         return tomlkit.dumps({key: value for key, value in self.model_dump(mode="json").items() if value is not None})
 
 
@@ -260,7 +322,7 @@ RunConfig.__doc__ = f"{RunConfig.__doc__}\nAttributes:\n" + "\n".join(f"    {nam
 
 
 def keys_of(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that a TOML file (or none) and ``flags`` give; flags win, option by option for ``method_options``."""
+    """Return the keys of a TOML file (or none), checked, overridden by ``flags``; ``method_options`` are overridden one by one."""
     if path is None:
         return dict(flags)
     values = read_toml(path, ConfigError)
@@ -270,9 +332,9 @@ def keys_of(path: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changed(before: RunConfig, after: RunConfig) -> list[str]:
-    """Return the keys that decide a result and differ.
+    """Return the keys that differ and that can change the result of a run.
 
-    An engine decides none, except when it trains clients together: sums in float32 then have another order.
+    :data:`HOST_KEYS` cannot, with one exception: engines that train clients together add float32 numbers in another order.
 
     >>> changed(RunConfig(seed=1, workers=2), RunConfig(engine="pool"))
     ['seed']
@@ -288,7 +350,9 @@ def _groups_clients(config: RunConfig) -> bool:
 
 
 def _training_problems(config: RunConfig) -> Iterator[str]:
-    """Say what does not fit together in how clients train."""
+    """Yield a message for each contradiction between the keys of the network and of local training."""
+    if config.new_classifier and config.weights is None:
+        yield "new_classifier: the last layer begins with random values unless there are weights; give weights too"
     if config.engine == "inline" and config.workers > 1:
         yield f"engine: inline has one worker, got workers = {config.workers}; use pool"
     if _groups_clients(config) and (config.enforce == "hard" or config.runtime == "onnx"):
@@ -296,23 +360,19 @@ def _training_problems(config: RunConfig) -> Iterator[str]:
         yield f"engine: {config.engine} trains clients together, and {alone} trains them one by one; use pool"
     needs = objectives.facts(config.objective).get("needs", ())
     if "plain_sgd" in needs and (config.optimizer != "sgd" or config.weight_decay):
-        yield (
-            "objective: the control variates of scaffold are gradients computed from plain SGD steps (option II); give "
-            f"optimizer sgd and weight_decay 0, got {config.optimizer} and {config.weight_decay:g}"
-        )
+        got = f"got {config.optimizer} and {config.weight_decay:g}"
+        yield f"objective: scaffold computes gradients from plain SGD steps (option II); give optimizer sgd and weight_decay 0, {got}"
     if "fixed_coordinates" in needs and config.tier_assignment == "dynamic":
-        yield (
-            f"objective: {config.objective} remembers a gradient of every weight that a client trains; with tier_assignment dynamic "
-            "these change from round to round"
-        )
+        stores = f"{config.objective} stores a gradient of every weight on its client; with tier_assignment dynamic"
+        yield f"objective: {stores} these weights change from round to round; give tier_assignment auto or uniform"
     if "rounds" in needs and config.mode == "async":
-        yield f"mode: {config.objective} corrects gradients by what the server had when a round began; async has no rounds"
+        yield f"mode: {config.objective} corrects gradients by a tensor of the round's start, and async has no rounds; give mode sync"
     if "send" in config.on_shortfall and config.enforce == "plan":
         yield "on_shortfall: send needs a device that meters its memory, and enforce plan only predicts it; give enforce meter or hard"
 
 
 def _fleet_problems(config: RunConfig) -> Iterator[str]:
-    """Say what does not fit together in tiers, clients and rounds."""
+    """Yield a message for each contradiction between the keys of tiers, clients and rounds."""
     if (shares := config.tier_shares) is not None:
         if config.tier_assignment == "auto":
             yield "tier_shares: with tier_assignment auto the devices decide; give tier_assignment uniform or dynamic"
@@ -325,4 +385,4 @@ def _fleet_problems(config: RunConfig) -> Iterator[str]:
     if config.buffer is not None and config.mode == "sync":
         yield "buffer: only asynchronous rounds have one; give mode async"
     if config.buffer is not None and config.buffer > config.clients:
-        yield f"buffer: got {config.buffer}, expected at most the {config.clients} clients, who answer once a step"
+        yield f"buffer: got {config.buffer}, expected at most the {config.clients} clients: each sends one update per step"

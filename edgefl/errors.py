@@ -1,6 +1,7 @@
-"""The errors that edgefl raises on purpose; the command line exits with their ``exit_code``."""
+"""The errors that edgefl raises on purpose: each message says what was received, what was expected and what to do.
 
-from __future__ import annotations
+The command line prints the message and exits with the class's ``exit_code``.
+"""
 
 import difflib
 from collections.abc import Iterable
@@ -13,17 +14,19 @@ class EdgeflError(Exception):
 
 
 class InputError(EdgeflError):
-    """Something given to edgefl is wrong; nothing was written."""
+    """Wrong input: an option, a value or a file. It is raised before anything is written."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """A key of a run's configuration has a wrong name or value."""
+    """A key of a run's configuration is unknown, or its value is wrong."""
 
 
 class UnknownNameError(InputError):
-    """A name that no registry knows; the message lists the nearest known ones.
+    """No part is registered under a name; the message suggests the nearest known name and lists all.
+
+    ``kind`` is what was looked up, such as "method"; ``known`` are all registered names.
 
     >>> raise UnknownNameError("method", "fedhn", ["fedavg", "fedhm"])
     Traceback (most recent call last):
@@ -46,7 +49,7 @@ class DataError(InputError):
 
 
 class WireError(InputError):
-    """A payload does not hold the declared tensors."""
+    """A payload, an update file or a message is damaged, or does not hold what was declared."""
 
 
 class CheckpointError(InputError):
@@ -54,7 +57,7 @@ class CheckpointError(InputError):
 
 
 class BundleError(InputError):
-    """A bundle is not what its manifest says."""
+    """The files of a bundle do not match its manifest."""
 
 
 class StorageError(InputError):
@@ -72,7 +75,7 @@ class AggregationError(EdgeflError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what another library's error says, or the error's type.
+    """Return the first line of the message of another library's error, at most 300 characters, or its type if there is no message.
 
     >>> first_line(ValueError("too large")), first_line(KeyError())
     ('too large', 'KeyError')

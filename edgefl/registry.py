@@ -1,6 +1,7 @@
-"""Registries find methods, models and other parts in the source text: to list them imports nothing, and to add one is to add a file."""
+"""Registries find methods, models and other parts by their decorators, which they read from the source files.
 
-from __future__ import annotations
+Listing names imports neither torch nor these files. Adding a part means adding a file with one decorated definition.
+"""
 
 import ast
 import functools
@@ -15,14 +16,14 @@ T = TypeVar("T")
 
 
 class Registry:
-    """The definitions of one ``kind``: those in the files of one ``package`` that are decorated with the name of the kind.
+    """The definitions of one ``kind``, such as ``method``: those in the files of ``package`` that are decorated with the kind's name.
 
     >>> "fedhm" in methods.names(), "resnet18" in models.names()
     (True, True)
     >>> methods.load("fedhn")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    edgefl.errors.UnknownNameError: unknown method 'fedhn'; did you mean 'fedhm'? Known: clustered-fl, factorized-fl, ...
+    edgefl.errors.UnknownNameError: unknown method 'fedhn'; did you mean 'fedhm'? Known: clustered-fl, depthfl, ...
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -31,7 +32,7 @@ class Registry:
         self._facts: dict[str, dict[str, Any]] = {}
 
     def __call__(self, name: str, **facts: Any) -> Callable[[T], T]:
-        """Register the decorated definition as ``name``, a literal string, with the facts that :meth:`facts` returns."""
+        """Return a decorator that registers a definition as ``name``, a literal string; :meth:`facts` returns ``facts``."""
 
         def register(definition: T) -> T:
             self._loaded[name] = definition
@@ -67,7 +68,7 @@ class Registry:
             raise UnknownNameError(self.kind.replace("_", " "), name, self._decorators)
 
     def load(self, name: str) -> Any:
-        """Import the file that defines ``name`` and return the definition; UnknownNameError if there is none."""
+        """Import the file that defines ``name`` and return the definition; raise :class:`UnknownNameError` if there is none."""
         self.check(name)
         importlib.import_module(self._decorators[name][0])
         return self._loaded[name]
@@ -81,7 +82,7 @@ class Registry:
         return next(name for name, loaded in self._loaded.items() if loaded is definition)
 
     def facts(self, name: str) -> dict[str, Any]:
-        """Return the facts beside the name of a definition; its file is imported only if one of them is not a literal.
+        """Return keyword → value of the decorator of ``name``; its file is imported only if a value is not a literal.
 
         >>> models.facts("resnet18")
         {'usual_input': (3, 32, 32)}

@@ -1,4 +1,8 @@
-"""Randomness: one generator per (seed, round, client, purpose), the same in any process, and nothing global."""
+"""Randomness: one generator per (seed, round, client, purpose).
+
+A key gives the same draws in every process, so a resumed run, or one with several workers, has the same bits. Only this module seeds
+torch's global generator, and it restores the state afterwards.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def _entropy(seed: int, key: tuple[int | str, ...]) -> list[int]:
-    # Strings enter by their CRC: `hash` changes from process to process.
+    # Strings are replaced by their CRC-32, because `hash` differs between processes.
     return [seed, *(zlib.crc32(part.encode()) if isinstance(part, str) else part for part in key)]
 
 
 def generator(seed: int, *key: int | str) -> np.random.Generator:
-    """Return the NumPy generator of ``key`` under ``seed``.
+    """Return the NumPy generator of ``key``, such as (round, client, "shuffle"), under ``seed``.
 
     >>> draws = [int(generator(0, 3, client, "shuffle").integers(2**32)) for client in (7, 7, 8)]
     >>> draws[0] == draws[1], draws[0] == draws[2]
@@ -29,7 +33,7 @@ def generator(seed: int, *key: int | str) -> np.random.Generator:
 
 
 def uniforms(seed: int, clients: np.ndarray, *key: int | str) -> np.ndarray:
-    """Return one number in [0, 1) per client, float64, of the shape of ``clients``, independent of all other clients.
+    """Return a uniform number in [0, 1) for each client number, float64, of the shape of ``clients``; no client affects another's.
 
     >>> uniforms(0, np.array([7, 8]), 3, "drop-out")[1] == uniforms(0, np.array([8]), 3, "drop-out")[0]
     np.True_
@@ -38,7 +42,7 @@ def uniforms(seed: int, clients: np.ndarray, *key: int | str) -> np.ndarray:
 
 
 def normals(seed: int, clients: np.ndarray, *key: int | str) -> np.ndarray:
-    """Return one standard normal number per client, float64, rounded to six decimals: to the same bits on every host."""
+    """Return a standard normal number for each client as :func:`uniforms` does, rounded to six decimals to be equal on every host."""
     import torch
 
     found = torch.special.ndtri(torch.from_numpy(uniforms(seed, clients, *key) + 2.0**-54)).numpy()
@@ -46,9 +50,10 @@ def normals(seed: int, clients: np.ndarray, *key: int | str) -> np.ndarray:
 
 
 def shuffled(seed: int, n: int, positions: np.ndarray, *key: int | str) -> np.ndarray:
-    """Return what stands at ``positions`` of a shuffled 0 … n − 1, int64, without shuffling it: memory does not grow with ``n``.
+    """Return the entries at ``positions`` of a random permutation of 0 … n − 1: int64, of the shape of ``positions``.
 
-    A Feistel network of four rounds permutes the numbers of 2b bits, 4ᵇ ≥ n; results of n or more are permuted again (cycle walking).
+    The permutation is never built, so memory does not grow with ``n``. A Feistel network of four rounds permutes all numbers of 2b bits,
+    with the least b such that 4ᵇ ≥ n. Results of n or more are permuted again (cycle walking).
 
     >>> sorted(shuffled(0, 10, np.arange(10), "deal").tolist()) == list(range(10))
     True
@@ -76,7 +81,7 @@ def _word(seed: int, key: tuple[int | str, ...]) -> np.uint64:
 
 
 def _hashed(word: np.uint64, numbers: np.ndarray) -> np.ndarray:
-    """Return a 64-bit hash of each number: SplitMix64 (Steele, Lea & Flood 2014), its state set apart by ``word``."""
+    """Return a 64-bit hash of each number: SplitMix64 (Steele, Lea & Flood 2014), with its state offset by ``word``."""
     with np.errstate(over="ignore"):
         z = word + (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -86,10 +91,10 @@ def _hashed(word: np.uint64, numbers: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def torch_seeded(rng: np.random.Generator) -> Iterator[torch.Generator]:
-    """Seed torch's global generator from ``rng`` within a block (modules draw their weights and dropout from it), then put it back."""
+    """Seed torch's generators, from which modules draw weights and dropout, by ``rng`` in a block; then restore the CPU's generator."""
     import torch
 
-    # Not torch.manual_seed: it takes a millisecond to record its caller for absent devices.
+    # torch.manual_seed would take a millisecond longer: it records its caller for devices that are absent.
     before, seed = torch.default_generator.get_state(), int(rng.integers(2**63))
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)

@@ -28,16 +28,29 @@ ARGUMENTS = [
 
 LONGEST = (
     "contract/test_contract.py",
-    "factor/test_factorization.py",
-    "e2e/test_simulate.py",
     "e2e/test_methods_run.py",
+    "e2e/test_simulate.py",
     "e2e/test_fleet_run.py",
-    "planning/test_plan.py",
     "onnxgrad/test_memory.py",
+    "factor/test_factorization.py",
+    "planning/test_plan.py",
     "engine/test_pool.py",
-    "client/test_grouping.py",
+    "client/test_isolate.py",
+    "e2e/test_onnx_run.py",
+    "e2e/test_own_network_run.py",
     "tools/test_tools.py",
+    "client/test_grouping.py",
     "tools/test_speed.py",
+    "tools/test_paper_queue.py",
+    "calibrate/test_calibrate.py",
+    "e2e/test_stages_run.py",
+    "e2e/test_fed_round.py",
+    "export/test_python_client.py",
+    "export/test_device_timing.py",
+    "serve/test_measure.py",
+    "contract/test_one_file.py",
+    "models/test_models.py",
+    "client/test_onnx_loop.py",
 )
 """The files of tests that take longest, the longest first."""
 

@@ -4,7 +4,7 @@ A page of docs/ holds the tables between ``<!-- counters:begin -->`` and ``<!-- 
 out with a word, and so is a network of a package that cannot be imported. Exits with status 1 when edgefl differs from a closed form.
 The parts are in tools/counters/: layers and their closed forms, networks, peers, Markdown.
 
-Usage: python tools/compare_counters.py [--check | --write] [--readme FILE]
+Usage: python tools/compare_counters.py [--check | --write] [--page FILE]
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from counters.reference_layers import LAYERS, Layer
 from torch import Tensor, nn
 
 import edgefl
-from edgefl.onnxgrad.exporter import OPSET, quiet
+from edgefl.onnxgrad.exporter import quiet
+from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.macs import count_macs
 
 
@@ -134,11 +135,11 @@ def counters_markdown(rows: Sequence[Row], skipped: Sequence[str] = (), peers: S
     ]
     return "\n\n".join(
         [
-            f"MACs of one sample, k = thousand, M = million; {_versions(peers)} = is the closed form's figure to the last MAC; another "
-            "figure has its difference beside it. torch counts FLOPs, halved here. FedPara has the composition of its weight in it, once.",
+            f"MACs of one sample, k = thousand, M = million; {_versions(peers)} = is exactly the closed form's figure. Other figures "
+            "have their difference in brackets. torch counts FLOPs, halved here. FedPara includes the composition of its weight once.",
             "Forward:",
             table(["", "closed form", "edgefl", "edgefl, ONNX", *(peer.name for peer in there)], forward),
-            "Forward and backward, where the layer's input needs a gradient, a network's does not; the others do not count it:",
+            "Forward and backward pass. Layers compute the gradient of their input; whole networks do not. Only torch also counts it:",
             table(["", "closed form", "edgefl", "torch"], both),
             "\n".join(_sentence(peer, rows) for peer in there),
             *skipped,

@@ -2,7 +2,7 @@
 
 A page of docs/ holds the table between ``<!-- memory:begin -->`` and ``<!-- memory:end -->``.
 
-Usage: python tools/compare_memory.py [--check | --write] [--readme FILE]
+Usage: python tools/compare_memory.py [--check | --write] [--page FILE]
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import torch
 from counters.markdown import arguments, percent, publish, table
 from torch import Tensor, nn
 
-from edgefl.bundle.forms import forward_graph
+from edgefl.bundle.forms import GRAPH, form_files
 from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.training import Training
-from edgefl.methods.base import Method, create
+from edgefl.methods.base import Method
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.planning.tier_costs import tier_cost
@@ -53,7 +54,7 @@ def memory_of(model: str, method_name: str) -> list[Memory]:
     found = []
     for tier in tiers:
         cost = tier_cost(method, architecture, tier, training)
-        graph = forward_graph(method.deploy(state, tier), architecture.input_shape)
+        graph = form_files(method.deploy(state, tier), architecture.input_shape, fold=True)[GRAPH]
         ran = predict_capped(graph, x, batch_size=batch_size, memory_bytes=10**11).peak_activation_bytes
         module = method.network(architecture, tier)
         optimizer = optimizer_of(method, module, training)

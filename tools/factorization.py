@@ -29,7 +29,7 @@ from torch import Tensor
 
 from edgefl.calibrate.bench import torch_threads
 from edgefl.factor.svd import Factors, counted, factorize, unroll
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.methods.fedhm import FedHM
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture

@@ -2,7 +2,7 @@
 
 Usage: python tools/growth.py [--quick] [--axis NAME]... [--runs N] [--json FILE]
 
-Every point is a process of its own that plays a few rounds of ``edgefl.simulate``; points take turns. Clients of ``clients`` and
+Every point is a separate process that runs a few rounds of ``edgefl.simulate``; points take turns. Clients of ``clients`` and
 ``population`` train ``cnn-tiny`` on 60 samples; those of ``parameters`` take one step of two samples, so that what the server does shows
 beside it; those of ``tiers`` train FedHM at ratios so near to each other (0.9, 0.88, 0.86, …) that only their number differs.
 
@@ -48,7 +48,7 @@ AXES = {
     "tiers": Axis("tiers", (1, 2, 4, 8), (1, 2)),
 }
 MODELS = {20_490: "cnn-tiny", 203_530: "mlp", 582_026: "cnn-5x5", 2_570_186: "resnet9", 11_172_810: "resnet18"}
-"""Parameters → network, for 1×28×28 and 10 classes, without normalisation but for the ResNets' GroupNorm."""
+"""Parameters → network, for 1×28×28 and 10 classes, without normalisation except the ResNets' GroupNorm."""
 
 
 def point_of(axis: str, value: int) -> tuple[Work, dict[str, Any]]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,13 +22,11 @@ import onnxruntime as ort
 import torch
 
 from edgefl.bundle.form_choice import choose, layer_forms
-from edgefl.bundle.forms import FORMS, formed, forward_graph
-from edgefl.methods.base import create
+from edgefl.bundle.forms import FORMS, GRAPH, form_files, formed
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.records import Tier
-
-form_graph = partial(forward_graph, fold=False)
 
 SLACK = 0.10
 WARM_UP = 5
@@ -50,7 +47,7 @@ def graphs_of(method: str, architecture: Architecture, ratio: float) -> dict[str
     found: dict[str, dict[str, Any]] = {}
     for form in FORMS:
         made = formed(network, form, chosen)
-        graph = form_graph(made.module, architecture.input_shape, "int64" if architecture.vocabulary else "float32")
+        graph = form_files(made.module, architecture.input_shape, "int64" if architecture.vocabulary else "float32")[GRAPH]
         found[form] = {"graph": graph, "composed": len(made.composed_layers), "layers": len(layers)}
     return found
 

@@ -42,7 +42,7 @@ from edgefl.client.objectives.none import PLAIN
 from edgefl.client.onnx_loop import beta_of
 from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.planning.tier_costs import tier_cost

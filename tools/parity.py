@@ -28,7 +28,8 @@ from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import first_personal
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.methods.base import Method, create
+from edgefl.methods.base import Method
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper
 from edgefl.records import Batch, Tier
@@ -116,7 +117,8 @@ def _in_torch(
     x = batch.x.to(dtype) if batch.x.is_floating_point() else batch.x
     value = loss_of(method, objective)(own, Batch(x, batch.y, batch.present, batch.draw))
     value.backward()
-    found = {n: (torch.zeros_like(p) if p.grad is None else p.grad).double().numpy() for n, p in own.named_parameters()}
+    trained = [(name, parameter) for name, parameter in own.named_parameters() if parameter.requires_grad]
+    found = {name: (torch.zeros_like(p) if p.grad is None else p.grad).double().numpy() for name, p in trained}
     return found, value.item()
 
 

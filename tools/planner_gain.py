@@ -20,7 +20,7 @@ from edgefl.data.sources import Dataset
 from edgefl.factor.layers import factor_weights
 from edgefl.factor.svd import factorize, unroll
 from edgefl.fleet.budget import Budget
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.methods.ranks import ranked
 from edgefl.models.base import Architecture
 from edgefl.models.norm import calibrate
@@ -93,10 +93,10 @@ def table(path: Path, error: Literal["absolute", "relative"]) -> str:
         uniform, spectral = plan("resnet18", (1, 28, 28), budget=budget, allocate="spectral", weights=weights, error=error)
         rows.append(_row(ratio, uniform, spectral, weights, data))
     dense = accuracy(weights, {}, data)
-    head = "| budget: the costs of γ | params | energy kept, uniform | a rank per layer | at most | accuracy, uniform | a rank per layer |"
+    head = "| budget: the costs of γ | params | energy: uniform | rank per layer | upper bound | accuracy: uniform | rank per layer |"
     note = (
         f"Weights: one pass over a part of Fashion-MNIST, {100 * dense:.1f} % on {TEST_SAMPLES:,} held-out images; accuracy after "
-        "truncation, without further training. Each plan stays within the uniform one's training memory, forward MACs, step MACs and "
+        "truncation, without further training. Each plan needs at most the uniform ratio's training memory, forward MACs, step MACs and "
         "bytes."
     )
     return "\n".join([head, "|---|---|---|---|---|---|---|", *rows, "", note])

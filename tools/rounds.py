@@ -6,7 +6,7 @@ Every contestant is a process of its own; they take turns, run after run, so tha
 three rounds of warm-up and ten that are timed; its figure is their median, and a ratio is one of two figures of the same turn. Of works
 and loops ``floors.py`` tells more. A run during which other processes took more than 15 % of a core is set aside where another is left.
 
-``--methods`` plays the factorized methods on S, its clients drawn to three tiers where a method has several, beside FedAvg: their
+``--methods`` runs the factorized methods on S, with clients drawn to three tiers if a method has several, beside FedAvg: their
 seconds for a MAC, as a multiple of FedAvg's, may be at most 1.15. MACs are those in the rounds' records.
 """
 

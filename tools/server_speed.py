@@ -33,7 +33,7 @@ from edgefl.client.isolation.limits import keep_freed_memory
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.training import Training
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture, named_tensors
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Submodel, Tier

@@ -64,16 +64,17 @@ def steps_markdown(rows: Sequence[Row], samples: int, export_s: float | None) ->
     """Return the table of time, size and memory; ``samples`` are in a batch."""
     here = machine()
     about = (
-        f"A step of {samples} samples, momentum SGD with decay: milliseconds; kB of `train.onnx`, and the most it may have; MB of memory, "
-        f"predicted and as onnxruntime had it. onnxruntime {ort.__version__}, torch {torch.__version__.partition('+')[0]}, {here['cores']} "
-        f"cores, {here['system']}. Bold: a missed target, such as more than {RATIO_TARGET:g} × torch's time."
+        f"Milliseconds of a step of {samples} samples, momentum SGD with decay. *kB* is the size of `train.onnx`, *at most* its limit. "
+        f"*MB* is memory, predicted and as onnxruntime reports it. onnxruntime {ort.__version__}, "
+        f"torch {torch.__version__.partition('+')[0]}, {here['cores']} cores, {here['system']}. "
+        f"Bold: a missed target, such as more than {RATIO_TARGET:g} × torch's time."
     )
     titles = [title for t in rows[0].times for title in (f"{_threads(t.threads)}: torch", "onnxruntime", "ratio")]
     lines = [[row.network, *(cell for t in row.times for cell in _times(t)), *_sizes(row.facts)] for row in rows]
     parts = [about, table(["network", *titles, "kB", "at most", "MB, predicted", "onnxruntime"], lines)]
     if export_s is not None:
         taken = bold(f"{export_s:.1f} s", export_s >= EXPORT_TARGET_S)
-        parts.append(f"Export of ResNet-18's four FedHM tiers with all three graphs, a process of its own: {taken}.")
+        parts.append(f"Export of ResNet-18's four FedHM tiers with all three graphs, in a separate process: {taken}.")
     return "\n\n".join(parts)
 
 

@@ -1,1 +1,1 @@
-"""What leaves for a device: write, verify, try, sign, quantize."""
+"""Bundles: the folders that devices receive. Writing, verifying in a sandbox, signing, quantizing."""

@@ -1,15 +1,13 @@
-"""The three forms of a tier's forward graph: its factors kept, multiplied out, or layer by layer whichever is cheaper.
+"""The three forms of a tier's inference graph: with its factors, with their products, or the cheaper form for each layer.
 
 ============ =========================================================================================================
-``factored`` the network as it was trained: factors are the weights in the file, and the graph multiplies them where
-             the network does. Runtimes that fold constants (onnxruntime does) multiply them out once, while they load:
-             the file is small, the memory is not.
+``factored`` the network as it was trained: the file holds factors. Where the network multiplies its factors itself, a
+             runtime that folds constants (onnxruntime does) multiplies them once while it loads: the file is small, the
+             memory is not.
 ``composed`` every factorized layer as the plain layer that computes the same: the dense network's own graph.
-``auto``     what :func:`edgefl.bundle.form_choice.choose` finds cheaper within the device's budgets, layer by layer.
+``auto``     for each layer the form that :func:`edgefl.bundle.form_choice.choose` finds cheaper within the device's budgets.
 ============ =========================================================================================================
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -32,18 +30,14 @@ _ELEMENT_TYPES = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.I
 
 @dataclass(frozen=True)
 class Formed:
-    """A network in one of the forms, with the names of the layers multiplied out in it."""
+    """A network in one of the forms; ``composed_layers`` names the layers whose factors are multiplied in it."""
 
     module: nn.Module
     composed_layers: tuple[str, ...]
 
 
 def formed(network: nn.Module, form: Form, chosen: Collection[str] = ()) -> Formed:
-    """Return a trained ``network``, in evaluation mode, in a form of :data:`FORMS`; ``auto`` multiplies the ``chosen`` layers out.
-
-    Raises:
-        ConfigError: the form has another name, or a chosen layer is not a factorized one.
-    """
+    """Return a trained ``network`` in a form of :data:`FORMS`; ``auto`` composes ``chosen`` layers; ConfigError if a name is unknown."""
     layers = factorized_layers(network)
     if form not in FORMS:
         raise ConfigError(f"form: got {form!r}, expected one of {', '.join(FORMS)}")
@@ -51,23 +45,6 @@ def formed(network: nn.Module, form: Form, chosen: Collection[str] = ()) -> Form
         raise ConfigError(f"{unknown[0]!r} is no factorized layer of this network; it has {', '.join(layers) or 'none'}")
     names = {"factored": (), "composed": tuple(layers), "auto": tuple(name for name in layers if name in chosen)}[form]
     return Formed(composed_network(network, lambda name, layer: name in names) if names else network, names)
-
-
-def forward_graph(module: nn.Module, input_shape: tuple[int, ...], input_dtype: str = "float32", *, fold: bool = True) -> bytes:
-    """Return the inference graph of ``module`` as one file, with its factors multiplied out or, without ``fold``, as its weights.
-
-    Raises:
-        EdgeflError: as :func:`form_files`, or the graph is larger than one file can be.
-
-    Example:
-        >>> graph = forward_graph(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval(), (1, 2, 2))
-        >>> [node.op_type for node in onnx.load_model_from_string(graph).graph.node]
-        ['Reshape', 'Gemm']
-    """
-    files = form_files(module, input_shape, input_dtype, fold=fold)
-    if len(files) > 1:
-        raise EdgeflError(f"{type(module).__name__} is more than {LIMIT_BYTES:,} bytes, which no one file can hold")
-    return files[GRAPH]
 
 
 def form_files(
@@ -79,18 +56,20 @@ def form_files(
     *,
     fold: bool = False,
 ) -> dict[str, bytes]:
-    """Return the inference graph of ``module`` as files of a bundle: input ``x`` (batch, …), output ``logits`` (batch, classes) float32.
+    """Return the inference graph of ``module`` as files: path → content.
+
+    Its input is ``x`` (batch, …), its output ``logits`` (batch, classes) float32.
 
     Args:
         module: a network in evaluation mode.
-        input_shape: of one sample.
-        input_dtype: ``float32``, or ``int64`` where the network takes token ids.
-        path: of the graph in the bundle.
-        limit_bytes: the most that the graph's file may hold. A larger graph has its weights in a file beside it.
-        fold: whether factors are multiplied out while the graph is made.
+        input_shape: shape of one sample.
+        input_dtype: ``float32``, or ``int64`` if the network reads token ids.
+        path: path of the graph in the bundle.
+        limit_bytes: size limit of the graph's file. A larger graph has its weights in a second file, ``path`` with ``.data``.
+        fold: whether products of factors are computed now, so that the file holds dense weights.
 
     Raises:
-        EdgeflError: the network is in training mode, holds an operation that cannot be exported (named), or has another output.
+        EdgeflError: the network is in training mode, an operation cannot be exported (named), or the output has another shape.
     """
     layers = {} if fold else factorized_layers(module)
     factors = {f"{at}.{key}" for at, layer in layers.items() for key, _ in layer.named_parameters()}

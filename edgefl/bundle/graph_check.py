@@ -1,6 +1,4 @@
-"""The check of a graph without running it: known operators, tensors of their declared size, promised inputs and outputs."""
-
-from __future__ import annotations
+"""Checks a graph without running it: allowed operators, tensors of their declared size, and the expected inputs and outputs."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,7 +13,7 @@ from edgefl.errors import BundleError, first_line
 from edgefl.onnxgrad.graphs import LIMIT_BYTES, dims_of, graphs_in
 
 MAX_INNER_BYTES = LIMIT_BYTES
-"""Only a model that is more than this, weights and all, may keep them beside it."""
+"""A model may have its weights in a second file only if graph and weights together are larger than this."""
 
 OPERATORS = frozenset(
     """
@@ -32,9 +30,7 @@ OPERATORS = frozenset(
     Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
     """.split()  # noqa: SIM905 - one word per operator reads better than as many quoted ones
 )
-"""What computes with tensors: ai.onnx's operator set 20 without random numbers, Dropout, text, sequences, optional values and
-encoded pictures. None reads or writes a file. The graphs inside Loop, If and Scan obey the same rule.
-"""
+"""Operators of ai.onnx 20, also allowed inside Loop, If and Scan: none for randomness, text, sequences, optionals, pictures or files."""
 
 _TYPES: dict[str, int] = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
 _BITS: dict[int, int] = {
@@ -46,7 +42,7 @@ _BITS: dict[int, int] = {
 
 @dataclass(frozen=True)
 class End:
-    """An input or output: its type, and its dimensions, where None is the free size of the batch."""
+    """The expected dtype (``float32``, ``int64`` or ``bool``) and sizes of an input or output; None is the batch size."""
 
     dtype: str
     dims: tuple[int | None, ...]
@@ -55,7 +51,7 @@ class End:
         return f"{self.dtype} ({', '.join('batch' if d is None else str(d) for d in self.dims)})"
 
     def fits(self, value: onnx.ValueInfoProto) -> bool:
-        """Return whether a graph's ``value`` is this."""
+        """Return whether a graph's ``value`` has this type and these sizes."""
         dims = dims_of(value)
         same = len(dims) == len(self.dims) and all(
             isinstance(a, str) if b is None else a == b for a, b in zip(dims, self.dims, strict=True)
@@ -64,12 +60,13 @@ class End:
 
 
 def load_graph(folder: Path, name: str, opset: int, files: Mapping[str, int]) -> onnx.ModelProto:
-    """Return the checked model in the file ``name`` of a bundle, without its external data.
+    """Return the checked model in the file ``name`` of the bundle in ``folder``. Weights in a second file are not loaded.
 
-    The manifest promises ``opset`` and lists ``files``: path → bytes.
+    ``opset`` and ``files`` (path in the bundle → length in bytes) are those of the manifest.
 
     Raises:
-        BundleError: it is not a valid ONNX model, or holds what no graph of a bundle may.
+        BundleError: the file is not a valid ONNX model or has another operator set, or the graph contains an operator, function or tensor
+            that a bundle may not contain.
     """
     path = folder / name
     if path.stat().st_size > LIMIT_BYTES:
@@ -99,11 +96,7 @@ def check_ends(
     outputs: Mapping[str, End],
     may_lack: frozenset[str] = frozenset(),
 ) -> None:
-    """Hold a graph's inputs and outputs to what the manifest promises; inputs that ``may_lack`` names need not be there.
-
-    Raises:
-        BundleError: one is missing, is more than promised, or is of another type or shape.
-    """
+    """Raise a BundleError unless a graph has exactly these inputs and outputs, without values; those in ``may_lack`` are optional."""
     if inner := sorted({v.name for v in graph.input} & {tensor.name for tensor in graph.initializer}):
         raise BundleError(f"{name}: input {inner[0]} has a value inside the file")
     for kind, found, wanted in (("input", graph.input, inputs), ("output", graph.output, outputs)):
@@ -118,7 +111,7 @@ def check_ends(
 
 
 def _check_text(name: str, model: onnx.ModelProto, graphs: list[onnx.GraphProto]) -> None:
-    """Refuse names that are no text: protobuf hands them over as bytes."""
+    """Refuse names that are not UTF-8, which protobuf returns as bytes."""
     texts: list[object] = [opset.domain for opset in model.opset_import] + [function.domain for function in model.functions]
     for graph in graphs:
         texts += [text for node in graph.node for text in (node.op_type, node.domain)]
@@ -144,7 +137,7 @@ def _check_operators(name: str, model: onnx.ModelProto, graphs: list[onnx.GraphP
 
 
 def _check_tensors(name: str, graphs: list[onnx.GraphProto]) -> None:
-    """Refuse a tensor whose dimensions ask for more than it holds, and types and layouts that no runtime here takes."""
+    """Refuse tensors that do not hold as many values as their dimensions declare, types other than numbers, and sparse tensors."""
     for tensor in _tensors(graphs):
         if tensor.data_type not in _BITS:
             raise BundleError(f"{name}: tensor {tensor.name!r} of type {_kind(tensor.data_type)}, expected numbers")
@@ -176,7 +169,7 @@ def _constants(graph: onnx.GraphProto) -> Iterator[TensorProto]:
 
 
 def _check_external(name: str, file_bytes: int, graphs: list[onnx.GraphProto], files: Mapping[str, int]) -> bool:
-    """Return whether weights lie beside the graph: in files of the bundle, and only where one file could not hold them."""
+    """Return whether weights are in a second file, which must be one of the bundle; refuse that if the graph's file could hold them."""
     if any(_is_external(tensor) for graph in graphs for tensor in _constants(graph)):
         raise BundleError(f"{name}: keeps constants outside the file")
     external = [tensor for graph in graphs for tensor in graph.initializer if _is_external(tensor)]
@@ -199,7 +192,7 @@ def _declared_bytes(tensor: TensorProto) -> int:
 
 
 def _beside(name: str, tensor: TensorProto, files: Mapping[str, int]) -> bool:
-    """Return whether a file of the bundle holds the tensor, as long as it is declared, where the tensor says."""
+    """Return whether the file that an external tensor names is in the bundle, and long enough for the tensor's declared size."""
     about = {entry.key: entry.value for entry in tensor.external_data}
     place = PurePosixPath(name).parent / about.get("location", "")
     offset, length = (int(v) if (v := about.get(key, "0")).isdecimal() and len(v) < 19 else -1 for key in ("offset", "length"))

@@ -1,40 +1,30 @@
-"""The records of ``manifest.json``, format version 2, and the file, written with its own hash. ``export/README.md`` specifies it."""
+"""The records of ``manifest.json``, format version 2; ``export/README.md`` specifies every key."""
 
-from __future__ import annotations
-
-import hashlib
-import json
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from io import BufferedReader
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from edgefl.errors import BundleError
 from edgefl.onnxgrad.roles import Roles
-from edgefl.util.files import sha256
-from edgefl.util.validation import explain, short
 
-FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
 CLIENT_FOLDER = "client"
 UNSEALED = "0" * 64
+"""The ``manifest_sha256`` of a manifest whose files are not filled in yet. The hash is computed with it in its own place."""
 MAX_ABS_ERROR = 1e-4
-"""How far outputs may be from a reference's."""
+"""Largest allowed difference of an output from its reference, absolute."""
 MAX_LOSS_ERROR = 1e-3
-"""How far losses may be from a reference's, relative: two runtimes add up in other orders, and three steps carry that on."""
+"""Largest allowed relative difference of a loss from its reference: runtimes sum in different orders, and the steps add up rounding."""
 START, SHIFT = "start.", "shift."
-"""How the tensors are called that an objective adds for each trained one: its value at the start of the round, and a correction."""
+"""Prefixes of the tensors that an objective reads for each trained one: its value at the start of the round, and a linear correction."""
 _MAX_TIERS = 100
 
 
 def _inside(path: str) -> str:
-    """Refuse a path that could leave the bundle, or that platforms or terminals read differently."""
+    """Return ``path``; ValueError if it could lead out of the bundle, or if platforms or terminals read it differently."""
     parts = PurePosixPath(path).parts
     plain = path.isprintable() and not re.search(r"[\\:]", path) and all(part == part.strip(" ") for part in parts)
     if not parts or path.startswith("/") or ".." in parts or not plain or str(PurePosixPath(path)) != path:
@@ -57,20 +47,20 @@ Shapes = dict[Annotated[str, AfterValidator(_named)], Shape]
 
 
 class Record(BaseModel):
-    """A frozen table of the manifest; unknown keys are errors."""
+    """Base of the manifest's tables: frozen; an unknown key, NaN and infinity are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class FileEntry(Record):
-    """What a file must be: its SHA-256 and its length."""
+    """The SHA-256 (64 hexadecimal digits) and the length of a file."""
 
     sha256: Sha256
     bytes: Count
 
 
 class Budget(Record):
-    """What the device that a tier was sized for gives it: memory, and time and energy per round. None: without a limit."""
+    """The limits of the device that a tier was sized for: memory, and seconds and joules per round. None: no limit."""
 
     memory_bytes: Count | None = None
     round_s: float | None = Field(default=None, ge=0)
@@ -78,7 +68,7 @@ class Budget(Record):
 
 
 class Variant(Record):
-    """A smaller ``forward.onnx``: with 8-bit weights (and activations), or 16-bit floats inside; same inputs and outputs."""
+    """A smaller ``forward.onnx`` (:mod:`edgefl.bundle.quantize`), its length, and its accuracy on held-out samples (None: not measured)."""
 
     kind: Literal["int8-static", "int8-dynamic", "fp16"]
     graph: InnerPath
@@ -87,14 +77,28 @@ class Variant(Record):
 
 
 class Objective(Record):
-    """What local training adds to the method's loss; its tensors are the ``f.start.`` and ``f.shift.`` inputs of a training graph."""
+    """The term that local training adds to the method's loss; training graphs read its tensors as ``f.start.NAME`` and ``f.shift.NAME``."""
 
     name: str = Field(default="none", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
     strength: float = Field(default=0.0, ge=0)
 
 
 class TrainEntry(Record):
-    """How a tier is trained on a device: its graphs, its tensors by role, and what an update holds."""
+    """How a device trains a tier.
+
+    Attributes:
+        graphs: training graphs, one for each equally likely kind of step.
+        predict: inference graph with the weights as inputs.
+        parameters, reference: files with the first values of all tensors, and with a batch and the losses of three steps on it.
+        trained: parameters that steps change by their gradient: name → shape.
+        statistics, frozen: running statistics that steps update, and tensors that steps only read: name → shape.
+        personal: names of tensors that never leave the device.
+        present: whether the graphs read ``present``, the labels that occur in the client's data.
+        labels: whether an update states the labels that occur in the client's data.
+        augment: ``flip``: a device mirrors each image left-right with probability ½ in every epoch.
+        no_update: why updates cannot be aggregated outside a simulation; empty if they can.
+        predicted_memory_bytes, onnx_peak_bytes: peak of a step by the cost model, and by onnxruntime; None: not known.
+    """
 
     graphs: tuple[InnerPath, ...] = Field(min_length=1)
     predict: InnerPath
@@ -112,23 +116,25 @@ class TrainEntry(Record):
     upload: Shapes
     objective: Objective = Objective()
     present: bool = False
+    labels: bool = False
+    augment: Literal["none", "flip"] = "none"
     no_update: str = ""
     predicted_memory_bytes: Count | None = None
     onnx_peak_bytes: Count | None = None
 
     @property
     def tensors(self) -> dict[str, Shape]:
-        """Every tensor of ``parameters``, by its bare name."""
+        """The tensors of ``parameters``: name in the network → shape."""
         return {**self.trained, **self.statistics, **self.frozen}
 
     @property
     def roles(self) -> Roles:
-        """What the inputs of the training graphs are, without those of an objective."""
+        """Which input of the training graphs is which tensor; inputs of an objective are not included."""
         return Roles.of(self.trained, self.statistics, self.frozen)
 
     @property
     def anchors(self) -> Mapping[str, str]:
-        """The inputs that an objective may add for each trained tensor, by their names."""
+        """Inputs that an objective may add: ``start.NAME`` and ``shift.NAME`` of each trained tensor → input."""
         return Roles.of((), (), [kind + name for kind in (START, SHIFT) for name in self.trained]).frozen
 
     @model_validator(mode="after")
@@ -154,7 +160,17 @@ class TrainEntry(Record):
 
 
 class TierEntry(Record):
-    """One tier: its files, the device that it was sized for, and its costs at ``batch_size``."""
+    """One tier: its files, the device that it was sized for, and its costs.
+
+    Attributes:
+        label: ``tier``, the ratio, in its shortest decimal form; the name of the tier's folder.
+        form: whether ``forward`` has factors or, in ``composed_layers``, their products (:mod:`edgefl.bundle.forms`).
+        reference: inputs for ``forward`` and the outputs that it must compute.
+        costs: MACs and bytes by name at ``batch_size``, as ``edgefl profile`` lists them.
+        uncounted_ops: operations missing from ``costs``; if there are any, no budget can be claimed met.
+        accuracy_onnx, accuracy_torch: shares of held-out samples that ``forward`` and the torch module classify correctly.
+        parity_max_abs_error: largest difference between onnxruntime and torch on the reference inputs at the export.
+    """
 
     tier: int | float = Field(gt=0, le=1)
     label: str
@@ -177,7 +193,7 @@ class TierEntry(Record):
 
     @property
     def paths(self) -> Iterator[str]:
-        """Every file that the tier names."""
+        """The path of every file that the tier names."""
         yield from (self.forward, self.reference)
         yield from (variant.graph for variant in self.variants)
         if self.train is not None:
@@ -195,7 +211,14 @@ class TierEntry(Record):
 
 
 class Manifest(Record):
-    """``manifest.json``: what the bundle is, what a device must know to use it, and what every file must be."""
+    """``manifest.json``.
+
+    Attributes:
+        manifest_sha256: SHA-256 of the file with :data:`UNSEALED` in the place of this value.
+        round, state_sha256: round of the run, and hash of the server's state, from which the bundle was made.
+        input_shape: shape of one sample; ``input_dtype`` is ``int64`` if the network reads token ids.
+        files: path in the bundle → hash and length, for every file except the manifest and its signature.
+    """
 
     format_version: Literal[2] = 2
     manifest_sha256: Sha256 = UNSEALED
@@ -222,6 +245,8 @@ class Manifest(Record):
             raise ValueError(f"tiers: {', '.join(labels)}, expected each once")
         if path := _repeated(path for tier in self.tiers for path in tier.paths):
             raise ValueError(f"tiers: {path} is named twice, expected a file of its own in each place")
+        if len(self.input_shape) != 3 and any(tier.train and tier.train.augment == "flip" for tier in self.tiers):
+            raise ValueError(f"augment: flip, but samples have shape {self.input_shape}, expected (channels, height, width)")
         if MANIFEST in self.files:
             raise ValueError(f"files: {MANIFEST} cannot hold its own hash; manifest_sha256 does")
         if SIGNATURE in self.files:
@@ -244,104 +269,6 @@ class Manifest(Record):
 
 
 def _repeated(names: Iterable[str]) -> str | None:
-    """Return the first name that comes a second time."""
+    """Return the first name that occurs twice, None if there is none."""
     seen: set[str] = set()
     return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
-
-
-MAX_MANIFEST_BYTES = 16 << 20
-_MAX_LINES = 20
-
-
-def seal(folder: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Manifest:
-    """Return ``manifest`` with hash and length of every file of ``contents``, and its own hash.
-
-    Raises:
-        BundleError: a path leaves the bundle, or a tier names a file that is not among ``contents``.
-    """
-    files = {path: {"sha256": sha256(content), "bytes": len(content)} for path, content in sorted(contents.items())}
-    try:
-        unsealed = Manifest.model_validate({**manifest.model_dump(), "files": files, "manifest_sha256": UNSEALED})
-        if absent := sorted({path for tier in unsealed.tiers for path in tier.paths} - contents.keys()):
-            raise BundleError(f"{folder}: no content for {', '.join(absent)}, which its tiers name")
-        return Manifest.model_validate({**unsealed.model_dump(), "manifest_sha256": sha256(text_of(unsealed))})
-    except ValidationError as error:
-        raise BundleError(_explain(folder, error)) from None
-
-
-def text_of(manifest: Manifest) -> bytes:
-    """Return ``manifest.json``'s bytes."""
-    return (json.dumps(manifest.model_dump(mode="json"), indent=2, allow_nan=False) + "\n").encode()
-
-
-def read(folder: Path) -> Manifest:
-    """Return the manifest of a bundle, every key checked, and the whole against its own hash; files that it names are not opened.
-
-    Raises:
-        BundleError: no bundle, not JSON, another format version, a wrong key, or changed; names file, key and expectation.
-    """
-    return parse(folder / MANIFEST, content_of(folder))
-
-
-def content_of(folder: Path) -> bytes:
-    """Return the bytes of a bundle's manifest, which are at most 16 MiB.
-
-    Raises:
-        BundleError: no folder, or no such file in it.
-    """
-    path = folder / MANIFEST
-    if folder.exists() and not folder.is_dir():
-        raise BundleError(f"{folder}: a file; a folder is expected: unpack an archive of a bundle first")
-    if path.is_symlink() or not path.is_file():
-        raise BundleError(f"{folder}: holds no {MANIFEST}: not a bundle")
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_MANIFEST_BYTES + 1)
-    except OSError as error:
-        raise BundleError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(content) > MAX_MANIFEST_BYTES:
-        raise BundleError(f"{path}: {path.stat().st_size:,} bytes, expected at most {MAX_MANIFEST_BYTES:,}")
-    return content
-
-
-def differences(manifest: Manifest, opened: Callable[[str], BufferedReader]) -> Iterator[tuple[str, str]]:
-    """Yield name and problem of every listed file that is missing or changed; ``opened`` opens one, or raises OSError."""
-    for name, entry in manifest.files.items():
-        try:
-            with opened(name) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size != entry.bytes:
-                    yield name, f"{size} bytes, the manifest says {entry.bytes}"
-                elif hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                    yield name, "changed: its SHA-256 is not the manifest's"
-        except OSError as error:
-            yield name, "missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
-
-
-def parse(path: Path, content: bytes) -> Manifest:
-    """Return the manifest that ``content``, read from ``path``, is."""
-    try:
-        values = from_json(content)  # refuses nesting deeper than 200 levels
-    except ValueError as error:
-        raise BundleError(f"{path}: not valid JSON ({error})") from None
-    version = values.get("format_version") if isinstance(values, dict) else None
-    if type(version) is not int or version != FORMAT_VERSION:
-        raise BundleError(
-            f"{path}: format_version {short(version)}, expected {FORMAT_VERSION}: made by another version of edgefl"
-        )
-    try:
-        manifest = Manifest.model_validate_json(content, strict=True)
-    except ValidationError as error:
-        raise BundleError(_explain(path, error)) from None
-    # The hash is that of the file with zeros in its own place: any changed byte shows, and no canonical form of JSON is needed.
-    if sha256(content.replace(manifest.manifest_sha256.encode(), UNSEALED.encode(), 1)) != manifest.manifest_sha256:
-        raise BundleError(f"{path}: changed: its SHA-256 is not its manifest_sha256; get the bundle again")
-    return manifest
-
-
-def _explain(path: Path, error: ValidationError) -> str:
-    problems = error.errors()
-    lines = [f"{path}: {explain(problem)}" for problem in problems[:_MAX_LINES]]
-    if len(problems) > _MAX_LINES:
-        lines.append(f"{path}: and {len(problems) - _MAX_LINES} more")
-    return "\n".join(lines)

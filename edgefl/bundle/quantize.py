@@ -1,23 +1,20 @@
-"""Smaller variants of a forward graph: 8-bit weights, and activations where it pays, or 16-bit floats.
+"""Smaller variants of an inference graph: 8-bit weights, with or without 8-bit activations, or 16-bit floats.
 
 ================ =====================================================================================================
-``int8-static``  for networks of convolutions and linear layers: weights per output channel, activations with ranges
-                 seen on calibration samples. Written as QuantizeLinear and DequantizeLinear around float operators
-                 (QDQ), which onnxruntime fuses to 8-bit kernels: as fast as its QLinear operators, and the only of its
-                 two formats that needs no operator outside ai.onnx.
+``int8-static``  for networks of convolutions and linear layers: weights have a scale for each output channel,
+                 activations have fixed ranges, measured on calibration samples. The graph has QuantizeLinear and
+                 DequantizeLinear around float operators (QDQ), which onnxruntime fuses to 8-bit kernels. They are as
+                 fast as its QLinear operators, and QDQ needs no operator outside ai.onnx.
 ``int8-dynamic`` for recurrent networks and transformers, whose activations differ too much between samples for fixed
-                 ranges: linear layers find the range of each input as they run. Weights of recurrent layers and
-                 embeddings are stored in 8 bits and computed with in float: ai.onnx has no 8-bit recurrent operator
-                 (onnxruntime's DynamicQuantizeLSTM is its own).
-``fp16``         16-bit floats inside, 32-bit ones at the ends. Half the file; processors without 16-bit arithmetic
-                 compute in float.
+                 ranges: linear layers measure the range of each input at run time. Weights of recurrent layers and
+                 embeddings are stored in 8 bits, but used as floats: ai.onnx has no 8-bit recurrent operator.
+``fp16``         16-bit floats inside, float32 inputs and outputs. Half the file; processors without 16-bit arithmetic
+                 compute in float32.
 ================ =====================================================================================================
 
-Inputs, outputs and operator set stay what they are. Factors that a graph multiplies at run time are multiplied out first: ranges are
-those of the weights that a layer really has.
+Inputs, outputs and operator set do not change. Factors that a graph multiplies at run time are multiplied before quantization, so that
+scales are those of the product.
 """
-
-from __future__ import annotations
 
 import sys
 import tempfile
@@ -40,7 +37,7 @@ from edgefl.onnxgrad.predict import predict
 Kind = Literal["int8-static", "int8-dynamic", "fp16"]
 KINDS: tuple[Kind, ...] = ("int8-static", "int8-dynamic", "fp16")
 CALIBRATION_SAMPLES = 128
-"""How many samples are enough to see the ranges of activations; more take longer."""
+"""How many samples the ranges of activations are measured on."""
 
 _BATCH = 32
 _QUANTIZED = ["Conv", "Gemm", "MatMul"]
@@ -56,14 +53,14 @@ def int8_kind(graph: bytes) -> Kind:
 
 
 def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -> bytes:
-    """Return the variant ``kind`` of a forward graph; the same inputs give the same bytes.
+    """Return the variant ``kind`` of an inference graph; the same arguments give the same bytes.
 
-    The graph is float32 with one input; ``int8-static`` needs ``calibration`` samples (n, …) and uses :data:`CALIBRATION_SAMPLES`.
+    ``graph`` is a serialized ModelProto with one input and float32 weights. ``int8-static`` needs ``calibration`` samples (n, …), of which
+    it uses :data:`CALIBRATION_SAMPLES`.
 
     Raises:
-        ConfigError: there is no such variant, ``int8-static`` has no calibration samples or samples of another shape or type, or they
-            hold values that are not finite.
-        EdgeflError: the graph cannot be quantized, in the tools' own words.
+        ConfigError: there is no such variant, or calibration samples are missing, not finite, or of another shape or type.
+        EdgeflError: the graph cannot be quantized; the message is that of onnxruntime's tools.
     """
     if kind not in KINDS:
         raise ConfigError(f"variant: got {kind!r}, expected one of {', '.join(KINDS)}")
@@ -86,14 +83,14 @@ def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -
 def variant(
     label: str, graph: bytes, kind: Kind, calibration: np.ndarray | None, x: np.ndarray, y: np.ndarray
 ) -> tuple[Variant, bytes]:
-    """Return the record of a tier's variant and its graph, its accuracy measured on held-out samples ``x`` (n, …), ``y`` (n,)."""
+    """Return the record and the graph of a tier's variant (see :func:`quantized`); its accuracy is that on samples x (n, …), y (n,)."""
     made = quantized(graph, kind, calibration)
     accuracy = float((predict(made, x, batch_size=_BATCH).argmax(1) == y).mean())
     return Variant(kind=kind, graph=f"{label}/forward.{kind}.onnx", bytes=len(made), accuracy=accuracy), made
 
 
 def _checked(model: onnx.ModelProto, calibration: np.ndarray | None) -> np.ndarray:
-    """Return the samples that the ranges of activations are taken from, evenly spread over those given."""
+    """Return the samples on which ranges of activations are measured, evenly spread over ``calibration``."""
     if calibration is None or not len(calibration):
         raise ConfigError(
             "int8-static takes calibration samples to find the ranges of activations, got none; give some, such as 100"
@@ -111,7 +108,7 @@ def _checked(model: onnx.ModelProto, calibration: np.ndarray | None) -> np.ndarr
 
 
 def _tools() -> SimpleNamespace:
-    """Return onnxruntime's tools. Importing them puts a folder of theirs on the module path; it is taken off again."""
+    """Return onnxruntime's tools. Importing them adds a folder to ``sys.path``, which is removed again."""
     before = list(sys.path)
     try:
         from onnxruntime import quantization
@@ -123,7 +120,7 @@ def _tools() -> SimpleNamespace:
 
 
 def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with everything that does not depend on its input computed, and no shapes noted that quantizing changes."""
+    """Return the graph with constants folded, and without recorded shapes of inner values, which quantization changes."""
     from onnxscript import optimizer
 
     folded = optimizer.optimize(model, input_size_limit=1 << 40, output_size_limit=1 << 40)
@@ -141,13 +138,12 @@ def _static(model: onnx.ModelProto, tools: SimpleNamespace, calibration: np.ndar
     q = tools.quantization
     name = model.graph.input[0].name
     batches = [{name: calibration[i : i + _BATCH]} for i in range(0, len(calibration), _BATCH)]
-
     left = iter(batches)
     samples = SimpleNamespace(get_next=lambda: next(left, None))
-    # Unsigned activations with signed weights: what x86, Arm and WebAssembly all have fast kernels for.
+    # x86, Arm and WebAssembly all have fast kernels for unsigned activations with signed weights.
     types = {"activation_type": q.QuantType.QUInt8, "weight_type": q.QuantType.QInt8}
     options = {"quant_format": q.QuantFormat.QDQ, "per_channel": True, "op_types_to_quantize": _QUANTIZED, **types}
-    # Products come out in float: logits keep all of their digits, and what another layer takes is rounded in front of it.
+    # Outputs of products stay float: logits are not rounded, and the next layer rounds its own input.
     options["extra_options"] = {"OpTypesToExcludeOutputQuantization": ["Gemm", "MatMul"]}
     return _by_file(lambda out: q.quantize_static(model, out, samples, **options))
 
@@ -161,7 +157,7 @@ def _dynamic(model: onnx.ModelProto, tools: SimpleNamespace) -> onnx.ModelProto:
 
 
 def _by_file(write: Callable[[Path], None]) -> onnx.ModelProto:
-    """Return what a tool writes, which it does to files only."""
+    """Return the model that ``write`` stores in a file: the tools return nothing."""
     with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
         write(Path(folder) / "made.onnx")
         return onnx.load(Path(folder) / "made.onnx")
@@ -188,7 +184,7 @@ def _recurrent_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _of_ai_onnx(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.ModelProto:
-    """Give the graph the operator set and the ends of the original."""
+    """Give the model the operator set of the original; EdgeflError if it needs another, or if its inputs or outputs differ."""
     if foreign := sorted({f"{node.domain}.{node.op_type}" for node in model.graph.node if node.domain not in ("", "ai.onnx")}):
         raise EdgeflError(f"it would need operators outside ai.onnx: {', '.join(foreign)}")
     for field in ("opset_import", "metadata_props"):

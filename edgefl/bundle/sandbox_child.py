@@ -1,6 +1,4 @@
-"""The process in which :mod:`edgefl.bundle.sandbox` runs graphs: it takes its order as JSON and answers with a line of JSON per step."""
-
-from __future__ import annotations
+"""The child process of :mod:`edgefl.bundle.sandbox`: reads one line of JSON, and answers with a line for each file and tier."""
 
 import json
 import os
@@ -10,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgefl.bundle.manifest import read
+from edgefl.bundle.manifest_file import read
 from edgefl.bundle.tier_check import check_tier
 from edgefl.client.isolation.limits import die_with, own, set_data_limit
 from edgefl.errors import BundleError
@@ -20,7 +18,7 @@ Say = Callable[[dict[str, Any]], None]
 
 
 def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
-    """Check the tiers of those ``labels``, and ``say`` which file comes next, and what came of each tier."""
+    """Check the tiers with these ``labels``, and ``say`` the file before it is checked, the result of each tier, and the end."""
     manifest = read(folder)
     at = ""
 
@@ -42,14 +40,14 @@ def run(folder: Path, labels: list[str], memory_bytes: int, say: Say) -> None:
 
 
 def _what(at: str, error: Exception, memory_bytes: int) -> str:
-    """Return the problem of the file ``at``."""
+    """Return the text of the problem that ``error`` is, with ``at``, the file that was being checked."""
     if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error.__cause__ or error)):
         return f"{at}: needs more than {memory_bytes:,} bytes of memory; --memory allows more"
     return str(error) if isinstance(error, BundleError) else f"{at}: cannot be checked: {type(error).__name__}: {error}"
 
 
 def main() -> None:
-    """Take an order from standard input; whatever else prints goes to standard error."""
+    """Read the order from standard input and run it. Output of libraries goes to standard error, only answers to standard output."""
     order = json.loads(sys.stdin.readline())
     die_with(order.pop("parent"))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The check of a tier: its tensors, and graphs that compute the same as when they were exported."""
+"""Checks a tier: its tensors are those of the manifest, and its graphs compute their stored references."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from safetensors import SafetensorError
 from edgefl.bundle.graph_check import End, check_ends, load_graph
 from edgefl.bundle.manifest import MAX_ABS_ERROR, MAX_LOSS_ERROR, SHIFT, START, Manifest, TierEntry, TrainEntry
 from edgefl.errors import BundleError, EdgeflError
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, STEP_COUNT, state_inputs
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, STEP_COUNT, state_inputs
 from edgefl.onnxgrad.session import computed, opened, options_for
 
 Arrays = dict[str, np.ndarray]
 
 
 def stored_tensors(folder: Path, name: str, wanted: Mapping[str, End], optional: Mapping[str, End] | None = None) -> Arrays:
-    """Return the tensors of the file ``name`` of a bundle: all that are ``wanted``, whose free sizes are the samples of ``x``.
+    """Return the tensors in the safetensors file ``name`` of a bundle: all of ``wanted``, and any of ``optional``.
 
-    Raises:
-        BundleError: a tensor is missing, is not declared, has another type or shape, or is not finite.
+    A free size (None) must equal the number of samples of the tensor ``x``. BundleError if a tensor is missing, unexpected, has another
+    type or shape, or is not finite.
     """
     try:
         tensors: Arrays = safetensors.numpy.load((folder / name).read_bytes())
@@ -49,20 +49,22 @@ def stored_tensors(folder: Path, name: str, wanted: Mapping[str, End], optional:
 
 
 def _some(names: set[str]) -> str:
-    """Return the first names of a set that may be long, and may come from anywhere."""
+    """Return the first four names of a set, shortened and printable: they come from a file of unknown origin."""
     shown = [name if name.isprintable() else repr(name) for name in sorted(names)[:4]]
     return ", ".join(name[:100] for name in shown) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 T = TypeVar("T")
 CONTROL = "control:"
-"""Prefix of control variates."""
+"""Prefix of the server's control variates in a tier's ``parameters``."""
 STEPS = 3
-"""Training steps whose losses a reference holds."""
+"""Number of training steps whose losses are in a reference."""
 
 
 @dataclass(frozen=True)
 class _Tier:
+    """A tier that is being checked; ``at`` is called with the path of each file before it is read."""
+
     folder: Path
     manifest: Manifest
     entry: TierEntry
@@ -73,7 +75,7 @@ class _Tier:
         return {"x": End(self.manifest.input_dtype, (None, *self.manifest.input_shape))}
 
     def opened(self, name: str, inputs: Mapping[str, End], outputs: Mapping[str, End], may_lack: frozenset[str]) -> _Session:
-        """Check a graph, and only then give it to onnxruntime."""
+        """Return a session for the graph in the file ``name``, which is checked before onnxruntime reads it."""
         self.at(name)
         files = {path: file.bytes for path, file in self.manifest.files.items()}
         model = load_graph(self.folder, name, self.entry.opset, files)
@@ -82,13 +84,13 @@ class _Tier:
 
 
 def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[[str], None]) -> tuple[float, float | None]:
-    """Check all files of a tier, calling ``at`` with the path of each before it is read.
+    """Check all files of a tier, and call ``at`` with the path of each file before it is read.
 
     Returns:
-        The largest difference of its outputs, and the largest relative one of its losses (None: no training).
+        The largest difference of the outputs from the reference, and the largest relative difference of the losses (None: no training).
 
     Raises:
-        BundleError: one of them is not what the manifest says; names the file.
+        BundleError: a file is not as the manifest declares it, or a graph does not compute its reference; names the file.
     """
     tier = _Tier(folder, manifest, entry, at)
     at(entry.reference)
@@ -106,7 +108,7 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[
 
 
 def _logits(tier: _Tier, name: str, x: np.ndarray, weights: Arrays | None = None) -> np.ndarray:
-    """Return the outputs of an inference graph whose weights are inside, or else, all or some, are inputs."""
+    """Return the outputs (n, classes) of an inference graph; ``weights`` are those of its weights that are inputs, None: all are inside."""
     given = {} if weights is None else weights
     wanted = tier.samples | {key: End("float32", value.shape) for key, value in given.items()}
     session = tier.opened(name, wanted, {"logits": End("float32", (None, tier.manifest.classes))}, frozenset(given))
@@ -145,7 +147,7 @@ def _check_training(tier: _Tier, train: TrainEntry, x: np.ndarray) -> float:
 
 
 def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
-    """Return everything that a training graph reads in its first step, except samples and labels: name of the input → value."""
+    """Return the inputs of a training graph at its first step, except samples and labels: name of the input → value."""
     zeros = {name: np.zeros_like(tensors[name]) for name in train.trained}
     anchors = {START + name: tensors[name] for name in zeros}
     anchors |= {SHIFT + name: tensors.get(CONTROL + name, value) for name, value in zeros.items()}
@@ -153,20 +155,27 @@ def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
     start |= {value: anchors[name] for name, value in train.anchors.items()}
     start |= {state: value for name, value in zeros.items() for state in state_inputs(name, train.optimizer)}
     scalars = {LEARNING_RATE: train.lr, **({} if train.optimizer == "sgd" else {BETA: train.momentum})}
-    scalars |= {STEP_COUNT: 0.0} if train.optimizer == "adam" else {}
+    scalars |= {SEED: 0.0, **({STEP_COUNT: 0.0} if train.optimizer == "adam" else {})}
     start |= {name: np.array(value, np.float32) for name, value in scalars.items()}
     return start | ({"present": np.ones(manifest.classes, np.bool_)} if train.present else {})
 
 
 def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arrays, steps: int) -> list[float]:
-    """Return the losses of ``steps`` steps on the stored batch."""
+    """Return the losses of so many ``steps`` on the ``stored`` batch, x and y, from the inputs ``start``."""
     inputs = {key: End(value.dtype.name, value.shape) for key, value in start.items()}
     inputs |= {**tier.samples, "y": End("int64", (None,))}
     roles = train.roles
     states = {state for name in train.trained for state in state_inputs(name, train.optimizer)}
-    updated = {*roles.trained.values(), *roles.statistics.values(), *states, *(start.keys() & {STEP_COUNT})}
+    updated = {*roles.trained.values(), *roles.statistics.values(), *states, *(start.keys() & {SEED, STEP_COUNT})}
     statistics = roles.statistics.values()
-    may_lack = {*statistics, *(name + OUT for name in statistics), *roles.frozen.values(), *train.anchors.values()}
+    may_lack = {
+        SEED,
+        SEED + OUT,
+        *statistics,
+        *(name + OUT for name in statistics),
+        *roles.frozen.values(),
+        *train.anchors.values(),
+    }
     session = tier.opened(
         name, inputs, {LOSS: End("float32", ()), **{key + OUT: inputs[key] for key in updated}}, frozenset(may_lack)
     )
@@ -189,7 +198,7 @@ def _finite(name: str, key: str, value: np.ndarray) -> None:
 
 
 class _Session:
-    """A graph in onnxruntime, on one thread; it takes what it needs of the values that it is given."""
+    """A graph in onnxruntime, on one thread. Its errors name the file, and a run ignores values that are not inputs of the graph."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name

@@ -1,8 +1,6 @@
-"""A tier's graphs with weights outside: its training steps, and its inference as trained."""
+"""The graphs of a tier that have weights as inputs: its training steps, and inference with its factors as trained."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import onnx
@@ -18,14 +16,16 @@ from edgefl.models.base import Architecture, Unfilled, named_tensors
 from edgefl.onnxgrad.graphs import LIMIT_BYTES
 from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph
 from edgefl.onnxgrad.roles import PREDICTION
-from edgefl.onnxgrad.step import StepRule, part_graphs, training_graphs
+from edgefl.onnxgrad.step import part_graphs, training_graphs
+from edgefl.onnxgrad.step_check import check_step
+from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
 from edgefl.records import Batch, Tier
 
 
 @dataclass(frozen=True)
 class TierGraphs:
-    """What onnxruntime needs of a tier to train and to infer (x and tensors → logits); weights come from elsewhere."""
+    """The training graphs of a tier, and its inference graph: ``x`` (n, …) and the weights → ``logits`` (n, classes)."""
 
     steps: StepGraphs
     predict: bytes
@@ -40,57 +40,84 @@ def tier_graphs(
     objective: Objective,
     parts: bool = False,
 ) -> TierGraphs:
-    """Return the graphs of a tier's network under ``method``, with its own loss and the objective's term.
+    """Return the graphs of a tier's network, with the loss of ``method`` and the term of ``objective``.
 
-    They depend on no weight and no data: those of one configuration are made once and kept. ``parts`` adds those of a step in parts.
+    Graphs depend on no weight and no data. They are made once for each configuration and cached. ``parts`` adds the graphs for batches
+    that are taken in parts.
 
     Raises:
-        EdgeflError: the network cannot be exported, or an operator has no gradient rule (named).
+        EdgeflError: the network cannot be exported; names the operation.
+        InputError: an operator has no gradient rule; names operator and node.
     """
-    options = type(method).__name__, method.config.model_dump_json()
-    return _made(_Asked(options, architecture, tier, optimizer, weight_decay, objective, method), parts)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What graphs depend on; a method's own options may hold tables, which have no hash."""
-
-    options: tuple[str, str]
-    architecture: Architecture
-    tier: Tier
-    optimizer: str
-    weight_decay: float
-    objective: Objective
-    method: Method = field(compare=False)
+    return _made((method, architecture, tier, optimizer, weight_decay, objective), parts)
 
 
 @lru_cache(maxsize=64)
-def _made(asked: _Asked, parts: bool) -> TierGraphs:
-    graph, rule = _exported(asked)
+def _made(asked: tuple[Method, Architecture, Tier, str, float, Objective], parts: bool) -> TierGraphs:
+    exported = _exported(*asked)
+    graph, rule = exported.graph, exported.rule
     if parts:
         plain = _made(asked, False)
         return TierGraphs(StepGraphs(plain.steps.steps, graph.roles, *part_graphs(graph, rule)), plain.predict)
     predict = graph.part([PREDICTION], "predict").SerializeToString(deterministic=True)
-    return TierGraphs(StepGraphs(training_graphs(graph, rule), graph.roles), predict)
+    steps = StepGraphs(training_graphs(graph, rule), graph.roles)
+    exported.check(steps, asked[1])
+    return TierGraphs(steps, predict)
+
+
+@dataclass(frozen=True)
+class _Exported:
+    """The losses of a tier as a graph, and what it was exported from."""
+
+    graph: LossGraph
+    rule: StepRule
+    network: nn.Module
+    losses: tuple[Loss, ...]
+
+    def check(self, steps: StepGraphs, architecture: Architecture) -> None:
+        """Compare the training graphs with torch on drawn samples; EdgeflError if one differs."""
+        random = torch.Generator().manual_seed(0)
+        x, count = architecture.samples(4), max(architecture.classes, 1)
+        if x.is_floating_point():
+            x = torch.randn(x.shape, generator=random)
+        elif architecture.vocabulary:
+            x = torch.randint(architecture.vocabulary, x.shape, generator=random)
+        batch = {"x": x, "y": torch.randint(count, (len(x),), generator=random)}
+        check_step(steps, self.network, self.losses, batch, _shared(architecture), self.rule)
+
+
+def _shared(architecture: Architecture) -> dict[str, torch.Tensor]:
+    return {"present": torch.ones(architecture.classes, dtype=torch.bool)}
 
 
 @lru_cache(maxsize=64)
-def _exported(asked: _Asked) -> tuple[LossGraph, StepRule]:
-    method, architecture, tier, objective = asked.method, asked.architecture, asked.tier, asked.objective
+def _exported(
+    method: Method, architecture: Architecture, tier: Tier, optimizer: str, weight_decay: float, objective: Objective
+) -> _Exported:
     with Unfilled():
         network = method.network(architecture, tier)
+    _fill(network)
     names = shared_parameters(method, network)
     objective.attach(network, names, {}, {})
     decayed = set(method.decayed(network))
-    rule = StepRule(asked.optimizer, asked.weight_decay, {name for name, p in network.named_parameters() if p in decayed})  # type: ignore[arg-type]
+    rule = StepRule(optimizer, weight_decay, {name for name, p in network.named_parameters() if p in decayed})  # type: ignore[arg-type]
     loss = loss_of(method, objective)
 
     def of_draw(draw: float | None) -> Loss:
         return lambda network, x, y, present: loss(network, Batch(x, y, present, draw))
 
     batch = {"x": torch.zeros_like(architecture.samples(2)), "y": torch.zeros(2, dtype=torch.int64)}
-    shared = {"present": torch.ones(architecture.classes, dtype=torch.bool)}
-    return loss_graph(network, [of_draw(draw) for draw in method.draws(tier)], batch, shared, anchors(names)), rule
+    losses = tuple(of_draw(draw) for draw in method.draws(tier))
+    return _Exported(loss_graph(network, losses, batch, _shared(architecture), anchors(names)), rule, network, losses)
+
+
+def _fill(network: nn.Module) -> None:
+    """Draw the parameters of a network whose initialisation was skipped: a step from them is compared with torch."""
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            bound = (3 / max(1, parameter[0].numel())) ** 0.5 if parameter.dim() > 1 else 1.0
+            parameter.uniform_(-bound, bound, generator=random)
 
 
 def same_network(one: nn.Module, other: nn.Module) -> bool:
@@ -103,7 +130,7 @@ def same_network(one: nn.Module, other: nn.Module) -> bool:
 
 
 def with_weights(graphs: TierGraphs, network: nn.Module) -> bytes | None:
-    """Return the inference graph of a tier with the weights of ``network``, as trained, inside; None: they are more than a file holds."""
+    """Return the inference graph of a tier with the weights of ``network`` inside; None if the weights are larger than 1 GiB."""
     tensors = named_tensors(network)
     if sum(tensor.nbytes for tensor in tensors.values()) > LIMIT_BYTES // 2:
         return None

@@ -1,4 +1,4 @@
-"""Verification: files as the manifest lists them, the signature, and graphs that compute the same as when they were exported."""
+"""Verification of a bundle: its files are those of the manifest, its signature is valid, its graphs compute their stored references."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from edgefl.bundle.manifest import MANIFEST, SIGNATURE, Manifest, content_of, differences, parse
-from edgefl.bundle.sandbox import Limits, try_tiers
+from edgefl.bundle.manifest import MANIFEST, SIGNATURE, Manifest
+from edgefl.bundle.manifest_file import content_of, differences, parse
+from edgefl.bundle.sandbox import Limits, check_tiers
 from edgefl.errors import BundleError, InputError, first_line
+from edgefl.util.files import read_at_most
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -22,45 +23,47 @@ _MAX_KEY_BYTES = 1 << 16
 
 
 def signer(path: Path) -> Callable[[bytes], bytes]:
-    """Return what signs with the private key in the PEM file ``path``: bytes → 64 bytes.
+    """Return the function content → 64 bytes that signs with the private key in a PEM file.
 
-    Raises:
-        InputError: the package ``cryptography`` is missing, or the file holds no Ed25519 private key without a passphrase.
+    InputError if the package ``cryptography`` is missing, or the file has no Ed25519 private key without a passphrase.
     """
-    ed25519, serialization = _library()
-    content = _read(path)
-    try:
-        key = serialization.load_pem_private_key(content, password=None)
-    except TypeError:
-        raise InputError(f"{path}: has a passphrase, expected an Ed25519 private key without one") from None
-    except Exception as error:  # noqa: BLE001 - text that is not PEM, and keys that the library does not support, raise several types
-        raise InputError(f"{path}: no private key in PEM form, expected one of Ed25519: {first_line(error)}") from None
-    if not isinstance(key, ed25519.Ed25519PrivateKey):
-        raise InputError(f"{path}: a key of another kind ({_kind(key)}), expected an Ed25519 private key")
-    return key.sign
+    sign: Callable[[bytes], bytes] = _key(path, "Private").sign
+    return sign
 
 
 def public_key(path: Path) -> Ed25519PublicKey:
-    """Return the public key in the PEM file ``path``.
+    """Return the Ed25519 public key in a PEM file; InputError if there is none, or the package ``cryptography`` is missing."""
+    key: Ed25519PublicKey = _key(path, "Public")
+    return key
 
-    Raises:
-        InputError: the package ``cryptography`` is missing, or the file holds no Ed25519 public key.
-    """
-    ed25519, serialization = _library()
-    content = _read(path)
-    if b"PRIVATE KEY" in content:
+
+def _key(path: Path, half: Literal["Private", "Public"]) -> Any:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        raise InputError("signatures need the package cryptography: pip install 'edgefl-sim[sign]'") from None
+    name, content = half.lower(), read_at_most(path, _MAX_KEY_BYTES, InputError)
+    if half == "Public" and b"PRIVATE KEY" in content:
         raise InputError(f"{path}: a private key, expected the public one that belongs to it; keep the private one to yourself")
     try:
-        key = serialization.load_pem_public_key(content)
-    except Exception as error:  # noqa: BLE001 - as above
-        raise InputError(f"{path}: no public key in PEM form, expected one of Ed25519: {first_line(error)}") from None
-    if not isinstance(key, ed25519.Ed25519PublicKey):
-        raise InputError(f"{path}: a key of another kind ({_kind(key)}), expected an Ed25519 public key")
+        key: object = (
+            serialization.load_pem_public_key(content)
+            if half == "Public"
+            else serialization.load_pem_private_key(content, password=None)
+        )
+    except TypeError:
+        raise InputError(f"{path}: has a passphrase, expected an Ed25519 private key without one") from None
+    except Exception as error:  # noqa: BLE001 - text that is not PEM, and keys that the library does not support, raise several types
+        raise InputError(f"{path}: no {name} key in PEM form, expected one of Ed25519: {first_line(error)}") from None
+    if not isinstance(key, getattr(ed25519, f"Ed25519{half}Key")):
+        kind = type(key).__name__.strip("_").removesuffix(f"{half}Key")
+        raise InputError(f"{path}: a key of another kind ({kind}), expected an Ed25519 {name} key")
     return key
 
 
 def signed_by(key: Ed25519PublicKey, content: bytes, signature: bytes) -> bool:
-    """Return whether the owner of ``key`` signed ``content``."""
+    """Return whether ``signature`` (64 bytes) is one of ``content`` by the owner of ``key``."""
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -70,39 +73,18 @@ def signed_by(key: Ed25519PublicKey, content: bytes, signature: bytes) -> bool:
     return True
 
 
-def _library() -> tuple[ModuleType, ModuleType]:
-    try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError:
-        raise InputError("signatures need the package cryptography: pip install 'edgefl-sim[sign]'") from None
-    return ed25519, serialization
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_KEY_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}), expected a key in PEM form") from None
-    if len(content) > _MAX_KEY_BYTES:
-        raise InputError(f"{path}: more than {_MAX_KEY_BYTES:,} bytes, expected a key in PEM form")
-    return content
-
-
-def _kind(key: object) -> str:
-    return type(key).__name__.strip("_").removesuffix("PrivateKey").removesuffix("PublicKey")
-
-
 MAX_BUNDLE_BYTES = 1 << 36
 _MAX_PROBLEMS = 50
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """A bundle that passed: its files, and per tier how far its outputs (absolute) and losses (relative) are from the references.
+    """The report of a bundle that passed.
 
-    ``signed`` is None where there is no signature, False where there is one and no key was given to check it with.
+    Attributes:
+        files: how many files were checked, the manifest and the signature included.
+        max_abs_errors, max_loss_errors: label of a tier → largest difference of its outputs, and relative one of its losses.
+        signed: True: by the owner of the given key; False: there is a signature, but no key was given; None: there is no signature.
     """
 
     files: int
@@ -112,18 +94,19 @@ class VerifyReport:
 
 
 Problem = tuple[str, str]
-"""A file or tier, and its problem."""
+"""(file or tier, its problem)"""
 
 
-def verify(folder: Path, key: Path | None = None, limits: Limits | None = None) -> VerifyReport:
-    """Check every file of a bundle, and run every graph against its stored reference, in a process of limited memory and time.
+def verify(bundle: Path | str, key: Path | str | None = None, limits: Limits | None = None) -> VerifyReport:
+    """Check every file in the folder ``bundle``, and run every graph on its stored reference, in a process with limited memory and time.
 
-    With ``key``, a PEM file of an Ed25519 public key, the bundle must be signed by its owner; nothing else is looked at before.
+    ``key`` is a PEM file with an Ed25519 public key. With it, the bundle must be signed by its owner, which is checked first.
 
     Raises:
-        BundleError: anything is missing, extra, changed or wrong; the message lists it, a line each.
-        InputError: there is no such key.
+        BundleError: a file is missing, extra, changed or wrong. The message has a line for each problem, 50 at most.
+        InputError: ``key`` cannot be used, or the process for the graphs does not start.
     """
+    folder = Path(bundle)
     content = content_of(folder)
     signed = _signed(folder, content, key)
     manifest = parse(folder / MANIFEST, content)
@@ -131,19 +114,19 @@ def verify(folder: Path, key: Path | None = None, limits: Limits | None = None) 
     if total_bytes > MAX_BUNDLE_BYTES:
         raise BundleError(f"{folder}: {total_bytes:,} bytes by its manifest, expected at most {MAX_BUNDLE_BYTES:,}")
     problems = [*_extra(folder, manifest), *_missing_or_changed(folder, manifest)]
-    if not problems:  # a changed file is not run
-        tried = try_tiers(folder, [tier.label for tier in manifest.tiers], limits or Limits(), total_bytes)
-        problems = tried.problems
+    if not problems:  # a changed graph must not run
+        checks = check_tiers(folder, [tier.label for tier in manifest.tiers], limits or Limits(), total_bytes)
+        problems = checks.problems
     if problems:
         raise BundleError(_listed(folder, problems))
-    outputs = {label: output for label, (output, _) in tried.errors.items()}
-    losses = {label: loss for label, (_, loss) in tried.errors.items() if loss is not None}
+    outputs = {label: output for label, (output, _) in checks.errors.items()}
+    losses = {label: loss for label, (_, loss) in checks.errors.items() if loss is not None}
     return VerifyReport(len(manifest.files) + 1 + (signed is not None), outputs, losses, signed)
 
 
-def _signed(folder: Path, content: bytes, key: Path | None) -> bool | None:
-    """Return whether the owner of ``key`` signed the manifest; False: no key was given; None: there is no signature."""
-    owner = None if key is None else public_key(key)
+def _signed(folder: Path, content: bytes, key: Path | str | None) -> bool | None:
+    """Return :attr:`VerifyReport.signed` for a manifest with this ``content``; BundleError if its signature is missing or wrong."""
+    owner = None if key is None else public_key(Path(key))
     path = folder / SIGNATURE
     if not path.exists() and not path.is_symlink():
         if owner is not None:
@@ -166,11 +149,12 @@ def _listed(folder: Path, problems: Sequence[Problem]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text without line breaks and terminal codes, which names of files and operators may hold."""
+    """Return ``text`` with line breaks and terminal codes escaped: names of files and operators may contain them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _extra(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    """Yield links, and files and folders that the manifest does not list."""
     known = {*manifest.files, MANIFEST, SIGNATURE}
     folders = {parent.as_posix() for path in manifest.files for parent in Path(path).parents}
     found = 0
@@ -190,19 +174,15 @@ def _extra(folder: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _walk(top: Path) -> Iterator[str]:
-    """Yield the path of everything in ``top``, hidden or not; a folder that cannot be listed is an error, not empty."""
-    left = [top]
-    while left:
-        folder = left.pop()
-        try:
-            with os.scandir(folder) as found:
-                entries = sorted(found, key=lambda entry: entry.name)
-        except OSError as error:
-            raise BundleError(f"{_plain(str(folder))}: cannot be listed ({error.strerror})") from None
-        for entry in entries:
-            yield Path(entry.path).relative_to(top).as_posix()
-            if entry.is_dir(follow_symlinks=False):
-                left.append(Path(entry.path))
+    """Yield the path of every file and folder below ``top``, hidden ones too; BundleError if a folder cannot be listed."""
+
+    def fail(error: OSError) -> None:
+        raise BundleError(f"{_plain(str(error.filename))}: cannot be listed ({error.strerror})") from None
+
+    for folder, folders, files in os.walk(top, onerror=fail):
+        folders.sort(reverse=True)
+        for name in sorted([*folders, *files]):
+            yield (Path(folder) / name).relative_to(top).as_posix()
 
 
 def _missing_or_changed(folder: Path, manifest: Manifest) -> Iterator[Problem]:

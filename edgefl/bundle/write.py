@@ -1,8 +1,5 @@
-"""The bundle: what leaves for a device. ``export/README.md`` specifies it; ``manifest.py`` has its records."""
+"""Writes bundles. ``export/README.md`` specifies their files; ``manifest.py`` has the records."""
 
-from __future__ import annotations
-
-import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,11 +11,12 @@ import torch
 from torch import nn
 
 from edgefl.bundle.forms import form_files
-from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, SIGNATURE, Manifest, seal, text_of
+from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, SIGNATURE, Manifest
+from edgefl.bundle.manifest_file import seal, text_of
 from edgefl.errors import BundleError
-from edgefl.onnxgrad.exporter import OPSET
+from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.predict import predict
-from edgefl.util.files import shared, whole_folder
+from edgefl.util.files import shared, whole_folder, write_bytes
 
 REFERENCE_SAMPLES = 4
 _CLIENTS = ("python", "web")
@@ -28,7 +26,7 @@ Sign = Callable[[bytes], bytes]
 
 @dataclass(frozen=True)
 class TierFiles:
-    """One tier's files by their paths in the bundle, and how far onnxruntime is from torch on the reference inputs."""
+    """A tier's files for inference, by path in the bundle, and the largest difference of onnxruntime from torch on the reference."""
 
     contents: Mapping[str, bytes]
     opset: int
@@ -43,13 +41,14 @@ def build_tier(
     vocabulary: int = 0,
     graph: bytes | None = None,
 ) -> TierFiles:
-    """Export ``module`` and store reference inputs, drawn from ``rng``, with the outputs that torch computes for them.
+    """Export ``module`` and compare onnxruntime with torch on four reference inputs, which become a file of the tier.
 
-    Inputs are float32 from a normal distribution, or, where there is a ``vocabulary``, int64 ids below it. ``graph`` is the module's
-    graph, where it exists already.
+    ``module`` is in evaluation mode: (n, *input_shape) → (n, classes). Reference inputs are drawn from ``rng``: float32 from a normal
+    distribution or, if ``vocabulary`` is not 0, int64 token ids below it. ``graph`` is the module's graph, if it exists already.
 
     Raises:
         BundleError: onnxruntime's outputs differ from torch's by more than 1e-4.
+        EdgeflError: the module cannot be exported, or onnxruntime cannot run its graph.
     """
     path = f"{label}/forward.onnx"
     dtype = "int64" if vocabulary else "float32"
@@ -66,7 +65,7 @@ def build_tier(
 
 
 def _run(files: Mapping[str, bytes], path: str, x: np.ndarray) -> np.ndarray:
-    """Return the outputs of the graph at ``path``, weights beside it or not."""
+    """Return the outputs of the graph at ``path`` of ``files``; its weights may be in a second file."""
     if len(files) == 1:
         return predict(files[path], x, batch_size=len(x))
     with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
@@ -76,12 +75,12 @@ def _run(files: Mapping[str, bytes], path: str, x: np.ndarray) -> np.ndarray:
 
 
 def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign: Sign | None = None) -> Manifest:
-    """Write a bundle to ``folder``, whole or not at all, and return the manifest with its files filled in.
+    """Write a bundle to ``folder``, whole or not at all, and return its manifest with ``files`` and ``manifest_sha256`` filled in.
 
-    Its ``files`` and ``manifest_sha256`` are filled in here; ``sign`` makes the signature, 64 bytes, of the manifest's bytes.
+    ``contents`` maps paths in the bundle to files. ``sign`` returns the 64 bytes that sign the manifest's bytes.
 
     Raises:
-        BundleError: ``folder`` exists and is not empty, a path leaves the bundle, or a tier's file is not among ``contents``.
+        BundleError: ``folder`` exists and is not an empty folder, a path leads out of the bundle, or ``contents`` lacks a tier's file.
         StorageError: the disk is full or cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -91,16 +90,8 @@ def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign:
     beside = {MANIFEST: text} if sign is None else {MANIFEST: text, SIGNATURE: sign(text)}
     with whole_folder(folder) as temporary:
         for path, content in {**contents, **beside}.items():
-            _write_synced(temporary / path, content)
+            write_bytes(temporary / path, content)
     return complete
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def client_files() -> dict[str, bytes]:

@@ -1,27 +1,31 @@
-"""The tasks that calibration times: matrix products, convolutions, copies, training steps in torch, inference in onnxruntime.
+"""The tasks that calibration times: matrix products, copies, training steps in torch, inference in onnxruntime.
 
 Tasks run in rounds, each task once per round, so that a disturbance of some seconds affects all of them alike. The best quartile counts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnxruntime
 import torch
-import torch.nn.functional as F
-from torch import nn
 
-from edgefl.client.loop import optimizer_of
-from edgefl.methods.base import create
-from edgefl.models.base import Architecture
+from edgefl.client.client import loss_of
+from edgefl.client.fast.capture import CaptureError, Inputs, Take, capture, gradient_of
+from edgefl.client.fast.layout import in_layout, lay_out, layout_of
+from edgefl.client.objectives.none import PLAIN
+from edgefl.client.optimizer import FusedOptimizer
+from edgefl.client.training import Training
+from edgefl.methods.base import Method
+from edgefl.methods.create import create
+from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxgrad.exporter import export
 from edgefl.planning.profile import training_for
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Cost, Tier
+from edgefl.rng import generator
 
 Seconds = tuple[float, ...]
 Task = Callable[[], Seconds]
@@ -30,18 +34,8 @@ Readings = Mapping[str, Sequence[Seconds]]
 """Task → the seconds of its repeats."""
 
 COPIED_BYTES = 64 * 2**20
-_SIDE = 512
-_CHANNELS, _PIXELS = 64, 28
-KERNELS = {
-    "gemm": _SIDE**3,
-    "convolution 3x3": 9 * _CHANNELS**2 * _PIXELS**2,
-    "convolution 1x1": 4 * _CHANNELS**2 * _PIXELS**2,
-    "values": 6 * 8 * _CHANNELS * _PIXELS**2,
-}
-"""Kernel → its MACs: a product of 512×512 matrices; one image with 64 channels, 28×28; 1×1 with twice the channels.
-
-``values`` has values instead: normalisation, ReLU and pooling, forward and backward, of a batch of eight.
-"""
+SIDE = 512
+"""The matrices of the timed product are so large, in both directions."""
 
 _LEAST = 5
 _READING_S = 0.02  # a shorter task is repeated within one reading
@@ -106,22 +100,10 @@ def torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def kernel_tasks() -> dict[str, Task]:
-    """Return a task for each of :data:`KERNELS`, float32, on torch's threads."""
-    a, b = torch.randn(_SIDE, _SIDE), torch.randn(_SIDE, _SIDE)
-    image, wide = torch.randn(1, _CHANNELS, _PIXELS, _PIXELS), torch.randn(1, 2 * _CHANNELS, _PIXELS, _PIXELS)
-    square, point = torch.randn(_CHANNELS, _CHANNELS, 3, 3), torch.randn(2 * _CHANNELS, 2 * _CHANNELS, 1, 1)
-    maps = torch.randn(8, _CHANNELS, _PIXELS, _PIXELS, requires_grad=True)
-    norm, ones = nn.GroupNorm(32, _CHANNELS), torch.ones(8, _CHANNELS, _PIXELS // 2, _PIXELS // 2)
-
-    def values() -> None:
-        maps.grad = None
-        F.max_pool2d(F.relu(norm(maps)), 2).backward(ones)
-
-    convolutions = (lambda: F.conv2d(image, square, padding=1)), (lambda: F.conv2d(wide, point))
-    runs = zip(KERNELS, (lambda: a @ b, *convolutions, values), strict=True)
-    clock = clock_of(torch.get_num_threads())
-    return {name: timed(run, clock) for name, run in runs}
+def product_task() -> Task:
+    """Return a task that multiplies two float32 matrices of 512×512 on torch's threads."""
+    a, b = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
+    return timed(lambda: a @ b, clock_of(torch.get_num_threads()))
 
 
 def copy_task() -> Task:
@@ -130,30 +112,73 @@ def copy_task() -> Task:
     return timed(lambda: np.copyto(target, source), clock_of(1))
 
 
-def step_cost(architecture: Architecture, batch_size: int) -> Cost:
-    """Return the cost of a training step of a whole network, under federated averaging with momentum."""
-    return tier_cost(create("fedavg"), architecture, Tier(1.0), training_for(batch_size, None, "momentum"))
+@dataclass(frozen=True)
+class Trained:
+    """A tier that clients train by FedAvg or another method, with momentum.
+
+    Attributes:
+        batch_size: samples of a step.
+    """
+
+    architecture: Architecture
+    batch_size: int
+    method: Method = field(default_factory=lambda: create("fedavg"))
+    tier: Tier = field(default_factory=lambda: Tier(1.0))
+
+    @property
+    def cost(self) -> Cost:
+        """The traced costs."""
+        return tier_cost(self.method, self.architecture, self.tier, self._training)
+
+    @property
+    def _training(self) -> Training:
+        return training_for(self.batch_size, None, "momentum")
+
+    def task(self, forward: bool = False) -> Task:
+        """Return a task that times a client's step in torch on noise: a forward and backward pass, and the update.
+
+        The step is captured, and images lie in memory, as in long runs. ``forward`` adds a forward pass alone as a third time.
+        """
+        method, tier, architecture = self.method, self.tier, self.architecture
+        personal = method.first_personal(architecture, tier, generator(0, "init"))
+        tiers = (Tier(1.0), tier) if len(method.default_tiers) > 1 and tier.ratio != 1.0 else (tier,)
+        state = method.init(architecture, tiers, generator(0, "init"))
+        module = method.trained(state, tier, personal).train()
+        x = architecture.samples(self.batch_size)
+        x = torch.randn_like(x) if x.is_floating_point() else torch.randint(0, architecture.vocabulary or 1, x.shape)
+        present = torch.ones(architecture.classes, dtype=torch.bool)
+        y, draws = torch.randint(0, architecture.classes, (self.batch_size,)), len(method.draws(tier))
+        layout = layout_of(module, x[:1])
+        lay_out(module, layout)
+        loss = in_layout(loss_of(method, PLAIN), layout)
+        drawn = [Inputs(named_tensors(module), Batch(x, y, present, (at + 0.5) / draws)) for at in range(draws)]
+        trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        take = gradient_of(module, loss, list(trained))
+        takes = [_captured(take, inputs) for inputs in drawn]
+        optimizer = FusedOptimizer(replace(self._training, lr=0.0), trained, ())
+        clock = clock_of(torch.get_num_threads())
+
+        def once() -> Seconds:
+            begun = clock()
+            for one, given in zip(takes, drawn, strict=True):
+                _, *gradients = one(given)
+            updating = clock()
+            optimizer.apply(dict(zip(trained, gradients, strict=True)))
+            updated = clock()
+            if not forward:
+                return (updating - begun) / draws, updated - updating
+            with torch.no_grad():
+                loss(module, drawn[0].batch)
+            return (updating - begun) / draws, updated - updating, clock() - updated
+
+        return repeated(once)
 
 
-def step_task(architecture: Architecture, batch_size: int) -> Task:
-    """Return a task that times a client's training step in torch, on noise: the forward and backward pass, and the update."""
-    method, classes = create("fedavg"), architecture.classes
-    network = architecture.build().train()
-    optimizer = optimizer_of(method, network, training_for(batch_size, None, "momentum"))
-    x = architecture.samples(batch_size)
-    x = torch.randn_like(x) if x.is_floating_point() else torch.randint(0, architecture.vocabulary or 1, x.shape)
-    batch = Batch(x, torch.randint(0, classes, (batch_size,)), torch.ones(classes, dtype=torch.bool))
-    clock = clock_of(torch.get_num_threads())
-
-    def once() -> Seconds:
-        begun = clock()
-        method.local_loss(network, batch).backward()
-        passed = clock()
-        optimizer.step()
-        optimizer.zero_grad()
-        return passed - begun, clock() - passed
-
-    return repeated(once)
+def _captured(take: Take, inputs: Inputs) -> Take:
+    try:
+        return capture(take, inputs)
+    except CaptureError:
+        return take
 
 
 def inference_task(graph: bytes, architecture: Architecture, threads: int) -> Task:

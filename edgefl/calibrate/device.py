@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from itertools import chain
+from statistics import median, quantiles
 from typing import Any
 
 import tomlkit
 
 from edgefl.fleet.figures import Figure, Record
 from edgefl.fleet.profile import DeviceProfile
-from edgefl.fleet.rates import Step, StepCosts, fit
+from edgefl.fleet.time_model import ForwardCosts, Limits, Measurement, StepCosts, fit, key_of, unit_of
+from edgefl.records.work import KINDS, StepWork, Work
 
 NOT_MEASURED = "not measured by calibration: the figure of the {title} profile, a placeholder"
 
@@ -39,8 +41,55 @@ class Spread:
         """Return the rates in ``amount`` per second of a spread of seconds."""
         return Spread(amount / self.value, amount / self.median, amount / self.high, amount / self.low, self.repeats)
 
+    def scaled(self, factor: float) -> Spread:
+        """Return the spread in another unit."""
+        return Spread(self.value * factor, self.median * factor, self.low * factor, self.high * factor, self.repeats)
+
     def __str__(self) -> str:
         return f"{self.value:.3g} (median {self.median:.3g}, {self.low:.3g} to {self.high:.3g}, {self.repeats} repeats)"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A measured training step.
+
+    Attributes:
+        work: of the network's steps.
+        samples: of the step.
+        pass_s: seconds of the forward and backward pass; update_s, forward_s: of the update, and of a forward pass alone.
+    """
+
+    work: StepWork
+    samples: int
+    pass_s: float
+    update_s: float
+    forward_s: float
+
+    @property
+    def whole(self) -> Measurement:
+        """The pass and the update."""
+        return Measurement(self.work.of(self.samples, 1, 1), self.pass_s + self.update_s)
+
+    @property
+    def parts(self) -> tuple[Measurement, Measurement, Measurement]:
+        """The pass, the update, and the forward pass."""
+        works = self.work.of(self.samples, 1, 0), self.work.update, self.work.of(0, 0, 0, self.samples, 1)
+        first, second, third = map(Measurement, works, (self.pass_s, self.update_s, self.forward_s))
+        return first, second, third
+
+    @property
+    def told(self) -> list[Measurement]:
+        """The parts that costs are fitted to; that of a small update is mostly the call of the optimizer, which is no operation."""
+        return [part for at, part in enumerate(self.parts) if at != 1 or self.update_s > self.pass_s / 2]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """The work of an inference of one sample, and its seconds on one thread and on all threads."""
+
+    work: Work
+    one: Spread
+    every: Spread
 
 
 @dataclass(frozen=True)
@@ -49,9 +98,10 @@ class Measured:
 
     Attributes:
         source: hardware and software, for the notes of the figures.
-        kernels: kernel → rate on one thread and on all threads; ``values`` is in values per second.
-        steps: network and batch → its training step, one per round of repeats.
-        inference: network → rate of an inference of one sample, on one thread and on all threads.
+        product: rate of a matrix product on one thread and on all threads.
+        steps: network, and batch of a reference network → its training step, one per round of repeats.
+        inference: network → its inference.
+        references: the steps of reference networks; the other networks do mostly one kind of work each.
         busy: share of all cores that other programs used meanwhile, in [0, 1].
     """
 
@@ -62,86 +112,132 @@ class Measured:
     free_bytes: int
     battery: bool
     source: str
-    kernels: Mapping[str, tuple[Spread, Spread]]
+    product: tuple[Spread, Spread]
     copied: Spread
     steps: Mapping[str, Sequence[Step]]
-    inference: Mapping[str, tuple[Spread, Spread]]
+    inference: Mapping[str, Inference]
+    references: tuple[str, ...]
     busy: float
 
-    def typical(self) -> list[Step]:
+    @property
+    def limits(self) -> Limits:
+        """What the hardware allows, as far as it was measured: Winograd's convolutions do fewer products than they have MACs."""
+        # If other programs use the cores, several threads are slower than one.
+        product = max(spread.value for spread in self.product)
+        return Limits(_FASTEST * product, _CACHED * self.copied.value)
+
+    def typical(self) -> dict[str, Step]:
         """Return every step with the best quartile of its seconds."""
-        parts = [(steps[0].work, [s.pass_s for s in steps], [s.update_s for s in steps]) for steps in self.steps.values()]
-        return [Step(work, Spread.of_seconds(passes).value, Spread.of_seconds(updates).value) for work, passes, updates in parts]
+        found = {}
+        for name, steps in self.steps.items():
+            columns = zip(*((s.pass_s, s.update_s, s.forward_s) for s in steps), strict=True)
+            found[name] = Step(steps[0].work, steps[0].samples, *(Spread.of_seconds(column).value for column in columns))
+        return found
 
     def step_rates(self) -> dict[str, Spread]:
-        """Return the MACs per second of every step."""
-        return {
-            name: Spread.of_seconds([step.seconds for step in repeats]).rate(repeats[0].work.macs)
-            for name, repeats in self.steps.items()
-        }
+        """Return the MACs per second of every step of a reference network."""
+        wholes = {name: [step.whole for step in self.steps[name]] for name in self.references}
+        return {name: Spread.of_seconds([m.seconds for m in all_]).rate(all_[0].work.macs) for name, all_ in wholes.items()}
 
 
-def compute_of(measured: Measured) -> dict[str, Any]:
-    """Return the table ``compute`` of the profile; its training rate is the median over networks, each at its largest (last) batch."""
+_FASTEST = 4
+_CACHED = 20  # bytes that an operation finds in a cache arrive so many times as fast as copied ones, at most
+
+
+def compute_of(measured: Measured, like: DeviceProfile | None = None) -> dict[str, Any]:
+    """Return the table ``compute`` of the profile; its training rate is the median over networks, each at its largest (last) batch.
+
+    Costs of kinds take the shape of those of ``like``, if it has them.
+    """
     steps = {name: _giga(spread) for name, spread in measured.step_rates().items()}
     largest = {name.partition(" at ")[0]: spread for name, spread in steps.items()}
 
     def inference(which: int, threads: str) -> dict[str, Any]:
-        rate = median(pair[which].value for pair in measured.inference.values()) / 1e9
-        of_networks = f"onnxruntime, {threads}batch of 1, median of networks: {_each(measured.inference, which)}"
-        return _figure(rate, measured.source, f"{of_networks}. Kernels in torch: {_each(measured.kernels, which)}")
+        known = [(name, measured.inference[name]) for name in largest if name in measured.inference]
+        rates = {name: _giga((one.one, one.every)[which].rate(one.work.macs)) for name, one in known}
+        each = ", ".join(f"{name} {spread}" for name, spread in rates.items())
+        note = f"onnxruntime, {threads}batch of 1, median of networks: {each}. A matrix product in torch: "
+        return figure(median(s.value for s in rates.values()), measured.source, f"{note}{_giga(measured.product[which])}")
 
     step = "torch, forward, backward and update, median of networks at the larger batch: "
     step += ", ".join(f"{name} {spread}" for name, spread in steps.items())
     copied = f"one core copies, bytes counted once: {_giga(measured.copied)}"
+    trained, inferred = _costs(measured, None if like is None else like.compute.training_step)
     return {
         "inference_gmacs_per_s": inference(1, ""),
         "inference_single_thread_gmacs_per_s": inference(0, "one thread, "),
-        "training_gmacs_per_s": _figure(median(spread.value for spread in largest.values()), measured.source, step),
-        "memory_bandwidth_gb_per_s": _figure(measured.copied.value / 1e9, measured.source, copied),
-        "training_step": _step_costs(measured),
+        "training_gmacs_per_s": figure(median(spread.value for spread in largest.values()), measured.source, step),
+        "memory_bandwidth_gb_per_s": figure(measured.copied.value / 1e9, measured.source, copied),
+        "training_step": trained,
+        "inference_step": inferred,
     }
 
 
-def _step_costs(measured: Measured) -> dict[str, Any]:
-    """Return the table ``compute.training_step``, fitted to the best quartile of each step, with the range of fits to single rounds."""
-    # If other programs use the cores, several threads are slower than one.
-    gemm, values = (max(measured.kernels[name], key=lambda spread: spread.value) for name in ("gemm", "values"))
-    costs = fit(measured.typical(), gemm.value, values.value)
-    rounds = [fit(steps, gemm.value, values.value) for steps in zip(*measured.steps.values(), strict=True)]
+def _costs(measured: Measured, shape: StepCosts | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tables ``compute.training_step`` and ``compute.inference_step``, fitted to the best quartile of every time."""
+    limits, family = measured.limits, None if shape is None else shape.seconds
+    known = {"input_bytes": 1 / measured.copied.value}  # samples lie in memory here, and are copied into a batch
+
+    def fitted(steps: Iterable[Step]) -> tuple[float, ...]:
+        return fit(list(chain.from_iterable(step.told for step in steps)), limits, family, known)
+
+    typical = measured.typical()
+    costs = fitted(typical.values())
+    rounds = [fitted(steps) for steps in zip(*measured.steps.values(), strict=True)]
+    ranges = [Spread.of_seconds([one[at] for one in rounds]) for at in range(len(KINDS))]
+    networks = {name: name.partition(" at ")[0] for name in typical}
+    elsewhere = [
+        (typical[name], fitted(step for other, step in typical.items() if networks[other] != networks[name]))
+        for name in measured.references
+    ]
+    note = f"fitted to {len(typical)} networks"
+    trained = table_of(
+        StepCosts, costs, factor_of((step.whole, found) for step, found in elsewhere), measured.source, note, ranges
+    )
+    forward = [cost if key_of(kind) in ForwardCosts.model_fields else 0.0 for kind, cost in zip(KINDS, costs, strict=True)]
+    inferences = [Measurement(one.work, one.every.value) for one in measured.inference.values()]
+    own = fit(inferences, limits, forward)
+    note = f"onnxruntime, batch of 1: fitted to {len(inferences)} networks, with the shape of training_step"
+    return trained, table_of(ForwardCosts, own, factor_of((one, own) for one in inferences), measured.source, note)
+
+
+def factor_of(predictions: Iterable[tuple[Measurement, Sequence[float]]]) -> float:
+    """Return the factor within which nine predictions in ten are."""
+    ratios = [one.work.seconds(costs) / one.seconds for one, costs in predictions]
+    found = [max(ratio, 1 / ratio) for ratio in ratios]
+    return quantiles(found, n=10, method="inclusive")[-1] if len(found) > 1 else found[0]
+
+
+def table_of(
+    table: type[ForwardCosts], costs: Sequence[float], error: float, source: str, note: str, ranges: Sequence[Spread] = ()
+) -> dict[str, Any]:
+    """Return a table of costs; ``ranges`` are those of the fits to single rounds."""
     figures = {}
-    for at, key in enumerate(StepCosts.model_fields):
-        unit = 1e6 if key.endswith("_us_per_pass") else 1e12
-        found = Spread.of_seconds([one[at] * unit for one in rounds])
-        note = f"fitted to the steps of training_gmacs_per_s; to single rounds of them: median {found.median:.3g}"
-        note += f", {found.low:.3g} to {found.high:.3g}, {found.repeats} rounds"
-        if key == "dense_ps_per_mac":
-            note = f"a matrix product, in GMAC/s: {_giga(gemm)}"
-        elif key == "elementwise_ps_per_value":
-            note = f"normalisation, ReLU and pooling, forward and backward, in 10^9 values/s: {_giga(values)}"
-        elif key == "update_ps_per_value":
-            note = note.replace("fitted to the steps", "SGD with momentum, the update of the largest of the steps")
-        figures[key] = _figure(costs[at] * unit, measured.source, note)
-    return figures
+    for at, kind in enumerate(KINDS):
+        if (key := key_of(kind)) in table.model_fields:
+            found = f"; to single rounds: {ranges[at].scaled(1 / unit_of(key))}" if ranges else ""
+            figures[key] = figure(costs[at] / unit_of(key), source, note + found)
+    left_out = "each predicted without its own steps" if ranges else "those that were fitted"
+    return figures | {"error": figure(error, source, f"nine in ten steps of networks are within this factor, {left_out}")}
 
 
 def device_values(measured: Measured, name: str, link: str | Mapping[str, Any], like: DeviceProfile) -> dict[str, Any]:
     """Return the content of a profile's TOML file; power and throttling are those of ``like``, marked as assumed."""
     system = f"{measured.source.partition(';')[0]}; psutil"
-    power = {key: value for key, value in _assumed(like.power, like).items() if key != "battery_wh" or measured.battery}
+    power = {key: value for key, value in assumed(like.power, like).items() if key != "battery_wh" or measured.battery}
     values = {
         "name": name,
         "title": f"{measured.processor}, calibrated on {counted(measured.threads)}",
         "reference_hardware": f"{measured.processor}, {measured.system}",
         "link": link,
         "memory": {
-            "total_bytes": _figure(measured.total_bytes, system, "what the system, or its container, has"),
-            "training_bytes": _figure(measured.free_bytes, system, "free when it was measured: what other programs left"),
+            "total_bytes": figure(measured.total_bytes, system, "what the system, or its container, has"),
+            "training_bytes": figure(measured.free_bytes, system, "free when it was measured: what other programs left"),
         },
-        "compute": compute_of(measured),
+        "compute": compute_of(measured, like),
         "power": power,
     }
-    return values | ({"thermal": _assumed(like.thermal, like)} if like.thermal else {})
+    return values | ({"thermal": assumed(like.thermal, like)} if like.thermal else {})
 
 
 def counted(threads: int) -> str:
@@ -165,32 +261,29 @@ def _item(value: Any) -> Any:
     return table
 
 
-def _figure(value: float, source: str, note: str) -> dict[str, Any]:
+def figure(value: float, source: str, note: str) -> dict[str, Any]:
+    """Return a measured figure, with four digits."""
     rounded = value if isinstance(value, int) else float(f"{value:.4g}")
     return {"value": rounded, "mark": "measured", "source": source, "note": note}
 
 
-def _assumed(record: Record, like: DeviceProfile) -> dict[str, Any]:
+def assumed(record: Record, like: DeviceProfile) -> dict[str, Any]:
     """Return the figures of a part of the profile ``like``, each marked as assumed."""
     source = NOT_MEASURED.format(title=like.name)
     return {
-        key: {"value": figure.value, "mark": "assumed", "source": source, "note": f"there {figure.mark}: {figure.source}"}
-        for key, figure in record
-        if isinstance(figure, Figure)
+        key: {"value": one.value, "mark": "assumed", "source": source, "note": f"there {one.mark}: {one.source}"}
+        for key, one in record
+        if isinstance(one, Figure)
     }
 
 
 def _giga(spread: Spread) -> Spread:
-    return Spread(spread.value / 1e9, spread.median / 1e9, spread.low / 1e9, spread.high / 1e9, spread.repeats)
-
-
-def _each(rates: Mapping[str, tuple[Spread, Spread]], which: int) -> str:
-    return ", ".join(f"{name} {_giga(pair[which])}" for name, pair in rates.items() if name != "values")
+    return spread.scaled(1e-9)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """A calibrated profile's training rates, as :func:`edgefl.fleet.rates.train_s` takes them."""
+    """A calibrated profile's training rates, as :func:`edgefl.fleet.time_model.train_s` takes them."""
 
     training_gmacs_per_s: Figure
     training_step: StepCosts

@@ -1,7 +1,5 @@
 """The command ``calibrate``: Measure this machine and write its device profile."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -27,17 +25,34 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: float) -> float:
 @option("--name", metavar="NAME", help="Name of the profile. [name of the file]")
 @option("--link", metavar="NAME|FILE", help="Profile of its network connection. [that of --like]")
 @option("--like", default="laptop", metavar="NAME|FILE", help="Profile whose power and throttling are assumed.")
+@option(
+    "--from",
+    "rows",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Fit the profile to this CSV file of steps measured elsewhere.",
+)
 @option("--seconds", type=float, callback=_seconds, default=30.0, metavar="X", help="About how long to measure, in seconds.")
 @option("--threads", type=click.IntRange(1), metavar="N", help="Threads that train. [every core]")
 @json_option
-def command(out: Path, name: str | None, link: str | None, like: str, seconds: float, threads: int | None, as_json: bool) -> None:
+def command(
+    out: Path,
+    name: str | None,
+    link: str | None,
+    like: str,
+    rows: Path | None,
+    seconds: float,
+    threads: int | None,
+    as_json: bool,
+) -> None:
     """Measure this machine in about 30 seconds and write its device profile.
 
     \b
     edgefl calibrate --out my-device.toml
     edgefl simulate --profile my-device.toml
+    edgefl calibrate --from steps.csv --like raspberry-pi-5 --out my-phone.toml
 
-    It measures training steps of three networks in torch, their inference in onnxruntime, matrix products, convolutions, the memory
+    It measures training steps of three networks and of small ones in torch, their inference in onnxruntime, matrix products, the memory
     bandwidth of one core, and memory. It copies power and energy from the profile of --like and marks them as assumed.
 
     Each figure is the upper quartile of its repeats; its note gives their median and range. Run it on an idle machine. --threads 1 uses
@@ -45,17 +60,17 @@ def command(out: Path, name: str | None, link: str | None, like: str, seconds: f
     """
     from edgefl.calibrate.calibrate import calibrate
 
-    values, measured = calibrate(out, name=name, link=link, like=like, seconds=seconds, threads=threads, notify=note)
+    values, measured = calibrate(out, name=name, link=link, like=like, rows=rows, seconds=seconds, threads=threads, notify=note)
     if as_json:
-        click.echo(json.dumps({"file": str(out), "busy": measured.busy, "profile": values}, indent=2))
+        click.echo(json.dumps({"file": str(out), "busy": measured and measured.busy, "profile": values}, indent=2))
     else:
         show(f"{values['name']}: {values['title']}\n")
-        rows = (
+        shown = (
             (key, f"{f['value']:,.10g}", f["mark"], f["source" if f["mark"] == "assumed" else "note"])
             for key, f in _figures(values)
         )
-        show(PlainTable.of_texts(("figure", "value", "mark", "note"), rows))
-    if measured.busy > _BUSY:
+        show(PlainTable.of_texts(("figure", "value", "mark", "note"), shown))
+    if measured is not None and measured.busy > _BUSY:
         taken = f"other programs took {measured.busy:.0%} of this machine while it was measured"
         remedy = "" if measured.threads == 1 else ", or with --threads 1"
         note(f"{taken}: measure again when it is quiet{remedy}")

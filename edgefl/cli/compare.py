@@ -1,7 +1,5 @@
 """The command ``compare``: Run several methods on the same clients, data and devices; write one report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +8,12 @@ import click
 
 from edgefl.cli.console import show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import PATH, Command, Listed, MethodOption, config_option, json_option, option
+from edgefl.cli.options import PATH, Amount, Command, Listed, Share, config_option, json_option, method_option, option, options_of
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.registry import methods as known_methods
 
 _FILE = "comparison.toml"
+_budget = options_of("Budget of a run: which method is the most accurate within it")
 
 
 @click.command(cls=Command)
@@ -25,29 +24,40 @@ _FILE = "comparison.toml"
     help=f"Methods to compare; NAME@R trains one at the single tier R. Known: {', '.join(known_methods.names())}.",
 )
 @run_flags(leave_out=("method", "seed"))
-@option(
-    "--method-option",
-    "method_options",
-    multiple=True,
-    type=MethodOption(),
-    metavar="NAME.KEY=VALUE",
-    section=TASK,
-    help="Option of one method, may be repeated; 'edgefl methods NAME' lists them.",
+@method_option(
+    section=TASK, metavar="NAME.KEY=VALUE", help="Option of one method, may be repeated; 'edgefl methods NAME' lists them."
 )
 @option("--seeds", type=Listed(int, "0,1,2"), help="Seeds; each is a run of every method. [0]")
+@_budget("--budget-s", type=Amount("s"), metavar="TIME", help="Simulated time, such as 600, 10min or 2h. [no limit]")
+@_budget("--budget-bytes", type=Amount("B"), metavar="SIZE", help="Bytes of each client, down and up, such as 100MB. [no limit]")
+@_budget("--budget-j", type=Amount("J"), metavar="ENERGY", help="Energy of each client, such as 500 (joules) or 1kJ. [no limit]")
+@_budget("--target-accuracy", type=Share(), metavar="X", help="Show the cost until this accuracy, such as 0.85 or 85%. [none]")
 @config_option
 @option("--out", type=PATH, required=True, metavar="DIR", help="Folder for the report and all runs.")
 @option("--resume", is_flag=True, help="Continue the comparison in --out; complete runs are not repeated.")
 @json_option
 def command(
-    methods: str | None, seeds: tuple[int, ...], config_file: Path | None, out: Path, resume: bool, as_json: bool, **flags: Any
+    methods: str | None,
+    seeds: tuple[int, ...],
+    budget_s: float | None,
+    budget_bytes: float | None,
+    budget_j: float | None,
+    target_accuracy: float | None,
+    config_file: Path | None,
+    out: Path,
+    resume: bool,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Run several methods on identical clients, draws and tiers, and write one report that compares them.
 
     \b
     edgefl compare --methods fedhm,heterofl,fedavg --out runs/three
     edgefl compare --methods fedhm,fedavg@0.5 --seeds 0,1,2 --out runs/two
-    edgefl compare --out runs/two --resume
+    edgefl compare --out runs/two --resume --budget-s 10min --budget-bytes 100MB
+
+    With a budget, methods are ranked by the accuracy of their last evaluated model within it. A finished comparison that is resumed with
+    another budget is only shown anew: flags of the budget and the target then replace all earlier ones.
 
     A method that has only one size trains the largest tier that fits every device class. If no device fits a run, the report gives the
     reason in its row; if no run is possible, the exit status is 3.
@@ -60,7 +70,11 @@ def command(
     names = tuple(methods.split(",")) if methods is not None else ()
     # Torch takes seconds to import: what can be refused without it has been by now.
     from edgefl.report.compare_page import compact_comparison
+    from edgefl.report.compare_page_budget import budget_table
+    from edgefl.report.comparison_budget import RunBudget
     from edgefl.run.compare import compare
+
+    budget = RunBudget(budget_s, budget_bytes, budget_j)
 
     if continued:
         from edgefl.run.compare_entries import Asked
@@ -69,6 +83,8 @@ def command(
         before = Asked.of_file(out / _FILE, keys_of(config_file, keys))
         config, names, seeds = before.config, names or before.methods, seeds or before.seeds
         options = {m: {**before.options.get(m, {}), **options.get(m, {})} for m in before.options.keys() | options}
+        if not budget.limits and target_accuracy is None:
+            budget, target_accuracy = before.budget, before.target_accuracy
     from edgefl.cli.progress import Progress
 
     runs = len(names) * len(seeds or (0,))
@@ -79,6 +95,8 @@ def command(
             out,
             seeds=seeds,
             options=options,
+            budget=budget,
+            target_accuracy=target_accuracy,
             resume=resume,
             on_round=lambda part, record: progress.show(record, part.name, part.number),
             notify=progress.say,
@@ -87,6 +105,8 @@ def command(
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         show_result(compact_comparison(found.to_dict()))
+        if found.summary.under_budget is not None:
+            show_result(budget_table(found.to_dict()))
         click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")
 
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def note(message: str) -> None:
-    """Print a message that is no result, on standard error."""
+    """Print a message on standard error, which leaves standard output to results."""
     click.echo(message, err=True)
 
 
 def show(what: Any) -> None:
-    """Print text or a rich table; where there is no terminal, wide enough that no line is cut."""
+    """Print text or a rich table; 200 columns wide if standard output is not a terminal."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
@@ -27,12 +27,12 @@ def show(what: Any) -> None:
     try:
         console.print(what)
     except SystemExit:
-        # Rich's answer to a reader that left; it is no failure, and the command line says so.
+        # Rich exits when the reader of a pipe has gone. The command line treats that as success.
         raise BrokenPipeError from None
 
 
 def show_result(table: PlainTable, piped: PlainTable | None = None) -> None:
-    """Print a table; where there is no terminal, print a line of text for each row of ``piped``, or of the table itself."""
+    """Print a table on a terminal; elsewhere print a line of text for each row of ``piped`` (None: of the table itself)."""
     if sys.stdout.isatty():
         show(table)
     else:
@@ -40,7 +40,7 @@ def show_result(table: PlainTable, piped: PlainTable | None = None) -> None:
 
 
 def as_text(what: Any) -> str:
-    """Return what :func:`show` would print where there is no terminal."""
+    """Return the text that :func:`show` prints if standard output is not a terminal."""
     from rich.console import Console
 
     console = Console(width=200, highlight=False, markup=False, record=True, file=io.StringIO())

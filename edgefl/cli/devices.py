@@ -36,8 +36,8 @@ def command(name: str | None, validate: str | None, threads: int | None, as_json
     edgefl devices raspberry-pi-4
     edgefl devices --validate my-device.toml
 
-    Marks: measured (by the source), vendor (stated by a vendor or specification), derived (by the arithmetic in the note), assumed (not
-    published: run 'edgefl calibrate' on your own device).
+    The mark of a figure says where it comes from. measured: by the source. vendor: stated by a vendor or specification. derived: by the
+    arithmetic in its note. assumed: not published; 'edgefl calibrate' measures it on your own device.
     """
     from edgefl.fleet.load import load_device, load_fleet, names
 
@@ -47,7 +47,7 @@ def command(name: str | None, validate: str | None, threads: int | None, as_json
         _validate(validate, threads, as_json)
         return
     if threads is not None:
-        raise click.UsageError("--threads goes with --validate")
+        raise click.UsageError("--threads needs --validate")
     if name is None:
         devices, fleets = [load_device(n) for n in names("devices")], [load_fleet(n) for n in names("fleets")]
         if as_json:
@@ -127,7 +127,7 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
     device = None if profile == "host" else load_device(profile)
     from edgefl.calibrate.calibrate import measure
     from edgefl.calibrate.device import Rates
-    from edgefl.calibrate.validate import BAR, validate
+    from edgefl.calibrate.validate import APART, BAR, validate
 
     compute = device.compute if device else Rates.of(measure(threads=threads, notify=note))
     result = validate(compute, threads, notify=note)
@@ -137,6 +137,7 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
     show(f"A training step on this machine: predicted from {profile}, and measured\n")
     columns = (
         Column("model", "", lambda row: row["model"] + " (calibrated on)" * row["calibrated_on"], numeric=False),
+        Column("tier", "", lambda row: row["tier"], numeric=False),
         *under("batch", str, batch_size=""),
         *under("MACs", human_count, macs=""),
         *under("predicted", human_seconds, predicted_s=""),
@@ -148,7 +149,12 @@ def _validate(profile: str, threads: int | None, as_json: bool) -> None:
     )
     show(PlainTable.of(columns, map(asdict, result.rows)))
     verdict = "met" if result.median_error <= BAR else "not met"
-    show(f"\nmedian error {result.median_error:.1%}, at most {BAR:.0%} wanted: {verdict}")
+    show(
+        f"\nmedian error {result.median_error:.1%}, at most {BAR:.0%} wanted: {verdict}; 90th percentile {result.largest_errors:.1%}"
+    )
+    show(f"tiers predicted {APART:g} times as fast as others: {len(result.pairs)}; in the wrong order: {len(result.inversions)}")
+    for inversion in result.inversions:
+        show(f"  {inversion}")
     show(
         f"without the models that calibration uses {result.median_error_elsewhere:.1%}; by one rate {result.median_error_by_rate:.1%}"
     )

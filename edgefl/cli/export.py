@@ -15,28 +15,55 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("run", type=PATH)
-@option("--out", required=True, type=PATH, metavar="BUNDLE", help="Folder to write, which must not exist.")
+@click.argument("run", type=PATH, required=False)
+@option("--out", required=True, type=PATH, metavar="BUNDLE", help="Folder to write; must be new or empty.")
 @option(
     "--form",
     type=click.Choice(("factored", "composed", "auto")),
     default="auto",
-    help="Form of factorized layers: factored (small factors), composed (multiplied out), or the one that suits the tier's device.",
+    help="Form of factorized layers: factored (small factors), composed (multiplied out), auto (per layer what suits the device).",
 )
 @option("--quantize", type=click.Choice(("int8",)), help="Also write 8-bit variants, with their accuracy.")
 @option("--fp16", is_flag=True, help="Also write 16-bit variants, with their accuracy.")
 @option("--sign", type=PATH, metavar="KEY", help="Sign the bundle with an Ed25519 private key, a PEM file.")
+@option(
+    "--network", metavar="NETWORK", help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory."
+)
+@option("--weights", type=PATH, metavar="FILE", help="Its weights, a safetensors file. [as the factory makes them]")
+@option("--input", "shape", metavar="SHAPE", help="The shape of one of its samples, such as 3x32x32 or int64:80.")
 @option("--with-client", is_flag=True, help="Also write the Python and browser clients.")
 def command(
-    run: Path, out: Path, form: Form, quantize: Literal["int8"] | None, fp16: bool, sign: Path | None, with_client: bool
+    run: Path | None,
+    out: Path,
+    form: Form,
+    quantize: Literal["int8"] | None,
+    fp16: bool,
+    sign: Path | None,
+    network: str | None,
+    weights: Path | None,
+    shape: str | None,
+    with_client: bool,
 ) -> None:
-    """Write the bundle of the finished run in the folder RUN.
+    """Write the bundle of the finished run in the folder RUN, or of a network trained elsewhere.
 
     A bundle contains, for each tier, the graphs that infer and train, with reference outputs, costs and hashes.
 
     \b
     edgefl export runs/0001-fedhm-digits --out bundle
+    edgefl export --network lab.py:net --input 3x32x32 --out bundle
     """
+    if (run is None) == (network is None):
+        raise click.UsageError("give either the folder of a run or --network")
+    if run is None:
+        if quantize or fp16 or sign or form != "auto":
+            raise click.UsageError("--form, --quantize, --fp16 and --sign need a run")
+        from edgefl.run.export_network import export_network, network_and_samples
+
+        export_network(*network_and_samples(str(network), shape, weights), out, client=with_client)
+        click.echo(f"{out}: written; check it with: edgefl verify {out}")
+        return
+    if weights or shape:
+        raise click.UsageError("--weights and --input need --network")
     from edgefl.run.export import export
 
     export(run, out, form=form, quantize=quantize, fp16=fp16, sign=sign, client=with_client, notify=note)

@@ -1,14 +1,12 @@
 """The flags of a run, made from the annotations of :class:`edgefl.config.RunConfig`, and those of the commands about one network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
-from edgefl.cli.options import Listed, option
+from edgefl.cli.options import Listed, option, options_of
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
 
@@ -35,47 +33,45 @@ def given(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def network_options(command: F) -> F:
     """Add NETWORK and its description: ``network``, ``model``, ``inputs``, ``classes``, ``norm``; see :func:`network_and_options`."""
-    own = "[a reference network's own]"
+    own, known, described = "[a reference network's own]", ", ".join(models.names()), options_of(NETWORK)
+    shape = f"Shape of one sample, such as 3x32x32 or ids=int64:80; repeat it for several inputs. {own}"
     flags = (
         click.argument("network", required=False),
-        option(
-            "--model",
-            section=NETWORK,
-            metavar="NAME",
-            help=f"Reference network, instead of NETWORK. Known: {', '.join(models.names())}.",
+        described("--model", metavar="NAME", help=f"Instead of NETWORK. Reference networks: {known}."),
+        described("--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help=shape),
+        described(
+            "--classes", type=click.IntRange(1), metavar="N", help=f"Number of labels, also for a factory that takes it. {own}"
         ),
-        option(
-            "--input",
-            "inputs",
-            multiple=True,
-            section=NETWORK,
-            metavar="[NAME=][TYPE:]SHAPE",
-            help=f"Shape of one sample, such as 3x32x32 or ids=int64:80; repeat it for several inputs. {own}",
-        ),
-        option("--classes", type=click.IntRange(1), section=NETWORK, metavar="N", help=f"Number of labels. {own}"),
         run_flags("norm", section=NETWORK),
     )
     return _stack(command, flags)
 
 
 def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the one network that was given, its inputs and classes, and the other flags; UsageError or ConfigError if they are wrong."""
+    """Return (network, inputs, classes) and the other flags that were given.
+
+    Raises:
+        click.UsageError: not exactly one network was given.
+        ConfigError: a flag of training has a wrong value.
+    """
     network, model, inputs, classes = (flags.pop(key) for key in ("network", "model", "inputs", "classes"))
     if (network is None) == (model is None):
         raise click.UsageError("give one network: NETWORK, or --model NAME")
     options = given(flags)
+    if "method_options" in options:
+        options["method_options"] = dict(options["method_options"])
     RunConfig.of({key: options[key] for key in _TRAINING if key in options})
     return (network or model, inputs, classes), options
 
 
 def training_options(command: F) -> F:
-    """Add how a client trains and sends: ``batch_size``, ``micro_batch``, ``optimizer``, ``codec``, ``samples``, ``local_epochs``."""
+    """Add the flags of training on a client: ``batch_size``, ``micro_batch``, ``optimizer``, ``codec``, ``samples``, ``local_epochs``."""
     section = "Training on a client"
-    count: dict[str, Any] = {"type": click.IntRange(1), "metavar": "N", "section": section}
+    count = options_of(section, type=click.IntRange(1), metavar="N")
     flags = (
         run_flags(*_TRAINING, section=section),
-        option("--samples", default=500, help="Training samples of a client.", **count),
-        option("--local-epochs", default=1, help="Epochs that a client trains each round.", **count),
+        count("--samples", default=500, help="Training samples of a client."),
+        count("--local-epochs", default=1, help="Epochs that a client trains each round."),
     )
     return _stack(command, flags)
 
@@ -91,7 +87,7 @@ def _flag(key: str, section: str) -> Callable[[F], F]:
     flag, field, name = FLAGS[key], RunConfig.model_fields[key], f"--{key.replace('_', '-')}"
     settings: dict[str, Any] = {"section": section or flag.section, "default": None}
     text, bracket, default = flag.text.partition(" [")
-    if field.annotation is bool:
+    if bool in (field.annotation, *get_args(field.annotation)):
         name += f"/{flag.switch or name.replace('--', '--no-')}"
     else:
         settings["type"], settings["metavar"] = _type(field.annotation, flag.metavar)

@@ -1,7 +1,5 @@
 """``edgefl``: commands are found by file and imported when called, so that help answers at once."""
 
-from __future__ import annotations
-
 import ast
 import errno
 import importlib
@@ -16,7 +14,20 @@ from edgefl import __version__
 from edgefl.errors import EdgeflError, InputError, nearest
 
 _ORDER = (
-    *("simulate", "compare", "whatif", "methods", "profile", "plan", "devices", "calibrate", "export", "verify", "serve"),
+    *(
+        "simulate",
+        "compare",
+        "whatif",
+        "methods",
+        "profile",
+        "inspect",
+        "plan",
+        "devices",
+        "calibrate",
+        "export",
+        "verify",
+        "serve",
+    ),
     *("fed-round", "report"),
 )
 
@@ -37,7 +48,7 @@ class Commands(click.Group):
         return cast(click.Command, importlib.import_module(f"edgefl.cli.{_module(name)}").command)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Name the nearest command where one is misspelt."""
+        """Raise a usage error that suggests the nearest command if a name is unknown."""
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-"):
             known = self.list_commands(ctx)
@@ -85,11 +96,11 @@ def main() -> None:
         click.echo("Interrupted. A run that was writing to a folder continues with --resume --out FOLDER.", err=True)
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of our output left (`edgefl devices | head`): nothing is wrong, and nothing more can be written.
+        # The reader of a pipe has gone, as in `edgefl devices | head`. That is no error; the rest of the output is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        # What is written outside a run's folder: temporary files, a full /tmp.
+        # An error outside the run folder, such as a full /tmp.
         click.echo(f"Error: {error.filename or 'a temporary file'}: {error.strerror or error}", err=True)
         sys.exit(InputError.exit_code if error.errno in (errno.ENOSPC, errno.EDQUOT) else EdgeflError.exit_code)
 

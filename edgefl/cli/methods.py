@@ -1,7 +1,5 @@
 """The command ``methods``: List the methods, or describe one with its options."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -54,7 +52,9 @@ def command(name: str | None, as_json: bool) -> None:
 
 def facts_of(name: str) -> dict[str, Any]:
     """Return all that a method says of itself; UnknownNameError if there is no such method."""
-    method = methods.load(name)
+    from edgefl.methods.create import create  # imports torch
+
+    method = create(name)
     refuses = refused(method.lacks, AXES)
     combines = {key: [value for value in values if value not in refuses] for key, values in _axis_values().items()}
     return {

@@ -1,19 +1,18 @@
 """Options whose help is grouped under headings, their value types, and those that several commands have."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from edgefl.errors import InputError
-from edgefl.util.units import parse_amount
+from edgefl.util.units import parse_amount, parse_share
 
-_WORD = re.compile(r"[A-Za-z][\w./-]*")
+_WORD = re.compile(r"(?:[A-Za-z!*]|1x1)[\w./*?!,\[\]-]*")  # also a list of rules, such as 1x1,blocks.*.conv,!fc
 _KINDS: dict[Any, str] = {float: "numbers", int: "whole numbers", str: "words"}
 
 
@@ -40,14 +39,30 @@ class Listed(click.ParamType[Any]):
 
 
 class Amount(click.ParamType[float]):
-    """A positive number with an optional decimal prefix and unit: ``64MB``, ``100M``, ``30``."""
+    """A positive number with an optional decimal prefix and unit, ``64MB``, ``100M``, ``30``; with ``unit``, no other unit is allowed."""
 
     name = "X"
+
+    def __init__(self, unit: str = "") -> None:
+        self.unit = unit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number in whole units."""
         try:
-            return parse_amount(str(value))
+            return parse_amount(str(value), self.unit)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Share(click.ParamType[float]):
+    """A share in (0, 1], also in percent: ``0.85``, ``85%``."""
+
+    name = "X"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the share."""
+        try:
+            return parse_share(str(value))
         except InputError as error:
             self.fail(str(error), param, ctx)
 
@@ -128,6 +143,36 @@ class Command(click.Command):
 def option(*names: str, section: str = OWN, **settings: Any) -> Callable[[F], F]:
     """Return the decorator of an option that help lists under ``section``."""
     return click.option(*names, cls=Option, section=section, **settings)
+
+
+METHOD_OPTION = "Option of the method, may be repeated; 'edgefl methods NAME' lists them."
+
+
+def method_option(**settings: Any) -> Callable[[F], F]:
+    """Return the decorator of ``--method-option``, whose values are pairs of a key and a value."""
+    return option("--method-option", "method_options", multiple=True, type=MethodOption(), **settings)
+
+
+def sub_model_options(section: str) -> Callable[[F], F]:
+    """Return the decorator of the options that name a method, its options and its tiers, for commands that show what they make."""
+    sized = options_of(section)
+    decorators = (
+        sized("--method", metavar="NAME", help="Method that makes sub-models; see 'edgefl methods'. [the network as it is]"),
+        method_option(section=section, help=METHOD_OPTION),
+        sized("--tiers", type=Listed(float, "1,0.5,0.25"), help="Sizes of the sub-models, largest first. [the method's own]"),
+    )
+
+    def decorate(command: F) -> F:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def options_of(section: str, **settings: Any) -> Callable[..., Callable[[F], F]]:
+    """Return :func:`option` with ``settings`` for the options of one section."""
+    return partial(option, section=section, **settings)
 
 
 config_option = option(

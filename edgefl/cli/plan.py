@@ -1,7 +1,5 @@
 """The command ``plan``: Find the largest sub-model that fits a budget, with a rank for each layer."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields
 from typing import Any
@@ -10,44 +8,47 @@ import click
 
 from edgefl.cli.console import show
 from edgefl.cli.flags import network_and_options, network_options, training_options
-from edgefl.cli.options import PATH, Amount, Command, json_option, option
+from edgefl.cli.options import METHOD_OPTION, PATH, Amount, Command, json_option, method_option, options_of
 
-_BUDGET = "Budgets (at least one)"
+_BUDGETS = "Budgets (at least one)"
+_budget, _amount = options_of(_BUDGETS), options_of(_BUDGETS, type=Amount())
 _RANKS = "Method and ranks"
-_SETTINGS: dict[str, Any] = {"section": _BUDGET, "type": Amount()}
+_ranked = options_of(_RANKS)
 
 
 @click.command(cls=Command)
 @network_options
-@option(
-    "--device", section=_BUDGET, metavar="NAME|FILE", help="Device: its memory is a budget; its speed gives seconds and joules."
+@_budget("--device", metavar="NAME|FILE", help="Device: its memory is a budget; its speed gives seconds and joules.")
+@_amount("--memory", "memory_bytes", help="Peak memory of a training step, such as 64MB.")
+@_amount("--macs", "macs_forward", help="MACs of a forward pass of one sample, such as 100M.")
+@_amount("--step-macs", "macs_train_step", help="MACs of a training step.")
+@_amount("--upload", "upload_bytes", help="Bytes sent each round, such as 1MB.")
+@_amount("--download", "download_bytes", help="Bytes received each round.")
+@_amount("--seconds", "deadline_s", help="Seconds of a round on the device: download, training and upload.")
+@_amount("--joules", "energy_j", help="Joules of a round on the device.")
+@_budget(
+    "--clock-margin",
+    type=click.FloatRange(1, 100),
+    default=1.0,
+    metavar="X",
+    help="Plan for training that takes X times the predicted seconds.",
 )
-@option("--memory", "memory_bytes", help="Peak memory of a training step, such as 64MB.", **_SETTINGS)
-@option("--macs", "macs_forward", help="MACs of a forward pass of one sample, such as 100M.", **_SETTINGS)
-@option("--step-macs", "macs_train_step", help="MACs of a training step.", **_SETTINGS)
-@option("--upload", "upload_bytes", help="Bytes sent each round, such as 1MB.", **_SETTINGS)
-@option("--download", "download_bytes", help="Bytes received each round.", **_SETTINGS)
-@option("--seconds", "deadline_s", help="Seconds of a round on the device: download, training and upload.", **_SETTINGS)
-@option("--joules", "energy_j", help="Joules of a round on the device.", **_SETTINGS)
-@option(
-    "--method", default="fedhm", section=_RANKS, metavar="NAME", help="Method that makes the sub-models; see 'edgefl methods'."
-)
-@option(
+@_ranked("--method", default="fedhm", metavar="NAME", help="Method that makes the sub-models; see 'edgefl methods'.")
+@method_option(section=_RANKS, help=METHOD_OPTION)
+@_ranked(
     "--allocate",
     type=click.Choice(("uniform", "spectral")),
     default="uniform",
-    section=_RANKS,
     help="uniform: one ratio for all layers; spectral: the rank of each layer that loses least of the weights.",
 )
-@option("--weights", type=PATH, section=_RANKS, metavar="FILE", help="Trained weights, a safetensors file. [initial weights]")
-@option(
+@_ranked("--weights", type=PATH, metavar="FILE", help="Trained weights, a safetensors file. [initial weights]")
+@_ranked(
     "--error",
     type=click.Choice(("absolute", "relative")),
     default="absolute",
-    section=_RANKS,
     help="Truncation error to minimise: absolute, or relative to the weights of each layer.",
 )
-@option("--seed", type=click.IntRange(0), default=0, section=_RANKS, metavar="N", help="Seed of initial weights.")
+@_ranked("--seed", type=click.IntRange(0), default=0, metavar="N", help="Seed of initial weights.")
 @training_options
 @json_option
 def command(as_json: bool, **flags: Any) -> None:

@@ -1,6 +1,4 @@
-"""The command ``profile``: Show what a network costs on a device, per tier and layer."""
-
-from __future__ import annotations
+"""The command ``profile``: Show what a network costs: compute, memory and bytes per tier, layer and device."""
 
 from pathlib import Path
 from typing import Any
@@ -9,29 +7,19 @@ import click
 
 from edgefl.cli.console import as_text, note, show
 from edgefl.cli.flags import network_and_options, network_options, training_options
-from edgefl.cli.options import OUT_FILE, Command, Listed, option
+from edgefl.cli.options import OUT_FILE, Command, option, options_of, sub_model_options
 from edgefl.util.files import write_bytes
 
 FORMATS = ("table", "json", "csv", "markdown", "html")
-_TIERS = "Method and devices"
+_SIZES = "Method and devices"
+_sized = options_of(_SIZES)
 
 
 @click.command(cls=Command)
 @network_options
-@option(
-    "--method", section=_TIERS, metavar="NAME", help="Method that makes sub-models; see 'edgefl methods'. [the network as it is]"
-)
-@option(
-    "--tiers", type=Listed(float, "1,0.5,0.25"), section=_TIERS, help="Sizes of the sub-models, largest first. [the method's own]"
-)
-@option(
-    "--device",
-    multiple=True,
-    section=_TIERS,
-    metavar="NAME|FILE",
-    help="Add seconds, joules and fit on a device; may be repeated.",
-)
-@option("--profile", "fleet", section=_TIERS, metavar="NAME|FILE", help="Add every device class of a fleet, with its budgets.")
+@sub_model_options(_SIZES)
+@_sized("--device", multiple=True, metavar="NAME|FILE", help="Add seconds, joules and fit on a device; may be repeated.")
+@_sized("--profile", "fleet", metavar="NAME|FILE", help="Add every device class of a fleet, with its budgets.")
 @training_options
 @option("--check-macs", is_flag=True, help="Count forward MACs a second time, over the ONNX graph; takes seconds to export.")
 @option("--layers", is_flag=True, help="Show a row per layer of the largest tier.")
@@ -40,7 +28,8 @@ _TIERS = "Method and devices"
 def command(layers: bool, format_: str, out: Path | None, **flags: Any) -> None:
     """Show what a network costs: MACs, peak memory and bytes, counted on its graph without training it.
 
-    NETWORK is the name of a reference network, your own package.module:factory, or an .onnx file.
+    NETWORK is the name of a reference network, your own package.module:factory or file.py:factory, timm:NAME, torchvision:NAME, or an
+    .onnx file.
 
     \b
     edgefl profile resnet18 --input 3x32x32 --method fedhm --tiers 1,0.5,0.25

@@ -1,6 +1,4 @@
-"""What a user sees while a run goes on: a bar on a terminal, plain lines elsewhere, both on standard error."""
-
-from __future__ import annotations
+"""The progress of a run on standard error: a bar on a terminal, plain lines elsewhere."""
 
 import sys
 from typing import Self
@@ -15,19 +13,14 @@ from edgefl.util.units import human_percent, human_seconds
 
 
 class Progress:
-    """Shows rounds as they end, of ``runs`` runs one after the other; ``quiet`` leaves only messages that need saying."""
+    """Shows each round of ``runs`` consecutive runs when it ends; ``quiet`` shows only messages."""
 
     def __init__(self, rounds: int, *, quiet: bool, runs: int = 1) -> None:
         self._rounds, self._total, self._quiet = rounds, rounds * runs, quiet
         self._bar: RichProgress | None = None
         if sys.stderr.isatty() and not quiet:
-            columns = (
-                TextColumn("round"),
-                MofNCompleteColumn(),
-                BarColumn(),
-                TextColumn("{task.description}"),
-                TimeRemainingColumn(),
-            )
+            told = TextColumn("{task.description}")
+            columns = TextColumn("round"), MofNCompleteColumn(), BarColumn(), told, TimeRemainingColumn()
             self._bar = RichProgress(*columns, console=Console(stderr=True))
 
     def __enter__(self) -> Self:
@@ -41,12 +34,14 @@ class Progress:
             self._bar.stop()
 
     def show(self, record: RoundRecord, run: str = "", before: int = 0) -> None:
-        """Show one round of ``run``, before which were ``before`` runs: accuracies of all models, and the simulated clock."""
+        """Show a round: accuracies of all models, and the simulated clock. ``run`` is its run's name, ``before`` how many runs are done."""
         trained = sum(c.status == "trained" for c in record.clients)
         accuracy = "not evaluated"
         if record.accuracy:
             tiers = ", ".join(f"{label}: {human_percent(share)}" for label, share in record.accuracy.items() if label != "global")
             accuracy = f"global {human_percent(record.accuracy['global'])} (tiers {tiers})"
+            if (after := record.accuracy_after_training) is not None:
+                accuracy += f", after training {human_percent(after)}"
         line = f"{accuracy}  clock {human_seconds(record.clock_s)}  trained {trained}/{len(record.clients)}"
         name = f"{run}: " if run else ""
         if self._bar is not None:
@@ -55,7 +50,7 @@ class Progress:
             click.echo(f"{name}round {record.round}/{self._rounds}  {line}", err=True)
 
     def say(self, message: str) -> None:
-        """Show a message that needs saying."""
+        """Show a message."""
         if self._bar is not None:
             self._bar.console.print(message)
         else:

@@ -1,7 +1,5 @@
 """The command ``report``: Write report.html of a finished run again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

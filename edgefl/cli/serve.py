@@ -1,7 +1,5 @@
 """The command ``serve``: Open a bundle in this computer's browser, to classify and train there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
@@ -30,7 +28,7 @@ def command(bundle: Path, port: int, host: str) -> None:
     table |= page_addresses(runtime(note))
     with Server(host, port, table) as server:
         if host not in LOOPBACK:
-            note(f"others may reach {host}, and their browsers will refuse to run the page over plain http")
+            note(f"others may reach {host}; browsers on other computers refuse to run the page over plain http")
         try:
             click.echo(f"{server.url}  (Ctrl-C ends)")
             server.serve_forever()

@@ -1,7 +1,5 @@
 """The command ``simulate``: Train a fleet under the budgets of its devices; write model, bundle and report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,20 +8,13 @@ import click
 
 from edgefl.cli.console import show, show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import PATH, Command, MethodOption, config_option, json_option, option
+from edgefl.cli.options import METHOD_OPTION, PATH, Command, config_option, json_option, method_option, option
 from edgefl.config import HOST, TASK, RunConfig, keys_of
 
 
 @click.command(cls=Command)
 @run_flags()
-@option(
-    "--method-option",
-    "method_options",
-    multiple=True,
-    type=MethodOption(),
-    section=TASK,
-    help="Option of the method, may be repeated; 'edgefl methods NAME' lists them.",
-)
+@method_option(section=TASK, help=METHOD_OPTION)
 @config_option
 @option("--out", type=PATH, metavar="DIR", help="Folder of the run. [runs/NNNN-method-dataset]")
 @option("--resume", is_flag=True, help="Continue the interrupted run in --out; the result is the same to the bit.")
@@ -45,6 +36,7 @@ def command(
     edgefl simulate --profile phone
     edgefl simulate --profile phone --dataset fashion-mnist --rounds 3 --workers 2
     edgefl simulate --method fedavg --objective prox --codec int8
+    edgefl simulate --model net.py:make --weights net.safetensors
     edgefl simulate --config run.toml --seed 1 --out runs/second
     edgefl simulate --out runs/second --resume
     edgefl simulate --workers 2 --trace trace.json
@@ -53,11 +45,11 @@ def command(
     method_options = dict(flags.pop("method_options"))
     keys = given(flags) | ({"method_options": method_options} if method_options else {})
     if resume and dry_run:
-        raise click.UsageError("--resume has nothing to continue with --dry-run: give another --out")
+        raise click.UsageError("--resume does not combine with --dry-run: a dry run starts anew, in another --out")
     if resume and out is None:
         raise click.UsageError("--resume needs --out: the folder of the run to continue")
     if trace is not None and dry_run:
-        raise click.UsageError("--trace shows where the time of training goes, and nobody trains with --dry-run")
+        raise click.UsageError("--trace shows the time of training, and no client trains with --dry-run")
     started = resume and out is not None and (out / "config.toml").exists()
     if not started:
         config = RunConfig.load(config_file, keys)
@@ -111,11 +103,14 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
     from edgefl.report.run_tables import compact_tiers
+    from edgefl.report.words import NOT_VALIDATED
     from edgefl.util.units import human_percent, human_seconds
 
     show_result(compact_tiers(summary))
-    accuracy = human_percent(summary["global_accuracy"])
     simulated_s, host_s = (human_seconds(summary[key]) for key in ("simulated_s", "host_s"))
     whose = "mean over clients" if summary["accuracy_of"] == "clients" else "global model"
-    click.echo(f"{whose}: {accuracy} after {summary['rounds']} rounds; {simulated_s} simulated, {host_s} on this computer")
+    after = f"{human_percent(summary['global_accuracy'])} after {summary['rounds']} round{'s' * (summary['rounds'] != 1)}"
+    if (trained := summary.get("accuracy_after_training")) is not None:
+        after += f", {human_percent(trained)} after local training"
+    click.echo(f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {NOT_VALIDATED}")
     click.echo(f"run folder: {folder}  (report.html, bundle/, summary.json)")

@@ -1,7 +1,5 @@
 """The command ``verify``: Check the hashes, signature, graphs and outputs of a bundle."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
@@ -11,7 +9,7 @@ from edgefl.cli.options import PATH, Amount, Command, option
 
 @click.command(cls=Command)
 @click.argument("bundle", type=PATH)
-@option("--key", type=PATH, metavar="PUB", help="Require a signature by the owner of this Ed25519 public key, a PEM file.")
+@option("--key", type=PATH, metavar="KEY", help="Require a signature by the owner of this Ed25519 public key, a PEM file.")
 @option(
     "--memory", type=Amount(), metavar="BYTES", help="Memory that its graphs may use, such as 8GB. [by the size of its files]"
 )

@@ -1,6 +1,4 @@
-"""The command ``whatif``: Compare deadlines, tiers and over-selections without training."""
-
-from __future__ import annotations
+"""The command ``whatif``: Compare deadlines, tiers and numbers of selected clients without training."""
 
 import json
 from pathlib import Path
@@ -10,30 +8,36 @@ import click
 
 from edgefl.cli.console import note, show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import OUT_FILE, Command, Listed, config_option, json_option, option
+from edgefl.cli.options import OUT_FILE, Command, Listed, config_option, json_option, option, options_of
 from edgefl.config import RunConfig
 from edgefl.util.files import write_bytes
 
-_SWEPT = "Policies to compare"
+_swept = options_of("Policies to compare")
 
 
 @click.command(cls=Command)
-@option("--deadlines", type=Listed(float, "10,30,60"), section=_SWEPT, help="Longest sessions in seconds. [the fleet's own]")
-@option(
+@_swept("--deadlines", type=Listed(float, "10,30,60"), help="Longest sessions, in simulated seconds. [the fleet's own]")
+@_swept(
     "--tiers",
     "tiers",
     type=Listed(float, "1,0.5,0.25"),
     multiple=True,
-    section=_SWEPT,
     help="Sizes of the sub-models, largest first; repeat it for each set of tiers. [the method's own]",
 )
-@option(
-    "--over-selections",
-    type=Listed(float, "1,1.3"),
-    section=_SWEPT,
-    help="Clients selected per update wanted. [the profile's own]",
+@_swept("--over-selections", type=Listed(float, "1,1.3"), help="Clients selected per update wanted. [the profile's own]")
+@run_flags(
+    leave_out=(
+        "deadline_s",
+        "tiers",
+        "over_selection",
+        "engine",
+        "workers",
+        "eval_every",
+        "eval_samples",
+        "eval_after_training",
+        "cpu_limit_s",
+    )
 )
-@run_flags(leave_out=("deadline_s", "tiers", "over_selection", "engine", "workers", "eval_every", "eval_samples", "cpu_limit_s"))
 @config_option
 @option("--out", type=OUT_FILE, metavar="FILE", help="Page to write. [whatif.html]")
 @json_option
@@ -46,22 +50,18 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Compare deadlines, tiers and over-selections over simulated rounds, without training.
+    """Compare deadlines, tiers and numbers of selected clients over simulated rounds, without training.
 
-    Every combination is a policy, simulated for --rounds rounds. The result shows how long rounds last, which classes are included, and
-    how much of the devices' time is wasted.
+    Every combination is a policy, simulated for --rounds rounds. The result shows how long rounds last, which device classes take part,
+    and how much of the devices' time is wasted.
 
     \b
     edgefl whatif --deadlines 0.3,0.5,1 --tiers 1 --tiers 1,0.5,0.25
     edgefl whatif --profile mixed --model resnet9 --over-selections 1,1.3,1.5
     """
     config = RunConfig.load(config_file, given(flags))
-    swept = (
-        ("deadline_s", "--deadlines", deadlines),
-        ("over_selection", "--over-selections", over_selections),
-        ("tiers", "--tiers", tiers),
-    )
-    for key, flag, values in swept:
+    swept = {"deadline_s": deadlines, "over_selection": over_selections, "tiers": tiers}
+    for (key, values), flag in zip(swept.items(), ("--deadlines", "--over-selections", "--tiers"), strict=True):
         for value in values or ():
             RunConfig.of({key: value}, flag)
     # Torch takes seconds to import: what can be refused without it has been by now.

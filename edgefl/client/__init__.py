@@ -1,1 +1,1 @@
-"""What happens on a client: the local loop, and the runtimes that run it."""
+"""The client's side of a round: jobs, the local training loop, objectives, and limits of memory and time."""

@@ -1,6 +1,4 @@
-"""A simulated device: it receives a payload, trains the tier's network on its own shard, and returns a payload."""
-
-from __future__ import annotations
+"""Simulated clients: each receives a payload, trains its tier's network on its own shard, and returns a payload."""
 
 import contextlib
 import math
@@ -12,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgefl.client import evaluate
 from edgefl.client.fast.gradients import written
 from edgefl.client.fast.grouping import train_together
 from edgefl.client.fast.layout import in_layout
@@ -37,27 +36,28 @@ from edgefl.wire.payload import decode, encode
 Tensors = Mapping[str, Tensor]
 Loop = Callable[[LocalTraining], TrainingResult]
 CACHED = 32
-"""A process caches networks and captures of so many tiers, in phases of their methods: the last ones that it trained."""
+"""So many :class:`Parts` are cached: those of the tiers, in phases of their methods, that this process trained last."""
 
 
 class Clients:
-    """The clients of a run, trained in this process."""
+    """The clients of the run that ``task`` describes, trained in this process; ``data`` None: the task's data set is loaded."""
 
     def __init__(self, task: Task, data: Dataset | None = None) -> None:
         self.task = task
-        self.data: Dataset = data or load(task.dataset, task.data_dir)
+        self.data: Dataset = data or load(task.dataset, task.data_dir, task.validation_share)
         self.shards = Shards(self.data, task.clients, task.partition, task.seed, task.permute_labels, task.data_share)
         self.device = torch.device(task.device)
         if self.device.type == "cuda":
             torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False  # the same bits in every run
         self._parts: dict[Hashable, Parts] = {}
-        self._last: tuple[Method, Tier, Parts] | None = None  # mostly it is asked for again
+        self._last: tuple[Method, Tier, Parts] | None = None  # the next job mostly needs the same
         self._arrived: tuple[object, dict[str, Tensor]] = None, {}
 
     def run(self, job: Job, within: Callable[[Loop], Loop] | None = None) -> Outcome:
-        """Run one client's job: decode, load, train, encode. ``within`` replaces the loop that it would train by.
+        """Run one client's job: decode, load, train, encode. ``within`` maps the loop that it would train by to another.
 
-        An outcome may be ``diverged`` (NaN or infinity: nothing is sent or stored) or, if the run meters memory, ``out_of_memory``.
+        Failures are outcomes: ``diverged`` (NaN or infinity: nothing is sent or stored) and, if memory is metered, ``out_of_memory``.
+        WireError is raised if the payload, or what the client stored, is damaged or does not fit the tier.
         """
         with self.prepared(job) as prepared:
             loop = self.loop(prepared) if within is None else within(self.loop(prepared, captures=False))
@@ -69,9 +69,9 @@ class Clients:
             return self.outcome(prepared, result)
 
     def run_all(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Run the jobs of several clients of a tier, together if possible; return their outcomes in the order of ``jobs``.
+        """Run the jobs of several clients of a tier and round, together if possible; return outcomes in the order of ``jobs``.
 
-        They equal those of :meth:`run`, except for the order of sums in float32.
+        The outcomes equal those of :meth:`run`, except for the order of sums in float32.
         """
         if len(jobs) == 1 or not all(map(_simple, jobs)):
             return [self.run(job) for job in jobs]
@@ -92,7 +92,7 @@ class Clients:
         return [outcomes[number] for number in range(len(jobs))]
 
     def _trained_together(self, group: Sequence[GroupMember]) -> dict[int, Outcome]:
-        """Return number → outcome of clients, of which those with the most samples are first."""
+        """Return number → outcome of the clients of ``group``, which must begin with those that have the most samples."""
         first = group[0].prepared
         stack = {name: torch.stack([member.tensors[name] for member in group]) for name in group[0].tensors}
         rng = generator(self.task.seed, first.job.round, first.job.client, "together")
@@ -110,7 +110,7 @@ class Clients:
 
     @contextlib.contextmanager
     def prepared(self, job: Job) -> Iterator[PreparedJob]:
-        """Yield a client's job before its first step; in the block, torch's generator is the client's."""
+        """Yield a client's job, ready for its first step. Within the block, torch's generator is seeded for the client."""
         task, method, client, training = self.task, job.method, job.client, self.task.training.at(job.round)
         training = training if job.micro_batch is None else replace(training, micro_batch=job.micro_batch)
         parts = self.parts(method, job.tier)
@@ -124,17 +124,21 @@ class Clients:
         present = torch.from_numpy(has).to(self.device)
         rng = generator(task.seed, job.round, client, "train")
         draws = generator(task.seed, job.round, client, "draw") if _drawn(job) else None
+        flips = generator(task.seed, job.round, client, "flip") if training.augment == "flip" else None
         module = parts.network()
         limited = task.enforce == "meter" or (task.enforce == "hard" and job.graphs is not None)
         limit = job.memory_bytes if limited else None
         with torch_seeded(rng):
             method.receive(module, {name: arrived[name] for name in parts.shapes}, personal, (x, y))
             task.objective.attach(module, parts.parameters, memory, arrived)
-            local = LocalTraining(module, loss_of(method, task.objective), x, y, present, training, rng, draws, limit)
+            local = LocalTraining(module, loss_of(method, task.objective), x, y, present, training, rng, draws, limit, flips)
             yield PreparedJob(job, parts, arrived, memory, local)
 
     def loop(self, prepared: PreparedJob, captures: bool = True) -> Loop:
-        """Return the loop that a client trains by: onnxruntime's if its job has the steps as graphs, else torch's, maybe with captures."""
+        """Return the loop that a client trains by: onnxruntime's if its job has the steps as graphs, else torch's.
+
+        ``captures`` allows torch's loop to capture steps. A process that is limited to a client's memory must not: captures stay in memory.
+        """
         job, parts = prepared.job, prepared.parts
         if job.graphs is not None:
             from edgefl.client.onnx_loop import train_in_onnx  # workers that train in torch do without onnxruntime
@@ -148,14 +152,14 @@ class Clients:
         return partial(train, optimizer=optimizer, gradient=gradient, memory=memory)
 
     def held(self, prepared: PreparedJob) -> StepMemory:
-        """Return what a largest step of a client holds, metered once for all clients with the same one."""
+        """Return the memory of a client's largest step. It is metered once for all clients of its :meth:`kind`."""
         job, local, known = prepared.job, prepared.local, prepared.parts.memory
         if (kind := self.kind(job)) in known:
             return known[kind]
         largest = slice(0, local.training.batch_size)
         batch = Batch(local.x[largest], local.y[largest], local.present, self._first_draw(job))
 
-        # A network that has trained may have cached something. A fresh one is measured, whichever client comes first.
+        # A network that has trained may hold caches. A new one gives every client the same figure, whichever comes first.
         with span("meter", client=job.client), torch.no_grad():
             other, tensors = prepared.parts.another(), named_tensors(local.module)
             for name, tensor in named_tensors(other).items():
@@ -166,13 +170,13 @@ class Clients:
         return known[kind]
 
     def kind(self, job: Job) -> Hashable:
-        """Return what decides, among a tier's clients, how much a largest step holds."""
+        """Return what determines the memory of a largest step among a tier's clients: draw, batch size, samples per pass."""
         chosen = int(self._first_draw(job) * len(job.method.draws(job.tier)))
         size = min(self.task.training.batch_size, self.shards.size(job.client))
         return chosen, size, job.micro_batch or self.task.training.micro_batch
 
     def meter(self, job: Job) -> StepMemory:
-        """Return :meth:`held` of a job without training its client."""
+        """Return the memory of the largest step of a job, as :meth:`held` does, without training the client."""
         with self.prepared(job) as prepared:
             return self.held(prepared)
 
@@ -180,7 +184,7 @@ class Clients:
         return float(generator(self.task.seed, job.round, job.client, "draw").random()) if _drawn(job) else 0.0
 
     def outcome(self, prepared: PreparedJob, result: TrainingResult) -> Outcome:
-        """Return the outcome of a client that trained: its update, or that it diverged."""
+        """Return the outcome of a client that has trained: its update and what it stores, or ``diverged``."""
         task, job, module = self.task, prepared.job, prepared.local.module
         method, client = job.method, job.client
         lr = prepared.local.training.lr
@@ -193,10 +197,22 @@ class Clients:
         with span("encode", client=client):
             rounding = generator(task.seed, job.round, client, "codec") if codec_named(task.codec).draws else None
             payload, kept = encode(sent, task.codec, rounding), encode(keep) if keep else b""
-        return Outcome(client, "trained", result.steps, result.loss, *measured, payload=payload, kept=kept)
+        labels = tuple(prepared.local.present.nonzero().flatten().tolist()) if prepared.parts.sends_labels else None
+        accuracy = self._accuracy(prepared) if job.eval_after_training else None
+        return Outcome(client, "trained", result.steps, result.loss, *measured, None, payload, kept, accuracy, labels)
+
+    def _accuracy(self, prepared: PreparedJob) -> float:
+        """Return the accuracy of the network that a client has trained, adapted if the method does so, on its own held-out samples.
+
+        Statistics of static BatchNorm layers are those of the client's training samples. The tensors to send must be encoded before.
+        """
+        job, local = prepared.job, prepared.local
+        with span("evaluate", client=job.client):
+            module = evaluate.with_statistics(local.module, map(self.shards.train, [job.client]), local.training.batch_size)
+            return evaluate.accuracy(job.method.adapt(module, local.x, local.y), self.shards.test(job.client))
 
     def parts(self, method: Method, tier: Tier) -> Parts:
-        """Return what the clients of a tier have in common under ``method``, a phase of the run's."""
+        """Return what the clients of a tier have in common under ``method``, from the cache if possible."""
         if self._last is not None and method is self._last[0] and tier == self._last[1]:
             return self._last[2]
         key = type(method), method.config.model_dump_json(), tier
@@ -208,7 +224,7 @@ class Clients:
         return found
 
     def _decoded(self, job: Job, parts: Parts) -> dict[str, Tensor]:
-        """Return the tensors of a payload. Clients that receive the same payload one after the other share them."""
+        """Return the tensors of a job's payload. Consecutive jobs with the same payload share them."""
         if self._arrived[0] is not job.payload:
             control = self.task.objective.control_shapes(parts.parameters) if self.task.objective.controls else {}
             tensors = decode(job.payload, {**parts.shapes, **control}, f"client {job.client}")
@@ -216,34 +232,35 @@ class Clients:
         return self._arrived[1]
 
     def _kept(self, job: Job, parts: Parts) -> tuple[Tensors, Tensors]:
-        """Return the personal tensors and the objective's memory of the client: as it stored them, or the first ones."""
+        """Return the client's personal tensors and its objective's memory: as it stored them, or before round 1 the initial ones."""
         memory = self.task.objective.first_memory(parts.parameters if self.task.objective.remembers else {})
         memory = {name: tensor.to(self.device) for name, tensor in memory.items()}
         if job.kept is None:
             return parts.personal, memory
-        expected = {name: tuple(tensor.shape) for name, tensor in {**parts.personal, **memory}.items()}
+        personal = {name: tensor for name, tensor in parts.personal.items() if name in parts.stored}
+        expected = {name: tuple(tensor.shape) for name, tensor in {**personal, **memory}.items()}
         stored = decode(job.kept, expected, f"what client {job.client} kept")
         stored = {name: tensor.to(self.device) for name, tensor in stored.items()}
-        return {name: stored[name] for name in parts.personal}, {name: stored[name] for name in memory}
+        return {**parts.personal, **{name: stored[name] for name in personal}}, {name: stored[name] for name in memory}
 
 
 def _simple(job: Job) -> bool:
-    """Whether a client's steps differ from those of others of its tier in tensors only."""
+    """Whether a job can be trained with others of its tier: their steps then differ in tensors only."""
     return job.graphs is None and job.micro_batch is None and not _drawn(job)
 
 
 def _drawn(job: Job) -> bool:
-    """Whether a draw decides what a step does."""
+    """Whether the method chooses at random in every step."""
     return job.method.draws(job.tier) != (None,)
 
 
 def over_memory(job: Job, over: OverMemory) -> Outcome:
-    """Return the outcome of a client whose step holds too much."""
+    """Return the outcome of a client whose step needs more memory than its device has."""
     return Outcome(job.client, "out_of_memory", 1, None, over.peak_activation_bytes, over.held_bytes)
 
 
 def loss_of(method: Method, objective: Objective) -> Loss:
-    """Return what a client minimises on a batch: the method's loss and the objective's term."""
+    """Return the loss that a client minimises, a function of (network, batch): the method's loss plus the objective's terms."""
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:
         value = method.local_loss(module, batch)

@@ -1,4 +1,4 @@
-"""The job of a simulated device, and the run that it belongs to."""
+"""Records of a client's job: what a run's jobs have in common, one job, and the job while it is trained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Tensors = Mapping[str, Tensor]
 Enforce = Literal["plan", "meter", "hard"]
-"""How a client's memory is limited: by the plan only, metered while it trains, or by the system, for a process of its own."""
+"""How a client's memory is limited: only planned, metered in training, or enforced by the system on a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,10 @@ class Task:
     """What a worker needs to train any client of a run, besides the job.
 
     Attributes:
-        partition, clients, permute_labels, data_share: how samples are divided among clients.
-        cpu_limit_s: processor seconds that a client may use if ``enforce`` is "hard".
-        device: where torch trains: payloads are moved there, updates come from there.
+        dataset, data_dir, validation_share: the data set, see :func:`edgefl.data.mix.load`.
+        partition, clients, permute_labels, data_share: how it is divided, see :class:`edgefl.data.shards.Shards`.
+        cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
+        device: hardware that torch trains on, "cpu" or "cuda".
     """
 
     seed: int
@@ -47,6 +48,7 @@ class Task:
     codec: str = "fp32"
     permute_labels: bool = False
     data_share: float = 1.0
+    validation_share: float = 0.0
     enforce: Enforce = "plan"
     cpu_limit_s: float = 600.0
     device: str = "cpu"
@@ -57,11 +59,12 @@ class Job:
     """The computing part of one client's session.
 
     Attributes:
-        round: decides the random draws and the learning rate.
-        kept: what the client stored in its last round; None before its first one.
-        memory_bytes: what its device has for training; None: no limit.
-        micro_batch: how many samples pass the network at once, if fewer than the run's configuration says.
-        graphs: the tier's training steps if onnxruntime trains; None: torch does.
+        round: the round's number, from 1; random draws and the learning rate depend on it.
+        payload, kept: the sub-model, and what the client stored in its last round (None before its first); both encoded.
+        memory_bytes: what the client's device has for training; None: no limit.
+        micro_batch: samples per pass; None: as the task says.
+        graphs: the tier's training steps for onnxruntime; None: torch trains.
+        eval_after_training: whether the outcome has the accuracy of the network that the client has trained.
     """
 
     round: int
@@ -73,11 +76,12 @@ class Job:
     memory_bytes: float | None = None
     micro_batch: int | None = None
     graphs: StepGraphs | None = field(default=None, repr=False)
+    eval_after_training: bool = False
 
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job whose bytes have been read: tensors that arrived, and the memory of the client's objective."""
+    """A decoded job: tensors that ``arrived``, the ``memory`` of the client's objective, and its training, ready to start."""
 
     job: Job
     parts: Parts
@@ -87,7 +91,7 @@ class PreparedJob:
 
 
 class GroupMember(NamedTuple):
-    """A client that is trained together with others: its job's position, and its tensors before the first step."""
+    """A client that is trained together with others: its job's position, its tensors before step 1, and a step's memory."""
 
     number: int
     prepared: PreparedJob

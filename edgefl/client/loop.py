@@ -1,6 +1,4 @@
-"""The local loop: every method trains through it, with steps taken by torch or by onnxruntime."""
-
-from __future__ import annotations
+"""The local training loop of every method. torch takes the steps here, onnxruntime in :mod:`edgefl.client.onnx_loop`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,9 +22,10 @@ class LocalTraining:
     """A client's training in one round, ready to start; ``module`` is trained in place.
 
     Attributes:
-        x, y, present: its samples (n, …), labels (n,) int64, and bool (classes,) whether it has samples of a label.
-        rng, draws: shuffle the samples, and give each step its :attr:`Batch.draw` (None: steps draw nothing).
-        memory_bytes: what its device has; None: no limit.
+        x, y, present: all its samples (n, …), labels (n,) int64, and for each label whether it has samples of it, bool (classes,).
+        rng, draws: shuffle the samples, and give each step its :attr:`Batch.draw`; None: steps draw nothing.
+        memory_bytes: what the device has for training; None: no limit.
+        flips: chooses the samples to mirror; None: none are mirrored.
     """
 
     module: nn.Module
@@ -38,11 +37,36 @@ class LocalTraining:
     rng: np.random.Generator
     draws: np.random.Generator | None = None
     memory_bytes: float | None = None
+    flips: np.random.Generator | None = None
+
+    def epoch(self) -> Iterator[Tensor]:
+        """Yield the positions (int64) of each batch of an epoch, shuffled by ``rng``; the last batch may be smaller.
+
+        Of n samples, position n + i is sample i, mirrored left-right. Each sample comes once, with ``flips`` mirrored or not.
+        """
+        order = torch.from_numpy(self.rng.permutation(len(self.y)))
+        if self.flips is not None:
+            order += len(order) * torch.from_numpy(self.flips.integers(2, size=len(order)))
+        return iter(order.split(self.training.batch_size))
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the samples (batch, …) and labels (batch,) at ``positions`` of :meth:`epoch`.
+
+        >>> from types import SimpleNamespace
+        >>> some = SimpleNamespace(x=torch.arange(4.0).view(2, 1, 1, 2), y=torch.tensor([7, 8]), flips=np.random.default_rng(0))
+        >>> LocalTraining.at(some, torch.tensor([3, 0]))[0].flatten().tolist()
+        [3.0, 2.0, 0.0, 1.0]
+        """
+        if self.flips is None:
+            return self.x[positions], self.y[positions]
+        x, y = (part[positions % len(self.y)] for part in (self.x, self.y))
+        mirrored = (positions >= len(self.y)).view(-1, *[1] * (x.dim() - 1))
+        return torch.where(mirrored, x.flip(-1), x), y
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What the loop reports: the mean loss of the last epoch, and what a largest step holds, as metered."""
+    """The mean loss of the last epoch, the number of steps, and the metered peaks of a largest step."""
 
     loss: float
     steps: int
@@ -51,11 +75,11 @@ class TrainingResult:
 
 
 Step = Callable[[Tensor, float | None], Iterable[tuple[Tensor | float, int]]]
-"""Takes one optimizer step on the samples at some positions, with a draw; returns each pass's mean loss and number of samples."""
+"""Takes one optimizer step on the samples at positions, with a draw; returns mean loss and number of samples of each pass."""
 
 
 class OverMemory(Exception):  # noqa: N818  an outcome, not an error
-    """A client's training holds ``held_bytes``, more than its device has."""
+    """A training step of a client holds ``held_bytes``, more than its device has."""
 
     def __init__(self, held_bytes: int, peak_activation_bytes: int) -> None:
         super().__init__(f"{held_bytes} bytes")
@@ -64,7 +88,7 @@ class OverMemory(Exception):  # noqa: N818  an outcome, not an error
 
 
 def optimizer_of(method: Method, module: nn.Module, training: Training) -> torch.optim.Optimizer:
-    """Return the client's optimizer as costs are counted for it; weight decay acts on the parameters that the method leaves to it."""
+    """Return torch's optimizer of a client, for which costs are counted. Weight decay acts on ``method.decayed(module)`` only."""
     decayed = set(method.decayed(module))
     split = ((training.weight_decay, True), (0.0, False))
     groups = [{"params": [p for p in module.parameters() if (p in decayed) == on], "weight_decay": decay} for decay, on in split]
@@ -80,8 +104,8 @@ def run_steps(local: LocalTraining, step: Step) -> tuple[float, int]:
     steps, values = 0, list[tuple[Tensor | float, int]]()
     for _ in range(local.training.epochs):
         values.clear()
-        for index in batches(len(local.y), local.training.batch_size, local.rng):
-            values += step(index, None if local.draws is None else float(local.draws.random()))
+        for positions in local.epoch():
+            values += step(positions, None if local.draws is None else float(local.draws.random()))
             steps += 1
     return sum(float(value) * count for value, count in values) / len(local.y), steps
 
@@ -95,10 +119,10 @@ def train(
     """Train a client's network in torch.
 
     Args:
-        local: the client's training.
+        local: the client's training; its network is changed in place.
         optimizer: of the network's parameters.
         gradient: how gradients are computed; None: by autograd.
-        memory: what a step of this kind holds. None: the first step, a largest one, is metered, and ``optimizer`` must be one of torch's.
+        memory: what a largest step holds. None: the first step is metered, and ``optimizer`` must be one of torch's.
 
     Raises:
         OverMemory: a step holds more than ``local.memory_bytes``.
@@ -111,19 +135,19 @@ def train(
     if memory is not None:
         check_memory(memory, local.memory_bytes)
 
-    def step(index: Tensor, draw: float | None) -> list[tuple[Tensor | float, int]]:
+    def step(positions: Tensor, draw: float | None) -> list[tuple[Tensor | float, int]]:
         nonlocal memory
-        index = index.to(local.x.device)
+        positions = positions.to(local.x.device)
         if memory is None:
             assert isinstance(optimizer, torch.optim.Optimizer)  # whose state is part of what is metered
-            whole = Batch(local.x[index], local.y[index], local.present, draw)
+            whole = Batch(*local.at(positions), local.present, draw)
             memory, values = _metered_step(module, loss, optimizer, whole, micro)
             check_memory(memory, local.memory_bytes)
         else:
             values = []
-            for part in index.split(micro):
-                # Each pass weighs as many samples as it has, so that the sum is the gradient of the whole batch's mean.
-                value = gradient(Batch(local.x[part], local.y[part], local.present, draw), len(part) / len(index))
+            for part in positions.split(micro):
+                # Passes are weighted by their samples, so that gradients add up to that of the whole batch's mean loss.
+                value = gradient(Batch(*local.at(part), local.present, draw), len(part) / len(positions))
                 values.append((value, len(part)))
             optimizer.step()
         optimizer.zero_grad()
@@ -135,7 +159,7 @@ def train(
 
 
 def metered(method: Method, module: nn.Module, loss: Loss, batch: Batch, training: Training) -> StepMemory:
-    """Take a step of ``module`` on ``batch`` and return what it holds; torch's generator stays as it is."""
+    """Train ``module`` by one step on ``batch`` and return what the step holds; torch's generator is not advanced."""
     with uncompiled():
         optimizer = optimizer_of(method, module, training)
         with torch.random.fork_rng(devices=[]):
@@ -151,7 +175,7 @@ def _metered_step(
     parts = torch.arange(len(batch.y), device=batch.y.device).split(micro)
     with meter:
         for part in parts:
-            # A pass has samples and present labels of its own, as on a device, which nothing refers to when autograd needs them no more.
+            # A pass gets copies, as on a device: they are freed as soon as autograd needs them no more.
             value = differentiate(_part_of(batch, part), len(part) / len(batch.y))
             values.append((value.item(), len(part)))
             del value
@@ -167,9 +191,3 @@ def check_memory(memory: StepMemory, memory_bytes: float | None) -> None:
     """Raise :class:`OverMemory` if a step holds more than ``memory_bytes``."""
     if memory_bytes is not None and memory.split.total > memory_bytes:
         raise OverMemory(memory.split.total, memory.peak_activation_bytes)
-
-
-def batches(samples: int, batch_size: int, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Yield the positions of each batch of an epoch, drawn by ``rng``; the last batch may be smaller."""
-    order = torch.from_numpy(rng.permutation(samples))
-    return iter(order.split(batch_size))

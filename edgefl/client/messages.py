@@ -1,8 +1,8 @@
 """How tasks, jobs, outcomes and errors travel from one process to another, as :mod:`edgefl.wire.message` writes them.
 
-A method travels as its name in the registry (or ``module:class``, if the user defines it) and its options, a tier as its ratio, training
-graphs as blobs. A job is a row of its numbers and of references to its bytes. A reference is a blob's hash in a message on its own. Between
-processes that share memory it may be a length: such bytes lie in the order of their jobs, and nobody hashes them.
+A method travels as its name in the registry (``module:class`` if the user defines it) and its options, a tier as its ratio, training graphs
+as blobs. A job is a row of its numbers and of references to its bytes. A reference is the hash of a blob. Between processes that share
+memory it may be a length instead: these bytes lie there in the order of their jobs, and are not hashed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
@@ -20,7 +21,9 @@ from edgefl import errors
 from edgefl.client.job import Job, Task
 from edgefl.client.objective import objective_named
 from edgefl.errors import ConfigError, EdgeflError, WireError
-from edgefl.methods.base import Method, create
+from edgefl.methods.base import Method
+from edgefl.methods.create import create
+from edgefl.models.custom import architecture_in
 from edgefl.records import Ending, Outcome, Tier
 from edgefl.registry import methods
 from edgefl.wire.message import Blob, read_header, read_message, write_header, write_message
@@ -31,11 +34,11 @@ if TYPE_CHECKING:
 Reference = str | int | None
 """Bytes of a job or an outcome: a blob's hash, a length, or None where there are none."""
 Fetch = Callable[[str], bytes]
-"""Returns the blob of a hash."""
+"""Returns the blob that has a hash."""
 
 
 class Setup(NamedTuple):
-    """What jobs of one tier and one phase of a method have in common."""
+    """What jobs of one tier and one phase of a method have in common; ``graphs`` only if onnxruntime trains."""
 
     method: Method
     tier: Tier
@@ -43,10 +46,9 @@ class Setup(NamedTuple):
 
 
 def write_setup(setup: Setup) -> tuple[Blob, ...]:
-    """Return the header of a setup, whose hash stands for it, and the blobs that the header refers to."""
+    """Return the header of a setup, whose hash stands for the setup, and the blobs that the header refers to."""
     method, tier, graphs = setup
     kind, options = type(method), method.config.model_dump(mode="json")
-    # A class that is not edgefl's is known by its module and its name there.
     name = methods.name_of(kind) if kind.__module__.startswith("edgefl.") else f"{kind.__module__}:{kind.__qualname__}"
     written, blobs = None, tuple[Blob, ...]()
     if graphs is not None:
@@ -58,13 +60,13 @@ def write_setup(setup: Setup) -> tuple[Blob, ...]:
 
 
 class Setups:
-    """The setups of jobs as they travel. A method's object is written and hashed once for each tier, however many jobs have it."""
+    """The setups of jobs as they travel. Consecutive jobs of a tier with the same method object share one, written and hashed once."""
 
     def __init__(self) -> None:
         self._last: dict[Tier, tuple[Setup, tuple[Blob, ...]]] = {}
 
     def of(self, job: Job) -> tuple[Blob, ...]:
-        """Return the setup of ``job`` as :func:`write_setup` does."""
+        """Return the setup of ``job`` as :func:`write_setup` returns it."""
         last = self._last.get(job.tier)
         if last is None or last[0].method is not job.method or last[0].graphs is not job.graphs:
             setup = Setup(job.method, job.tier, job.graphs)
@@ -73,7 +75,7 @@ class Setups:
 
 
 def read_setup(header: bytes, graph: Fetch) -> Setup:
-    """Return the setup of ``header``; ``graph`` returns the blobs that it refers to. WireError if it cannot be read here."""
+    """Return the setup of ``header``; ``graph`` fetches its blobs. Raise :class:`WireError` if its method or a field is unknown here."""
     fields, _ = read_header(header, "setup")
     with _reading("a setup"):
         name, written = fields["method"], fields["graphs"]
@@ -102,7 +104,7 @@ def _graphs(written: Mapping[str, Any], graph: Fetch) -> StepGraphs:
 
 
 def defined(name: str, base: type) -> Any:
-    """Return the subclass of ``base`` that is called ``module:class``; WireError if there is none here."""
+    """Return the subclass of ``base`` that is called ``module:class``; raise :class:`WireError` if there is none here."""
     module, _, path = name.partition(":")
     try:
         found = attrgetter(path)(importlib.import_module(module))
@@ -115,25 +117,27 @@ def defined(name: str, base: type) -> Any:
 
 
 def task_fields(task: Task) -> dict[str, Any]:
-    """Return the JSON form of a run's task."""
-    return {**vars(task), "objective": (task.objective.name, task.objective.strength)}
+    """Return the JSON form of a task, for :func:`edgefl.wire.message.write_header`."""
+    objective = task.objective.name, task.objective.strength
+    return {**vars(task), "architecture": task.architecture.fields(), "objective": objective}
 
 
 def task_of(fields: Mapping[str, Any]) -> Task:
-    """Return the task of its JSON form; WireError if a field is missing, unknown or of another type."""
+    """Return the task of its JSON form; raise :class:`WireError` if a field is missing, unknown or of another type."""
     with _reading("a task"):
-        return TypeAdapter(Task).validate_python({**fields, "objective": objective_named(*fields["objective"])})
+        parts = {"architecture": architecture_in(fields["architecture"]), "objective": objective_named(*fields["objective"])}
+        return TypeAdapter(Task).validate_python({**fields, **parts})
 
 
 def job_row(job: Job, setup: str, payload: Reference, kept: Reference) -> tuple[Any, ...]:
-    """Return the JSON form of a job."""
-    return setup, payload, kept, job.round, job.client, job.memory_bytes, job.micro_batch
+    """Return the JSON form of a job; ``setup`` is the hash of its setup."""
+    return setup, payload, kept, job.round, job.client, job.memory_bytes, job.micro_batch, job.eval_after_training
 
 
 def job_of(row: Sequence[Any], setup: Setup, payload: bytes, kept: bytes | None) -> Job:
-    """Return the job of its JSON form and its bytes."""
-    round_, client, memory_bytes, micro_batch = row[3:]
-    return Job(round_, client, setup.method, setup.tier, payload, kept, memory_bytes, micro_batch, setup.graphs)
+    """Return the job of a JSON form, its setup and its bytes."""
+    round_, client, memory_bytes, micro_batch, evaluates = row[3:]
+    return Job(round_, client, setup.method, setup.tier, payload, kept, memory_bytes, micro_batch, setup.graphs, evaluates)
 
 
 def outcome_row(outcome: Outcome, payload: Reference, kept: Reference) -> tuple[Any, ...]:
@@ -142,21 +146,20 @@ def outcome_row(outcome: Outcome, payload: Reference, kept: Reference) -> tuple[
 
 
 def outcome_of(row: Sequence[Any], payload: bytes, kept: bytes) -> Outcome:
-    """Return the outcome of its JSON form and its bytes; WireError if a field is missing or the status is unknown."""
-    if len(row) != len(_OUTCOME) + 2 or row[3] not in _ENDINGS:
+    """Return the outcome of a JSON form and its bytes; raise :class:`WireError` if a field is missing or the status is unknown."""
+    if len(row) != len(_OUTCOME) + 2 or row[3] not in _ENDINGS or any(type(label) is not int for label in row[-1] or ()):
         raise WireError(f"an outcome cannot be read: {row!r}")
-    client, status, steps, loss, activation_bytes, memory_bytes, host_bytes = row[2:]
-    return Outcome(client, status, steps, loss, activation_bytes, memory_bytes, host_bytes, payload, kept)
+    outcome = Outcome(**dict(zip(_OUTCOME, row[2:], strict=True)), payload=payload, kept=kept)
+    return outcome if outcome.labels is None else replace(outcome, labels=tuple(outcome.labels))
 
 
-_OUTCOME = (
-    "client", "status", "steps", "train_loss", "measured_peak_activation_bytes", "measured_training_memory_bytes", "host_memory_bytes",
-)  # fmt: skip
+# Payload and stored tensors travel as bytes. The labels are last.
+_OUTCOME = [field.name for field in fields(Outcome) if field.name not in ("payload", "kept")]
 _ENDINGS = get_args(Ending)
 
 
 def write_jobs(jobs: Iterable[Job], setups: Setups) -> bytes:
-    """Return a message with all that ``jobs`` need; a payload or setup that several have is in it once."""
+    """Return a message with all that ``jobs`` need. It contains payloads and setups that jobs share once."""
     rows, blobs = [], list[Blob]()
     for job in jobs:
         setup, payload = setups.of(job), Blob.of(job.payload)
@@ -167,7 +170,7 @@ def write_jobs(jobs: Iterable[Job], setups: Setups) -> bytes:
 
 
 def read_jobs(content: bytes) -> list[Job]:
-    """Return the jobs of a message; WireError if it is damaged, cut short, or of another version."""
+    """Return the jobs of a message; raise :class:`WireError` if it is damaged, cut short, or of another version."""
     fields, blobs = read_message(content, "jobs")
     with _reading("jobs"):
         rows = fields["jobs"]
@@ -183,14 +186,14 @@ def write_outcomes(outcomes: Iterable[Outcome]) -> bytes:
 
 
 def read_outcomes(content: bytes) -> list[Outcome]:
-    """Return the outcomes of a message; WireError if it is damaged, cut short, or of another version."""
+    """Return the outcomes of a message; raise :class:`WireError` if it is damaged, cut short, or of another version."""
     fields, blobs = read_message(content, "outcomes")
     with _reading("outcomes"):
         return [outcome_of(row, blobs[row[0]], blobs[row[1]]) for row in fields["outcomes"]]
 
 
 def error_fields(error: BaseException) -> dict[str, str]:
-    """Return the JSON form of an error: its class in :mod:`edgefl.errors`, its text, and where it was raised.
+    """Return the JSON form of an error: its nearest class in :mod:`edgefl.errors`, its text, and where it was raised.
 
     >>> error_fields(errors.DataError("no such file"))["error"]
     'DataError'
@@ -202,7 +205,7 @@ def error_fields(error: BaseException) -> dict[str, str]:
 
 
 def error_of(fields: Mapping[str, str]) -> EdgeflError:
-    """Return the error of its JSON form, with a note that says where it was raised.
+    """Return the error of a JSON form, with a note that says where it was raised.
 
     >>> error_of(error_fields(errors.UnknownNameError("method", "fedhn", ["fedhm"])))
     UnknownNameError("unknown method 'fedhn'; did you mean 'fedhm'? Known: fedhm")

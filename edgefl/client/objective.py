@@ -1,8 +1,8 @@
-"""The contract of a local objective, which combines with any method: a pull to the weights that arrived, a correction of the gradient.
+"""The contract of a local objective, such as FedProx's pull towards the received weights. Objectives combine with any method.
 
-An objective adds terms to a method's own loss, over the parameters that travel. By default they are μ/2·‖w − w₀‖² + ⟨s, w⟩, where w₀ are
-the weights at the start of the round. Adding an objective is adding a file in ``edgefl/client/objectives/`` with a class decorated
-``@objective("name", needs=("received_weights",))``.
+An objective adds terms to a method's own loss, over the parameters that travel: by default μ/2·‖w − w₀‖² + ⟨s, w⟩. w₀ are the weights at
+the start of the round, and s is the control variate (if there is one) minus what the client stores. To add an objective, add a file in
+``edgefl/client/objectives/`` with a class decorated ``@objective("name", needs=("received_weights",))``, see :mod:`edgefl.methods.axes`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,11 +25,11 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective.
+    """Terms that a client adds to its method's loss, and what client and server store for them.
 
     Attributes:
-        strength: μ or α.
-        adds: whether it adds anything to a method's loss.
+        strength: coefficient of the terms: μ or α.
+        adds: whether it adds terms at all.
         remembers: whether a client stores a tensor for every parameter that travels.
         controls: whether control variates travel with the weights, both ways.
     """
@@ -45,27 +45,27 @@ class Objective:
         """The objective's name in the registry."""
         return objectives.name_of(type(self))
 
-    # What an objective defines.
+    # Subclasses override these, which deal with one parameter each.
 
     def terms(self, weight: Tensor, start: Tensor, shift: Tensor | None) -> Iterator[Tensor]:
-        """Yield the scalars that one parameter w adds to the loss; ``start`` is its w₀, ``shift`` its s if the client stores something."""
+        """Yield the scalars that a parameter w adds to the loss; ``start`` is w₀, ``shift`` is s (None unless the objective remembers)."""
         yield self.strength / 2 * (weight - start).square().sum()
         if shift is not None:
             yield (shift * weight).sum()
 
     def remembered(self, before: Tensor, moved: Tensor, control: Tensor | None, steps: int, lr: float) -> Tensor:
-        """Return what a client stores for a parameter after ``steps`` steps at rate ``lr``; ``moved`` is w − w₀."""
+        """Return what a client stores for a parameter, ``before`` until now, after ``steps`` at rate ``lr``; ``moved`` is w − w₀."""
         raise NotImplementedError(f"objective {self.name} remembers nothing")
 
     def on_server(self, before: Tensor, total: Tensor, clients: int) -> Tensor:
-        """Return what the server stores of a tensor (float64), given the sum of w − w₀ or of control variates over a round's clients."""
+        """Return what the server stores for a tensor (float64); ``total`` sums w − w₀ or control variates, ``clients`` are the run's."""
         raise NotImplementedError(f"objective {self.name} remembers nothing")
 
     def corrected(self, aggregated: Tensor, stored: Tensor) -> Tensor | None:
-        """Return the server's new tensor (float64) given the aggregate and what the server stores; None: the aggregate."""
+        """Return the server's new tensor (float64), given the aggregate and what the server stores; None: the aggregate itself."""
         return None
 
-    # The client's half.
+    # A client calls these.
 
     def control_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """Return name → shape of the control variates that travel with tensors of ``shapes``.
@@ -76,11 +76,11 @@ class Objective:
         return {CONTROL + name: shape for name, shape in shapes.items()} if self.controls else {}
 
     def first_memory(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return what a client stores before its first round: zeros."""
+        """Return name → zeros of ``shapes``, which a client stores before its first round."""
         return {MEMORY + name: torch.zeros(shape) for name, shape in shapes.items()} if self.remembers else {}
 
     def attach(self, module: nn.Module, names: Mapping[str, object], memory: Tensors, control: Tensors) -> None:
-        """Put w₀ and s of the parameters ``names`` into ``module``, as buffers that are held and counted but not sent."""
+        """Add w₀ and s of the parameters ``names`` to ``module`` as buffers, which are counted as memory but not sent."""
         for name, parameter in module.named_parameters() if self.adds else ():
             if name not in names:
                 continue
@@ -91,7 +91,7 @@ class Objective:
                 module.register_buffer(_buffer("shift", name), shift, persistent=False)
 
     def term(self, module: nn.Module) -> Tensor | float:
-        """Return the sum of :meth:`terms` over the parameters that were attached."""
+        """Return the sum of :meth:`terms` over the parameters that :meth:`attach` named, a scalar."""
         buffers = dict(module.named_buffers(recurse=False))
         starts = ((name, weight, buffers.get(_buffer("start", name))) for name, weight in module.named_parameters())
         found = (self.terms(w, start, buffers.get(_buffer("shift", name))) for name, w, start in starts if start is not None)
@@ -100,7 +100,7 @@ class Objective:
     def finish(
         self, module: nn.Module, memory: Tensors, control: Tensors, steps: int, lr: float
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return what goes up besides the weights, and what the client stores, after ``steps`` steps at rate ``lr``."""
+        """Return the control variates to send and the tensors to store, each by name, after ``steps`` steps at rate ``lr``."""
         if not self.remembers:
             return {}, {}
         buffers, up, keep = dict(module.named_buffers(recurse=False)), {}, {}
@@ -125,7 +125,7 @@ def objective_named(name: str, strength: float = 0.0) -> Objective:
 
 
 def anchors(names: Iterable[str]) -> dict[str, str]:
-    """Return buffer → name outside of the network, of what :meth:`Objective.attach` puts there for the parameters ``names``.
+    """Return the buffers that :meth:`Objective.attach` adds for the parameters ``names``, each with its name in exported graphs.
 
     >>> anchors(["fc.weight"])
     {'start/fc/weight': 'start.fc.weight', 'shift/fc/weight': 'shift.fc.weight'}

@@ -1,6 +1,4 @@
-"""The local loop with steps by onnxruntime: the same batches in the same order as :func:`edgefl.client.loop.train`."""
-
-from __future__ import annotations
+"""The local training loop with steps by onnxruntime, on the same batches as :func:`edgefl.client.loop.train`, in the same order."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,19 +10,20 @@ from torch import Tensor
 from edgefl.client.loop import LocalTraining, OverMemory, TrainingResult, run_steps
 from edgefl.client.training import Training
 from edgefl.models.base import named_tensors
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, SHARE, STATES
-from edgefl.onnxgrad.stepper import ArenaFullError, StepGraphs, Stepper, peak_bytes
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, SEED, SHARE, STATES
+from edgefl.onnxgrad.session import OutOfMemoryError
+from edgefl.onnxgrad.stepper import StepGraphs, Stepper, peak_bytes
 
 
 def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False) -> TrainingResult:
-    """Train a client's network by ``graphs``, which hold its loss and its optimizer; OverMemory if ``local.memory_bytes`` are too few.
+    """Train a client's network by ``graphs``, which contain loss and optimizer; raise OverMemory beyond ``local.memory_bytes``.
 
-    ``capped`` makes them the limit of onnxruntime's allocator, in this process for good. Otherwise the first step's use is compared.
+    ``capped`` makes these the limit of onnxruntime's allocator, permanently in this process. Otherwise the first step is metered.
     """
     tensors, names, training = named_tensors(local.module), graphs.roles.tensors, local.training
     arrays = {role: tensors[name].detach().numpy() for name, role in names.items()}
-    arrays["present"] = local.present.numpy()
-    samples, labels = local.x.numpy(), local.y.numpy()
+    # The job's seed of torch's own random numbers also decides which entries dropout drops.
+    arrays |= {"present": local.present.numpy(), SEED: np.array(torch.initial_seed() % 2**23, np.float32)}
     held_bytes, limit_bytes = _held_bytes(graphs, arrays, training), local.memory_bytes
     room = None if not capped or limit_bytes is None else int(limit_bytes) - held_bytes
     if room is not None and room <= 0:
@@ -33,18 +32,18 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
     stepper = Stepper(graphs, arrays, training.lr, beta_of(training), parts=micro is not None, arena_bytes=room)
     peak: int | None = None
 
-    def step(index: Tensor, draw: float | None) -> list[tuple[Tensor | float, int]]:
+    def step(positions: Tensor, draw: float | None) -> list[tuple[Tensor | float, int]]:
         nonlocal peak
         kind = 0 if draw is None else min(int(draw * len(graphs.steps)), len(graphs.steps) - 1)
-        part = index.numpy()
-        batch = samples[part], labels[part]
+        x, y = local.at(positions)
+        batch = x.numpy(), y.numpy()
         if peak is None:
             peak = batch[0].nbytes + (0 if capped else _metered(graphs, stepper, arrays, batch, kind, micro))
             if not capped and limit_bytes is not None and held_bytes + peak > limit_bytes:
                 raise OverMemory(held_bytes + peak, peak)
         try:
-            return [(stepper.step(*batch, kind=kind, part=micro), len(part))]
-        except ArenaFullError as full:
+            return [(stepper.step(*batch, kind=kind, part=micro), len(y))]
+        except OutOfMemoryError as full:
             raise OverMemory(held_bytes + full.need_bytes, full.need_bytes) from None
 
     mean, steps = run_steps(local, step)
@@ -58,12 +57,12 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
 
 
 def beta_of(training: Training) -> float:
-    """Return the ``beta`` of training graphs: the momentum, or Adam's β₁, with torch's default."""
+    """Return the input ``beta`` of training graphs: the momentum, or Adam's β₁ with torch's default of 0.9."""
     return {"momentum": training.momentum, "adam": 0.9, "sgd": 0.0}[training.optimizer]
 
 
 def _held_bytes(graphs: StepGraphs, arrays: Mapping[str, np.ndarray], training: Training) -> int:
-    """Return what a stepper holds between steps: each tensor that changes twice, one to read and one to write."""
+    """Return what a stepper holds between steps: tensors that change are held twice, one copy to read and one to write."""
     roles, states = graphs.roles, len(STATES[training.optimizer])
     copies = ((roles.trained, 2 * (1 + states)), (roles.statistics, 2), (roles.frozen, 1))
     return sum(count * arrays[value].nbytes for values, count in copies for value in values.values())
@@ -72,7 +71,7 @@ def _held_bytes(graphs: StepGraphs, arrays: Mapping[str, np.ndarray], training: 
 def _metered(
     graphs: StepGraphs, stepper: Stepper, arrays: Mapping[str, Any], batch: Sequence[np.ndarray], kind: int, micro: int | None
 ) -> int:
-    """Return what onnxruntime uses at the peak of a step like this one, measured once for each graph and batch size."""
+    """Return onnxruntime's peak bytes in such a step, measured once for each graph and batch size."""
     graph = graphs.steps[kind] if micro is None else graphs.passes[kind]
     x, y = (array[:micro] for array in batch)
     key = (graph, x.shape)

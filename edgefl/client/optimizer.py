@@ -1,6 +1,4 @@
-"""The optimizer of clients: one pass over each tensor, with as little bookkeeping as that needs."""
-
-from __future__ import annotations
+"""The optimizer of clients: torch's fused kernels, which pass over each tensor once."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -14,10 +12,15 @@ from edgefl.client.training import Training
 
 
 class FusedOptimizer:
-    """Updates tensors in place: SGD, with momentum or without, or Adam, by torch's fused kernels.
+    """Updates tensors in place by SGD, with or without momentum, or by Adam.
 
-    It computes the same as :func:`edgefl.client.loop.optimizer_of`, for which costs are counted, except for rounding. ``tensors`` are
-    name → parameters of one client, or of so many ``clients``, stacked. Weight decay acts on the names ``decayed``.
+    Apart from rounding it equals :func:`edgefl.client.loop.optimizer_of`, for which costs are counted.
+
+    Args:
+        training: the optimizer's name, learning rate, momentum and weight decay.
+        tensors: name → parameter of one client, or of several, stacked: (clients, …).
+        decayed: names of the parameters that weight decay acts on.
+        clients: how many clients are stacked; None: the parameters belong to one client.
     """
 
     def __init__(
@@ -31,7 +34,7 @@ class FusedOptimizer:
         self._groups = {decay: [name for name in tensors if decays[name] == decay] for decay in sorted(set(decays.values()))}
 
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
+        """Update every parameter by its ``grad``, if it has one."""
         self.apply({name: tensor.grad for name, tensor in self._tensors.items()})
 
     def zero_grad(self) -> None:
@@ -41,7 +44,7 @@ class FusedOptimizer:
 
     @torch.no_grad()
     def apply(self, gradients: Mapping[str, Tensor | None], rows: slice | None = None) -> None:
-        """Update the tensors that have a gradient; ``rows`` limits it to clients, which must have taken equally many steps before."""
+        """Update tensors by name → gradient (None: unchanged); ``rows`` are the clients to update, with equally many steps so far."""
         first, last, _ = (rows or slice(None)).indices(len(self._steps))
         taken = self._steps[first]
         self._steps[first:last] = [taken + 1] * (last - first)

@@ -1,6 +1,4 @@
-"""What clients of one method and tier have in common, computed once in a process instead of once for every client."""
-
-from __future__ import annotations
+"""What clients of one method and tier have in common, computed once in a process instead of for every client."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +20,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass
 class Parts:
-    """What clients of one method and tier share: shapes, a network, first values, captures, and what a step of each kind holds."""
+    """What clients of one method and tier share. ``gradients`` has captures of steps, ``memory`` what a step of each kind holds."""
 
     method: Method
     architecture: Architecture
@@ -34,19 +32,29 @@ class Parts:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """Name → shape of what travels to a client."""
+        """Name → shape of the tensors that travel to a client."""
         return self.method.shapes(self.architecture, self.tier)
 
     @cached_property
     def personal(self) -> Mapping[str, Tensor]:
-        """What a client stores before its first round: each begins with the network that the server began with."""
+        """Name → personal tensor of a client before its first round, from the server's initial network."""
         first = first_personal(self.method, self.architecture, self.tier, self.seed)
         return {name: tensor.to(self.device) for name, tensor in first.items()}
 
     @cached_property
+    def stored(self) -> frozenset[str]:
+        """The names of the personal tensors that a client stores after its first round, instead of taking them from the application."""
+        return frozenset(self.method.keep(self._network))
+
+    @cached_property
     def parameters(self) -> Shapes:
-        """Name → shape of the parameters that do not stay on a client."""
+        """Name → shape of :func:`shared_parameters`."""
         return trained_shapes(self.method, self.architecture, self.tier)
+
+    @cached_property
+    def sends_labels(self) -> bool:
+        """Whether clients tell the server which labels they have samples of."""
+        return bool(self.method.label_rows(self.architecture))
 
     @cached_property
     def decayed(self) -> frozenset[str]:
@@ -55,7 +63,7 @@ class Parts:
         return frozenset(name for name, parameter in self._network.named_parameters() if parameter in decayed)
 
     def network(self) -> nn.Module:
-        """Return the network, one object for all clients in turn; the caller loads what was sent and stored."""
+        """Return the network, one object that all clients use in turn; the caller loads the tensors that were sent and stored."""
         with torch.no_grad():
             for buffer, first in self._buffers:
                 buffer.copy_(first)
@@ -70,7 +78,7 @@ class Parts:
 
     @cached_property
     def layout(self) -> torch.memory_format:
-        """The order in which images lie in memory while torch trains :meth:`network`."""
+        """The memory order of images while torch trains :meth:`network`, see :mod:`edgefl.client.fast.layout`."""
         layout = layout_of(self.another(), self.architecture.samples(1).to(self.device))
         lay_out(self._network, layout)
         return layout
@@ -80,30 +88,29 @@ class Parts:
         return self.another()
 
     def another(self) -> nn.Module:
-        """Return a new network with arbitrary weights, which has never run."""
+        """Return a new network with arbitrary weights."""
         with torch_seeded(generator(self.seed, "network")), Unfilled():
             return self.method.network(self.architecture, self.tier).to(self.device).train()
 
     @cached_property
     def _buffers(self) -> list[tuple[Tensor, Tensor]]:
-        """The buffers that are neither sent nor stored, such as a count of batches, with their first values."""
+        """The buffers that are neither sent nor stored, such as a count of batches, each with its first value."""
         loaded = {*self.shapes, *self.personal}
         return [(buffer, buffer.clone()) for name, buffer in self._network.named_buffers() if name not in loaded]
 
 
 def first_personal(method: Method, architecture: Architecture, tier: Tier, seed: int) -> dict[str, Tensor]:
-    """Return what every client of ``tier`` stores before its first round."""
+    """Return name → personal tensor of every client of ``tier`` before its first round."""
     return method.first_personal(architecture, tier, generator(seed, "init"))
 
 
 def trained_shapes(method: Method, architecture: Architecture, tier: Tier) -> dict[str, tuple[int, ...]]:
     """Return name → shape of :func:`shared_parameters` of the tier's network."""
-    with torch.device("meta"), Unfilled():
-        network = method.network(architecture, tier)
-    return {name: tuple(parameter.shape) for name, parameter in shared_parameters(method, network).items()}
+    parameters = shared_parameters(method, method.skeleton(architecture, tier))
+    return {name: tuple(parameter.shape) for name, parameter in parameters.items()}
 
 
 def shared_parameters(method: Method, network: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters of ``network`` that do not stay on the client: what an objective can pull or correct."""
+    """Return name → parameters of ``network`` that are trained and travel, not personal ones; objectives add terms for them."""
     personal = method.personal(network)
-    return {name: parameter for name, parameter in network.named_parameters() if name not in personal}
+    return {name: parameter for name, parameter in network.named_parameters() if name not in personal and parameter.requires_grad}

@@ -1,22 +1,25 @@
-"""How clients train: minibatches, an optimizer, a learning rate that may fall over the rounds."""
-
-from __future__ import annotations
+"""The settings of local training: epochs, batches, the optimizer, and a learning rate that may fall over the rounds."""
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 OptimizerName = Literal["momentum", "sgd", "adam"]
+Augment = Literal["none", "flip"]
 
 
 @dataclass(frozen=True)
 class Training:
-    """How clients train.
+    """The settings of local training, the same for all clients.
 
     Attributes:
-        momentum: of the optimizer of that name; "sgd" has none, "adam" uses 0.9 and 0.999.
+        momentum: coefficient of optimizer "momentum"; "sgd" has none, "adam" uses 0.9 and 0.999.
+        weight_decay: L2 coefficient, added to the gradients.
         micro_batch: samples per pass. Gradients add up to the same step, unless the network normalises by batch statistics.
-        cosine_rounds: T, over which the rate falls as lr/2·(1 + cos(π(t − 1)/T)) for t = 1 … T; None: it stays.
+        cosine_rounds: T, over which the rate falls as lr/2·(1 + cos(π(t − 1)/T)) for rounds t = 1 … T; None: it is constant.
+        step_rounds: T, in whose second half the rate is a tenth; None: it stays.
+        augment: ``flip`` mirrors each training sample, an image, left-right with probability ½ in every epoch. It has no cost: a device
+            reads pixels in another order when it copies the batch.
     """
 
     epochs: int
@@ -27,20 +30,26 @@ class Training:
     optimizer: OptimizerName = "momentum"
     micro_batch: int | None = None
     cosine_rounds: int | None = None
+    step_rounds: int | None = None
+    augment: Augment = "none"
 
-    def at(self, round_: int) -> Training:
-        """Return the training of one round: the learning rate is the round's own.
+    def at(self, round_: int) -> Self:
+        """Return the settings of one round, counted from 1, with the learning rate of that round.
 
         >>> [round(Training(1, 32, 0.1, 0.9, 0.0, cosine_rounds=4).at(t).lr, 4) for t in (1, 3, 4)]
         [0.1, 0.05, 0.0146]
+        >>> [round(Training(1, 32, 0.1, 0.9, 0.0, step_rounds=4).at(t).lr, 4) for t in (1, 2, 3)]
+        [0.1, 0.1, 0.01]
         """
+        if self.step_rounds is not None:
+            return replace(self, lr=self.lr * (0.1 if 2 * (round_ - 1) >= self.step_rounds else 1.0), step_rounds=None)
         if self.cosine_rounds is None:
             return self
         share = (1 + math.cos(math.pi * min(1.0, (round_ - 1) / self.cosine_rounds))) / 2
         return replace(self, lr=self.lr * share, cosine_rounds=None)
 
     def steps(self, samples: int) -> int:
-        """Return the steps of one client's round; the last batch of an epoch may be partial.
+        """Return how many steps a client with ``samples`` samples takes in a round; the last batch of an epoch may be partial.
 
         >>> Training(2, 32, 0.1, 0.9, 0.0).steps(33)
         4
@@ -48,7 +57,7 @@ class Training:
         return self.epochs * -(-samples // self.batch_size)
 
     def passes(self, samples: int) -> int:
-        """Return the forward and backward passes of one client's round: one per step, more with micro-batches.
+        """Return how many forward and backward passes it takes: one per step, more with micro-batches.
 
         >>> Training(2, 32, 0.1, 0.9, 0.0, micro_batch=10).passes(33)
         10

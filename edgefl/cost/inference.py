@@ -5,8 +5,6 @@ input that nobody reads again, folds normalisation with fixed statistics into th
 reads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Collection, Iterator, Sequence

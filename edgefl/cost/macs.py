@@ -5,8 +5,6 @@ layer counts as often as it runs, and a backward pass counts the gradients that 
 Everything that works value by value (activations, normalisation, pooling, the optimizer) is counted apart, in values: never as MACs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The meter sees every storage that an operation returns and learns when it is fre
 Views and in-place operations share a storage and cost nothing. What kernels allocate and free within one operation is not seen.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,14 +1,14 @@
 """A tier's row of costs, and a row per layer, from traces of its training step and inference."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
 from edgefl.cost.memory import MemorySplit, bytes_of
 from edgefl.cost.trace import Layer, Operation, StepTrace, Subject, Tracer
 from edgefl.errors import ConfigError
 from edgefl.records import Cost, Deployed, LayerCost
+from edgefl.records.work import NO_STEP_WORK, NO_WORK, PARTS, StepWork, Work
 
 _APART = 2  # samples between two traces: one would split unevenly in a step that trains on halves of its batch
 
@@ -44,9 +44,11 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
             else:
                 row["elementwise_ops_step" if key.startswith("elementwise") else "macs_compose"] += fixed
     layers = {name: {key: -(-count // _APART) for key, count in row.items()} for name, row in layers.items()}
+    works = _works(zip([*first, *update], [*second, *update], strict=True), at, {layer.name: layer.kind for layer in step.layers})
     inference = tracer.inference(batch_size)
     split = step.memory.split
-    rows = _rows(step.layers, layers, split)
+    rows = _rows(step.layers, layers, works, split)
+    reading = Work(input_bytes=tracer.input_bytes)
     total = {key: sum(row[key] for row in layers.values()) for key in _KEYS}
     return Cost(
         batch_size=batch_size,
@@ -70,7 +72,36 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
         peak_layer_training=split.layer,
         peak_layer_inference=inference.layer,
         deployed=_deployed(tracer, inference.macs, batch_size, total["macs_forward"]),
+        work=sum(works.values(), StepWork(sample=reading, forward=reading)),
+        inference_work=inference.work,
     )
+
+
+def _works(pairs: Iterable[tuple[Operation, Operation]], at: int, kinds: Mapping[str, str]) -> dict[str, StepWork]:
+    """Return layer → its work by kind, from pairs of operations of passes with ``at`` and ``at + 2`` samples."""
+    parts: dict[str, dict[str, Work]] = {}
+    for one, more in pairs:
+        a, b = (_recurrent(o.kinds) if any(n in kinds.get(o.layer, "") for n in _RECURRENT) else o.kinds for o in (one, more))
+        found = parts.setdefault(one.layer, dict.fromkeys(PARTS, NO_WORK))
+        if one.phase == "update":
+            found["update"] += a.times(_APART)
+            continue
+        grown = Work(*(y - x for x, y in zip(a.counts, b.counts, strict=True)))
+        fixed = Work(*(max(0, _APART * x - at * g) for x, g in zip(a.counts, grown.counts, strict=True)))
+        found["sample"] += grown
+        found["per_pass"] += fixed
+        if one.phase == "forward":
+            found["forward"] += grown
+            found["per_forward"] += fixed
+    return {layer: StepWork(**{part: work.times(1, _APART) for part, work in found.items()}) for layer, found in parts.items()}
+
+
+_RECURRENT = ("LSTM", "GRU", "RNN", "Recurrent", "Gates")
+
+
+def _recurrent(work: Work) -> Work:
+    """Return the work of an operation in a recurrent layer, whose small products are slower than others."""
+    return replace(work, product_macs=0, recurrent_macs=work.recurrent_macs + work.product_macs)
 
 
 _KEYS = (
@@ -91,15 +122,18 @@ def _deployed(tracer: Tracer, macs: int, batch_size: int, macs_forward: int) -> 
 def _pair(tracer: Tracer, step: StepTrace, size: int) -> tuple[list[Operation], list[Operation], int]:
     """Return the operations of two passes that differ by two samples, and the smaller batch; a batch of one may be a case of its own."""
     own = [operation for operation in step.operations if operation.phase != "update"]
-    for operations in (tracer.quick_operations, tracer.operations):
+    for operations in (lambda samples: tracer.quick_operations(samples, _names(own)), tracer.operations):
         larger = operations(size + _APART)
         if _names(own) == _names(larger):
             return own, larger, size
     largest = tracer.operations(size + 2 * _APART)
-    if _names(larger) != _names(largest):
-        sizes = f"{size}, {size + _APART} and {size + 2 * _APART}"
-        raise ConfigError(f"the network does other operations at batches of {sizes}: costs per sample cannot be told")
-    return larger, largest, size + _APART
+    # Whether autograd copies a gradient or takes it over depends on who else refers to it: such operations may be left out.
+    for one, more, at in ((own, larger, size), (larger, largest, size + _APART)):
+        one, more = ([o for o in operations if o.work.macs or o.work.elementwise] for operations in (one, more))
+        if _names(one) == _names(more):
+            return one, more, at
+    sizes = f"{size}, {size + _APART} and {size + 2 * _APART}"
+    raise ConfigError(f"the network does other operations at batches of {sizes}: costs per sample cannot be told")
 
 
 def _names(operations: Sequence[Operation]) -> list[str]:
@@ -123,14 +157,17 @@ def _parts(one: Operation, more: Operation) -> Iterator[tuple[str, int, int]]:
         yield key, a.macs, b.macs
 
 
-def _rows(network: Sequence[Layer], layers: dict[str, dict[str, int]], split: MemorySplit) -> tuple[LayerCost, ...]:
+def _rows(
+    network: Sequence[Layer], layers: dict[str, dict[str, int]], works: Mapping[str, StepWork], split: MemorySplit
+) -> tuple[LayerCost, ...]:
     """Return a row for every layer that works, holds weights or holds memory at the peak; in the network's own order."""
     rows = []
     for layer in (Layer(INPUT, "", 0, 0), *network, Layer(LOSS, "", 0, 0), Layer(OPTIMIZER, "", 0, 0)):
         counts = layers.get(layer.name)
         saved, temporary = split.layers.get(layer.name, (0, 0))
         if counts or layer.params or saved or temporary:
-            work = counts or dict.fromkeys(_KEYS, 0)
             held = {"saved_bytes_at_peak": saved, "temporary_bytes_at_peak": temporary}
-            rows.append(LayerCost(layer.name, layer.kind, layer.params, layer.parameter_bytes, **work, **held))
+            found = (counts or dict.fromkeys(_KEYS, 0)) | held
+            work = works.get(layer.name, NO_STEP_WORK)
+            rows.append(LayerCost(layer.name, layer.kind, layer.params, layer.parameter_bytes, **found, work=work))
     return tuple(rows)

@@ -1,7 +1,5 @@
 """One training step and one inference of a network, traced on fake tensors, which have shapes and no values."""
 
-from __future__ import annotations
-
 import contextlib
 import linecache
 import logging
@@ -17,11 +15,13 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes, spelled_out
+from edgefl.cost.kinds import kinds_of
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import OpWork, work_of
 from edgefl.cost.memory import LivenessMeter, StepMemory, Watcher, bytes_of, held_by, step_memory, tensors_in
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
+from edgefl.records.work import NO_WORK, Work
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -47,12 +47,13 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One dispatched operation that works: its layer, its phase, its MACs and values, and how many values it returns."""
+    """One dispatched operation that works: its layer, its phase, its MACs and values, its work by kind, and how many values it returns."""
 
     name: str
     layer: str
     phase: str
     work: OpWork
+    kinds: Work
     outputs: int
 
 
@@ -79,18 +80,28 @@ class StepTrace:
 
 @dataclass(frozen=True)
 class InferenceTrace:
-    """What an inference holds besides the weights: in bytes, at its peak, and the layer that runs then; the MACs of its whole batch."""
+    """What an inference of a batch does, and what it holds besides the weights: bytes at its peak, and the layer that runs then."""
 
     peak_bytes: int
     layer: str
-    macs: int
+    work: Work
     uncounted_ops: frozenset[str]
+
+    @property
+    def macs(self) -> int:
+        """MACs of the whole batch."""
+        return self.work.macs
+
+
+class _OtherOperationError(Exception):
+    """The traced operation is not the expected one."""
 
 
 class _Recorder:
-    """Notes the work of every operation."""
+    """Notes the work of every operation; with ``expected`` names, raises at the first operation of another name."""
 
-    def __init__(self, tracker: LayerTracker) -> None:
+    def __init__(self, tracker: LayerTracker, expected: list[str] | None = None) -> None:
+        self.expected = expected
         self.phase = "forward"
         self.recording = True
         self.operations: list[Operation] = []
@@ -101,12 +112,17 @@ class _Recorder:
         work = work_of(operation, args, out)
         if work is None:
             self.uncounted.add(str(operation.overloadpacket))
-        elif self.recording and (work.macs or work.elementwise):
-            values = sum(tensor.numel() for tensor in tensors_in(out))
+        elif self.recording:
             # A loss may itself hold gradients, of which it is a function.
             inner = self.phase == "forward" and torch._C._current_autograd_node() is not None
             phase = "backward" if inner else self.phase
-            self.operations.append(Operation(str(operation.overloadpacket), self.tracker.current(), phase, work, values))
+            kinds = kinds_of(operation, args, out, work, phase)
+            if kinds.operations:
+                values = sum(tensor.numel() for tensor in tensors_in(out))
+                name, place = str(operation.overloadpacket), len(self.operations)
+                if self.expected is not None and [name] != self.expected[place : place + 1]:
+                    raise _OtherOperationError(name)
+                self.operations.append(Operation(name, self.tracker.current(), phase, work, kinds, values))
 
 
 class Tracer:
@@ -141,6 +157,12 @@ class Tracer:
         with self._fake():
             return self._subject.deployed()
 
+    @cached_property
+    def input_bytes(self) -> int:
+        """Bytes of one sample's input."""
+        with self._fake():
+            return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(self._subject.batch(1).x))
+
     def step(self, batch_size: int, passes: int = 1) -> StepTrace:
         """Run ``passes`` forward and backward passes of ``batch_size`` samples and one update.
 
@@ -168,17 +190,21 @@ class Tracer:
         with self._fake():
             return self._watched(self._network, batch_size)
 
-    def quick_operations(self, batch_size: int) -> list[Operation]:
-        """Return the same from tensors that have no device: in a third of the time, but torch may choose other operations there."""
+    def quick_operations(self, batch_size: int, expected: list[str]) -> list[Operation]:
+        """Return the same from tensors that have no device, in a third of the time.
+
+        Torch may choose other operations there, and many more for an LSTM. At the first whose name is not ``expected`` the trace ends,
+        without a result.
+        """
         try:
             with torch.device("meta"):
-                return self._watched(self._subject.build(), batch_size)
+                return self._watched(self._subject.build(), batch_size, expected)
         except Exception:  # noqa: BLE001 - a network that needs a device may raise anything
             return []
 
-    def _watched(self, network: nn.Module, batch_size: int) -> list[Operation]:
+    def _watched(self, network: nn.Module, batch_size: int, expected: list[str] | None = None) -> list[Operation]:
         tracker = LayerTracker(network.train())
-        recorder = _Recorder(tracker)
+        recorder = _Recorder(tracker, expected)
         with quiet(), tracker, Watcher(recorder):
             self._pass(network, batch_size, recorder, lambda: None)
         network.zero_grad()
@@ -200,14 +226,14 @@ class Tracer:
         module = self.deployed.eval()
         tracker = LayerTracker(module)
         steps: list[Step] = []
-        macs: list[int] = []
+        done: list[Work] = []
         uncounted: set[str] = set()
 
         def observe(operation: Any, args: tuple[Any, ...], out: Any) -> None:
             if (work := work_of(operation, args, out)) is None:
                 uncounted.add(str(operation.overloadpacket))
             else:
-                macs.append(work.macs)
+                done.append(kinds_of(operation, args, out, work, "forward"))
             reads, writes = (tuple(meter.numbers(tensors_in(of))) for of in (args, out))
             if reads or writes:
                 scratch = scratch_bytes(operation, args, out)
@@ -218,10 +244,10 @@ class Tracer:
             batch = self._subject.batch(batch_size)
             inputs = set(meter.numbers(tensors_in(batch.x)))
             steps.clear()  # making the batch is not part of it
-            macs.clear()
+            done.clear()
             results = set(meter.numbers(tensors_in(self._subject.infer(module, batch))))
         peak, layer = runtime_peak(steps, meter.sizes, inputs, results)
-        return InferenceTrace(peak, layer, sum(macs), frozenset(uncounted))
+        return InferenceTrace(peak, layer, sum(done, NO_WORK), frozenset(uncounted))
 
 
 def _layers(network: nn.Module) -> tuple[Layer, ...]:

@@ -4,8 +4,6 @@ They only read a few of its settings and tell it what not to compile. Within :fu
 other attributes are read, the real package is imported after all. After the block it can be imported as usual, as torch's exporter does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.util

@@ -1,6 +1,4 @@
-"""Handwritten digits: 1,797 real 8×8 images, shipped with the package (``digits.npz``; its licence is in ``digits-licence.md``)."""
-
-from __future__ import annotations
+"""Handwritten digits: 1,797 real 8×8 images that the package contains (``digits.npz``; licence: ``digits-licence.md``)."""
 
 from pathlib import Path
 
@@ -12,12 +10,12 @@ from edgefl.registry import dataset
 from edgefl.rng import generator
 
 HELD_OUT_SHARE = 0.2
-_SPLIT_SEED = 1797  # the split belongs to the data set, not to a run, so that all runs are evaluated on the same images
+_SPLIT_SEED = 1797  # not the run's seed: all runs are evaluated on the same images
 
 
 @dataset("digits")
 def digits(data_dir: str | None = None) -> Dataset:
-    """Return 1,437 training and 360 held-out images, the same share of every digit in both; ``data_dir`` is not needed.
+    """Return 1,437 training and 360 held-out images, with the same share of every digit; ``data_dir`` is not used.
 
     >>> data = digits()
     >>> len(data.train), len(data.test), data.input_shape

@@ -1,6 +1,4 @@
-"""Fashion-MNIST: 70,000 grey 28×28 images of ten kinds of clothing (Xiao et al. 2017), from its four files."""
-
-from __future__ import annotations
+"""Fashion-MNIST: 70,000 grey 28×28 images of ten kinds of clothing (Xiao et al. 2017), read from its four files."""
 
 import gzip
 import math
@@ -15,7 +13,7 @@ from edgefl.errors import DataError
 from edgefl.registry import dataset
 
 SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")
-MEAN, STD = 0.2860, 0.3530  # of the training pixels, as every user of the set takes them
+MEAN, STD = 0.2860, 0.3530  # of the training pixels, the customary values
 CLASS_NAMES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
@@ -25,7 +23,7 @@ _HOW = "give its folder with --data-dir, or install Debian's package dataset-fas
 
 @dataset("fashion-mnist")
 def fashion_mnist(data_dir: str | None = None) -> Dataset:
-    """Return 60,000 training and 10,000 held-out images, normalised, from the folder ``data_dir`` or the system's; DataError if damaged."""
+    """Return 60,000 training and 10,000 held-out images, normalised, from ``data_dir`` or :data:`SYSTEM_FOLDER`; DataError if damaged."""
     folder = Path(data_dir) if data_dir is not None else SYSTEM_FOLDER
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; fashion-mnist is read from four .gz files: {_HOW}")
@@ -56,7 +54,7 @@ def _read(folder: Path, part: str) -> Split:
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """Read a gzip-compressed IDX file of unsigned bytes with ``dimensions`` dimensions; DataError if it is missing or anything else."""
+    """Return the uint8 array of a gzip-compressed IDX file with ``dimensions`` dimensions; DataError if it cannot be read as one."""
     try:
         content = gzip.decompress(path.read_bytes())
     except OSError as error:  # gzip.BadGzipFile is one
@@ -70,9 +68,8 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     expected = (_UNSIGNED_BYTE << 8) | dimensions
     (magic,) = struct.unpack(">I", content[:4])
     if magic != expected:
-        raise DataError(
-            f"{path}: magic number 0x{magic:08x}, expected 0x{expected:08x} (unsigned bytes, {dimensions} dimensions)"
-        )
+        kind = f"unsigned bytes, {dimensions} dimensions"
+        raise DataError(f"{path}: magic number 0x{magic:08x}, expected 0x{expected:08x} ({kind})")
     shape = struct.unpack(f">{dimensions}I", content[4:header])
     if len(content) - header != math.prod(shape):
         sizes = " × ".join(map(str, shape))

@@ -1,6 +1,4 @@
-"""Which training samples each client has: dealt to all of them at once and stored, or drawn for one client when asked for."""
-
-from __future__ import annotations
+"""The training samples of each client: dealt to all clients at once and stored, or drawn for one client on request."""
 
 import functools
 
@@ -16,7 +14,7 @@ _PARTS = 10**6
 
 
 class Dealt:
-    """Every sample has gone to one client, within its domain; the numbers of all clients are stored."""
+    """Every sample belongs to one client of its domain. The sample numbers of all clients are stored."""
 
     def __init__(self, data: Dataset, clients: int, rule: Deal, seed: int, data_share: float) -> None:
         self._domains = np.zeros(clients, np.int64)
@@ -54,7 +52,7 @@ class Dealt:
 
 
 class Drawn:
-    """Every client draws from the samples of its domain, sorted by domain and label: those of a label end at ``_ends[domain, label]``."""
+    """Every client draws from its domain. ``_order`` has the samples by domain and label; a label's end at ``_ends[domain, label]``."""
 
     def __init__(self, data: Dataset, clients: int, rule: Index, seed: int, data_share: float) -> None:
         self._labels, self._clients, self._rule, self._seed, self._share = data.train.y, clients, rule, seed, data_share
@@ -67,10 +65,8 @@ class Drawn:
         for domain, have in enumerate(self._sizes.sum(axis=1).tolist()):
             if have < rule.samples:
                 where = f"domain {data.domain_names[domain]}: " if data.domain_names else ""
-                raise DataError(
-                    f"{where}{rule}: {rule.samples} different samples for each client, "
-                    f"but there are only {have} training samples: take at most {have}"
-                )
+                need = f"{rule.samples} different samples for each client"
+                raise DataError(f"{where}{rule}: {need}, but there are only {have} training samples: take at most {have}")
 
     def own(self, client: int) -> np.ndarray:
         """Return the client's sample numbers, int64, ascending."""
@@ -86,14 +82,14 @@ class Drawn:
         return _kept(self._labels, own, client, self._seed, self._share)
 
     def domain(self, client: int) -> int:
-        """Return the number of the client's domain: a keyed shuffle of the clients, cut into blocks whose sizes differ by at most one."""
+        """Return the number of the client's domain: a keyed shuffle of the clients is cut into blocks of sizes that differ by 1 at most."""
         if self._domains == 1:
             return 0
         place = int(shuffled(self._seed, self._clients, np.array([client]), "domains")[0])
         return place * self._domains // self._clients
 
     def size(self, client: int) -> int:
-        """Return how many samples the client has: as many as every other one."""
+        """Return the number of the client's samples, the same for all clients."""
         return self._size
 
     @functools.cached_property
@@ -108,14 +104,14 @@ def _kept(labels: np.ndarray, own: np.ndarray, client: int, seed: int, data_shar
 
 
 def labels_drawn(sizes: np.ndarray, count: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    """Return how many samples of each label a client holds, int64 (labels,), ``count`` in all, none more than its ``sizes`` (labels,).
+    """Return a client's number of samples of each label, int64 (labels,), ``count`` in all and at most ``sizes`` (labels,) of each.
 
-    Labels are drawn in proportions from Dir(alpha). What exceeds a label's samples is drawn again from the others.
+    Labels are drawn in proportions from Dir(alpha). Draws beyond a label's size are repeated from the other labels.
 
     >>> labels_drawn(np.array([5, 0, 5]), 10, 0.1, np.random.default_rng(0)).tolist()
     [5, 0, 5]
     """
-    # Whole millionths: the last bit of a library's gamma draw cannot decide a label.
+    # In whole millionths, so that the last bit of a library's gamma draw cannot change a label.
     weights = np.zeros(len(sizes), np.int64)
     weights[sizes > 0] = np.rint(proportions(int(np.count_nonzero(sizes)), alpha, rng) * _PARTS).astype(np.int64)
     counts = np.zeros(len(sizes), np.int64)

@@ -1,11 +1,10 @@
-"""Several data sets at once: ``fashion-mnist+digits`` is one data set of two domains."""
-
-from __future__ import annotations
+"""Several data sets as one: ``fashion-mnist+digits`` is a data set of two domains."""
 
 from pathlib import Path
 
 import numpy as np
 
+from edgefl.data.scenario import validating
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError
 from edgefl.registry import datasets
@@ -14,7 +13,7 @@ _RESIZING = "bilinear, half-pixel centres, border pixels repeated"
 
 
 def check(name: str) -> None:
-    """Raise unless ``name`` is a known data set or several different ones joined by ``+``: UnknownNameError or ConfigError."""
+    """Check that ``name`` is a data set (UnknownNameError), or several different ones joined by ``+`` (ConfigError)."""
     parts = name.split("+")
     for part in parts:
         datasets.check(part)
@@ -22,29 +21,31 @@ def check(name: str) -> None:
         raise ConfigError(f"dataset: {name!r} has {twice[0]} {parts.count(twice[0])} times, expected different data sets")
 
 
-def load(name: str, data_dir: str | None = None) -> Dataset:
-    """Return the data set ``name``, or several joined by ``+`` as one; a part uses the subfolder of ``data_dir`` with its name, if any.
+def load(name: str, data_dir: str | None = None, validation_share: float = 0.0) -> Dataset:
+    """Return the data set ``name``, or several joined by ``+`` as one. A part is read from ``data_dir``, or its subfolder ``<part>``.
 
-    In a mix every part is a domain. Images are brought to the largest height and width by bilinear interpolation, and one channel is
-    repeated to the largest number. They remain normalised as in their own data set. Labels follow each other in the order of the name.
-    UnknownNameError, ConfigError (a part appears twice, or has no images) or DataError if it cannot be done.
+    With a ``validation_share``, that share of the training samples takes the place of the test samples (:func:`validating`).
+
+    In a mix every part is a domain. Images are enlarged to the largest height and width by bilinear interpolation, and a single channel is
+    repeated. Each part has its own normalisation. The labels of the parts follow each other in the order of the name. Errors:
+    UnknownNameError, ConfigError (a part appears twice, or has no images), or DataError (files, numbers of channels).
 
     >>> load("digits").title[:18]
     'Handwritten digits'
     """
     check(name)
     if "+" not in name:
-        return datasets.load(name)(data_dir)
+        return validating(datasets.load(name)(data_dir), validation_share)
     parts = [datasets.load(part)(_folder(data_dir, part)) for part in name.split("+")]
     for part in parts:
         if part.train.x.dtype != np.float32 or part.train.x.ndim != 4:
             shape = f"{part.train.x.dtype} samples of shape {part.input_shape}"
             raise ConfigError(f"dataset: {name!r}: only images can be mixed, {part.name} has {shape}")
-    return mixed(name, parts)
+    return validating(mixed(name, parts), validation_share)
 
 
 def mixed(name: str, parts: list[Dataset]) -> Dataset:
-    """Return the data set of all ``parts``, one domain each; see :func:`load`."""
+    """Return the data set of all ``parts``, one domain each, as :func:`load` describes; DataError if channels do not match."""
     shape = tuple(max(sizes) for sizes in zip(*(part.input_shape for part in parts), strict=True))
     for part in parts:
         if part.input_shape[0] not in (1, shape[0]):
@@ -67,10 +68,10 @@ def mixed(name: str, parts: list[Dataset]) -> Dataset:
 
 
 def resized(x: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return images (n, channels, h, w) float32 brought to (n, channels, height, width), none of them made smaller.
+    """Return images (n, channels, h, w) float32 enlarged to (n, channels, height, width) float32, by bilinear interpolation.
 
-    Pixel i lies at (i + ½)·h/height − ½ of the source, and beyond the border the border pixel counts: torch's bilinear with
-    ``align_corners=False``. Each direction is the sum of two products in float32; an unchanged size leaves the bits.
+    Pixel i lies at (i + ½)·h/height − ½ of the source, and border pixels extend beyond the border, as in torch's bilinear interpolation
+    with ``align_corners=False``. Each direction is the sum of two products in float32. A size that does not change leaves all bits.
 
     >>> resized(np.array([[[[0.0, 4.0]]]], np.float32), 1, 4).ravel().tolist()
     [0.0, 1.0, 3.0, 4.0]
@@ -94,7 +95,7 @@ def _folder(data_dir: str | None, part: str) -> str | None:
 
 
 def _joined(splits: list[Split], shape: tuple[int, ...], offsets: list[int]) -> Split:
-    """Return all samples in one array, filled part by part: the largest part is not held twice."""
+    """Return all samples in one array, filled part by part, so that no part is in memory twice."""
     x = np.empty((sum(map(len, splits)), *shape), np.float32)
     start = 0
     for split in splits:

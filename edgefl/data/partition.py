@@ -1,6 +1,4 @@
-"""How training samples are distributed: every sample goes to one client, or each client draws its own. No client is without samples."""
-
-from __future__ import annotations
+"""How samples are distributed: every sample goes to one client, or each client draws its own. Every client has a sample."""
 
 import heapq
 import math
@@ -20,37 +18,37 @@ _KINDS = ("iid", "dirichlet", "classes", "natural", "index")
 
 @dataclass(frozen=True)
 class Iid:
-    """Samples shuffled and cut into equal parts (sizes differ by at most one)."""
+    """Samples are shuffled and cut into parts whose sizes differ by at most one."""
 
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Each label's samples spread in proportions from Dir(alpha) (Hsu et al. 2019); an empty client gets one of the largest client's."""
+    """The samples of each label are split in proportions from Dir(alpha) (Hsu et al. 2019). An empty client gets one of the largest's."""
 
     alpha: float
 
 
 @dataclass(frozen=True)
 class Classes:
-    """Every client holds samples of ``per_client`` labels, and each label's samples are split evenly among its holders."""
+    """Every client has ``per_client`` labels, and the samples of a label are split evenly among its clients."""
 
     per_client: int
 
 
 @dataclass(frozen=True)
 class Natural:
-    """Samples stay with their owners (speaking roles of a play). The largest remaining owner goes to the client with the fewest samples."""
+    """Clients get whole owners, such as speaking roles. The largest remaining one goes to the client with fewest samples."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """Every client draws ``samples`` different samples with its own generator; with ``alpha``, its labels in proportions of Dir(alpha)."""
+    """Every client draws ``samples`` different samples with its own generator; with ``alpha``, labels in proportions from Dir(alpha)."""
 
     samples: int
     alpha: float | None = None
 
     def __str__(self) -> str:
-        """Return it as it is written."""
+        """Return the form that :func:`parse` reads."""
         return f"index:{self.samples}" if self.alpha is None else f"index:{self.samples}:{self.alpha:g}"
 
 
@@ -61,7 +59,7 @@ Partition = Deal | Index
 
 
 def parse(spec: str) -> Partition:
-    """Read ``iid``, ``dirichlet:0.5``, ``classes:3``, ``natural``, ``index:60`` or ``index:60:0.5``; ConfigError for anything else.
+    """Return the partition ``iid``, ``dirichlet:0.5``, ``classes:3``, ``natural``, ``index:60`` or ``index:60:0.5``; else ConfigError.
 
     >>> parse("dirichlet:0.5"), parse("index:60:0.5")
     (Dirichlet(alpha=0.5), Index(samples=60, alpha=0.5))
@@ -92,7 +90,7 @@ def _positive(value: float) -> bool:
 def split(
     labels: np.ndarray, clients: int, partition: Deal, rng: np.random.Generator, owners: np.ndarray | None = None
 ) -> list[np.ndarray]:
-    """Return each client's sample numbers, ascending, of ``labels`` and (for ``natural``) ``owners``, int64 (n,); or raise DataError."""
+    """Return each client's sample numbers, int64, ascending, of ``labels`` and ``owners`` (``natural``), (n,) int64, or raise DataError."""
     if not 1 <= clients <= len(labels):
         raise DataError(f"{clients} clients cannot share {len(labels)} samples: each needs at least one")
     if isinstance(partition, Iid):
@@ -118,7 +116,7 @@ def _dirichlet(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Ge
 
 
 def proportions(parts: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a draw from the symmetric Dirichlet law: float64 (parts,), of sum 1, for every finite ``alpha`` > 0.
+    """Return a draw from the symmetric Dirichlet distribution, (parts,) float64 with sum 1, for every finite ``alpha`` > 0.
 
     >>> proportions(4, 1e308, np.random.default_rng(0)).tolist()
     [0.25, 0.25, 0.25, 0.25]
@@ -126,7 +124,7 @@ def proportions(parts: int, alpha: float, rng: np.random.Generator) -> np.ndarra
     shares = rng.dirichlet(np.full(parts, alpha))
     if np.isfinite(shares).all() and shares.sum() > 0:
         return shares
-    # The gamma draws overflow for huge alpha and underflow for tiny alpha; the limits of the law are equal shares, and one that takes all.
+    # Gamma draws overflow for huge alpha and underflow for tiny alpha. The limits are equal shares, and one share of 1.
     if alpha > 1:
         return np.full(parts, 1 / parts)
     shares = np.zeros(parts)
@@ -135,7 +133,7 @@ def proportions(parts: int, alpha: float, rng: np.random.Generator) -> np.ndarra
 
 
 def _fill_empty(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Give every client without samples one sample of the client that has most at that moment (the first of several)."""
+    """Return ``parts``, where every client without samples got one from the client with most at that moment (the first of several)."""
     fullest = [(-len(part), client) for client, part in enumerate(parts)]
     heapq.heapify(fullest)
     for client in [client for client, part in enumerate(parts) if not len(part)]:
@@ -163,9 +161,9 @@ def _by_classes(labels: np.ndarray, clients: int, per_client: int, rng: np.rando
 
 
 def _holders(classes: int, clients: int, per_client: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return the clients of each class: a seeded deal of a repeated deck, so that classes differ by at most one client."""
+    """Return the clients of each class, ascending. The numbers of clients of two classes differ by at most one."""
     order, members = rng.permutation(classes), rng.permutation(clients)
-    # Consecutive places of the repeated deck are different classes as long as a client takes no more than the deck holds.
+    # A repeated deck of classes, dealt in order: a client's cards are different classes, as it gets at most one deck.
     deck = order[np.arange(clients * per_client) % classes]
     player = np.repeat(members, per_client)
     return [np.sort(player[deck == value]) for value in range(classes)]
@@ -178,7 +176,7 @@ def _naturally(owners: np.ndarray | None, clients: int, rng: np.random.Generator
     _, number, sizes = np.unique(owners, return_inverse=True, return_counts=True)
     if clients > len(sizes):
         raise DataError(f"natural: {clients} clients, but the samples have only {len(sizes)} owners: take at most {len(sizes)}")
-    # Owners of one size come in random order, and so do the clients: a client's number says nothing about its size.
+    # Owners of one size are in random order, and so are the clients: a client's number says nothing about its size.
     order = rng.permutation(len(sizes))
     order = order[np.argsort(-sizes[order], kind="stable")]
     smallest = [(0, place, int(client)) for place, client in enumerate(rng.permutation(clients))]
@@ -191,6 +189,6 @@ def _naturally(owners: np.ndarray | None, clients: int, rng: np.random.Generator
 
 
 def _by_owner(owner: np.ndarray, clients: int) -> list[np.ndarray]:
-    """Return the sample numbers of each client, in one sort rather than one pass a client."""
+    """Return the sample numbers of each client, ascending, from each sample's client ``owner`` (n,)."""
     order = np.argsort(owner, kind="stable")
     return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])

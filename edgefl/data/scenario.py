@@ -1,15 +1,16 @@
-"""Differences between clients besides their samples: their own label orders, and little data; draws that keep every label's share."""
+"""Differences between clients besides their samples: permuted labels, and a share of the data; draws that preserve label shares."""
 
-from __future__ import annotations
+from dataclasses import replace
 
 import numpy as np
 
+from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import generator
 
 
 def apportion(sizes: np.ndarray, count: int) -> np.ndarray:
-    """Return how many of ``count`` fall to each of ``sizes``, in proportion; the rest goes to the largest remainders, the first of several.
+    """Return ``count`` split in proportion to ``sizes``, int64. Rests go to the largest remainders, of equal ones to the first.
 
     >>> apportion(np.array([50, 30, 20]), 7).tolist()
     [4, 2, 1]
@@ -22,21 +23,47 @@ def apportion(sizes: np.ndarray, count: int) -> np.ndarray:
 
 
 def stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return ``count`` different sample numbers, ascending, each of ``labels`` (n,) having its share among them."""
+    """Return ``count`` different sample numbers, ascending, with the label shares of ``labels`` (n,)."""
     values, sizes = np.unique(labels, return_counts=True)
     return drawn(labels, dict(zip(values.tolist(), apportion(sizes, count).tolist(), strict=True)), rng)
 
 
 def drawn(labels: np.ndarray, wanted: dict[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Return sample numbers, ascending: ``wanted[label]`` different ones of each label, or all of them if there are fewer."""
+    """Return different sample numbers, ascending: ``wanted[label]`` of each label, or all of its samples if there are fewer."""
     chosen = [rng.permutation(np.flatnonzero(labels == label))[:count] for label, count in wanted.items()]
     return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
 
 
-def permutation(seed: int, client: int, classes: int, labels: np.ndarray | None = None) -> np.ndarray:
-    """Return the labels that ``client`` uses instead of 0 … classes − 1, int64 (classes,): the label-permuted scenario of Factorized-FL.
+def validating(data: Dataset, share: float) -> Dataset:
+    """Return ``data`` with ``share`` in [0, 1) of its training samples as the test samples, the same ones in every run; 0: ``data`` itself.
 
-    ``labels``, those of the client's domain, are permuted among themselves; None: all.
+    Settings are then chosen without a look at the test samples. Every class of a domain, or every owner, gives its share.
+
+    Raises:
+        DataError: an owner has a single sample.
+    """
+    if share == 0:
+        return data
+    train, domains = data.train, data.train_domain
+    classes = train.y if domains is None else domains * data.classes + train.y
+    groups = classes if data.train_owner is None else data.train_owner
+    values, sizes = np.unique(groups, return_counts=True)
+    counts = np.clip(np.rint(share * sizes).astype(np.int64), 1, sizes - 1)
+    chosen = drawn(groups, dict(zip(values.tolist(), counts.tolist(), strict=True)), generator(0, "validation"))
+    rest = np.setdiff1d(np.arange(len(train)), chosen)
+    moved = {
+        f"{part}_{kind}": of[where]
+        for kind, of in (("owner", data.train_owner), ("domain", domains))
+        for part, where in (("train", rest), ("test", chosen))
+        if of is not None
+    }
+    return replace(data, train=train.at(rest), test=train.at(chosen), **moved)
+
+
+def permutation(seed: int, client: int, classes: int, labels: np.ndarray | None = None) -> np.ndarray:
+    """Return the labels that ``client`` uses instead of 0 … classes − 1, (classes,) int64: Factorized-FL's permuted labels.
+
+    Only ``labels``, those of the client's domain, are permuted; None: all.
 
     >>> permutation(0, 1, 6, labels=np.array([3, 4, 5])).tolist()[:3]
     [0, 1, 2]
@@ -48,7 +75,7 @@ def permutation(seed: int, client: int, classes: int, labels: np.ndarray | None 
 
 
 def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -> np.ndarray:
-    """Return ``order[labels]``, int64 (n,); DataError if ``order``, the client's own, is no permutation of 0 … classes − 1.
+    """Return ``order[labels]``, (n,) int64; DataError if ``order``, that of ``client``, is no permutation of 0 … classes − 1.
 
     >>> permuted(np.array([0, 2]), np.array([0, 1, 1]), 3, client=5)
     Traceback (most recent call last):
@@ -67,14 +94,9 @@ def permuted(labels: np.ndarray, order: np.ndarray, classes: int, client: int) -
 
 
 def share(labels: np.ndarray, kept: float, rng: np.random.Generator) -> np.ndarray:
-    """Return the sample numbers, ascending, of the share ``kept`` in (0, 1] of a client's samples, by label; at least one."""
-    check_share(kept)
+    """Return the numbers, ascending, of a share ``kept`` in (0, 1] of ``labels`` (n,), stratified by label; at least one."""
+    if not 0 < kept <= 1:
+        raise ConfigError(f"data_share: got {kept}, expected more than 0 and at most 1 (1 keeps every sample)")
     if kept == 1:
         return np.arange(len(labels))
     return stratified(labels, max(1, int(kept * len(labels) + 0.5)), rng)
-
-
-def check_share(kept: float) -> None:
-    """Raise :class:`ConfigError` unless ``kept`` is more than 0 and at most 1."""
-    if not 0 < kept <= 1:
-        raise ConfigError(f"data_share: got {kept}, expected more than 0 and at most 1 (1 keeps every sample)")

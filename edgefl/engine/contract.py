@@ -1,19 +1,36 @@
-"""The contract of an engine: what runs clients' jobs, in this process, in others, or on other machines.
+"""The contract of an engine, which runs clients' jobs in this process, in others, or on other machines.
 
-1. ``map(jobs)`` yields one outcome for each job, with the job's number in the order in which jobs were pulled, from 0.
-2. Jobs are pulled one at a time, when there is room for one: making a job costs memory.
-3. Outcomes may come in any order. The caller restores the order of the jobs (:func:`in_order`), so that sums over outcomes have the same
-   bits with any engine.
-4. A job decides its outcome. An engine may run any job again, on any of its workers, and gets the same bits.
-5. A worker that cannot be reached is no error of the client. The engine runs its jobs elsewhere, or yields their outcomes as ``lost``: then
-   :func:`in_order` hands them in again.
-6. The caller may call ``map`` again at any time, also while another map is under way: a round asks for replacements of failed clients.
-7. A map that is closed or dropped before its end leaves nothing behind: no process, no file, no memory, no outcome in a later map.
-8. An engine that closes stops its workers at once, whatever they do.
-9. What leaves the process is a message of :mod:`edgefl.client.messages`: JSON and blobs addressed by their hashes. Nothing is pickled.
+An engine is a file of this package with a decorated function that returns a context manager. Facts in the decorator are its
+:class:`Capabilities`. The smallest engine::
 
-Adding an engine is adding a file to this package with a function decorated ``@engine("name")``. It takes the run's clients and the number
-of workers, and returns the engine as a context manager. Its :class:`Capabilities` are facts of the decorator.
+    @engine("serial")
+    @contextlib.contextmanager
+    def serial(clients: Clients, workers: int) -> Iterator[Engine]:
+        yield Serial(clients)
+
+    class Serial:
+        def __init__(self, clients: Clients) -> None:
+            self._clients = clients
+
+        def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
+            for number, job in enumerate(jobs):
+                yield number, self._clients.run(job)
+
+``clients`` runs jobs in this process. A worker elsewhere makes its own ``Clients`` from ``task_fields(clients.task)``. It receives jobs
+from ``write_jobs`` and answers with ``write_outcomes``, all in :mod:`edgefl.client.messages`.
+
+1. ``map(jobs)`` yields the number and the outcome of each job once. Numbers count jobs from 0, in the order in which they are pulled.
+2. The engine pulls one job at a time, when a worker has room for it: every job takes memory.
+3. Outcomes may come in any order. :func:`in_order` restores the order of the jobs, so that sums have the same bits with any engine.
+4. The outcome depends on the job only. An engine may run a job again, on any worker, and gets the same bits.
+5. If a worker cannot be reached, the engine runs its jobs elsewhere, or yields outcomes that are ``lost``, whose jobs run again.
+6. An error that a client raises is raised by ``map``. If it comes from another process, it is an :class:`EdgeflError`.
+7. ``map`` may be called while another map is under way: a round requests replacements of failed clients.
+8. A map that is closed or dropped early leaves nothing behind: no process, file or memory, and no outcome in a later map.
+9. An engine that is closed stops its workers at once, whatever they do.
+10. Messages between processes are JSON, and blobs that are addressed by their hashes. Nothing is pickled.
+
+The tests of ``tests/contract/test_engines.py`` check these rules for every engine.
 """
 
 from __future__ import annotations
@@ -33,15 +50,16 @@ if TYPE_CHECKING:
     from edgefl.records import Outcome
 
 MOST_LOSSES = 4
-"""A job that is lost more often ends the run."""
+"""A run ends with an error when one job has been lost more often than this."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What sets an engine apart.
+    """What sets an engine apart: the keyword arguments of its decorator.
 
     Attributes:
-        keeps_state: its workers keep what clients store between rounds; otherwise it travels with jobs and outcomes.
+        keeps_state: its workers keep a copy of what clients store between rounds. The server does not rely on it: checkpoints contain
+            stored tensors, so they travel with every job and every outcome.
         shares_memory: its workers read the data set and payloads from memory that they share with the server.
         groups_clients: it trains clients of a tier together, which changes the order of sums in float32.
     """
@@ -52,7 +70,7 @@ class Capabilities:
 
     @classmethod
     def of(cls, name: str) -> Capabilities:
-        """Return the capabilities of the engine ``name``.
+        """Return the capabilities of the engine ``name``; raise :class:`UnknownNameError` if there is none.
 
         >>> Capabilities.of("group").groups_clients, Capabilities.of("pool").groups_clients
         (True, False)
@@ -61,15 +79,15 @@ class Capabilities:
 
 
 class Engine(Protocol):
-    """Runs jobs as the contract above says."""
+    """Runs jobs by the rules above."""
 
     def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
-        """Yield the number and the outcome of every job, in any order."""
+        """Yield the number and the outcome of every job, in any order; jobs are numbered from 0 as they are pulled."""
         ...
 
 
 def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
-    """Yield the outcomes of ``jobs`` in their order; an outcome that comes early is held, a lost job is run again.
+    """Yield the outcomes of ``jobs`` in the order of the jobs. Outcomes that come early are held, and lost jobs run again.
 
     Raises:
         EdgeflError: a job was lost more than :data:`MOST_LOSSES` times, or the engine ended without an outcome for it.
@@ -108,14 +126,23 @@ def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
 
 
 def prepare_workers(name: str | None, workers: int, enforce: str) -> None:
-    """Start the process that workers are forked from if these settings may need them: it imports torch while this one prepares a run."""
+    """Start importing torch in the process that workers are forked from if engine ``name`` (None: the default) may need workers."""
     if workers > 1 or name not in (None, "inline") or enforce == "hard":
-        from edgefl.engine.fork_server import warm
+        from edgefl.engine.fork_server import fork_server
 
-        warm(workers)
+        fork_server().warm(workers)
 
 
 def open_engine(name: str, workers: int, clients: Clients) -> AbstractContextManager[Engine]:
-    """Return the engine ``name``, or the pool if ``clients.task.enforce`` is "hard", as a context manager that stops its workers."""
+    """Return an engine as a context manager that stops its workers at the end.
+
+    Args:
+        name: the engine. If ``clients.task.enforce`` is "hard", the pool replaces it: every client needs a process of its own.
+        workers: how many processes train clients; engines without workers ignore it.
+        clients: the clients of the run.
+
+    Raises:
+        UnknownNameError: there is no engine ``name``.
+    """
     opened: AbstractContextManager[Engine] = engines.load("pool" if clients.task.enforce == "hard" else name)(clients, workers)
     return opened

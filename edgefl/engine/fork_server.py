@@ -1,12 +1,10 @@
-"""Where worker processes come from: on Linux a process that has imported what they need and forks one in milliseconds.
+"""The origin of worker processes: on Linux, a process that has imported what workers need and forks one in milliseconds.
 
 The fork server imports torch and the client once, and then only forks. That is safe: it has one Python thread, torch uses one thread from
 the start, no backward pass has run (so there is no autograd thread), CUDA is not touched, and OpenBLAS stops its threads before a fork. It
-exits when this process does, as it then reads the end of its socket. On other systems every worker is a process of its own, started in the
-same way. Unlike with :mod:`multiprocessing`'s fork server, a script needs no ``if __name__ == "__main__"``.
+exits with this process, because its socket ends then. On other systems every worker is such a process, without a fork. Unlike with the fork
+server of :mod:`multiprocessing`, a script needs no ``if __name__ == "__main__"``.
 """
-
-from __future__ import annotations
 
 import atexit
 import contextlib
@@ -30,114 +28,17 @@ from typing import NoReturn
 from edgefl.errors import ConfigError
 
 FORKS = sys.platform == "linux"
-"""Whether workers are forked. The libraries of macOS do not allow a fork; there each worker is a fork server that becomes the worker."""
+"""Whether workers are forked. The libraries of macOS do not allow it; there, a process like the fork server becomes the worker."""
 
 _ORDER = struct.Struct("<cq")  # what to do, and the worker's number
 _FORK, _BECOME, _STOP, _ABANDON = b"f", b"b", b"s", b"a"
-_FILES = 4
-_PATIENCE_S = 10.0
+_FILES = 4  # most descriptors of an order
+_PATIENCE_S = 10.0  # how long a process may take to exit before it is killed
 _POLL_S = 0.001
 _CODE = (
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
     "from edgefl.engine.fork_server import main; main(int(sys.argv[2]))"
 )
-
-
-def warm(workers: int = 1) -> None:
-    """Start the fork server without waiting for it."""
-    fork_server().warm(workers)
-
-
-@functools.cache
-def fork_server() -> ForkServer:
-    """Return this process's fork server."""
-    return ForkServer()
-
-
-class ForkServer:
-    """Starts and stops worker processes. Any thread may use it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._common: _Process | None = None
-        self._own: dict[int, _Process] = {}  # where there are no forks: worker → its process
-        self._waiting: list[_Process] = []
-        self._count = 0
-        os.register_at_fork(after_in_child=self._forget)
-        atexit.register(self.close)
-
-    def warm(self, workers: int) -> None:
-        """Start the process that forks, or as many processes as there will be workers."""
-        with self._lock:
-            if FORKS:
-                self._ready()
-            while not FORKS and len(self._waiting) < workers:
-                self._waiting.append(_Process())
-
-    def start(self, files: Sequence[int]) -> int:
-        """Start a worker with its own descriptors of ``files``, see :func:`edgefl.engine.workers.work`; return its number at once.
-
-        A worker that runs writes to the first of its files; if it cannot be started, that file ends.
-        """
-        with self._lock:
-            self._count += 1
-            if not FORKS:
-                self._own[self._count] = self._waiting.pop() if self._waiting else _Process()
-                with contextlib.suppress(OSError):
-                    self._own[self._count].order(_BECOME, self._count, files)
-                return self._count
-            for _ in range(2):  # a fork server that was killed is replaced
-                try:
-                    self._ready().order(_FORK, self._count, files)
-                    break
-                except OSError:
-                    self._end_common()
-            return self._count
-
-    def stop(self, worker: int, wait: bool = True) -> None:
-        """Terminate worker ``worker``, or kill it if it does not exit; ``wait`` until it is gone."""
-        with self._lock:
-            if not FORKS:
-                self._own.pop(worker).stop()
-            elif self._common is not None:
-                try:
-                    self._common.order(_STOP if wait else _ABANDON, worker)
-                    if wait:
-                        self._common.answer()
-                except OSError:  # it was killed: its workers exit by themselves
-                    self._end_common()
-
-    def close(self) -> None:
-        """Stop the processes that workers would come from; workers exit by themselves."""
-        with self._lock:
-            self._end_common()
-            for process in (*self._waiting, *self._own.values()):
-                process.stop()
-            self._waiting.clear()
-            self._own.clear()
-
-    @property
-    def pid(self) -> int | None:
-        """Number of the process that forks, if there is one."""
-        return None if self._common is None else self._common.process.pid
-
-    def _ready(self) -> _Process:
-        if self._common is None:
-            self._common = _Process()
-        return self._common
-
-    def _end_common(self) -> None:
-        if self._common is not None:
-            self._common.stop()
-            self._common = None
-
-    def _forget(self) -> None:
-        """Drop these processes, in a fork of this one: they are its parent's."""
-        for process in (self._common, *self._waiting, *self._own.values()):
-            if process is not None:
-                process.socket.close()
-                process.process.returncode = 0  # otherwise Popen would wait for it when it is collected
-        self.__dict__.update(_lock=threading.Lock(), _common=None, _own={}, _waiting=[])
 
 
 class _Process:
@@ -155,10 +56,6 @@ class _Process:
     def order(self, what: bytes, worker: int, files: Sequence[int] = ()) -> None:
         socket.send_fds(self.socket, [_ORDER.pack(what, worker)], list(files))
 
-    def answer(self) -> None:
-        if not self.socket.recv(1):
-            raise ConnectionResetError("the fork server is gone")
-
     def stop(self) -> None:
         self.socket.close()
         self.process.terminate()
@@ -169,10 +66,98 @@ class _Process:
             self.process.wait()
 
 
+class ForkServer:
+    """Starts and stops worker processes. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._common: _Process | None = None
+        self._own: dict[int, _Process] = {}  # where there are no forks: worker → its process
+        self._waiting: list[_Process] = []
+        self._count = 0
+        os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.close)
+
+    def warm(self, workers: int = 1) -> None:
+        """Start the process that forks, or where there are no forks a process for each of ``workers``; do not wait."""
+        with self._lock:
+            if FORKS:
+                self._ready()
+            while not FORKS and len(self._waiting) < workers:
+                self._waiting.append(_Process())
+
+    def start(self, files: Sequence[int]) -> int:
+        """Start a worker and return its number at once.
+
+        It receives duplicates of the descriptors ``files``, see :func:`edgefl.engine.workers.work`. Once it runs, it writes to the first;
+        if it cannot be started, that file ends.
+        """
+        with self._lock:
+            self._count += 1
+            if not FORKS:
+                self._own[self._count] = self._waiting.pop() if self._waiting else _Process()
+                with contextlib.suppress(OSError):
+                    self._own[self._count].order(_BECOME, self._count, files)
+                return self._count
+            for _ in range(2):  # a fork server that was killed is replaced
+                try:
+                    self._ready().order(_FORK, self._count, files)
+                    break
+                except OSError:
+                    self._end_common()
+            return self._count
+
+    def stop(self, worker: int, wait: bool = True) -> None:
+        """Terminate the worker of this number, kill it if it does not exit, and ``wait`` until it is gone."""
+        with self._lock:
+            if not FORKS:
+                self._own.pop(worker).stop()
+            elif self._common is not None:
+                try:
+                    self._common.order(_STOP if wait else _ABANDON, worker)
+                    if wait and not self._common.socket.recv(1):
+                        raise ConnectionResetError("the fork server is gone")
+                except OSError:  # it was killed: its workers exit by themselves
+                    self._end_common()
+
+    def close(self) -> None:
+        """Stop the processes that workers come from; workers exit by themselves."""
+        with self._lock:
+            self._end_common()
+            for process in (*self._waiting, *self._own.values()):
+                process.stop()
+            self._waiting.clear()
+            self._own.clear()
+
+    def _ready(self) -> _Process:
+        if self._common is None:
+            self._common = _Process()
+        return self._common
+
+    def _end_common(self) -> None:
+        if self._common is not None:
+            self._common.stop()
+            self._common = None
+
+    def _forget(self) -> None:
+        """Forget all processes, in a fork of this one: they belong to its parent."""
+        for process in (self._common, *self._waiting, *self._own.values()):
+            if process is not None:
+                process.socket.close()
+                process.process.returncode = 0  # otherwise Popen would wait for it when it is collected
+        self.__dict__.update(_lock=threading.Lock(), _common=None, _own={}, _waiting=[])
+
+
+@functools.cache
+def fork_server() -> ForkServer:
+    """Return this process's fork server."""
+    return ForkServer()
+
+
 def main(fd: int) -> NoReturn:
     """Carry out the orders that arrive on the socket ``fd``, until its other end is closed."""
     orders = socket.socket(fileno=fd)
-    alive: dict[int, int] = {}  # worker → process; only this process waits for it, so that its number stays its own
+    alive: dict[int, int] = {}  # worker → process number, which the system does not reuse until this process has waited for it
     _prepare()
     while True:
         order, files, _, _ = socket.recv_fds(orders, _ORDER.size, _FILES)
@@ -186,7 +171,7 @@ def main(fd: int) -> NoReturn:
                 orders.sendall(b".")
             continue
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of threads: OpenBLAS's, which it stops before the fork
+            warnings.simplefilter("ignore")  # Python warns of threads; these are OpenBLAS's, which stops them before the fork
             pid = os.fork() if what == _FORK else 0
         if pid == 0:
             orders.close()
@@ -207,7 +192,7 @@ def _prepare() -> None:
 
 
 def _work(files: Sequence[int]) -> NoReturn:
-    """Be a worker, and exit without the exit functions of the fork server."""
+    """Run as a worker, then exit without the exit functions of the fork server."""
     from edgefl.engine.workers import work
 
     try:

@@ -1,6 +1,4 @@
-"""The engine without workers, which trains clients in this process, and the batches that engines cut jobs into."""
-
-from __future__ import annotations
+"""The engine that trains clients in this process, and how engines divide jobs into batches."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
@@ -15,7 +13,7 @@ from edgefl.registry import engine
 T = TypeVar("T")
 
 WINDOW = 4
-"""Batches fill side by side until this many times a full batch is held, so that tiers which take turns fill theirs."""
+"""So many full batches are held at most, so that the batches of tiers that take turns can fill side by side."""
 
 
 def batches_of(jobs: Iterable[Job], most: int) -> Iterator[list[tuple[int, Job]]]:
@@ -24,7 +22,7 @@ def batches_of(jobs: Iterable[Job], most: int) -> Iterator[list[tuple[int, Job]]
 
 
 def kind(setups: Setups, job: Job) -> Hashable:
-    """Return what the jobs of a batch have in common: setup, round, and how many samples pass the network at once."""
+    """Return what the jobs of a batch have in common: setup, round, and samples per pass."""
     return setups.of(job)[0].digest, job.round, job.micro_batch
 
 
@@ -32,7 +30,7 @@ def cut(items: Iterable[T], most: int, kind: Callable[[T], Hashable]) -> Iterato
     """Yield ``items``, numbered from 0, in lists of at most ``most`` (1 or more) whose ``kind`` is equal.
 
     The lists depend on the items and their order only. A list is yielded when it is full, or when it is the oldest and more than
-    ``WINDOW · most`` items are held. The rest is yielded at the end, oldest first. Items are pulled one at a time, as lists are asked for.
+    ``WINDOW · most`` items are held. The others follow at the end, oldest first. Items are pulled one at a time, when a list is requested.
 
     >>> ["".join(item for _, item in batch) for batch in cut("aabaabcbb", 3, str)]
     ['aaa', 'bbb', 'a', 'c', 'b']
@@ -54,7 +52,7 @@ def cut(items: Iterable[T], most: int, kind: Callable[[T], Hashable]) -> Iterato
 
 
 class InlineEngine:
-    """Runs every job here, one after the other, or at most ``together`` of one kind at once."""
+    """Runs jobs in this process, one after the other, or up to ``together`` of one :func:`kind` at once."""
 
     def __init__(self, clients: Clients, together: int = 1) -> None:
         self._clients, self._together = clients, together
@@ -66,12 +64,12 @@ class InlineEngine:
         return None
 
     def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
-        """Yield the number and the outcome of every job."""
+        """Yield the number and the outcome of every job, batch by batch."""
         for batch in batches_of(jobs, self._together):
             yield from zip([number for number, _ in batch], self._clients.run_all([job for _, job in batch]), strict=True)
 
 
 @engine("inline")
 def inline(clients: Clients, workers: int) -> InlineEngine:
-    """Return the engine of this process."""
+    """Return the engine of this process; ``workers`` is not used."""
     return InlineEngine(clients)

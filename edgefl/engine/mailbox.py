@@ -1,11 +1,9 @@
-"""Messages between the server's process and a worker, by way of memory that both see.
+"""Requests to a worker and its answers, through memory that the worker and the server's process share.
 
-The bytes lie in the shared memory, and a small JSON header says where. What many jobs share is written once for all workers and read once
-by each: payloads, and setups (method, tier and graphs). Both are addressed by their hashes. Bytes that only one job has lie in its request,
-in the order of the jobs, and are not hashed.
+The bytes lie in the shared memory (the arena), and a small JSON header says where. Payloads and setups (method, tier and graphs) that many
+jobs share are written once for all workers and read once by each. They are addressed by their hashes. Bytes that only one job has lie in
+its request, in the order of the jobs, and are not hashed.
 """
-
-from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -21,19 +19,23 @@ from edgefl.timing.spans import Span
 from edgefl.wire.message import Blob, checked, read_header, write_header
 
 LASTING = 8
-"""So many payloads, and setups, stay in the shared memory when no job on its way needs them."""
+"""So many payloads, and as many setups, stay in the shared memory when no pending job needs them."""
 
 Place = tuple[int, int]
 """Where a blob lies in the shared memory: its first byte and its length."""
 Frame = tuple[int, int, int, int]
-"""Where a request lies: the start and the size of its region, and from there the place and the length of its header."""
+"""Where a request lies: first byte and size of its region, then offset in the region and length of its header."""
 
 
 @dataclass(eq=False)
 class _Shared:
-    """Blobs in the arena that belong together; the first one's ``digest`` stands for all, and ``jobs`` on their way need them.
+    """Blobs in the arena that belong together: a payload, or a setup with its graphs.
 
-    ``places`` has those of their hashes. ``room_bytes``, of a setup, is the most bytes that an outcome had.
+    Attributes:
+        digest: hash of the first blob, which stands for all.
+        places: hash → place of each blob; ``regions`` are allocated for them.
+        jobs: how many pending jobs need the blobs.
+        room_bytes: of a setup, the largest number of bytes that an outcome had.
     """
 
     digest: str
@@ -45,7 +47,7 @@ class _Shared:
 
 @dataclass(eq=False)
 class Reader:
-    """A worker as a reader of the arena: the hashes that it has read, and those that it forgets with its next request."""
+    """A worker as a reader of the arena: the hashes that it ``has`` read, and those that its next request tells it to forget."""
 
     has: set[str] = field(default_factory=set)
     forgets: list[str] = field(default_factory=list)
@@ -53,7 +55,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Request:
-    """Jobs on their way to a worker: where they lie, the setup of each, and their shared payloads."""
+    """Pending jobs of a worker: where they lie, the setup of each job, and the payloads that they share."""
 
     frame: Frame
     region: Region
@@ -62,7 +64,7 @@ class Request:
 
 
 class ServerMailbox:
-    """The server's end: writes requests for ``readers``, the workers that there are, reads answers, and owns the arena."""
+    """The server's end: writes requests, reads answers, and owns the ``arena``; ``readers`` are the live workers."""
 
     def __init__(self) -> None:
         self.arena = SharedArena()
@@ -72,7 +74,7 @@ class ServerMailbox:
         self._payloads: OrderedDict[str, _Shared] = OrderedDict()
 
     def write_request(self, jobs: Sequence[Job], reader: Reader) -> Request:
-        """Write ``jobs`` for a worker to the arena."""
+        """Write ``jobs`` to the arena, for the worker ``reader``."""
         setups, payloads, rows, own, room = [], [], [], list[bytes](), 0
         for job in jobs:
             setup, kept = self._shared(self._setups, self._written.of(job)), job.kept or b""
@@ -101,7 +103,7 @@ class ServerMailbox:
         return Request((region.start, region.size, own_bytes, len(header)), region, tuple(setups), tuple(payloads))
 
     def read_answer(self, request: Request, fields: Mapping[str, Any], receive: Callable[[], bytes]) -> list[Outcome]:
-        """Return the outcomes of an answer; ``receive`` returns the bytes that had no room, one part at a time."""
+        """Return the outcomes of an answer with header ``fields``; ``receive`` returns the next part of the bytes that had no room."""
         outcomes, start = [], request.region.start
         for row, setup in zip(fields["outcomes"], request.setups, strict=True):
             parts = []
@@ -113,7 +115,7 @@ class ServerMailbox:
         return outcomes
 
     def release(self, request: Request) -> None:
-        """Free what a request had: it was answered, or its worker is gone."""
+        """Free the memory of a request that was answered, or whose worker is gone."""
         self.arena.free(request.region)
         for shared in (*request.setups, *request.payloads):
             shared.jobs -= 1
@@ -121,7 +123,7 @@ class ServerMailbox:
         self._trim(self._payloads, LASTING)
 
     def forget_payloads(self) -> None:
-        """Free the payloads that no job on its way needs: the jobs have ended."""
+        """Free the payloads that no pending job needs."""
         self._trim(self._payloads, 0)
 
     def write(self, content: bytes) -> Region:
@@ -153,7 +155,12 @@ class ServerMailbox:
 
 
 class WorkerMailbox:
-    """A worker's end of the arena: jobs with the same payload or setup get the same object. ``prepare`` gets setups' headers first."""
+    """A worker's end: reads requests and writes answers. Jobs with the same payload or setup get the same object.
+
+    Args:
+        memory: the server's arena, as this process sees it.
+        prepare: called with the header of each setup before the setup is read.
+    """
 
     def __init__(self, memory: SharedFile, prepare: Callable[[bytes], None] = lambda header: None) -> None:
         self._memory, self._prepare = memory, prepare
@@ -161,7 +168,7 @@ class WorkerMailbox:
         self._payloads: dict[str, Blob] = {}
 
     def read_request(self, frame: Frame) -> list[Job]:
-        """Return the jobs of a request; WireError if its header or a blob is damaged, or of another version."""
+        """Return the jobs of a request; raise :class:`WireError` if its header or a blob is damaged, or of another version."""
         start, _, at, length = frame
         fields, _ = read_header(self._memory.read(start + at, length), "jobs")
         for digest in fields["forget"]:
@@ -184,7 +191,7 @@ class WorkerMailbox:
         return jobs
 
     def write_answer(self, frame: Frame, outcomes: Sequence[Outcome], spans: Sequence[Span], seconds: float) -> list[bytes]:
-        """Return the answer to a request, and the outcomes' bytes if they have no room in its region; otherwise they are written there."""
+        """Return a request's answer: a header, then the outcomes' bytes unless they fit into the request's region and are written there."""
         start, size, _, _ = frame
         rows = [outcome_row(outcome, len(outcome.payload), len(outcome.kept)) for outcome in outcomes]
         parts = [part for outcome in outcomes for part in (outcome.payload, outcome.kept) if part]

@@ -1,12 +1,10 @@
 """The engine that trains clients in several processes, each with one thread.
 
-This process has one thread: it makes jobs when there is room for them, writes them to shared memory, and reads outcomes where workers have
-written them. A worker always has a batch of jobs waiting besides the one that it runs, so that it is busy while this process aggregates.
-If batches are short, more of them wait, and this process lets answers gather: woken for each answer, it would take a core from a worker
-and find its caches empty every time. A worker that is killed is replaced, and its jobs run again, to the same bits.
+This process has one thread. It makes jobs when there is room for them, writes them to shared memory, and reads outcomes from there. Besides
+the batch of jobs that a worker runs, another one waits, so that the worker is busy while this process aggregates. If batches are short,
+more of them wait, and this process sleeps while answers accumulate: waking for each answer would take a core from a worker and find the
+caches empty every time. A worker that is killed is replaced. Its jobs run again and give the same bits.
 """
-
-from __future__ import annotations
 
 import contextlib
 import math
@@ -18,14 +16,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from edgefl.client.client import Clients
 from edgefl.client.isolation.isolate import check_platform
 from edgefl.client.isolation.limits import Guard, cgroup_folder, sweep
 from edgefl.client.job import Job, Task
 from edgefl.client.messages import error_of
-from edgefl.engine.fork_server import fork_server, warm
+from edgefl.data.sources import Dataset
+from edgefl.engine.fork_server import fork_server
 from edgefl.engine.inline import InlineEngine, batches_of
 from edgefl.engine.mailbox import Reader, Request, ServerMailbox
 from edgefl.engine.shared_memory import Region, share
@@ -36,19 +35,19 @@ from edgefl.registry import engine
 from edgefl.timing.spans import Span, absorb
 from edgefl.wire.message import read_header
 
-if TYPE_CHECKING:
-    from edgefl.data.sources import Dataset
-
 TOGETHER = 5
-"""Most clients in one group: larger groups are no faster, and leave a second worker without clients."""
-_TRIES = 4  # deaths without an outcome, for each worker
-_LEAST, _MOST = 2, 8  # batches that a worker has: the one that it runs, and those that wait
-_AHEAD_S = 0.03  # a worker has batches for so long, if the numbers above allow it
+"""Most clients in one group. Larger groups are no faster, and leave too few clients for a second worker."""
+_TRIES = 4  # so many deaths per worker, with no answer in between, end the run
+_LEAST, _MOST = 2, 8  # batches of a worker, the one that it runs included
+_AHEAD_S = 0.03  # a worker has batches for this time, within the limits above
 
 
 @dataclass(eq=False)
 class _Batch:
-    """Jobs that one worker runs together, where they lie, and their outcomes or what the worker raised; ``wanted`` by their map."""
+    """Jobs that one worker runs together, with their numbers in their map; ``wanted`` until that map ends.
+
+    ``request`` says where they lie in shared memory (None: not given to a worker yet). ``result`` is None until a worker answers.
+    """
 
     numbers: list[int]
     jobs: list[Job]
@@ -57,11 +56,45 @@ class _Batch:
     wanted: bool = True
 
 
-class PoolEngine:
-    """Runs jobs on ``workers`` processes, at most ``together`` of one kind at once, see :func:`edgefl.engine.inline.cut`.
+class _Worker:
+    """A worker as the server's process sees it: ``pid`` is None until it runs, and ``batches`` begins with the batch that it runs.
 
-    With ``task.enforce`` "hard" a worker forks a process for every client, limited by ``guard`` (None: by what this system has), or raises
-    ConfigError if it cannot. The arrays of ``data`` are copied to memory that workers share; None: each worker loads them.
+    Nothing is sent on ``lifeline``: the worker exits when it is closed.
+    """
+
+    def __init__(self, number: int, files: Sequence[int]) -> None:
+        self.number = number
+        self.pid: int | None = None
+        self.batches: deque[_Batch] = deque()
+        self.reader = Reader()
+        self.assignment: Region | None = None
+        ours, theirs = socket.socketpair()
+        self.lifeline, its_lifeline = socket.socketpair()
+        with ours, theirs, its_lifeline:
+            self._started = fork_server().start([theirs.fileno(), its_lifeline.fileno(), *files])
+            self.connection = Connection(ours.detach())
+
+    def stop(self) -> None:
+        """Stop the process, wait until it is gone, and close the connection."""
+        with contextlib.suppress(EOFError, OSError, WireError):
+            if self.pid is None and self.connection.poll():
+                self.pid = read_header(self.connection.recv_bytes(), "worker")[0]["pid"]
+        fork_server().stop(self._started, wait=self.pid is not None)
+        self.connection.close()
+
+
+class PoolEngine:
+    """Runs jobs in several worker processes.
+
+    Args:
+        task: the run's. With ``task.enforce`` "hard" a worker forks a process for every client.
+        workers: how many processes.
+        guard: how memory is limited under "hard"; None: by every way that this system has.
+        data: the run's data set, whose arrays are copied once to memory that all workers share; None: each worker loads it.
+        together: most jobs of one kind in a batch, see :func:`edgefl.engine.inline.cut`.
+
+    Raises:
+        ConfigError: this system cannot limit processes as "hard" requires.
     """
 
     def __init__(
@@ -75,7 +108,7 @@ class PoolEngine:
         self._data, self._data_fd = data, -1
         self._layout: Mapping[str, Any] | None = None
         self._live: dict[int, _Worker] = {}  # by number, from 1
-        self._again: deque[_Batch] = deque()  # their workers died
+        self._again: deque[_Batch] = deque()  # of workers that died
         self._deaths, self._closed = 0, True
         self._batch_s = float("inf")  # how long a batch takes now
 
@@ -85,7 +118,7 @@ class PoolEngine:
         self._mailbox = ServerMailbox()
         self._selector = selectors.DefaultSelector()
         try:
-            warm(self._workers)  # it starts while data are copied
+            fork_server().warm(self._workers)  # it starts while data are copied
             if self._data is not None:
                 self._data_fd, self._layout = share(self._data)
                 self._data = None
@@ -112,7 +145,7 @@ class PoolEngine:
         self._sweep()
 
     def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
-        """Yield the number and the outcome of every job, batch by batch; EdgeflError if workers die one after the other."""
+        """Yield the number and the outcome of every job, batch by batch; raise EdgeflError if workers die one after the other."""
         batches = batches_of(jobs, self._together)
         alive: deque[_Batch] = deque()
         more = True
@@ -152,12 +185,12 @@ class PoolEngine:
 
     @property
     def _depth(self) -> int:
-        """How many batches a worker has at most."""
+        """Most batches of a worker, the one that it runs included."""
         return max(_LEAST, min(_MOST, math.ceil(_AHEAD_S / self._batch_s)))
 
     @property
     def _nap_s(self) -> float:
-        """How long answers can gather while no worker runs out of batches."""
+        """How long answers can accumulate before a worker runs out of batches."""
         return (self._depth - _LEAST) / 2 * min(self._batch_s, _AHEAD_S)
 
     def _give(self, worker: _Worker, batch: _Batch) -> None:
@@ -211,7 +244,7 @@ class PoolEngine:
             worker.connection.send_bytes(FRAME.pack(worker.assignment.start, worker.assignment.size, 0, len(content)))
 
     def _lost(self, worker: _Worker) -> None:
-        """Start another worker in the place of a dead one, unless that has been tried too often."""
+        """Replace a dead worker, unless too many have died."""
         self._selector.unregister(worker.connection)
         self._mailbox.readers.remove(worker.reader)
         del self._live[worker.number]
@@ -235,33 +268,9 @@ class PoolEngine:
             sweep(folder)
 
 
-class _Worker:
-    """A worker as the server's process sees it: ``pid`` is None until it runs, ``batches`` has the one that it runs first."""
-
-    def __init__(self, number: int, files: Sequence[int]) -> None:
-        self.number = number
-        self.pid: int | None = None
-        self.batches: deque[_Batch] = deque()
-        self.reader = Reader()
-        self.assignment: Region | None = None
-        ours, theirs = socket.socketpair()
-        self.lifeline, its_lifeline = socket.socketpair()
-        with ours, theirs, its_lifeline:
-            self._started = fork_server().start([theirs.fileno(), its_lifeline.fileno(), *files])
-            self.connection = Connection(ours.detach())
-
-    def stop(self) -> None:
-        """Wait until it is gone, and close the connection to it."""
-        with contextlib.suppress(EOFError, OSError, WireError):
-            if self.pid is None and self.connection.poll():
-                self.pid = read_header(self.connection.recv_bytes(), "worker")[0]["pid"]
-        fork_server().stop(self._started, wait=self.pid is not None)
-        self.connection.close()
-
-
 @engine("pool", shares_memory=True)
 def pool(clients: Clients, workers: int) -> PoolEngine:
-    """Return the engine of ``workers`` processes, one client at a time in each."""
+    """Return the engine of ``workers`` processes, each of which trains one client at a time."""
     return PoolEngine(clients.task, workers, data=clients.data)
 
 

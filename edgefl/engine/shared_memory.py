@@ -1,10 +1,8 @@
-"""Memory that several processes see: pages of a file without a name, passed on as an open file.
+"""Memory that several processes share: the pages of a file without a name, which they inherit as an open descriptor.
 
-Such a file disappears with the last process that has it, however that ends. Nothing is left in ``/dev/shm``, whose size limit (64 MB in
-many containers) does not apply. Without ``memfd_create``, as on macOS, it is a temporary file that is unlinked already.
+The file disappears with the last process that has it open, however that process ends. It is not in ``/dev/shm``, whose size limit (64 MB
+in many containers) does not apply. On systems without ``memfd_create``, such as macOS, it is an unlinked temporary file.
 """
-
-from __future__ import annotations
 
 import bisect
 import mmap
@@ -35,19 +33,19 @@ def nameless_file(size_bytes: int) -> int:
 
 
 class SharedFile:
-    """A nameless file, whole even after another process made it longer. It owns the descriptor."""
+    """A nameless file in memory, which other processes may make longer. The object owns the descriptor ``fd``."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._pages = mmap.mmap(fd, 0)
 
     def read(self, start: int, length: int) -> bytes:
-        """Return a copy of ``length`` bytes from ``start`` on."""
+        """Return a copy of the ``length`` bytes that begin at byte ``start``."""
         self._reach(start + length)
         return self._pages[start : start + length]
 
     def write(self, start: int, content: bytes) -> None:
-        """Copy ``content`` to ``start``."""
+        """Copy ``content`` to the bytes that begin at ``start``."""
         self._reach(start + len(content))
         self._pages[start : start + len(content)] = content
 
@@ -64,7 +62,7 @@ class SharedFile:
 
 @dataclass(frozen=True)
 class Region:
-    """Bytes of an arena that are in use: the first one, and how many."""
+    """Bytes of an arena that are in use: position of the first one, and their number."""
 
     start: int
     size: int
@@ -73,7 +71,7 @@ class Region:
 class SharedArena(SharedFile):
     """A nameless file whose regions this process allocates. It grows when it is full, and never shrinks.
 
-    A region is the lowest free one of sufficient size, so that used pages are used again.
+    It allocates at the lowest position with enough room, so that pages which were written before are reused.
 
     >>> arena = SharedArena()
     >>> first, second = arena.allocate(100), arena.allocate(1)
@@ -89,7 +87,7 @@ class SharedArena(SharedFile):
         self._gaps: list[tuple[int, int]] = [(0, self._size)]  # start and end, ascending, no two adjacent
 
     def allocate(self, size_bytes: int) -> Region:
-        """Return a region of at least ``size_bytes``, of arbitrary content."""
+        """Return a region of at least ``size_bytes``; its content is arbitrary."""
         size = max(_ALIGN_BYTES, size_bytes + -size_bytes % _ALIGN_BYTES)
         while True:
             for place, (start, end) in enumerate(self._gaps):
@@ -109,13 +107,8 @@ class SharedArena(SharedFile):
             start, first = self._gaps[place - 1][0], place - 1
         self._gaps[first:last] = [(start, end)]
 
-    @property
-    def taken_bytes(self) -> int:
-        """How many bytes are in use."""
-        return self._size - sum(end - start for start, end in self._gaps)
-
     def _grow(self, more: int) -> None:
-        """Make the file longer by at least ``more`` and a quarter: pages that are never written cost nothing."""
+        """Make the file longer by ``more`` bytes, or a quarter if that is more: pages that are never written take no memory."""
         before = self._size
         more = max(more, before // 4)
         self._size += more + -more % _GROW_BYTES
@@ -124,9 +117,9 @@ class SharedArena(SharedFile):
 
 
 def share(data: Dataset) -> tuple[int, dict[str, Any]]:
-    """Copy the arrays of ``data`` to a nameless file, once.
+    """Copy the arrays of ``data`` to a nameless file.
 
-    Return the file's descriptor, and in JSON: the data set's class, its plain fields, and each array's type, shape and first byte.
+    Return the file's descriptor and a JSON table: the data set's class, its plain fields, and each array's dtype, shape and first byte.
     """
     facts, arrays = data.apart()
     places, end = {}, 0
@@ -143,7 +136,7 @@ def share(data: Dataset) -> tuple[int, dict[str, Any]]:
 
 
 def shared(fd: int, fields: Mapping[str, Any]) -> Dataset:
-    """Return the data set of a file, whose pages are its arrays, read-only; WireError if its class is unknown. ``fd`` is closed."""
+    """Return the data set of :func:`share`, with read-only arrays, and close ``fd``; raise :class:`WireError` if its class is unknown."""
     pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     os.close(fd)
     arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in fields["arrays"].items()}

@@ -1,6 +1,4 @@
-"""A worker process: one thread, pinned to a core if possible, that runs the jobs which lie for it in shared memory."""
-
-from __future__ import annotations
+"""A worker process: one thread, pinned to a core if possible, that runs the jobs of requests in shared memory."""
 
 import contextlib
 import functools
@@ -14,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pydantic import TypeAdapter
@@ -32,15 +30,18 @@ from edgefl.timing.spans import drain
 from edgefl.wire.message import read_header, write_header
 
 FRAME = struct.Struct("<4q")
-"""A message to a worker: where in the arena a request lies."""
+"""A message to a worker: a :data:`edgefl.engine.mailbox.Frame`."""
 Run = Callable[[Sequence[Job]], Sequence[Outcome]]
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What a worker has in common with the server's process: variables, current folder, module path, and where the main script is.
+    """What a worker has in common with the server's process.
 
-    Variables are read as Latin-1, because they may be no UTF-8. ``main`` is empty if the script has no file, as in a notebook.
+    Attributes:
+        variables: of the environment, their bytes read as Latin-1 because they may not be UTF-8.
+        folder, path: the current folder, and where modules are found.
+        main: where the main script is, for :mod:`multiprocessing.spawn`; empty if it has no file, as in a notebook.
     """
 
     variables: Mapping[str, str]
@@ -49,15 +50,15 @@ class Environment:
     main: Mapping[str, str]
 
     @classmethod
-    def own(cls) -> Environment:
-        """Return that of this process."""
+    def own(cls) -> Self:
+        """Return the environment of this process."""
         known = multiprocessing.spawn.get_preparation_data("edgefl")
         main = {key: str(value) for key, value in known.items() if key in ("init_main_from_name", "init_main_from_path")}
         variables = {name.decode("latin-1"): value.decode("latin-1") for name, value in os.environb.items()}
         return cls(variables, str(known["dir"]), [str(folder) for folder in sys.path], main)
 
     def enter(self) -> None:
-        """Make it that of this process. The main script is not run yet."""
+        """Make this the environment of the process, without running the main script."""
         os.environ.clear()
         os.environb.update({name.encode("latin-1"): value.encode("latin-1") for name, value in self.variables.items()})
         with contextlib.suppress(OSError):  # the folder was removed
@@ -65,7 +66,7 @@ class Environment:
         sys.path[:] = self.path
 
     def run_main_for(self, content: bytes) -> None:
-        """Run the main script for its definitions, as ``__mp_main__``, if a message refers to one of them. It is run once."""
+        """Run the main script once, as ``__mp_main__``, if the message ``content`` refers to one of its definitions."""
         if b'"__main__:' in content:
             _run_main(tuple(self.main.items()))
 
@@ -77,7 +78,10 @@ def _run_main(main: tuple[tuple[str, str], ...]) -> None:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker is to do: as ``worker`` (from 1) of ``workers``, with the data at ``data`` in shared memory or loaded by itself."""
+    """What a worker needs before its first job. ``worker`` is its number, from 1 to ``workers``; for ``guard`` see :class:`PoolEngine`.
+
+    ``data`` says where the data set lies in shared memory, as :func:`edgefl.engine.shared_memory.share` does; None: the worker loads it.
+    """
 
     task: Task
     guard: Guard | None
@@ -86,21 +90,21 @@ class Assignment:
     data: Mapping[str, Any] | None
 
     def to_bytes(self, environment: Environment) -> bytes:
-        """Return the message that tells a worker of it."""
+        """Return the message that carries the assignment and the ``environment``."""
         return write_header("assignment", {**vars(self), "task": task_fields(self.task), "environment": environment})
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Assignment:
-        """Return the assignment of a message's fields."""
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the assignment in the fields of a message."""
         guard = TypeAdapter(Guard | None).validate_python(fields["guard"])
         return cls(task_of(fields["task"]), guard, fields["worker"], fields["workers"], fields["data"])
 
 
-_here: list[Assignment] = []  # in a worker: its own
+_here: list[Assignment] = []  # a worker's own; empty in other processes
 
 
 def check_not_worker() -> None:
-    """Raise :class:`EdgeflError` in a worker: the main script, which it runs for definitions, must not start a run there."""
+    """Raise :class:`EdgeflError` in a worker, which runs the main script for its definitions: the script must not start a run there."""
     if _here:
         raise EdgeflError(
             "a worker process was to start workers: a script that defines a part of a run, such as its method, must call edgefl under "
@@ -111,8 +115,11 @@ def check_not_worker() -> None:
 def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = None) -> None:
     """Answer requests until the server's process closes its end; if this process cannot run jobs, answer with the reason.
 
-    On the socket ``jobs_fd`` frames come in, the assignment's first, and this process's number and answers go out. When ``lifeline_fd``
-    ends, the worker exits, whatever it does. Requests lie in the file ``arena_fd``, the data in ``data_fd`` (None: they are loaded here).
+    Args:
+        jobs_fd: socket on which frames arrive, that of the assignment first, and on which the process number and answers are sent.
+        lifeline_fd: socket on which nothing is sent. The worker exits when it ends, whatever it does.
+        arena_fd: nameless file with the requests.
+        data_fd: nameless file with the data; None: they are loaded here.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the server's decides
     with contextlib.suppress(EOFError, OSError), Connection(jobs_fd) as jobs, Connection(lifeline_fd) as lifeline:
@@ -128,7 +135,7 @@ def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = No
             environment.run_main_for(content)
             run: Run | Exception = _runner(Assignment.of(fields), jobs, lifeline, data_fd)
         except ChildProcessError:
-            return  # the process that measures was killed: as if this one had been killed itself
+            return  # the process that measures the baseline was killed: the server replaces this one
         except Exception as error:  # noqa: BLE001 - data that cannot be loaded here, or limits that cannot be set
             run = error
         while True:
@@ -149,16 +156,16 @@ def _answer(run: Run | Exception, mailbox: WorkerMailbox, frame: Frame) -> list[
 
 
 def _runner(assignment: Assignment, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Run:
-    """Return how this process runs jobs. It loads the data, and measures the limits, here."""
+    """Return how this process runs jobs, after loading the data and, under "hard", measuring the limits."""
     _here.append(assignment)
     task = assignment.task
     torch.set_num_threads(1)
     pin(assignment.worker, assignment.workers)
     hard = task.enforce == "hard"
     if hard:
-        # Another thread would make forks unsafe. The lifeline is watched while a client's process runs, and the jobs in between.
+        # A second thread would make forks unsafe. The lifeline is watched while a client's process runs, and the socket of jobs otherwise.
         signal.signal(signal.SIGTERM, _exit)
-        os.register_at_fork(after_in_child=jobs.close)  # its end tells the server that this process is gone
+        os.register_at_fork(after_in_child=jobs.close)  # only this process's end may tell the server that it is gone
     else:
         threading.Thread(target=_exit_at_end, args=(lifeline,), daemon=True).start()
         keep_freed_memory()
@@ -170,7 +177,7 @@ def _runner(assignment: Assignment, jobs: Connection, lifeline: Connection, data
 
 
 def _exit(number: int, frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # once: a client's process is being ended now
+    signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the end of a client's process
     sys.exit(1)
 
 

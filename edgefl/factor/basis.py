@@ -1,10 +1,8 @@
-"""Neural composition (FLANC): the weights of every width as linear combinations of one basis that all widths share.
+"""Neural composition (FLANC, Mei et al., NeurIPS 2022): the weights of all widths are linear combinations of one shared basis.
 
-A weight (T, S, k₁, k₂) is cut along its S input channels into S/R₁ fragments of R₁ consecutive channels per output channel; each fragment
-is a combination of the same R₂ bases (Eq. 2). Recurrent and linear weights (T, S) are the case k₁ = k₂ = 1.
+A weight (T, S, k₁, k₂) has T outputs and S inputs. For each output, it is cut along the inputs into S/R₁ fragments of R₁ consecutive
+channels. Each fragment is a combination of the same R₂ basis vectors (Eq. 2). Recurrent and linear weights (T, S) are the case k₁ = k₂ = 1.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,60 +17,69 @@ from edgefl.errors import ConfigError
 
 @dataclass(frozen=True)
 class BasisSize:
-    """R₁ and R₂ of one weight: the input channels that a basis vector spans, and how many basis vectors there are."""
+    """The size of one weight's basis.
+
+    Attributes:
+        channels: R₁, the input channels of a basis vector.
+        count: R₂, the number of basis vectors.
+    """
 
     channels: int
     count: int
 
+    def check(self, name: str, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Raise :class:`ConfigError` unless R₁ divides S of the weight ``name`` at all widths and R₂ vectors can be orthonormal."""
+        inputs, _, area = _channels(shapes)
+        if wrong := [s for s in inputs if s % self.channels]:
+            raise ConfigError(
+                f"layer {name}: R1 = {self.channels} does not divide {wrong[0]} input channels; {_listed(inputs)} are needed"
+            )
+        if not 1 <= self.count <= (most := area * self.channels):
+            raise ConfigError(
+                f"layer {name}: R2 = {self.count} bases of {area}x{self.channels} numbers cannot be orthonormal; expected 1 to {most}"
+            )
+
 
 @dataclass(frozen=True)
 class BasisRule:
-    """How R₁ and R₂ follow from a weight's shapes (T, S, …) at the widths of a run.
+    """How R₁ and R₂ follow from a weight's shapes (T, S, …) at the widths of a run, and at width 1.
 
-    R₁ is the largest common divisor of all S_p that is at most ``share``·min(S, √(S·T)) at the smallest width: half of the smallest
-    incoming channel, where the paper's accuracy peaks (section 3.4), and less for few outputs.
-    R₂ = ⌊``bases``·√(k₁k₂)·R₁⌋: the composed layer holds ``bases``/√(k₁k₂) of the dense layer's weights, and a basis.
-    A first convolution (``whole``), or a weight with one input channel, has R₁ = S and R₂ = k₁k₂S, at most the outputs at the least width.
+    R₁ is the largest common divisor of S at all widths that is at most ``share``·S′, with S′ = min(S, √(S·T)) at width 1: an eighth, as in
+    the authors' code, is half of the channels at width .25, where the paper's accuracy peaks (section 3.4).
+    R₂ = ⌊``bases``·√(k₁k₂)·R₁·max(1, T/S′)⌋: a quarter of the outputs of a 3×3 convolution at width 1, as in the authors' code. It is at
+    most 15/16 of k₁k₂R₁, as in the paper's recurrent layer (Table 1), so that the coefficients are fewer than the dense weights.
+    A first convolution (``whole``), or a weight with one input channel, has R₁ = S and R₂ = k₁k₂S, at most T at the smallest width.
 
-    >>> BasisRule().size([(16, 8, 3, 3), (64, 32, 3, 3)])
-    BasisSize(channels=4, count=8)
+    >>> BasisRule().size([(32, 16, 3, 3), (64, 32, 3, 3)], (128, 64, 3, 3))
+    BasisSize(channels=8, count=32)
     """
 
-    share: float = 0.5
+    share: float = 1 / 8
     bases: float = 2 / 3
 
-    def size(self, shapes: Sequence[tuple[int, ...]], whole: bool = False) -> BasisSize:
-        """Return R₁ and R₂ of a weight from its shapes (T, S, …) at all widths; R₁ = 1 if nothing larger divides."""
+    def size(self, shapes: Sequence[tuple[int, ...]], full: tuple[int, ...], whole: bool = False) -> BasisSize:
+        """Return R₁ and R₂ of a weight from its shapes (T, S, …) at all widths, and its shape ``full`` at width 1."""
         inputs, outputs, area = _channels(shapes)
-        smallest, fewest = min(inputs), min(outputs)
         if (whole and len(set(inputs)) == 1) or max(inputs) == 1:
-            return BasisSize(smallest, min(area * smallest, fewest))
-        most = self.share * min(smallest, math.sqrt(smallest * fewest))
-        divisor = math.gcd(*inputs)
+            return BasisSize(inputs[0], min(area * inputs[0], min(outputs)))
+        divisor, most = math.gcd(*inputs), self.share * _balanced(full) + 1e-9
         channels = max(d for d in range(1, divisor + 1) if divisor % d == 0 and (d <= most or d == 1))
-        return BasisSize(channels, self.count(channels, area))
+        return BasisSize(channels, self.count(channels, full))
 
-    def count(self, channels: int, area: int) -> int:
-        """Return R₂ for R₁ = ``channels`` and k₁k₂ = ``area``."""
-        return max(1, min(area * channels, math.floor(self.bases * math.sqrt(area) * channels + 1e-9)))
+    def count(self, channels: int, full: tuple[int, ...]) -> int:
+        """Return R₂ for R₁ = ``channels`` of a weight with the shape ``full`` at width 1."""
+        area = math.prod(full[2:])
+        wished = self.bases * math.sqrt(area) * channels * max(1.0, full[0] / _balanced(full))
+        return max(1, min(15 * area * channels // 16, math.floor(wished + 1e-9)))
 
 
-def check_size(name: str, size: BasisSize, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raise :class:`ConfigError` unless R₁ divides every S_p of the weight ``name`` and R₂ vectors of k₁k₂R₁ can be orthonormal."""
-    inputs, _, area = _channels(shapes)
-    if wrong := [s for s in inputs if s % size.channels]:
-        raise ConfigError(
-            f"layer {name}: R1 = {size.channels} does not divide {wrong[0]} input channels; {_listed(inputs)} are needed"
-        )
-    if not 1 <= size.count <= area * size.channels:
-        raise ConfigError(
-            f"layer {name}: R2 = {size.count} bases of {area}x{size.channels} numbers cannot be orthonormal; expected 1 to"
-            f" {area * size.channels}"
-        )
+def _balanced(full: tuple[int, ...]) -> float:
+    """Return S′ = min(S, √(S·T)): fewer than S channels if a weight has few outputs."""
+    return min(full[1], math.sqrt(full[0] * full[1]))
 
 
 def check_divisor(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raise :class:`ConfigError` where the S_p of the weight ``name`` have no common divisor: no basis of channels can be shared."""
+    """Raise :class:`ConfigError` if S of the weight ``name`` has no common divisor above 1 at all widths, so that none can be R₁."""
     inputs = _channels(shapes)[0]
     if math.gcd(*inputs) == 1 < min(inputs):
         raise ConfigError(
@@ -84,7 +91,7 @@ def check_divisor(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
 def compose(basis: Tensor, coefficients: Tensor) -> Tensor:
     """Return the weight (T, S, k₁, k₂) or (T, S): W = V·U, fragment by fragment (Eq. 1 and 2).
 
-    ``basis`` is V, (R₂, R₁, k₁, k₂) or (R₂, R₁), a basis vector per row; ``coefficients`` is U_p, (T, S/R₁, R₂).
+    ``basis`` is V, (R₂, R₁, k₁, k₂) or (R₂, R₁), with a basis vector per row; ``coefficients`` is U, (T, S/R₁, R₂).
 
     >>> compose(torch.tensor([[1.0, 0.0], [0.0, -1.0]]), torch.tensor([[[2.0, 3.0], [5.0, 7.0]]])).tolist()
     [[2.0, -3.0, 5.0, -7.0]]
@@ -97,7 +104,7 @@ def compose(basis: Tensor, coefficients: Tensor) -> Tensor:
 
 
 def orthogonality(basis: Tensor) -> Tensor:
-    """Return ‖V·Vᵀ − I‖²_F over the R₂ basis vectors (the regulariser of Eq. 3).
+    """Return ‖V·Vᵀ − I‖²_F of a basis (R₂, …), a scalar: the regulariser of Eq. 3.
 
     >>> orthogonality(torch.tensor([[2.0, 0.0], [0.0, 1.0]])).item()
     9.0
@@ -107,20 +114,20 @@ def orthogonality(basis: Tensor) -> Tensor:
 
 
 def first_basis(shape: tuple[int, ...]) -> Tensor:
-    """Return random basis vectors of ``shape`` (R₂, R₁, …), orthonormal: the regulariser starts at its minimum."""
+    """Return random orthonormal basis vectors, float32 of ``shape`` (R₂, R₁, …), at which the regulariser is zero."""
     basis = torch.empty(shape)
     torch.nn.init.orthogonal_(basis.view(shape[0], -1))
     return basis
 
 
 def first_coefficients(shape: tuple[int, ...], channels: int, gain: float) -> Tensor:
-    """Return random coefficients of ``shape`` (T, S/R₁, R₂): a composed weight then has variance ``gain``/(k₁k₂·S); He's gain is 2."""
+    """Return normal coefficients of ``shape`` (T, S/R₁, R₂), for a composed weight of variance ``gain``/(k₁k₂·S); He's gain is 2."""
     _, fragments, count = shape
     return torch.randn(shape) * math.sqrt(gain * channels / (count * fragments * channels))
 
 
 def _channels(shapes: Sequence[tuple[int, ...]]) -> tuple[list[int], list[int], int]:
-    """Return the input channels and output channels at every width, and the kernel's area."""
+    """Return S and T at every width, and k₁k₂."""
     return [shape[1] for shape in shapes], [shape[0] for shape in shapes], math.prod(shapes[0][2:])
 
 
@@ -129,17 +136,22 @@ def _listed(inputs: Sequence[int]) -> str:
 
 
 class Composed(nn.Module):
-    """Replaces a convolution, linear or recurrent layer, and computes the same with composed weights.
+    """A convolution, linear or recurrent layer whose weights are composed in every pass.
 
-    For every composed weight, such as ``weight_hh_l0``, it holds ``basis_hh_l0`` (R₂, R₁, k₁, k₂) and ``coefficients_hh_l0`` (T, S/R₁, R₂).
-    ``skeleton`` is the same layer on the ``meta`` device; ``sizes`` has R₁ and R₂ of each composed weight by name.
+    In place of a composed weight, such as ``weight_hh_l0``, it has the parameters ``basis_hh_l0`` (R₂, R₁, k₁, k₂) and
+    ``coefficients_hh_l0`` (T, S/R₁, R₂).
+
+    Attributes:
+        sizes: name of each composed weight → R₁ and R₂.
+        others: names of the dense layer's other parameters, which this layer shares.
+        skeleton: the dense layer on the ``meta`` device, which computes with the composed weights.
     """
 
     def __init__(self, dense: nn.Module, skeleton: nn.Module, sizes: Mapping[str, BasisSize]) -> None:
         super().__init__()
         self.sizes = dict(sizes)
         self.others = tuple(name for name, _ in dense.named_parameters() if name not in sizes)
-        # In a tuple, for its parameters are not this network's.
+        # In a tuple, so that its parameters are not this module's.
         self.skeleton = (skeleton,)
         for name, parameter in dense.named_parameters():
             if name not in sizes:
@@ -153,7 +165,7 @@ class Composed(nn.Module):
             self.register_parameter(coefficients_name(name), nn.Parameter(coefficients))
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the composed weights by the names that they have in the dense layer."""
+        """Return name in the dense layer → composed weight."""
         parameters = self._parameters
         return {name: compose(parameters[basis_name(name)], parameters[coefficients_name(name)]) for name in self.sizes}  # type: ignore[arg-type]
 
@@ -163,14 +175,26 @@ class Composed(nn.Module):
         others = {name: getattr(self, name) for name in self.others}
         return torch.func.functional_call(layer, {**others, **self.weights()}, inputs)
 
-    def penalty(self) -> Tensor:
-        """Return Σ ‖V·Vᵀ − I‖² over the layer's bases."""
-        terms = [orthogonality(getattr(self, basis_name(name))) for name in self.sizes]
+    @torch.no_grad()
+    def fill(self, gain: float) -> None:
+        """Draw first bases and coefficients, in place: of ``gain``, or of gain 1 for recurrent weights, which no rectifier follows."""
+        for weight, size in self.sizes.items():
+            basis, coefficients = getattr(self, basis_name(weight)), getattr(self, coefficients_name(weight))
+            basis.copy_(first_basis(tuple(basis.shape)))
+            of = gain if weight == "weight" else 1.0
+            coefficients.copy_(first_coefficients(tuple(coefficients.shape), size.channels, of))
+
+    def penalty(self, strength: float, mean: bool) -> Tensor:
+        """Return Σ ``strength``·‖V·Vᵀ − I‖²_F over the layer's bases, a scalar; with ``mean``, the mean of the R₂² squares."""
+        terms = [
+            (strength / size.count**2 if mean else strength) * orthogonality(getattr(self, basis_name(name)))
+            for name, size in self.sizes.items()
+        ]
         return torch.stack(terms).sum() if len(terms) > 1 else terms[0]
 
 
 def basis_name(weight: str) -> str:
-    """Return the name of a weight's basis.
+    """Return the name of the parameter with the basis of ``weight``.
 
     >>> basis_name("weight"), coefficients_name("weight_hh_l0")
     ('basis', 'coefficients_hh_l0')
@@ -179,7 +203,7 @@ def basis_name(weight: str) -> str:
 
 
 def coefficients_name(weight: str) -> str:
-    """Return the name of a weight's coefficients."""
+    """Return the name of the parameter with the coefficients of ``weight``."""
     return weight.replace("weight", "coefficients", 1)
 
 
@@ -190,7 +214,7 @@ def composed_layers(network: nn.Module) -> dict[str, Composed]:
 
 @torch.no_grad()
 def dense_state(network: nn.Module) -> dict[str, Tensor]:
-    """Return the state of the plain network that ``network`` composes: every weight is composed once."""
+    """Return the state_dict of the plain network that computes the same as ``network``, with every weight composed."""
     state = dict(network.state_dict())
     for layer_name, layer in composed_layers(network).items():
         for weight, value in layer.weights().items():

@@ -1,6 +1,4 @@
-"""Compose factorized layers to the plain layers of torch that compute the same: one function per kind, registered with :func:`composes`."""
-
-from __future__ import annotations
+"""Factorized layers → the plain layers of torch that compute the same. Each kind has one function, registered with :func:`composes`."""
 
 import copy
 from collections.abc import Callable
@@ -25,7 +23,7 @@ _TABLE: dict[type[nn.Module], Callable[[Any], nn.Module]] = {}
 
 
 def composes(kind: type[L]) -> Callable[[Callable[[L], nn.Module]], Callable[[L], nn.Module]]:
-    """Register the function that makes the plain layer of one of ``kind``; ConfigError if there is one already."""
+    """Register the decorated function, which maps a layer of ``kind`` to a plain layer; ConfigError if ``kind`` has one already."""
 
     def register(make: Callable[[L], nn.Module]) -> Callable[[L], nn.Module]:
         if kind in _TABLE:
@@ -37,7 +35,7 @@ def composes(kind: type[L]) -> Callable[[Callable[[L], nn.Module]], Callable[[L]
 
 
 def factorized_layers(network: nn.Module) -> dict[str, nn.Module]:
-    """Return the layers of ``network`` that can be composed, by name, in the order of definition.
+    """Return name → layer of the layers of ``network`` that can be composed, in the order of definition.
 
     >>> layer = LowRankLinear(nn.Linear(6, 4), 2)
     >>> list(factorized_layers(nn.Sequential(nn.Flatten(), layer, nn.ReLU())))
@@ -48,7 +46,7 @@ def factorized_layers(network: nn.Module) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def plain_layer(layer: nn.Module) -> nn.Module:
-    """Return torch's layer that computes the same as the factorized ``layer``, in the same mode; ConfigError for an unknown kind.
+    """Return the layer of torch that computes the same as the factorized ``layer``, in the same mode; ConfigError for another kind.
 
     >>> plain_layer(LowRankLinear(nn.Linear(6, 4), 2))
     Linear(in_features=6, out_features=4, bias=True)
@@ -57,13 +55,13 @@ def plain_layer(layer: nn.Module) -> nn.Module:
         known = ", ".join(sorted(kind.__name__ for kind in _TABLE))
         raise ConfigError(f"{type(layer).__name__} is not a factorized layer that can be composed; known: {known}")
     plain = make(layer).train(layer.training)
-    # Hooks on the layer belong to its replacement.
+    # The replacement has the hooks of the layer.
     plain._forward_hooks, plain._forward_pre_hooks = layer._forward_hooks.copy(), layer._forward_pre_hooks.copy()
     return plain
 
 
 def composed_network(network: nn.Module, which: Which | None = None) -> nn.Module:
-    """Return a copy of ``network`` with its factorized layers composed: all, or those for which ``which(name, layer)`` is true.
+    """Return a copy of ``network`` with plain layers in place of all factorized ones, or of those with ``which(name, layer)`` true.
 
     >>> network = nn.Sequential(LowRankLinear(nn.Linear(6, 4), 2), LowRankLinear(nn.Linear(4, 3), 1))
     >>> [type(layer).__name__ for layer in composed_network(network, lambda name, layer: name == "1")]
@@ -73,7 +71,7 @@ def composed_network(network: nn.Module, which: Which | None = None) -> nn.Modul
     chosen = {name: layer for name, layer in layers.items() if which is None or which(name, layer)}
     if any(layer is network for layer in chosen.values()):
         return plain_layer(network)
-    # deepcopy finds the plain layers in its memo: the factors are never copied.
+    # deepcopy takes the plain layers from its memo, and so never copies the factors.
     return copy.deepcopy(network, {id(layer): plain_layer(layer) for layer in chosen.values()})
 
 
@@ -108,28 +106,33 @@ def _filled(plain: L, values: dict[str, Any]) -> L:
     return plain
 
 
+@composes(LowRankConv2d)
 def _low_rank_convolution(layer: LowRankConv2d) -> nn.Module:
     u, v = layer.u, layer.v
-    # Rows are the first layer's, columns the second's.
+    # u moves along rows, v along columns.
     place = {key: (getattr(u, key)[0], getattr(v, key)[1]) for key in ("stride", "padding", "dilation")}
     return convolution(composed_weight(u.weight, v.weight), v.bias, SimpleNamespace(**place))
 
 
+@composes(KernelConv2d)
 def _kernel_convolution(layer: KernelConv2d) -> nn.Module:
     u, v = layer.factors()
     return convolution((u @ v).view(len(u), *layer.v.weight.shape[1:]), layer.u.bias, layer.v)
 
 
+@composes(TuckerConv2d)
 def _tucker(layer: TuckerConv2d) -> nn.Module:
     weight = tucker_weight(layer.reduce.weight, layer.core.weight, layer.expand.weight)
     return convolution(weight, layer.expand.bias, layer.core)
 
 
+@composes(ComposedRecurrent)
 def _composed_recurrent(layer: ComposedRecurrent) -> nn.Module:
     parts = {name: getattr(layer, name) for name in layer.names}
     return recurrent(layer.cell[0], {name: part() if isinstance(part, nn.Module) else part for name, part in parts.items()})
 
 
+@composes(Composed)
 def _of_a_basis(layer: Composed) -> nn.Module:
     weights = {**layer.weights(), **{name: getattr(layer, name) for name in layer.others}}
     skeleton = layer.skeleton[0]
@@ -141,13 +144,8 @@ def _of_a_basis(layer: Composed) -> nn.Module:
 
 
 _TABLE |= {
-    LowRankConv2d: _low_rank_convolution,
     LowRankLinear: lambda layer: linear(composed_weight(layer.u.weight, layer.v.weight), layer.v.bias),
-    TuckerConv2d: _tucker,
-    KernelConv2d: _kernel_convolution,
     KernelLinear: lambda layer: linear(layer.u.weight @ layer.v.weight, layer.u.bias),
-    ComposedRecurrent: _composed_recurrent,
-    Composed: _of_a_basis,
     **dict.fromkeys((ComposedConv2d, RankOneConv2d), lambda layer: convolution(layer.weight(), layer.bias, layer)),
     **dict.fromkeys((ComposedLinear, RankOneLinear), lambda layer: linear(layer.weight(), layer.bias)),
 }

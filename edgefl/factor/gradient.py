@@ -1,6 +1,4 @@
-"""Derivatives inside a loss: by autograd, or in an exported graph placeholders, which :mod:`edgefl.onnxgrad.autodiff` replaces."""
-
-from __future__ import annotations
+"""Derivatives inside a loss: autograd's, or in an exported graph placeholders that :mod:`edgefl.onnxgrad.autodiff` replaces."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +8,9 @@ from torch import Tensor
 
 
 def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, keep: bool = False) -> tuple[Tensor, ...]:
-    """Return ∂``value``/∂t for each t of ``tensors``, of its shape; zeros if the scalar ``value`` does not depend on it.
+    """Return ∂``value``/∂t for each t of ``tensors``, with the shape of t; zeros if the scalar ``value`` does not depend on t.
 
-    ``constant``: the result is a constant for further differentiation; ``keep``: ``value`` will be differentiated again.
+    ``constant``: further differentiation treats the result as a constant. ``keep``: ``value`` will be differentiated again.
 
     >>> w = torch.tensor([1.0, -2.0], requires_grad=True)
     >>> gradients(w.square().sum(), [w])
@@ -31,7 +29,7 @@ def gradients(value: Tensor, tensors: Sequence[Tensor], constant: bool = True, k
 
 
 def held(tensor: Tensor) -> Tensor:
-    """Return ``tensor`` as a constant: nothing is differentiated through it.
+    """Return ``tensor`` as a constant for differentiation.
 
     >>> held(torch.ones(1, requires_grad=True)).requires_grad
     False

@@ -1,11 +1,9 @@
-"""FedPara: a weight as the Hadamard product of two low-rank ones (Hyeon-Woo et al., ICLR 2022).
+"""FedPara: a weight as the Hadamard product W₁ ⊙ W₂ of two low-rank "inner" weights (Hyeon-Woo et al., ICLR 2022).
 
-A matrix is W = (X₁Y₁ᵀ) ⊙ (X₂Y₂ᵀ), of rank up to R² from 2R(n + m) numbers (Proposition 1); a convolution's weight is
-W = (T₁ ×₁ X₁ ×₂ Y₁) ⊙ (T₂ ×₁ X₂ ×₂ Y₂), from 2R(n + m + R·k₁k₂) (Proposition 3), with n outputs, m inputs, X (n, R), Y (m, R) and
-T (R, R, k₁, k₂). Kernels of one position are matrices: a T would add numbers and no rank.
+A matrix (n, m) is W = (X₁Y₁ᵀ) ⊙ (X₂Y₂ᵀ), of rank up to R² from 2R(n + m) values (Proposition 1). The weight (n, m, k₁, k₂) of a convolution
+is W = (T₁ ×₁ X₁ ×₂ Y₁) ⊙ (T₂ ×₁ X₂ ×₂ Y₂), from 2R(n + m + R·k₁k₂) values (Proposition 3). There are n outputs and m inputs; X is (n, R),
+Y is (m, R) and T is (R, R, k₁, k₂). A 1×1 kernel is a matrix, because T would add values and no rank.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,7 +23,7 @@ def positions(shape: Shape) -> int:
 
 
 def parameters_of_rank(shape: Shape, rank: int) -> int:
-    """Return how many numbers the factors of a weight of ``shape`` hold: 2R(n + m), and 2R² for each position but a single one.
+    """Return the number of values in the factors of a weight of ``shape``: 2R(n + m), plus 2R²k₁k₂ unless k₁k₂ is 1.
 
     >>> parameters_of_rank((256, 256), 16), parameters_of_rank((256, 256, 3, 3), 16)  # Table 1: 16 K, 21 K
     (16384, 20992)
@@ -35,7 +33,7 @@ def parameters_of_rank(shape: Shape, rank: int) -> int:
 
 
 def rank_range(shape: Shape) -> tuple[int, int]:
-    """Return r_min = min(⌈√n⌉, ⌈√m⌉), from which W can have full rank (Corollary 1), and r_max, up to which factors are no larger than W.
+    """Return r_min = min(⌈√n⌉, ⌈√m⌉), the least R at which W can have full rank (Corollary 1), and r_max, the largest with factors ≤ W.
 
     >>> rank_range((100, 100)), rank_range((512, 512, 3, 3))
     ((10, 25), (23, 309))
@@ -52,7 +50,7 @@ def rank_range(shape: Shape) -> tuple[int, int]:
 
 
 def rank_of(shape: Shape, gamma: float) -> int:
-    """Return R = round((1 − γ)·r_min + γ·r_max) (section 3.1), or 0 if r_max < r_min: such a layer is cheaper dense.
+    """Return R = round((1 − γ)·r_min + γ·r_max) (section 3.1), or 0 if r_max < r_min: such a layer is smaller dense.
 
     >>> rank_of((512, 512, 3, 3), 0.1), rank_of((64, 3, 3, 3), 0.0), rank_of((4, 4), 0.5)
     (52, 2, 0)
@@ -62,19 +60,19 @@ def rank_of(shape: Shape, gamma: float) -> int:
 
 
 def factor_shapes(shape: Shape, rank: int) -> dict[str, Shape]:
-    """Return the shapes of one inner weight's factors: x (n, R), y (m, R) and, for a kernel of several positions, t (R, R, k₁, k₂)."""
+    """Return the shapes of the factors of one inner weight: x (n, R), y (m, R) and, if k₁k₂ > 1, t (R, R, k₁, k₂)."""
     shapes: dict[str, Shape] = {"x": (shape[0], rank), "y": (shape[1], rank)}
     return {**shapes, "t": (rank, rank, *shape[2:])} if positions(shape) > 1 else shapes
 
 
 def inner_weight(x: Tensor, y: Tensor, t: Tensor | None = None) -> Tensor:
-    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂). Y comes first, so that the product with X has the weight's own layout."""
+    """Return X Yᵀ (n, m), or T ×₁ X ×₂ Y (n, m, k₁, k₂). With Y first, the product with X has the memory layout of the weight."""
     kernel = () if t is None else tuple(t.shape[2:])
     return (x @ inner_half(y, t)).view(len(x), len(y), *kernel)
 
 
 def inner_half(y: Tensor, t: Tensor | None = None) -> Tensor:
-    """Return Yᵀ (R, m), or T ×₂ Y as a matrix (R, m·k₁k₂): what X is multiplied by."""
+    """Return the right factor of X: Yᵀ (R, m), or T ×₂ Y as a matrix (R, m·k₁k₂)."""
     if t is None:
         return y.T
     rank, q = y.shape[1], positions(tuple(t.shape))
@@ -83,16 +81,16 @@ def inner_half(y: Tensor, t: Tensor | None = None) -> Tensor:
 
 
 class HadamardProduct(torch.autograd.Function):
-    """(X₁H₁) ⊙ (X₂H₂), or (X₁H₁) ⊙ (X₂H₂ + 1) if ``plus_one``: from x (n, R) and h (R, k) of each, a matrix (n, k).
+    """(X₁H₁) ⊙ (X₂H₂), or (X₁H₁) ⊙ (X₂H₂ + 1) with ``plus_one``: a matrix (n, k) from x (n, R) and h (R, k) of each inner weight.
 
-    Only the factors are saved for the backward pass, which multiplies them again: at most three tensors of the result's size exist at once.
+    Only the factors are saved for the backward pass, which multiplies them again. At most three tensors of the result's size exist at once.
     """
 
     generate_vmap_rule = True  # several clients' products at once
 
     @staticmethod
     def forward(x1: Tensor, h1: Tensor, x2: Tensor, h2: Tensor, plus_one: bool) -> Tensor:
-        """Return the product."""
+        """Return the product (n, k)."""
         weight, second = x1 @ h1, x2 @ h2
         return weight.mul_(second.add_(1) if plus_one else second)
 
@@ -104,7 +102,7 @@ class HadamardProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the derivatives by the factors."""
+        """Return the derivatives by x₁, h₁, x₂ and h₂, for ``gradient`` (n, k)."""
         x1, h1, x2, h2 = ctx.saved_tensors
 
         def times(product: Tensor, plus_one: bool = False) -> Tensor:
@@ -112,7 +110,7 @@ class HadamardProduct(torch.autograd.Function):
                 return gradient * (product + 1 if plus_one else product)
             return (product.add_(1) if plus_one else product).mul_(gradient)
 
-        # In this order of factors, and with the small one laid out anew, the same products take a tenth less time.
+        # With factors in this order, and a contiguous copy of the small one, these products take a tenth less time.
         first = times(x2 @ h2, ctx.plus_one)
         by_x1, by_h1 = (h1 @ first.T).T, x1.T.contiguous() @ first
         del first
@@ -121,14 +119,14 @@ class HadamardProduct(torch.autograd.Function):
 
 
 def he_variance(shape: Shape) -> float:
-    """Return 2/(max(n, m)·k₁k₂): He initialisation. By the fan-out alone a classifier would start too large, and diverge."""
+    """Return 2/(max(n, m)·k₁k₂): He initialisation. With the fan-out n alone, the weights of a classifier are too large: it diverges."""
     return 2 / (max(shape[:2]) * positions(shape))
 
 
 def factor_stds(shape: Shape, ranks: tuple[int, int], variance: float) -> dict[str, float]:
-    """Return the standard deviations of x (n, R₁), y (m, R₂) and t (R₁, R₂, k₁, k₂) for a product of ``variance``.
+    """Return the standard deviations of x (n, R₁), y (m, R₂) and t (R₁, R₂, k₁, k₂) for a product with ``variance``.
 
-    X, Y and T's unfoldings get columns of equal norm, as U√Σ and √ΣVᵀ have: a step on the factors then moves the product least.
+    The columns of X, of Y and of T's unfoldings have equal norms, as in U√Σ and √ΣVᵀ: a step on the factors then moves the product least.
 
     >>> stds = factor_stds((10, 1000), (4, 4), 0.002)
     >>> round(4 * stds["x"] ** 2 * stds["y"] ** 2, 9), round(10 * stds["x"] ** 2 / (1000 * stds["y"] ** 2), 9)
@@ -140,15 +138,15 @@ def factor_stds(shape: Shape, ranks: tuple[int, int], variance: float) -> dict[s
 
 
 def draw(shape: Shape, std: float) -> Tensor:
-    """Return a factor with normal entries, scaled so that their root mean square is exactly ``std``: one number alone may be near 0."""
+    """Return normal entries float32 of ``shape``, scaled to a root mean square of exactly ``std``: a single draw may be near 0."""
     entries = torch.nn.init.normal_(torch.empty(shape))
     return entries * (std / entries.square().mean().sqrt())
 
 
 def inner_variances(shape: Shape, plus_one: bool = False) -> tuple[float, float]:
-    """Return variances of the two inner weights whose product has :func:`he_variance`.
+    """Return the variances v₁ and v₂ of the inner weights for a product with the variance v = :func:`he_variance`.
 
-    W₁ ⊙ W₂ has v₁v₂: each takes the square root. W₁ ⊙ (W₂ + 1) has v₁(1 + v₂): W₂ keeps the square root.
+    W₁ ⊙ W₂ has the variance v₁v₂, so v₁ = v₂ = √v. W₁ ⊙ (W₂ + 1) has the variance v₁(1 + v₂), with v₂ = √v as well.
 
     >>> v1, v2 = inner_variances((256, 64), plus_one=True)
     >>> round(v1 * (1 + v2) * 128, 9)
@@ -162,9 +160,9 @@ def inner_variances(shape: Shape, plus_one: bool = False) -> tuple[float, float]
 def jacobian_gap(
     compose: Callable[[Sequence[Tensor]], Tensor], factors: Sequence[Tensor], gradient: Tensor, step: float
 ) -> Tensor:
-    """Return ‖W′ − (W − ηJ_W)‖₂: how far one ``step`` η on the factors misses the step on the weight itself (Eq. 6 to 9).
+    """Return ‖W′ − (W − ηJ_W)‖₂, a scalar: the distance of W′, after a ``step`` η on the factors, from a step on W (Eq. 6 to 9).
 
-    ``compose`` maps factors to W, differentiably; ``gradient`` is J_W = ∂L/∂W, taken as a constant.
+    ``compose`` maps factors to W and is differentiable. ``gradient`` is J_W = ∂L/∂W, of the shape of W, and a constant.
     """
     weight = compose(factors)
     slopes = gradients((weight * gradient).sum(), factors, constant=False)

@@ -1,6 +1,4 @@
-"""Layers whose weights are composed from factors in every forward pass. Each replaces a dense layer."""
-
-from __future__ import annotations
+"""Layers that compose their weights from factors in every forward pass, and the modules that compose one weight."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,25 +8,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.hadamard import (
-    HadamardProduct,
-    Shape,
-    draw,
-    factor_shapes,
-    factor_stds,
-    he_variance,
-    inner_half,
-    inner_variances,
-    inner_weight,
-)
+from edgefl.factor import hadamard
+from edgefl.factor.hadamard import Shape
 
 RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 
 
 class HadamardWeight(nn.Module):
-    """W₁ ⊙ W₂ or, with ``plus_one``, W₁ ⊙ (W₂ + 1) (pFedPara), of factors x1, y1 (t1), x2, y2 (t2); calling it returns W of ``shape``.
+    """Composes W = W₁ ⊙ W₂, or with ``plus_one`` W = W₁ ⊙ (W₂ + 1) (pFedPara). A call returns W.
 
-    While ``given``, a weight that was composed before, is set, a call returns that and composes nothing.
+    The parameters are the factors x1 (n, R), y1 (m, R) and, for kernels larger than 1×1, t1 (R, R, k₁, k₂) of W₁; x2, y2 and t2 of W₂.
+
+    Attributes:
+        shape: the shape of W, (n, m) or (n, m, k₁, k₂).
+        rank: R.
+        tanh: whether tanh is applied to W₁ and W₂ before the product.
+        plus_one: whether 1 is added to W₂.
+        given: a composed W that calls return, without composing again; None: calls compose.
     """
 
     given: Tensor | None
@@ -37,30 +33,30 @@ class HadamardWeight(nn.Module):
         super().__init__()
         self.shape, self.rank, self.tanh, self.plus_one = tuple(shape), rank, tanh, plus_one
         self.given = None
-        for which, variance in enumerate(inner_variances(self.shape, plus_one), 1):
-            stds = factor_stds(self.shape, (rank, rank), variance)
-            for name, size in factor_shapes(self.shape, rank).items():
-                self.register_parameter(f"{name}{which}", nn.Parameter(draw(size, stds[name])))
+        for which, variance in enumerate(hadamard.inner_variances(self.shape, plus_one), 1):
+            stds = hadamard.factor_stds(self.shape, (rank, rank), variance)
+            for name, size in hadamard.factor_shapes(self.shape, rank).items():
+                self.register_parameter(f"{name}{which}", nn.Parameter(hadamard.draw(size, stds[name])))
 
     def forward(self) -> Tensor:
         """Return W (n, m) or (n, m, k₁, k₂)."""
         if self.given is not None:
             return self.given
         factors = list(self.parameters())
-        if self.tanh or torch.compiler.is_exporting():  # a graph is made of plain operators
+        if self.tanh or torch.compiler.is_exporting():  # an exported graph has plain operators only
             return self.compose(factors)
         half = len(factors) // 2
-        first, second = ((part[0], inner_half(*part[1:])) for part in (factors[:half], factors[half:]))
-        weight: Tensor = HadamardProduct.apply(*first, *second, self.plus_one)  # type: ignore[no-untyped-call]
+        first, second = ((part[0], hadamard.inner_half(*part[1:])) for part in (factors[:half], factors[half:]))
+        weight: Tensor = hadamard.HadamardProduct.apply(*first, *second, self.plus_one)  # type: ignore[no-untyped-call]
         return weight.view(self.shape)
 
     def compose(self, factors: Sequence[Tensor]) -> Tensor:
-        """Return W of other factors, in the order of ``parameters()``, by plain operators: the inner weights are held as W is."""
+        """Return W of ``factors``, in the order of ``parameters()``, by plain operators. Autograd stores both inner weights."""
         half = len(factors) // 2
-        first, second = (inner_weight(*part) for part in (factors[:half], factors[half:]))
+        first, second = (hadamard.inner_weight(*part) for part in (factors[:half], factors[half:]))
         if self.tanh:
             first, second = first.tanh(), second.tanh()
-        # W₁ ⊙ (W₂ + 1) as W₁ ⊙ W₂ + W₁: the sum is never held.
+        # W₁ ⊙ (W₂ + 1) as W₁ ⊙ W₂ + W₁: the sum W₂ + 1 is never in memory.
         weight = first.addcmul(first, second) if self.plus_one else first * second
         return weight.view(self.shape)
 
@@ -70,21 +66,21 @@ class HadamardWeight(nn.Module):
 
 
 class ProductWeight(nn.Module):
-    """X Yᵀ of rank r with r(n + m) numbers, for weights that two layers cannot replace; calling it returns it, (n, m)."""
+    """Composes W = X Yᵀ of rank r from x (n, r) and y (m, r), for recurrent weights, which two layers cannot replace. A call returns W."""
 
     def __init__(self, shape: Shape, rank: int) -> None:
         super().__init__()
-        stds = factor_stds(shape, (rank, rank), he_variance(shape))
-        self.x = nn.Parameter(draw((shape[0], rank), stds["x"]))
-        self.y = nn.Parameter(draw((shape[1], rank), stds["y"]))
+        stds = hadamard.factor_stds(shape, (rank, rank), hadamard.he_variance(shape))
+        self.x = nn.Parameter(hadamard.draw((shape[0], rank), stds["x"]))
+        self.y = nn.Parameter(hadamard.draw((shape[1], rank), stds["y"]))
 
     def forward(self) -> Tensor:
-        """Return the product."""
-        return inner_weight(self.x, self.y)
+        """Return W (n, m)."""
+        return hadamard.inner_weight(self.x, self.y)
 
 
 class ComposedConv2d(nn.Module):
-    """A convolution, zero-padded, whose weight is composed in every pass."""
+    """A convolution whose weight the module ``weight`` composes in every pass; ConfigError if it pads with other values than zeros."""
 
     def __init__(self, dense: nn.Conv2d, weight: nn.Module) -> None:
         super().__init__()
@@ -100,7 +96,7 @@ class ComposedConv2d(nn.Module):
 
 
 class ComposedLinear(nn.Module):
-    """A linear layer whose weight is composed in every pass."""
+    """A linear layer whose weight the module ``weight`` composes in every pass."""
 
     def __init__(self, dense: nn.Linear, weight: nn.Module) -> None:
         super().__init__()
@@ -113,7 +109,12 @@ class ComposedLinear(nn.Module):
 
 
 class ComposedRecurrent(nn.Module):
-    """An ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN``, some of whose weights (gates·H, inputs) are composed once per pass over the sequence."""
+    """An ``nn.LSTM``, ``nn.GRU`` or ``nn.RNN`` of which some weights (gates·H, inputs) are composed, once per pass over the sequence.
+
+    Attributes:
+        names: the names of all weights and biases. Each is a parameter of this module, or a module that composes a weight.
+        cell: the dense layer without parameters. A pass lends it its weights.
+    """
 
     def __init__(self, dense: nn.RNNBase, weights: Mapping[str, nn.Module]) -> None:
         super().__init__()
@@ -128,21 +129,21 @@ class ComposedRecurrent(nn.Module):
         self.cell = (dense,)  # in a tuple, so that its parameters are not this module's
 
     def forward(self, x: Any, state: Any = None) -> Any:
-        """Compute what the dense layer computes for a sequence and an initial state."""
+        """Return the outputs of the dense layer with the composed weights, for a sequence and an initial state."""
         cell = self.cell[0].train(self.training)
         try:
             for name in self.names:
                 own = getattr(self, name)
-                # A bias is put there as a plain tensor, or the cell would count it among its own parameters.
+                # view_as: the cell would register a Parameter as its own.
                 setattr(cell, name, own() if isinstance(own, nn.Module) else own.view_as(own))
             return cell(x, state)
         finally:
             for name in self.names:
-                setattr(cell, name, None)  # a composed weight lives as long as its pass
+                setattr(cell, name, None)  # frees the composed weights after the pass
 
 
 def composed(dense: nn.Module, weights: Mapping[str, nn.Module]) -> nn.Module:
-    """Return the layer that replaces ``dense``; ``weights`` maps a weight's name to the module that composes it."""
+    """Return the layer that replaces ``dense``; ``weights``: name → module that composes it. ConfigError for another kind of layer."""
     if isinstance(dense, nn.Conv2d):
         return ComposedConv2d(dense, weights["weight"])
     if isinstance(dense, nn.Linear):
@@ -153,5 +154,5 @@ def composed(dense: nn.Module, weights: Mapping[str, nn.Module]) -> nn.Module:
 
 
 def composed_weights(network: nn.Module, kind: type[nn.Module]) -> dict[str, nn.Module]:
-    """Return the modules of ``kind`` by the name that their weight has in the dense network."""
+    """Return name of a weight in the dense network → module of ``kind`` that composes it."""
     return {name: module for name, module in network.named_modules() if isinstance(module, kind)}

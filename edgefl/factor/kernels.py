@@ -1,10 +1,8 @@
-"""Principal kernels: a weight as a sum of rank-one kernels, of which clients train a drawn few (PriSM, Niu et al., section 3).
+"""Principal kernels: a weight as a sum of rank-one kernels, of which a client trains a random few (PriSM, Niu et al., section 3).
 
-A weight of n outputs is unrolled to W̄ (n × m·k₁k₂) = Σ σᵢ uᵢ vᵢᵀ (Eq. 1), with √σᵢ merged into both factors (section 3.2.2) by
-:func:`edgefl.factor.svd.factorize`. A client gets r kernels, of each the entries for its own output and input channels.
+A weight with n outputs and m inputs is unrolled to W̄ (n × m·k₁k₂) = Σ σᵢ uᵢ vᵢᵀ (Eq. 1). Both factors contain √σᵢ (section 3.2.2,
+:func:`edgefl.factor.svd.factorize`). A client receives r of the N kernels i, at its own output and input channels.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
@@ -24,7 +23,7 @@ Sampling = Literal["power", "uniform", "softmax"]
 
 
 def kernels_of(shape: tuple[int, ...]) -> int:
-    """Return how many principal kernels a weight (n, m, …) has: min(n, m·k₁k₂).
+    """Return N, the number of principal kernels of a weight (n, m, …): min(n, m·k₁k₂).
 
     >>> kernels_of((64, 64, 3, 3)), kernels_of((64, 3, 3, 3))
     (64, 27)
@@ -33,7 +32,7 @@ def kernels_of(shape: tuple[int, ...]) -> int:
 
 
 def kept_kernels(name: str, keep: float, kernels: int) -> int:
-    """Return r = ⌈c·N⌉ for a keep ratio c (section 4.2); ConfigError if that is not 1 to N. Binary rounding never raises exact decimals.
+    """Return r = ⌈c·N⌉ for the keep ratio c (section 4.2), exact for decimals such as 0.3; ConfigError if r is not 1 to N.
 
     >>> kept_kernels("conv", 0.2, 64), kept_kernels("conv", 0.3, 10)
     (13, 3)
@@ -46,10 +45,19 @@ def kept_kernels(name: str, keep: float, kernels: int) -> int:
     return count
 
 
-def importance(values: Tensor, sampling: Sampling, kappa: float) -> Tensor:
-    """Return the probabilities pᵢ of a first draw, float64 (N,).
+def kept_outputs(shape: tuple[int, ...], share: float) -> int:
+    """Return how many of its n outputs a weight (n, m, …) computes: ⌈share·n⌉ of a convolution, all of any other layer.
 
-    ``power``: σᵢ^κ / Σσⱼ^κ (Eq. 2); ``uniform`` and ``softmax`` (of the singular values): section 4.5. If all σ are 0: uniform.
+    >>> kept_outputs((64, 32, 3, 3), 0.4), kept_outputs((64, 32), 0.4)
+    (26, 64)
+    """
+    return math.ceil(share * shape[0] - 1e-9) if len(shape) > 2 else shape[0]
+
+
+def importance(values: Tensor, sampling: Sampling, kappa: float) -> Tensor:
+    """Return the probability of each kernel in the first draw, float64 (N,), from the singular ``values`` (N,).
+
+    ``power``: σᵢ^κ / Σσⱼ^κ (Eq. 2). ``uniform`` and ``softmax`` (of σ): section 4.5. If all σ are 0, ``power`` is uniform.
 
     >>> importance(torch.tensor([2.0, 1.0, 0.0]), "power", 2.0).tolist()
     [0.8, 0.2, 0.0]
@@ -59,15 +67,16 @@ def importance(values: Tensor, sampling: Sampling, kappa: float) -> Tensor:
         return torch.softmax(sigma, 0)
     if sampling == "uniform" or not bool(sigma.max() > 0):
         return torch.full_like(sigma, 1 / len(sigma))
-    # Relative to the largest, or a power of small values would be 0 for all.
+    # Relative to the largest, because a power of small values could underflow to 0.
     weights = (sigma / sigma.max()) ** kappa
     return weights / weights.sum()
 
 
 def draw(name: str, probabilities: Tensor, count: int, rng: np.random.Generator) -> Tensor:
-    """Return ``count`` different kernels, ascending, int64: drawn one after the other with p of the remaining ones (section 3.2.1).
+    """Return ``count`` different kernels, ascending, int64, drawn without replacement with ``probabilities`` (N,) (section 3.2.1).
 
-    The smallest Eᵢ/pᵢ with exponential Eᵢ are such a draw (Efraimidis and Spirakis 2006). ConfigError if ``count`` is not 1 to N.
+    The kernels with the smallest Eᵢ/pᵢ, Eᵢ exponential, are such a draw (Efraimidis and Spirakis 2006). ConfigError, which names the
+    layer, if ``count`` is not 1 to N.
     """
     total = len(probabilities)
     if not 1 <= count <= total:
@@ -82,7 +91,7 @@ def draw(name: str, probabilities: Tensor, count: int, rng: np.random.Generator)
 
 
 def effective_rank(values: Tensor) -> float:
-    """Return 2^H with the entropy H of σ/Σσ in bits: how many kernels it takes to approximate the layer (section 4.4.1).
+    """Return 2^H with the entropy H of σ/Σσ in bits: the number of kernels that approximate the layer (section 4.4.1).
 
     >>> effective_rank(torch.tensor([1.0, 1.0, 1.0, 1.0])), effective_rank(torch.tensor([3.0, 0.0]))
     (4.0, 1.0)
@@ -94,16 +103,16 @@ def effective_rank(values: Tensor) -> float:
 
 @dataclass(frozen=True)
 class KernelLayer:
-    """The principal kernels of one matrix (a recurrent weight has one per gate, stacked along its rows), and which part one tier holds.
+    """The principal kernels of one matrix, and the part of them that a tier holds. Recurrent weights stack one matrix per gate.
 
     Attributes:
-        target: the dense weight's name in the global state.
-        key: the matrix's name in records: that of its weight, with the gate's number if there are several.
-        shape: the matrix's own shape (n, m, …).
-        block: number of the matrix in the stack.
-        u, v: names of the factors in the client's network.
-        rows, columns: output and input channels that the client has, int64.
-        count: r.
+        target: the name of the dense weight in the global state.
+        key: the name of the matrix in records: that of its weight, with the gate's number if there are several.
+        shape: the shape (n, m, …) of the matrix.
+        block: the number of the matrix in the stack.
+        u, v: the names of the factors in the client's network.
+        rows, columns: the output and input channels that the client has, int64.
+        count: r, the number of kernels that a client has.
     """
 
     target: str
@@ -118,7 +127,7 @@ class KernelLayer:
 
     @property
     def span(self) -> slice:
-        """The rows of the dense weight that are this matrix."""
+        """The rows of this matrix in the dense weight."""
         return slice(self.block * self.shape[0], (self.block + 1) * self.shape[0])
 
     def decompose(self, weight: Tensor) -> Factors:
@@ -126,38 +135,29 @@ class KernelLayer:
         return factorize(weight[self.span].flatten(1), kernels_of(self.shape))
 
     def right(self, factors: Factors) -> Tensor:
-        """Return √σᵢvᵢ of all kernels in the form of the weight, (N, m, …): a view."""
+        """Return √σᵢvᵢ of all kernels as a view of shape (N, m, …)."""
         return factors.right.view(-1, *self.shape[1:])
 
     def of_left(self, kernels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index of this tier's part of ``left`` (n, N): its rows of ``kernels``, the subset uᵢ(1:r) of section 3.2.1."""
+        """Return the index of the tier's part of ``kernels`` in ``left`` (n, N): its output channels, uᵢ(1:r) of section 3.2.1."""
         return self.rows[:, None], kernels
 
     def of_right(self, kernels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index of this tier's part of :meth:`right`: the output channels of the layer before."""
+        """Return the index of the tier's part of ``kernels`` in :meth:`right` (N, m, …): its input channels."""
         return kernels[:, None], self.columns
 
     def cut(self, factors: Factors, kernels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return copies: u (rows, r) and v (r, columns, …)."""
+        """Return copies of the tier's part of ``kernels``: u (rows, r) and v (r, columns, …)."""
         return factors.left[self.of_left(kernels)], self.right(factors)[self.of_right(kernels)]
 
     def composed(self, factors: Factors, kernels: Tensor) -> Tensor:
-        """Return Σ σᵢuᵢvᵢᵀ over ``kernels`` at this tier's channels, (rows, columns, …)."""
+        """Return Σ σᵢuᵢvᵢᵀ over ``kernels`` at the tier's channels, (rows, columns, …)."""
         u, v = self.cut(factors, kernels)
         return (u @ v.flatten(1)).view(len(self.rows), *v.shape[1:])
 
 
-def all_of(index: slice | Tensor, size: int) -> Tensor:
-    """Return the positions of an index into a dimension of ``size``, int64.
-
-    >>> all_of(slice(0, 2), 5).tolist()
-    [0, 1]
-    """
-    return torch.arange(size)[index]
-
-
 class Kernels(LowRank):
-    """V, then U: a weight U·V (n × m·k₁k₂) of rank r, with the bias of the dense layer."""
+    """A layer v and then a layer u, with the weight U·V (n × m·k₁k₂) of rank r and the dense layer's bias."""
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """Return U (n × r) and V (r × m·k₁k₂), views of the parameters."""
@@ -165,20 +165,41 @@ class Kernels(LowRank):
 
 
 class KernelConv2d(Kernels):
-    """Conv_V, k₁×k₂ from m to r channels, then Conv_U, 1×1 from r to n, with the bias; no normalisation between (section 3.2.1)."""
+    """Conv_V, k₁×k₂ from m to r channels, then Conv_U, 1×1 from r to n with the bias (section 3.2.1); ConfigError for groups.
 
-    def __init__(self, dense: nn.Conv2d, count: int) -> None:
+    With ``outputs``, Conv_U computes that many of the n outputs, and has no bias.
+    """
+
+    def __init__(self, dense: nn.Conv2d, count: int, outputs: int | None = None) -> None:
         super().__init__()
         if dense.groups != 1:
             raise ConfigError(f"only plain convolutions have principal kernels, got {dense}")
-        device, bias = dense.weight.device, dense.bias is not None
+        device, bias = dense.weight.device, dense.bias is not None and outputs is None
         place = {"stride": dense.stride, "padding": dense.padding, "dilation": dense.dilation, "padding_mode": dense.padding_mode}
         self.v = nn.Conv2d(dense.in_channels, count, dense.kernel_size, bias=False, device=device, **place)  # type: ignore[arg-type]
-        self.u = nn.Conv2d(count, dense.out_channels, 1, bias=bias, device=device)
+        self.u = nn.Conv2d(count, outputs or dense.out_channels, 1, bias=bias, device=device)
+
+
+class FirstOutputs(nn.Module):
+    """The kernels' first ``outputs`` of n output channels; the other channels contain only the bias.
+
+    Weights and products are those of the first outputs. The map has all n channels, because the next layers read all of them.
+    """
+
+    def __init__(self, dense: nn.Conv2d, count: int, outputs: int) -> None:
+        super().__init__()
+        self.others = dense.out_channels - outputs
+        self.first = KernelConv2d(dense, count, outputs)
+        self.bias = None if dense.bias is None else nn.Parameter(torch.zeros_like(dense.bias))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, m, h, w) to (batch, n, h', w')."""
+        x = F.pad(self.first(x), (0, 0, 0, 0, 0, self.others))
+        return x if self.bias is None else x + self.bias[:, None, None]
 
 
 class KernelLinear(Kernels):
-    """V from m to r, then U from r to n."""
+    """A linear layer v from m to r, then u from r to n with the bias."""
 
     def __init__(self, dense: nn.Linear, count: int) -> None:
         super().__init__()
@@ -188,7 +209,7 @@ class KernelLinear(Kernels):
 
 
 class KernelProduct(Kernels):
-    """U·V of one gate: u (n, r), v (r, m)."""
+    """Composes the weight U·V of one gate from the parameters u (n, r) and v (r, m)."""
 
     def __init__(self, outputs: int, inputs: int, count: int, device: torch.device) -> None:
         super().__init__()
@@ -207,17 +228,21 @@ class KernelProduct(Kernels):
 
 
 class KernelGates(nn.ModuleList):
-    """The weight of all gates of a recurrent layer, (gates·H, m); calling it composes the weight gate by gate."""
+    """Composes the weight (gates·H, m) of a recurrent layer, gate by gate."""
 
     def forward(self) -> Tensor:
-        """Return the weight in the form of torch's own kernel."""
+        """Return the weight (gates·H, m), as torch's recurrent layers have it."""
         return torch.cat([gate() for gate in self])
 
 
-def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]]) -> nn.Module:
-    """Return the layer that replaces ``dense``, with arbitrary factors; ``counts`` has r of each weight, one per gate."""
+def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]], share: float = 1.0) -> nn.Module:
+    """Return the layer that replaces ``dense``, with arbitrary factors; ``counts``: weight → r of each of its gates.
+
+    ``share``: that of its outputs that a convolution computes (:func:`kept_outputs`).
+    """
     if isinstance(dense, nn.Conv2d):
-        return KernelConv2d(dense, counts["weight"][0])
+        outputs, count = kept_outputs(tuple(dense.weight.shape), share), counts["weight"][0]
+        return KernelConv2d(dense, count) if outputs == dense.out_channels else FirstOutputs(dense, count, outputs)
     if isinstance(dense, nn.Linear):
         return KernelLinear(dense, counts["weight"][0])
     weights = dict(dense.named_parameters())
@@ -226,14 +251,3 @@ def kernel_layer(dense: nn.Module, counts: Mapping[str, tuple[int, ...]]) -> nn.
         outputs, inputs = weights[name].shape[0] // len(of), weights[name].shape[1]
         gates[name] = KernelGates(KernelProduct(outputs, inputs, count, weights[name].device) for count in of)
     return composed(dense, gates)
-
-
-def kernel_parameters(network: nn.Module) -> set[nn.Parameter]:
-    """Return the factors u and v of every kernel layer; biases are not among them."""
-    factors = [factor for layer in kernel_modules(network) for factor in (layer.u, layer.v)]
-    return {factor if isinstance(factor, nn.Parameter) else factor.weight for factor in factors}
-
-
-def kernel_modules(network: nn.Module) -> list[Kernels]:
-    """Return the modules of ``network`` that hold a pair of factors."""
-    return [layer for layer in network.modules() if isinstance(layer, Kernels)]

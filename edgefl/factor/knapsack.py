@@ -1,11 +1,10 @@
-"""The multiple-choice knapsack under a few budgets: one choice per layer, integer costs, the largest sum of energies.
+"""The multiple-choice knapsack under a few budgets: choose one option per layer, with integer costs and the largest sum of energies.
 
-Its linear relaxation has at most one fractional layer per budget, so rounding it is nearly optimal. Its prices (duals) λ ≥ 0 bound every
-plan by Σ_layers max_c (e_c − λ·k_c) + λ·limits. A choice that falls short of its layer's maximum by more than the distance from the best
-known plan to that bound is in no better plan: few choices remain to exchange in pairs and to search.
+The linear relaxation has at most one fractional layer per budget, so rounding it is nearly optimal. Its prices (duals) λ ≥ 0 bound the
+energy of every plan by Σ_layers max_c (e_c − λ·k_c) + λ·limits, for choices c of energy e_c and costs k_c. The "lack" of a choice is its
+distance from its layer's maximum. If a choice lacks more than the gap between the best known plan and the bound, no better plan has it.
+The few other choices are exchanged in pairs, and searched.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,17 +15,22 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-CLOSE = 1e-4  # a relative gap below which nothing is searched for
-POOL = 1024  # choices that are exchanged in pairs: the table of pairs has its square
+CLOSE = 1e-4  # the search is skipped if the relative gap to the bound is smaller
+POOL = 1024  # choices that are exchanged in pairs; the table of pairs has the square of this size
 SPREAD = 16  # choices of a layer that the relaxation begins with
-NODES = 20_000  # choices that a search tries: a limit that, unlike one of time, gives the same plan everywhere
+NODES = 20_000  # choices that the search tries. Unlike a limit of time, this gives the same plan on every computer
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """All layers' choices in one list: ``owner`` and ``energy`` (choices,), ``costs`` (choices, budgets), ``limits`` (budgets,).
+    """The choices of all layers in one list. A plan is an array (layers,) int64 with the position of each layer's choice in the list.
 
-    A plan is the array of its choices' positions in the list, one per layer, in the layers' order.
+    Attributes:
+        owner: number of each choice's layer, (choices,), ascending.
+        energy: energy of each choice, (choices,).
+        costs: (choices, budgets).
+        limits: (budgets,).
+        count: number of layers.
     """
 
     owner: Ints
@@ -36,24 +40,24 @@ class Problem:
     count: int
 
     def left(self, plan: Ints) -> Ints:
-        """What remains of every limit; negative if the plan exceeds it."""
+        """Return the rest of every limit, (budgets,); negative if the plan exceeds it."""
         return self.limits - self.costs[plan].sum(0)
 
     def fits(self, plan: Ints) -> bool:
-        """Whether the plan exceeds no limit."""
+        """Return whether the plan exceeds no limit."""
         return bool((self.left(plan) >= 0).all())
 
     def kept(self, plan: Ints) -> float:
-        """Σ of the plan's energies."""
+        """Return the sum of the plan's energies."""
         return float(self.energy[plan].sum())
 
     def shares(self) -> Floats:
-        """Costs as shares of their limits."""
+        """Return the costs as shares of their limits, (choices, budgets)."""
         return self.costs / np.maximum(self.limits, 1)
 
 
 def solve(problem: Problem, start: Ints | None) -> tuple[Ints, float] | None:
-    """Return the best plan found and the bound; None if no plan fits. If ``start`` fits, the plan is at least as good."""
+    """Return the best plan found, at least as good as ``start`` if that fits, and a bound on all plans' energy; None if no plan fits."""
     alive = _reachable(problem)
     if alive is None:
         return None
@@ -72,12 +76,12 @@ def solve(problem: Problem, start: Ints | None) -> tuple[Ints, float] | None:
 
 
 def _firsts(problem: Problem, pool: Ints) -> Ints:
-    """Where each layer's choices begin in ``pool``, which is sorted."""
+    """Return the position of each layer's first choice in ``pool``, which is sorted."""
     return np.flatnonzero(np.diff(problem.owner[pool], prepend=-1))
 
 
 def _reachable(problem: Problem) -> Ints | None:
-    """Return the choices that fit beside the cheapest of the other layers, budget by budget; None if a layer has none."""
+    """Return the choices that fit together with the cheapest ones of all other layers, by budget; None if a layer has none."""
     alive = np.arange(len(problem.owner))
     while len(firsts := _firsts(problem, alive)) == problem.count:
         least = np.minimum.reduceat(problem.costs[alive], firsts, axis=0)
@@ -89,13 +93,14 @@ def _reachable(problem: Problem) -> Ints | None:
 
 
 def _relax(problem: Problem, alive: Ints) -> tuple[Ints, Floats]:
-    """Solve the relaxation over few choices per layer, adding better ones: each layer's largest choice, energy per unit of each budget."""
+    """Return each layer's used choice of most energy in the relaxation over ``alive``, and prices in energy per unit of each budget."""
+    # A small relaxation grows by each layer's best choice at the present prices until there is none to add.
     edges = np.append(_firsts(problem, alive), len(alive))
     spread = [np.linspace(a, b - 1, SPREAD).astype(np.int64) for a, b in pairwise(edges.tolist())]
     pool = np.unique(np.concatenate(spread))
     while True:
         solved = _linear(problem, alive[pool])
-        if solved is None:  # the few do not fit, or (all of them) nothing does
+        if solved is None:  # the few choices do not fit, or no choices do
             if len(pool) == len(alive):
                 return alive[edges[1:] - 1], np.zeros(len(problem.limits))
             pool = np.arange(len(alive))
@@ -110,12 +115,12 @@ def _relax(problem: Problem, alive: Ints) -> tuple[Ints, Floats]:
 
 
 def _linear(problem: Problem, pool: Ints) -> tuple[Ints, Floats] | None:
-    """Solve the relaxation over ``pool``; None if it has no solution."""
-    from scipy.optimize import linprog  # here: half a second to import, and only budgets need it
+    """Solve the relaxation over ``pool`` as :func:`_relax` does; None if it has no solution."""
+    from scipy.optimize import linprog  # imported here, because it takes half a second and only budgets need it
     from scipy.sparse import csr_array
 
     scale = max(float(problem.energy[pool].max()), 1e-300)
-    constraints: dict[str, Any] = {  # apart: the stubs of linprog know no sparse matrices, its documentation does
+    constraints: dict[str, Any] = {  # apart, because the type stubs of linprog lack sparse matrices
         "A_ub": csr_array(problem.shares()[pool].T),
         "b_ub": problem.limits / np.maximum(problem.limits, 1),
         "A_eq": csr_array((np.ones(len(pool)), (problem.owner[pool], np.arange(len(pool)))), shape=(problem.count, len(pool))),
@@ -132,7 +137,7 @@ def _linear(problem: Problem, pool: Ints) -> tuple[Ints, Floats] | None:
 
 
 def _repair(problem: Problem, alive: Ints, plan: Ints) -> Ints | None:
-    """Change one layer at a time, by the least energy per share of the excess removed, until the plan fits."""
+    """Return ``plan`` after changes of one layer at a time, each with the least loss of energy per removed excess; None: no fit."""
     shares, owner, plan = problem.shares()[alive], problem.owner[alive], plan.copy()
     room = problem.limits / np.maximum(problem.limits, 1)
     while not problem.fits(plan):
@@ -148,7 +153,7 @@ def _repair(problem: Problem, alive: Ints, plan: Ints) -> Ints | None:
 
 
 def _polish(problem: Problem, alive: Ints, lack: Floats, bound: float, plan: Ints) -> Ints:
-    """Change one layer or two at a time, by the largest gain that fits, until there is none."""
+    """Return ``plan`` after changes of one layer or two at a time, each with the largest gain that fits, until there is none."""
     while True:
         near = np.flatnonzero(lack <= bound - problem.kept(plan))
         pool = np.union1d(alive[near[np.argsort(lack[near], kind="stable")[:POOL]]], plan)
@@ -158,10 +163,10 @@ def _polish(problem: Problem, alive: Ints, lack: Floats, bound: float, plan: Int
 
 
 def _exchange(problem: Problem, pool: Ints, plan: Ints) -> Ints | None:
-    """Return the plan after the best exchange of two layers' choices for others of ``pool``, which holds the plan's own too."""
+    """Return the plan after the best exchange of one or two choices for others of ``pool``; None if none gains. ``pool`` has the plan's."""
     owner, current = problem.owner[pool], plan[problem.owner[pool]]
     gain, extra = problem.energy[pool] - problem.energy[current], problem.costs[pool] - problem.costs[current]
-    # Beside a choice that changes nothing, any other is a change of one layer: that may be the same one.
+    # A pair with a choice of the plan changes one layer only, so both may be of the same layer.
     allowed = (owner[:, None] != owner[None, :]) | (pool == current)[None, :]
     for change, left in zip(extra.T, problem.left(plan), strict=True):
         allowed &= change[:, None] + change[None, :] <= left
@@ -176,11 +181,11 @@ def _exchange(problem: Problem, pool: Ints, plan: Ints) -> Ints | None:
 
 
 def _search(problem: Problem, alive: Ints, lack: Floats, bound: float, plan: Ints | None) -> Ints | None:
-    """Return the best plan of a depth-first search of ``NODES`` choices, or ``plan``; a branch ends if its bound is not above the best."""
+    """Return the best plan of a depth-first search over ``NODES`` choices, or ``plan``. It skips branches with a bound below the best."""
     edges = [*_firsts(problem, alive).tolist(), len(alive)]
     order = [a + np.argsort(lack[a:b], kind="stable") for a, b in pairwise(edges)]
     least = np.minimum.reduceat(problem.costs[alive], edges[:-1], axis=0)
-    # What the layers from each one on take at least, budget by budget.
+    # The least costs of all layers from each one on, by budget.
     after = np.concatenate([np.cumsum(least[::-1], axis=0)[::-1], np.zeros((1, len(problem.limits)), np.int64)])
     best, most, nodes = plan, -np.inf if plan is None else problem.kept(plan), 0
 

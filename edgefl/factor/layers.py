@@ -1,7 +1,6 @@
-"""Modules made of trained factors. Each replaces a dense layer and has its input and output shapes."""
+"""Layers of rank r: two small layers in place of a convolution or linear layer, with the same input and output shapes."""
 
-from __future__ import annotations
-
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,38 +11,45 @@ from edgefl.factor.svd import roll
 
 
 class LowRank(nn.Module):
-    """A layer of two smaller ones, u and v, whose weight is the product of their factors. They run in the order of definition."""
+    """A layer of two smaller ones, u and v, run in their order of definition. Its weight is the product of their weights."""
 
     u: Any
     v: Any
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, m, …) to (batch, n, …), as the dense layer does."""
+        """Map (batch, m, …) to (batch, n, …), like the dense layer."""
         for layer in self._modules.values():
             x = layer(x)  # type: ignore[misc]  # neither is None
         return x
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """Return U (a × r) and Vᵀ (r × b) of the unrolled weight, views of the parameters."""
+        """Return views of the parameters: U (a × r) and Vᵀ (r × b) of the unrolled weight (a × b)."""
         return unrolled_factors(self.u.weight, self.v.weight)
 
 
 class LowRankConv2d(LowRank):
-    """A k₁×k₂ convolution of rank r: k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2)."""
+    """A convolution k₁×1 from m to r channels, then 1×k₂ from r to n with the bias (FedHM, section 2.2); ConfigError unless it is plain."""
 
     def __init__(self, dense: nn.Conv2d, rank: int) -> None:
         super().__init__()
         if dense.groups != 1 or isinstance(dense.padding, str) or dense.padding_mode != "zeros":
             raise ConfigError(f"only plain convolutions can be factorized, got {dense}")
         (k1, k2), (s1, s2), (p1, p2), (d1, d2) = dense.kernel_size, dense.stride, dense.padding, dense.dilation
+        # A second kernel of 1×1 skips nothing: the whole stride goes to the first, which has fewer positions then.
+        first, second = ((s1, s2), 1) if strides_first(dense) else ((s1, 1), (1, s2))
         device = dense.weight.device
-        self.u = nn.Conv2d(dense.in_channels, rank, (k1, 1), (s1, 1), (p1, 0), (d1, 1), bias=False, device=device)
+        self.u = nn.Conv2d(dense.in_channels, rank, (k1, 1), first, (p1, 0), (d1, 1), bias=False, device=device)
         bias = dense.bias is not None
-        self.v = nn.Conv2d(rank, dense.out_channels, (1, k2), (1, s2), (0, p2), (1, d2), bias=bias, device=device)
+        self.v = nn.Conv2d(rank, dense.out_channels, (1, k2), second, (0, p2), (1, d2), bias=bias, device=device)
+
+
+def strides_first(dense: nn.Conv2d) -> bool:
+    """Return whether the first factor of ``dense`` computes output positions only: the kernel is one column wide, such as 1×1."""
+    return dense.kernel_size[1] == 1 and dense.padding[1] == 0
 
 
 class LowRankLinear(LowRank):
-    """A linear layer of rank r: x·U·Vᵀ + b."""
+    """A linear layer x·U·Vᵀ + b of rank r, with U (m × r) and V (n × r)."""
 
     def __init__(self, dense: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -53,12 +59,12 @@ class LowRankLinear(LowRank):
 
 
 def low_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> LowRankConv2d | LowRankLinear:
-    """Return the factorized layer that replaces ``dense``, with arbitrary factors."""
+    """Return the layer of ``rank`` that replaces ``dense``, with arbitrary factors."""
     return LowRankConv2d(dense, rank) if isinstance(dense, nn.Conv2d) else LowRankLinear(dense, rank)
 
 
 def parameters_of_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> int:
-    """Return how many weights (biases aside) ``dense`` has when factorized at ``rank``: r(m·k₁ + n·k₂)."""
+    """Return the number of weights, without biases, in the factors of ``dense`` at ``rank``: r(m·k₁ + n·k₂)."""
     if isinstance(dense, nn.Linear):
         return rank * (dense.in_features + dense.out_features)
     k1, k2 = dense.kernel_size
@@ -66,21 +72,22 @@ def parameters_of_rank(dense: nn.Conv2d | nn.Linear, rank: int) -> int:
 
 
 def factor_weights(left: Tensor, right: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return factors (a × r, r × b) of an unrolled weight of ``shape`` as the weights of the two small layers."""
+    """Return the weights of the two small layers for factors (a × r, r × b) of an unrolled weight of ``shape``."""
+    own = partial(torch.clone, memory_format=torch.contiguous_format)  # not a view of factors of a larger rank
     if len(shape) == 2:
-        return left.T.contiguous(), right.T.contiguous()
+        return own(left.T), own(right.T)
     n, m, k1, k2 = shape
     rank = left.shape[1]
-    return left.T.reshape(rank, m, k1, 1).contiguous(), right.reshape(rank, n, 1, k2).transpose(0, 1).contiguous()
+    return own(left.T.reshape(rank, m, k1, 1)), own(right.reshape(rank, n, 1, k2).transpose(0, 1))
 
 
 def unrolled_factors(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return U (a × r) and Vᵀ (r × b) of the unrolled weight, views of the two small layers' weights."""
+    """Return views of the two small layers' weights: U (a × r) and Vᵀ (r × b) of the unrolled weight."""
     return (u.T, v.T) if u.dim() == 2 else (u.flatten(1).T, v.transpose(0, 1).flatten(1))
 
 
 def composed_weight(u: Tensor, v: Tensor) -> Tensor:
-    """Multiply the two small layers' weights back to the dense weight (FedHM, Eq. 1).
+    """Return the dense weight (n, m, k₁, k₂) or (n, m) from the two small layers' weights (FedHM, Eq. 1).
 
     >>> composed_weight(torch.ones(2, 3, 3, 1), torch.ones(5, 2, 1, 3)).shape
     torch.Size([5, 3, 3, 3])
@@ -90,10 +97,22 @@ def composed_weight(u: Tensor, v: Tensor) -> Tensor:
     return roll(left @ right, shape)
 
 
-class SquaredNorm(torch.autograd.Function):
-    """‖LR‖²_F of factors L (a × r) and R (r × b), as ⟨LᵀL, RRᵀ⟩: a scalar, and the two Gram matrices (r × r).
+def low_rank_layers(network: nn.Module) -> list[LowRank]:
+    """Return the modules of ``network`` that have a pair of factors u and v."""
+    return [layer for layer in network.modules() if isinstance(layer, LowRank)]
 
-    The derivatives are 2L(RRᵀ) and 2(LᵀL)R, one product each. Autograd does not know that a Gram matrix is symmetric and needs two.
+
+def all_but_factors(network: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of ``network`` except the factors u and v: biases, and those of dense layers."""
+    pairs = [factor for layer in low_rank_layers(network) for factor in (layer.u, layer.v)]
+    factors = {factor if isinstance(factor, nn.Parameter) else factor.weight for factor in pairs}
+    return [p for p in network.parameters() if p not in factors]
+
+
+class SquaredNorm(torch.autograd.Function):
+    """‖LR‖²_F = ⟨LᵀL, RRᵀ⟩ of factors L (a × r) and R (r × b), a scalar; also the two Gram matrices (r × r).
+
+    The derivatives are 2L(RRᵀ) and 2(LᵀL)R, one product each. Autograd alone needs two, because it does not use the symmetry.
     """
 
     generate_vmap_rule = True  # several clients' layers at once
@@ -123,6 +142,6 @@ class SquaredNorm(torch.autograd.Function):
 
 
 def frobenius_sq(layer: LowRank) -> Tensor:
-    """Return ‖UVᵀ‖²_F: r²(a + b) multiplications instead of the r·a·b of the product itself, and as many again for its derivatives."""
+    """Return ‖UVᵀ‖²_F, a scalar. It costs r²(a + b) MACs instead of the product's r·a·b, and as many for its derivatives."""
     norm: Tensor = SquaredNorm.apply(*layer.factors())[0]  # type: ignore[no-untyped-call]
     return norm

@@ -1,6 +1,4 @@
-"""A rank for every layer under several linear budgets: the most spectral energy that fits. :mod:`edgefl.factor.knapsack` searches."""
-
-from __future__ import annotations
+"""A rank for every layer under several linear budgets, with the most spectral energy; :mod:`edgefl.factor.knapsack` searches."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,10 +13,12 @@ from edgefl.factor.knapsack import Floats, Ints, Problem, solve
 
 @dataclass(frozen=True, eq=False)
 class LayerChoices:
-    """The choices of one layer; ConfigError if shapes differ, ranks do not ascend from 1, or a number is negative or not finite.
+    """The choices of one layer; ConfigError if shapes differ, ranks do not ascend from 1, or a value is negative or not finite.
 
-    ``ranks``: the last one may mean the dense layer; ``energy``: Σ_{i<r} σᵢ² that each keeps, float64; ``costs``: in each budget's unit,
-    (ranks, budgets).
+    Attributes:
+        ranks: ascending; the last one may stand for the dense layer.
+        energy: Σ_{i≤r} σᵢ² of each rank r, (ranks,) float64.
+        costs: (ranks, budgets), each in its budget's unit.
     """
 
     name: str
@@ -42,7 +42,14 @@ class LayerChoices:
 
 @dataclass(frozen=True)
 class Allocation:
-    """A plan: the rank of each layer; ``lost`` is the energy not kept (the summed squared truncation error); no plan has over ``bound``."""
+    """A rank for each layer.
+
+    Attributes:
+        ranks: layer → rank.
+        energy: the summed energy of these ranks.
+        lost: the largest possible energy minus ``energy``: the summed squared truncation error.
+        bound: no plan within the limits has more energy.
+    """
 
     ranks: dict[str, int]
     energy: float
@@ -51,19 +58,20 @@ class Allocation:
 
     @property
     def gap(self) -> float:
-        """The share of ``bound`` that a better plan could add at most: (bound − energy)/bound."""
+        """(bound − energy)/bound, the largest share that a better plan could add."""
         return (self.bound - self.energy) / self.bound if self.bound > 0 else 0.0
 
 
 def allocate(layers: Sequence[LayerChoices], limits: Floats | Ints, start: Mapping[str, int] | None = None) -> Allocation | None:
-    """Choose a rank per layer: maximise Σ energy subject to Σ costs ≤ ``limits`` (budgets,) in every budget; None if nothing fits.
+    """Return a rank per layer with the largest Σ energy such that Σ costs ≤ ``limits`` (budgets,) in every budget; None if nothing fits.
 
-    No limit is ever exceeded: integer costs are compared as integers; float ones are first rounded up to multiples of 2⁻⁵¹ of the limit or
-    less (below 1024 layers). If the gap is above 1e-4, better plans are searched, up to a number of choices. The same input gives the same
-    plan. ``start`` (layer → rank) is a plan to start from; if it fits, the result keeps at least as much energy.
+    No limit is ever exceeded. Integer costs are compared as integers. Float costs are first rounded up to multiples of at most 2⁻⁵¹ of the
+    limit (below 1024 layers). If the gap is above 1e-4, a search for better plans follows, up to a number of choices. The same input gives
+    the same plan. If the plan ``start`` (layer → rank) fits, the result has at least its energy.
 
     Raises:
-        ConfigError: limits are not finite, names repeat, budgets differ in number, integer costs could overflow, or ``start`` is no plan.
+        ConfigError: limits are not finite, names repeat, the numbers of budgets differ, integer costs could overflow, or ``start`` lacks
+            a layer or has a rank that is no choice.
 
     >>> energy, macs = np.array([9.0, 13.0, 14.0]), np.array([[10], [20], [24]])
     >>> pair = [LayerChoices("a", (1, 2, 3), energy, macs), LayerChoices("b", (1, 2, 3), 2 * energy, macs)]
@@ -82,7 +90,7 @@ def allocate(layers: Sequence[LayerChoices], limits: Floats | Ints, start: Mappi
     found = solve(problem, None if at is None else offsets + np.array(at, np.int64))
     plans = [] if found is None else [[int(i) for i in found[0] - offsets]]
     if at is not None and _within(layers, at, limits):
-        plans.append(at)  # of float costs, a start may fit by less than the rounding that guards the limits
+        plans.append(at)  # with float costs, it may fit by less than the rounding above
     if not plans:
         return None
     best = max(plans, key=lambda plan: _energy(layers, plan))
@@ -94,7 +102,7 @@ def allocate(layers: Sequence[LayerChoices], limits: Floats | Ints, start: Mappi
 
 
 def _check(layers: Sequence[LayerChoices], limits: Floats | Ints) -> None:
-    """Refuse what :func:`allocate` says it refuses of its layers and limits."""
+    """Raise the errors of :func:`allocate` about layers and limits."""
     if limits.ndim != 1 or not np.isfinite(limits).all():
         raise ConfigError(f"limits {limits.tolist()} must be a vector of finite numbers; leave a budget without a limit out")
     names = [layer.name for layer in layers]
@@ -108,7 +116,7 @@ def _check(layers: Sequence[LayerChoices], limits: Floats | Ints) -> None:
 
 
 def _positions(layers: Sequence[LayerChoices], start: Mapping[str, int]) -> list[int]:
-    """Return where each layer's rank of ``start`` stands among its choices."""
+    """Return the position of each layer's rank in ``start`` among its choices; ConfigError if it is none of them."""
     for layer in layers:
         if start.get(layer.name) not in layer.ranks:
             raise ConfigError(
@@ -123,7 +131,7 @@ def _energy(layers: Sequence[LayerChoices], plan: Sequence[int]) -> float:
 
 
 def _within(layers: Sequence[LayerChoices], plan: Sequence[int], limits: Floats | Ints) -> bool:
-    """Compare the sums with the limits: Python's integers where costs are integers, correctly rounded sums elsewhere."""
+    """Return whether the plan fits, from sums of Python integers for integer costs, and correctly rounded sums for others."""
     rows = zip(*(layer.costs[i].tolist() for layer, i in zip(layers, plan, strict=True)), strict=True)
     total = sum if _whole(layers) else math.fsum
     return all(total(row) <= limit for row, limit in zip(rows, limits.tolist(), strict=False))
@@ -134,7 +142,7 @@ def _whole(layers: Sequence[LayerChoices]) -> bool:
 
 
 def _pose(layers: Sequence[LayerChoices], limits: Floats | Ints) -> Problem:
-    """Gather the choices, with integer costs: as they are, or float ones in units of a power of two, rounded up (limits: down)."""
+    """Return the problem in integers. Float costs become units of a power of two, rounded up; their limits are rounded down."""
     owner = np.repeat(np.arange(len(layers)), [len(layer.ranks) for layer in layers])
     energy = np.concatenate([layer.energy for layer in layers]).astype(np.float64)
     if _whole(layers):
@@ -149,6 +157,6 @@ def _pose(layers: Sequence[LayerChoices], limits: Floats | Ints) -> Problem:
     whole = np.floor(np.ldexp(floats, exponents)).astype(np.int64)
     with np.errstate(over="ignore"):
         units = np.ceil(np.ldexp(costs, exponents))
-    # A cost that underflows still counts; one above the limit never fits, and need not overflow the sums.
+    # A cost that underflows counts as one unit. One above the limit never fits, and is cut so that sums do not overflow.
     units = np.minimum(np.maximum(units, costs > 0), whole + 1)
     return Problem(owner, energy, units.astype(np.int64), whole, len(layers))

@@ -1,6 +1,6 @@
 """Rank-1 weights with a sparse correction, W = π(u vᵀ ⊕ μ), and the matching of clients by their v (Factorized-FL).
 
-A weight is seen as a matrix of a·b values, u of a and v of b (Eq. 1 to 3):
+A weight has a·b values, from u of length a and v of length b (Eq. 1 to 3):
 
 =============== ===================== ============ ============ =============================================
 layer           weight                u            v            W
@@ -10,12 +10,15 @@ k₁×k₂ conv      (n, m/g, k₁, k₂)      k₁·k₂        n·m/g        W
 1×1 conv        (n, m/g, 1, 1)        m/g inputs   n outputs    as a linear layer on every pixel
 =============== ===================== ============ ============ =============================================
 
-μ has the weight's own shape, so π, which only renames indices, moves nothing.
+μ has the shape of the weight. π only renames indices and costs nothing.
+
+Of kernels above 1×1 there is a second reading, ``flat``: the values of u vᵀ (a, b), row after row, are those of the weight. Then u scales
+blocks of n·m/g successive values, and the filters of a block are different pieces of v. The paper's text has the table above: u is the
+filter, and v has a coefficient for each pair of channels. The authors' code (``view`` in ``modules/layers.py``) has ``flat``.
 """
 
-from __future__ import annotations
-
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +26,9 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.svd import factorize
+
+Init = Literal["xavier", "dense"]
+"""How the first u and v are chosen: see :func:`first_factors`."""
 
 
 def factor_sizes(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -35,13 +41,15 @@ def factor_sizes(shape: tuple[int, ...]) -> tuple[int, int]:
     return (kernel, shape[0] * shape[1]) if kernel > 1 else (shape[1], shape[0])
 
 
-def compose(u: Tensor, v: Tensor, mu: Tensor) -> Tensor:
-    """Return W = π(u vᵀ ⊕ μ) in the shape of ``mu`` (Eq. 2 and 3); one multiply-accumulate for every weight.
+def compose(u: Tensor, v: Tensor, mu: Tensor, flat: bool = False) -> Tensor:
+    """Return W = π(u vᵀ ⊕ μ) in the shape of ``mu``, from ``u`` (a,) and ``v`` (b,) (Eq. 2 and 3); one MAC per weight.
 
-    >>> compose(torch.tensor([1.0, -2.0]), torch.tensor([3.0, 5.0]), torch.tensor([[0.0, 0.5], [0.0, 0.0]])).tolist()
-    [[3.0, -5.5], [5.0, -10.0]]
+    >>> u, v, mu = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 5.0, 7.0]), torch.zeros(3, 1, 1, 2)
+    >>> compose(u, v, mu).flatten().tolist(), compose(u, v, mu, flat=True).flatten().tolist()
+    ([3.0, -6.0, 5.0, -10.0, 7.0, -14.0], [3.0, 5.0, 7.0, -6.0, -10.0, -14.0])
     """
-    return torch.addr(mu.view(v.numel(), u.numel()), v, u).view(mu.shape)
+    rows, columns = (u, v) if flat else (v, u)
+    return torch.addr(mu.view(rows.numel(), columns.numel()), rows, columns).view(mu.shape)
 
 
 def prune(mu: Tensor, threshold: float) -> Tensor:
@@ -53,20 +61,30 @@ def prune(mu: Tensor, threshold: float) -> Tensor:
     return torch.where(mu.abs() < threshold, torch.zeros_like(mu), mu)
 
 
-def first_factors(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first u and v from a dense layer's initial weight: its leading singular pair, scaled to ‖u‖ = ‖v‖ = √‖W‖_F.
+def first_factors(weight: Tensor, init: Init, flat: bool = False) -> tuple[Tensor, Tensor]:
+    """Return initial u (a,) and v (b,) for a dense layer, from its initial ``weight``.
 
-    A random weight's leading pair holds little of its energy. With ‖u vᵀ‖_F = ‖W‖_F activations keep the size that the network was designed
-    for. A step η on v moves W η‖u‖² times as far as on a dense weight, one on u η‖v‖² times: equal norms minimise the larger of the two.
+    ``xavier``: torch's ``xavier_uniform_`` on u as (a, 1) and on v as (1, b), as in the authors' code (``modules/layers.py``). Then
+    ‖u‖² ≈ 2a/(1 + a) and ‖v‖² ≈ 2b/(1 + b), so that ‖u vᵀ‖_F ≈ 1.9 in every layer of 3×3 kernels, whatever its width. Draws from torch's
+    default generator.
 
-    >>> u, v = first_factors(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    ``dense``: the leading singular pair of ``weight``, scaled to ‖u‖ = ‖v‖ = √‖W‖_F. The leading pair of a random weight has little of its
+    energy. With ‖u vᵀ‖_F = ‖W‖_F activations are of the size that the network was designed for. That norm grows with the n channels: √(n/3)
+    for torch's default weights, 4.6 at n = 64, and √(2n) = 11 for He's. A step on v moves W ‖u‖² times as far as the same step on a dense
+    weight, a step on u ‖v‖² times. Equal norms minimise the larger of the two.
+
+    >>> u, v = first_factors(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), "dense")
     >>> round(float(u @ u), 4), round(float(v @ v), 4), torch.outer(v, u).round(decimals=4).tolist()
     (5.0, 5.0, [[0.0, 0.0], [0.0, 5.0]])
     """
     a, b = factor_sizes(tuple(weight.shape))
-    # (b, a) as stored; the decomposition takes the smaller side's Gram matrix.
-    left, right = factorize(weight.detach().reshape(b, a), 1).leading(1)
-    v, u = left[:, 0], right[0]
+    if init == "xavier":
+        return nn.init.xavier_uniform_(weight.new_empty(a, 1)).flatten(), nn.init.xavier_uniform_(
+            weight.new_empty(1, b)
+        ).flatten()
+    # Both are views of the weight; the decomposition uses the Gram matrix of the smaller side.
+    left, right = factorize(weight.detach().reshape((a, b) if flat else (b, a)), 1).leading(1)
+    u, v = (left[:, 0], right[0]) if flat else (right[0], left[:, 0])
     size = float(torch.linalg.vector_norm(weight.detach().double())) ** 0.5
     return _sized(u, size), _sized(v, size)
 
@@ -85,18 +103,22 @@ def cosines(vectors: Tensor) -> Tensor:
     return (unit @ unit.T).clamp(-1.0, 1.0).fill_diagonal_(1.0)
 
 
-def matching_weights(similarity: Tensor, own: int, threshold: float, scale: float) -> Tensor:
-    """Return the weights (clients,) of a personalised average: softmax(ε·σ) over the clients with σ ≥ τ, 0 for the others (Eq. 5).
+def matching_weights(similarity: Tensor, own: int, threshold: float, scale: float, least: int = 1) -> Tensor:
+    """Return the weights (clients,) of a client's average: softmax(``scale``·σ) over the most similar clients, else 0 (Eq. 5).
 
-    ``similarity`` is a client's row of :func:`cosines`, ``own`` its position, always included; ``threshold`` is τ and ``scale`` ε.
+    The clients with σ ≥ ``threshold`` count, and if they are fewer than ``least``, the ``least`` most similar ones do. ``similarity``: the
+    client's row of :func:`cosines`. ``own``: its position, which always counts; EdgeflError if there is none such.
 
     >>> matching_weights(torch.tensor([1.0, 0.2, 0.9], dtype=torch.float64), 0, 0.5, 10.0).round(decimals=4).tolist()
     [0.7311, 0.0, 0.2689]
     """
     if not 0 <= own < len(similarity):
         raise EdgeflError(f"client at position {own} of {len(similarity)} similarities; expected 0 to {len(similarity) - 1}")
-    left_out = similarity < threshold
-    left_out[own] = False
+    nearest = similarity.double().clone()
+    nearest[own] = math.inf
+    count = max(int((nearest >= threshold).sum()), least)
+    left_out = torch.ones(len(similarity), dtype=torch.bool)
+    left_out[torch.argsort(nearest, descending=True, stable=True)[:count]] = False
     return torch.softmax((scale * similarity.double()).masked_fill(left_out, -math.inf), 0)
 
 
@@ -107,25 +129,30 @@ def _sized(vector: Tensor, size: float) -> Tensor:
 
 
 class RankOne(nn.Module):
-    """A layer of the weight π(u vᵀ ⊕ μ), with u, v and μ zero and a copy of the dense layer's bias."""
+    """A layer with the weight π(u vᵀ ⊕ μ): u (a,), v (b,) and μ of the weight's shape, all zero, and a copy of the dense layer's bias.
 
-    def __init__(self, dense: nn.Conv2d | nn.Linear) -> None:
+    Attributes:
+        flat: whether π takes the values of u vᵀ row after row; always False where a kernel has one value.
+    """
+
+    def __init__(self, dense: nn.Conv2d | nn.Linear, flat: bool = False) -> None:
         super().__init__()
+        self.flat = flat and dense.weight[0, 0].numel() > 1
         shape = tuple(dense.weight.shape)
         a, b = factor_sizes(shape)
         self.u, self.v, self.mu = (nn.Parameter(torch.zeros(size, device=dense.weight.device)) for size in (a, b, shape))
         self.bias = None if dense.bias is None else nn.Parameter(dense.bias.detach().clone())
 
     def weight(self) -> Tensor:
-        """Return W in the dense layer's shape."""
-        return compose(self.u, self.v, self.mu)
+        """Return W, of the dense weight's shape."""
+        return compose(self.u, self.v, self.mu, self.flat)
 
 
 class RankOneConv2d(RankOne):
-    """A convolution; stride, padding, dilation and groups are the dense layer's."""
+    """A convolution like the dense one; ConfigError if it pads with other values than zeros."""
 
-    def __init__(self, dense: nn.Conv2d) -> None:
-        super().__init__(dense)
+    def __init__(self, dense: nn.Conv2d, flat: bool = False) -> None:
+        super().__init__(dense, flat)
         if dense.padding_mode != "zeros":
             raise ConfigError(f"only convolutions that pad with zeros can have rank-1 weights, got {dense}")
         self.stride, self.padding, self.dilation, self.groups = dense.stride, dense.padding, dense.dilation, dense.groups
@@ -143,17 +170,17 @@ class RankOneLinear(RankOne):
         return F.linear(x, self.weight(), self.bias)
 
 
-def rank_one(dense: nn.Conv2d | nn.Linear) -> RankOne:
-    """Return the layer that replaces ``dense``; :func:`fill` sets its factors.
+def rank_one(dense: nn.Conv2d | nn.Linear, flat: bool = False) -> RankOne:
+    """Return the layer that replaces ``dense``, with factors of zero; :func:`fill` sets them.
 
     >>> sum(p.numel() for p in rank_one(nn.Conv2d(32, 64, 3, bias=False)).parameters()) - 9 * 32 * 64
     2057
     """
-    return RankOneConv2d(dense) if isinstance(dense, nn.Conv2d) else RankOneLinear(dense)
+    return RankOneConv2d(dense, flat) if isinstance(dense, nn.Conv2d) else RankOneLinear(dense)
 
 
 @torch.no_grad()
-def fill(layer: RankOne, weight: Tensor) -> None:
-    """Give ``layer`` its first factors, from the dense layer's initial ``weight``; μ stays zero."""
-    for factor, value in zip((layer.u, layer.v), first_factors(weight), strict=True):
+def fill(layer: RankOne, weight: Tensor, init: Init) -> None:
+    """Set u and v of ``layer`` to :func:`first_factors` of the dense layer's initial ``weight``; μ stays zero."""
+    for factor, value in zip((layer.u, layer.v), first_factors(weight, init, layer.flat), strict=True):
         factor.copy_(value)

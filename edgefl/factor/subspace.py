@@ -1,29 +1,26 @@
-"""Leading singular vectors by block subspace iteration, from those of a matrix nearby, with a bound on what they miss.
+"""Leading singular vectors by block subspace iteration, started from those of a similar matrix, with a bound on their error.
 
 For W (n × m, n ≤ m) and A = WWᵀ, a block of k > r columns is multiplied by A − c·I, made orthonormal, and rotated to the Ritz vectors
 U with Ritz values θ₁ ≥ … ≥ θₖ (Saad 2011, Numerical Methods for Large Eigenvalue Problems, section 5.3). The weights of two rounds are
-alike: from the last round's vectors one or two passes are enough. (The code iterates with WᵀW.)
+similar: from the vectors of the last round, one or two passes are enough. (The code iterates with WᵀW.)
 
-Every requested rank r is checked before anything is returned. UᵀU = I gives the truncation's own error exactly,
-‖W‖² − Σ_{i≤r} θᵢ. (Up to ε‖W‖, ε = 2⁻²³, it counts as none: rounding the factors to float32 adds as much.)
-The best error is smaller by d = Σ_{i≤r} (λᵢ − θᵢ), λ the eigenvalues of A. In a basis that begins with U, A = [Θ, Rᵀ; R, C] with the
-residual R = (I − UUᵀ)AU, and for every s > 0 and μ ≥ λ₁(C)
+Every requested rank r is checked before a result is returned. Because UᵀU = I, the squared error of the truncation is exactly
+‖W‖² − Σ_{i≤r} θᵢ. (Up to ε²‖W‖², ε = 2⁻²³, it counts as zero, because rounding the factors to float32 adds as much.)
+The least possible error is smaller by d = Σ_{i≤r} (λᵢ − θᵢ), where λ are the eigenvalues of A. In a basis that begins with U,
+A = [Θ, Rᵀ; R, C] with the residual R = (I − UUᵀ)AU, and for every s > 0 and μ ≥ λ₁(C)
 
     A ≼ diag(Θ + RᵀR/s, (μ + s)·I),  so with s = θ_r − μ > 0:  d ≤ ‖R‖²/s.                                                   (1)
 
-Let E be the part of ‖R‖² in the first c ≥ r columns and F the rest. With RᵀR ≼ diag((1 + t)·R₁ᵀR₁, (1 + 1/t)·R₂ᵀR₂), columns beyond c do
-not count when θ_{c+1} + (1 + 1/t)·F/s ≤ θ_r:
+Let E be the part of ‖R‖² in the first c ≥ r columns, R₁, and F the part in the others, R₂. For every t > 0,
+RᵀR ≼ diag((1 + t)·R₁ᵀR₁, (1 + 1/t)·R₂ᵀR₂), so the columns beyond c do not count if θ_{c+1} + (1 + 1/t)·F/s ≤ θ_r:
 
     d ≤ (1 + t)·E/s,  1 + 1/t = s·(θ_r − θ_{c+1})/F.                                                                         (2)
 
-E, F and μ are estimated with b Gaussian vectors Ω that are independent of W: ‖R₁ᵀΩ‖² < ρ·b·E has a probability of at most exp(b/2·(1 − ρ
-+ ln ρ)), 7e-12 here (Chernoff; least favourable is a rank of 1), and so have that of F, and ‖u₁ᵀΩ‖² < ρ·b with the first eigenvector u₁
-of C. A polynomial p then has ‖p(C)Ω‖² ≥ p(λ₁(C))²·ρ·b, which with the Chebyshev polynomials of degree 1, 2, … gives smaller and smaller
-μ. For k up to 700 columns that is 1e-8 for all c together: the bound is proven with this probability, and up to the rounding of the
-arithmetic.
+E, F and μ are estimated with b Gaussian vectors Ω that are independent of W. The probability of ‖R₁ᵀΩ‖² < ρ·b·E is at most
+exp(b/2·(1 − ρ + ln ρ)), 7e-12 here (Chernoff; the least favourable rank is 1). The same holds for F, and for ‖u₁ᵀΩ‖² < ρ·b with the first
+eigenvector u₁ of C. Every polynomial p then has ‖p(C)Ω‖² ≥ p(λ₁(C))²·ρ·b. Chebyshev polynomials of degree 1, 2, … give smaller and
+smaller μ. For k up to 700 columns, the bound fails for some c with a probability of at most 1e-8, apart from rounding.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -34,25 +31,28 @@ import torch
 from torch import Tensor
 
 TOLERANCE = 1e-4
-"""How much larger than the best truncation's a truncation's error may be."""
-_HELD_TO = 0.9 * TOLERANCE  # the rest is for rounding
+"""The relative excess of a truncation's error over the least possible one."""
+_HELD_TO = 0.9 * TOLERANCE  # leaves a tenth for rounding
 GUARD = 48
 """Extra columns beyond the largest rank."""
 _PASSES = 3
 _PROBES = 32  # b
 _SHARE = 0.08  # ρ
 _DEGREE = 16
-# Below this share of the energy a tail drowns in the rounding of float32; in float64 it is then worked out entry by entry.
+# If the truncated share of the energy is smaller, float32 is not precise enough; float64 then computes it entry by entry.
 _SMALL = 1e-4
-# What rounding the factors to float32 adds anyway, as a share of the energy: below it errors are as good as none.
+# The error of rounding the factors to float32, as a share of the energy. Smaller errors count as zero.
 _ROUNDING = torch.finfo(torch.float32).eps ** 2
 
 
 @dataclass(frozen=True)
 class Leading:
-    """Factors (n, k) and (k, m), float32, whose first r columns and rows multiply to W at rank r; ``right`` has orthogonal rows.
+    """Factors of W whose first r columns and rows multiply to its truncation at rank r.
 
-    ``start`` has the left singular vectors to start with at a similar matrix, (n, k): float64 where float32 was not precise enough.
+    Attributes:
+        left: (n, k) float32.
+        right: (k, m) float32, with orthogonal rows.
+        start: left singular vectors to start from at a similar matrix, (n, k): float64 if float32 was not precise enough.
     """
 
     left: Tensor
@@ -62,7 +62,7 @@ class Leading:
 
 @dataclass(frozen=True)
 class _Ritz:
-    """Ritz vectors of WWᵀ: orthonormal ``left`` (n, k), ``right`` = leftᵀW (k, m), values θ = ‖right‖² by row, float64, falling."""
+    """Ritz vectors of WWᵀ: orthonormal ``left`` (n, k), ``right`` = leftᵀW (k, m), and θ = ‖right‖² by row, float64, descending."""
 
     left: Tensor
     right: Tensor
@@ -70,7 +70,7 @@ class _Ritz:
 
     def tails(self, w: Tensor, energy: float) -> Tensor:
         """Return ‖W − left[:, :r] right[:r]‖² for r = 1 … k, float64."""
-        # Corrected for the rounding of the left vectors' lengths.
+        # Corrected for left vectors whose lengths are not exactly 1.
         captured = ((2 - _squares(self.left, 0)) * self.values).cumsum(0)
         if w.dtype is torch.float32 or float(energy - captured[-1]) > _SMALL * energy:
             return energy - captured
@@ -78,7 +78,7 @@ class _Ritz:
 
 
 def worthwhile(size: int, rank: int) -> bool:
-    """Whether the smaller side ``size`` is so much larger than ``rank`` that a block is cheaper than a full decomposition.
+    """Return whether a block is cheaper than a full decomposition of a matrix with the smaller side ``size``.
 
     >>> worthwhile(1536, 256), worthwhile(192, 32)
     (True, False)
@@ -87,9 +87,9 @@ def worthwhile(size: int, rank: int) -> bool:
 
 
 def leading(w: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Leading | None:
-    """Return factors of ``w`` (n × m, n ≤ m, float32) whose truncation at each of ``ranks`` is within the tolerance of the best.
+    """Return factors of ``w`` (n × m, n ≤ m, float32) with errors within the tolerance at each of ``ranks``; None if that is not shown.
 
-    Without a ``start`` it begins with the eigenvectors of the Gram matrix in float32. None: the bound does not hold.
+    ``start`` has left singular vectors of a similar matrix (n, k). None starts with the eigenvectors of WWᵀ in float32.
     """
     energy, largest = float(_squares(w).sum()), max(ranks)
     if not 0 < energy < math.inf:
@@ -99,7 +99,7 @@ def leading(w: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Lea
         scale = 2.0 ** round(math.log2(energy / len(w)) / 2)
         w, energy = w / scale, energy / scale**2
     block = _widened(torch.linalg.eigh(w @ w.T)[1].flip(1) if start is None else start, largest + GUARD)
-    # To the other side, where a guess is better by one multiplication.
+    # Multiplied to the other side once, which improves the guess.
     other, basis = w.T, (w.T.to(block.dtype) @ block)
     for dtype in (torch.float32, torch.float64)[block.dtype is torch.float64 :]:
         other, basis = other.to(dtype), basis.to(dtype)
@@ -109,7 +109,7 @@ def leading(w: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Lea
             if (share := float(tails[largest - 1]) / energy) < _SMALL and dtype is torch.float32:
                 break
             if _shown(other, ritz, tails, ranks, _ROUNDING * energy):
-                # A little above the limit float64 continues, so that layers near it do not start in float32 in vain.
+                # Near the limit the next start is in float64, because float32 would probably fail.
                 left = ritz.right.T
                 start = left / torch.linalg.vector_norm(left, dim=0).clamp_min(1e-30)
                 scaled = left.float() * scale if scale != 1 else left.float()
@@ -118,8 +118,8 @@ def leading(w: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Lea
 
 
 def _widened(start: Tensor, count: int) -> Tensor:
-    """Return ``count`` columns: what there is of ``start``, and Gaussian ones."""
-    # A copy: products differ in their last bits with the layout of their factors, and with where in memory they begin.
+    """Return ``count`` columns: those of ``start``, then Gaussian ones."""
+    # A copy, because the last bits of products depend on the layout and memory alignment of the factors.
     known = start[:, :count].clone(memory_format=torch.contiguous_format)
     if known.shape[1] == count:
         return known
@@ -133,7 +133,7 @@ def _squares(tensor: Tensor, dim: int = 1) -> Tensor:
 
 
 def _gaussian(rows: int, count: int, seed: int) -> Tensor:
-    """Return numbers that are the same in every run: nothing of it depends on what a run draws."""
+    """Return normal values (rows, count) float32 that depend on ``seed`` only: they are the same in every run."""
     return torch.from_numpy(np.random.default_rng(seed).standard_normal((rows, count), np.float32))
 
 
@@ -145,7 +145,7 @@ def _ritz(w: Tensor, basis: Tensor) -> _Ritz:
 
 
 def _powered(w: Tensor, block: Tensor, ritz: _Ritz | None, energy: float) -> Tensor:
-    """Return an orthonormal basis of (A − c·I)·block, c about the middle of the spectrum to be left out."""
+    """Return an orthonormal basis of (A − c·I)·block, with c near the middle of the eigenvalues beyond the block."""
     image = w.T @ block if ritz is None else ritz.right.T
     values = _squares(image, 0) / _squares(block, 0).clamp_min(1e-300)
     mean = (energy - float(values.sum())) / (len(block) - block.shape[1])
@@ -169,7 +169,7 @@ def _shown(w: Tensor, ritz: _Ritz, tails: Tensor, ranks: Sequence[int], least: f
     image = w.T @ now
     residuals = _squares(ritz.right @ image).cumsum(0) / count
     upper = max(float(ritz.values[-1]), torch.finfo(w.dtype).eps * float(ritz.values[0]))
-    if not within(upper):  # μ comes down to about a, and not below it
+    if not within(upper):  # the final μ is about this large, never smaller
         return False
     before = torch.zeros_like(now)
     for degree in range(1, _DEGREE + 1):
@@ -183,7 +183,7 @@ def _shown(w: Tensor, ritz: _Ritz, tails: Tensor, ranks: Sequence[int], least: f
 
 
 def _missed(values: Tensor, residuals: Tensor, rank: int, largest: float) -> float:
-    """Return the bound on d: the least of (1) and of (2) for every c; ``residuals`` are cumulated, ``largest`` is μ."""
+    """Return the bound on d: the least of (1) and of (2) for all c. ``residuals`` are cumulative sums of ‖R‖², ``largest`` is μ."""
     room = float(values[rank - 1]) - largest
     if room <= 0:
         return math.inf

@@ -1,11 +1,9 @@
-"""Truncated singular value decompositions of layers: one decomposition serves every rank up to its own.
+"""Truncated singular value decompositions of layers. One decomposition serves every rank up to its own.
 
-:func:`truncated` finds only the leading vectors, starting from those of the last round. :func:`factorize` finds all, for small layers and
-if the leading vectors are not provably good enough. It uses the smaller Gram matrix in float64: for W (a × b), a ≤ b, WWᵀ = QΛQᵀ gives Q
-and σ = √Λ, and σᵢvᵢᵀ = qᵢᵀW is exact for any computed Q: no truncation carries the error that squaring makes in small singular values.
+:func:`truncated` finds the leading vectors only, starting from those of the last round. :func:`factorize` finds all vectors; it is used
+for small layers, and if the leading vectors are not shown to be good enough. It uses the smaller Gram matrix in float64: for W (a × b),
+a ≤ b, WWᵀ = QΛQᵀ gives Q and σ = √Λ. Then σᵢvᵢᵀ = qᵢᵀW is exact for any computed Q: squaring small singular values costs no accuracy.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +16,7 @@ from edgefl.errors import EdgeflError
 from edgefl.factor.subspace import Leading, leading, worthwhile
 
 Way = Literal["block", "full", "fallback"]
-"""How factors were found: a block of leading vectors; all vectors, as planned; all vectors, because the block was not good enough."""
+"""How factors were found. ``block``: leading vectors only; ``full``: all, as planned; ``fallback``: all, after a block failed."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +24,10 @@ class Factors:
     """Spectral factors of W (a × b), largest first: W ≈ left[:, :r] @ right[:r] for every r up to ``rank``.
 
     Attributes:
-        left: U√Σ, float32, (a, rank).
-        right: √ΣVᵀ, float32, (rank, b).
-        values: singular values, float64, largest first: all min(a, b), or of a block its own.
-        start: where to start the decomposition of a similar matrix; None after a full decomposition.
+        left: U√Σ, (a, rank) float32.
+        right: √ΣVᵀ, (rank, b) float32.
+        values: singular values, float64, largest first: all min(a, b), or with a block only ``rank``.
+        start: left singular vectors to start from at a similar matrix; None after a full decomposition.
     """
 
     left: Tensor
@@ -39,14 +37,14 @@ class Factors:
     start: Tensor | None = None
 
     def leading(self, rank: int) -> tuple[Tensor, Tensor]:
-        """Return the factors of the best approximation of rank ``rank``, as views; EdgeflError if the decomposition has fewer."""
+        """Return views of the factors at ``rank``, (a, rank) and (rank, b); EdgeflError if the decomposition has fewer."""
         if not 1 <= rank <= self.left.shape[1]:
             raise EdgeflError(f"rank {rank} was asked of factors of rank {self.left.shape[1]}; expected 1 to that")
         return self.left[:, :rank], self.right[:rank]
 
 
 def factorize(matrix: Tensor, rank: int) -> Factors:
-    """Decompose ``matrix`` (a × b) up to ``rank`` (spectral initialisation of Khodak et al., as FedHM, section 2.2).
+    """Return factors of ``matrix`` (a × b) up to ``rank`` (FedHM, section 2.2); EdgeflError if the rank does not fit, for NaN or infinity.
 
     >>> w = torch.tensor([[3.0, 0.0], [0.0, -2.0]])
     >>> u, v = factorize(w, 1).leading(1)
@@ -61,7 +59,7 @@ def factorize(matrix: Tensor, rank: int) -> Factors:
     basis = vectors.flip(1)[:, :rank]
     basis = basis * _signs(basis)
     root = values[:rank].sqrt()
-    # A direction without energy is zero in both factors: there is no division by zero.
+    # A direction without energy is zero in both factors, which avoids a division by zero.
     inverse = torch.where(values[:rank] > values[0] * 1e-12, 1.0 / root.clamp_min(1e-300), torch.zeros_like(root))
     near, far = basis * root, inverse[:, None] * (basis.T @ w)
     left, right = (near, far) if wide else (far.T, near.T)
@@ -69,9 +67,9 @@ def factorize(matrix: Tensor, rank: int) -> Factors:
 
 
 def truncated(matrix: Tensor, ranks: Sequence[int], start: Tensor | None = None) -> Factors:
-    """Decompose ``matrix`` (a × b) up to the largest of ``ranks``; the error at each of them is at most 1 + 1e-4 times the least possible.
+    """Decompose ``matrix`` (a × b) up to the largest of ``ranks``. The error at each rank is at most 1 + 1e-4 times the least possible.
 
-    ``start`` is that of the factors of a similar matrix. The result depends on the arguments only, to the last bit.
+    ``start`` is :attr:`Factors.start` of a similar matrix. The result depends on the arguments only, to the last bit.
 
     >>> factors = truncated(torch.diag(torch.tensor([3.0, 2.0, 1.0])), [1, 2])
     >>> factors.left.shape, factors.way
@@ -83,7 +81,7 @@ def truncated(matrix: Tensor, ranks: Sequence[int], start: Tensor | None = None)
     wide = matrix.shape[0] <= matrix.shape[1]
     w = (matrix if wide else matrix.T).clone(memory_format=torch.contiguous_format)
     found = leading(w, ranks, start) if start is not None and start.shape[0] == len(w) else None
-    if found is None and (found := leading(w, ranks)) is None:  # weights may have jumped
+    if found is None and (found := leading(w, ranks)) is None:  # no start, or it is too far away
         return replace(factorize(matrix, rank), way="fallback")
     left, right, values = _balanced(found, rank)
     left, right = (left, right) if wide else (right.T, left.T)
@@ -91,7 +89,7 @@ def truncated(matrix: Tensor, ranks: Sequence[int], start: Tensor | None = None)
 
 
 def singular_values(matrix: Tensor) -> Tensor:
-    """Return all singular values, float64, largest first.
+    """Return all singular values of ``matrix`` (a × b), (min(a, b),) float64, largest first; EdgeflError for NaN or infinity.
 
     >>> singular_values(torch.tensor([[0.0, 2.0], [3.0, 0.0], [0.0, 0.0]])).tolist()
     [3.0, 2.0]
@@ -115,10 +113,10 @@ def _check(matrix: Tensor, rank: int) -> None:
 
 
 def _balanced(found: Leading, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return U√Σ, √ΣVᵀ and Σ of factors with the right product and arbitrary scales."""
+    """Return U√Σ, √ΣVᵀ and Σ at ``rank`` from factors with arbitrary scales."""
     left, right = found.left[:, :rank], found.right[:rank]
     lengths = [torch.linalg.vector_norm(factor, dim=dim, dtype=torch.float64) for factor, dim in ((left, 0), (right, 1))]
-    # A direction without energy is zero in both factors: there is no division by zero.
+    # A direction without energy is zero in both factors, which avoids a division by zero.
     kept = (lengths[0] > 0) & (lengths[1] > 0)
     roots = (lengths[1] / lengths[0]).sqrt() * _signs(left)[0]
     by_left, by_right = (torch.where(kept, factors, 0.0).float() for factors in (roots, 1 / roots))
@@ -126,13 +124,13 @@ def _balanced(found: Leading, rank: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _signs(vectors: Tensor) -> Tensor:
-    """Return ±1 by column (1, k), so that its largest entry is positive: solvers may choose either sign."""
+    """Return ±1 for each column, (1, k), that makes its largest entry positive: solvers may return either sign."""
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     return torch.where(largest < 0, -1.0, 1.0)
 
 
 def unroll(weight: Tensor) -> Tensor:
-    """Return a convolution's weight (n, m, k₁, k₂) as the (m·k₁) × (n·k₂) matrix of FedHM, section 2.2; a linear (n, m) as m × n.
+    """Return the matrix of FedHM, section 2.2: (m·k₁) × (n·k₂) for a weight (n, m, k₁, k₂), m × n for a linear weight (n, m).
 
     >>> unroll(torch.zeros(8, 4, 3, 3)).shape, unroll(torch.zeros(8, 4)).shape
     (torch.Size([12, 24]), torch.Size([4, 8]))

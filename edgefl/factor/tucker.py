@@ -1,10 +1,11 @@
-"""Tucker-2: a convolution's weight as a small core between two matrices, W = T ×₁ X ×₂ Y (Phan et al., ECCV 2020, as FedPara's rival).
+"""Tucker-2: the weight of a convolution as a small core between two matrices, W = T ×₁ X ×₂ Y (Phan et al., ECCV 2020).
 
-X is (n, R₁), Y is (m, R₂), T is (R₁, R₂, k₁, k₂); a matrix, or a kernel of one position, is X Yᵀ of rank R. R₁ = min(R, n), R₂ = min(R, m).
+X is (n, R₁), Y is (m, R₂) and T is (R₁, R₂, k₁, k₂), with R₁ = min(R, n) and R₂ = min(R, m). A matrix or a 1×1 kernel is X Yᵀ of rank R.
+FedPara compares itself with this factorization.
 """
 
-from __future__ import annotations
-
+from bisect import bisect_right
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from edgefl.factor.layers import low_rank
 
 
 def ranks(shape: Shape, rank: int) -> tuple[int, int]:
-    """Return (R₁, R₂) at ``rank``.
+    """Return (R₁, R₂) of a weight (n, m, …) at ``rank``.
 
     >>> ranks((64, 3, 3, 3), 10), ranks((64, 3), 10)
     ((10, 3), (3, 3))
@@ -26,7 +27,7 @@ def ranks(shape: Shape, rank: int) -> tuple[int, int]:
 
 
 def parameters_of_rank(shape: Shape, rank: int) -> int:
-    """Return how many numbers the factors of a weight of ``shape`` hold: nR₁ + mR₂ + R₁R₂k₁k₂, or R(n + m).
+    """Return the number of values in the factors of a weight of ``shape``: nR₁ + mR₂ + R₁R₂k₁k₂, or R(n + m).
 
     >>> parameters_of_rank((256, 256, 3, 3), 32), parameters_of_rank((256, 256), 32)  # Table 1: twice FedPara's R is 2R here
     (25600, 16384)
@@ -36,27 +37,23 @@ def parameters_of_rank(shape: Shape, rank: int) -> int:
 
 
 def rank_within(shape: Shape, budget: int) -> int:
-    """Return the largest rank whose factors hold at most ``budget`` numbers; 0 where rank 1 already holds more.
+    """Return the largest rank with at most ``budget`` values in the factors; 0 if rank 1 has more.
 
     >>> rank_within((512, 512, 3, 3), 157_456)  # what FedPara holds at γ = 0.1
     87
     >>> rank_within((4, 4), 7)
     0
     """
-    low, high = 0, max(shape[:2])
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if parameters_of_rank(shape, middle) <= budget else (low, middle - 1)
-    return low
+    return bisect_right(range(1, max(shape[:2]) + 1), budget, key=partial(parameters_of_rank, shape))
 
 
 def composed_weight(reduce: Tensor, core: Tensor, expand: Tensor) -> Tensor:
-    """Multiply the weights of the three small convolutions back to the dense one, (n, m, k₁, k₂)."""
+    """Return the dense weight (n, m, k₁, k₂) of ``reduce`` (R₂, m, 1, 1), ``core`` (R₁, R₂, k₁, k₂) and ``expand`` (n, R₁, 1, 1)."""
     return torch.einsum("na,abkl,bm->nmkl", expand.flatten(1), core, reduce.flatten(1))
 
 
 class TuckerConv2d(nn.Module):
-    """A k₁×k₂ convolution of Tucker ranks (R₁, R₂): 1×1 from m to R₂ channels, k₁×k₂ to R₁, 1×1 to n with the bias."""
+    """Convolutions 1×1 from m to R₂ channels, k₁×k₂ to R₁, 1×1 to n with the bias; ConfigError for groups or non-zero padding."""
 
     def __init__(self, dense: nn.Conv2d, rank: int) -> None:
         super().__init__()
@@ -66,7 +63,7 @@ class TuckerConv2d(nn.Module):
         device = dense.weight.device
         self.reduce = nn.Conv2d(dense.in_channels, second, 1, bias=False, device=device)
         (k1, k2), (s1, s2), (d1, d2) = dense.kernel_size, dense.stride, dense.dilation
-        # torch takes padding as a word too, and says so in a type of any number of sizes.
+        # torch also allows words for padding, so its type is too wide for the argument below.
         padding: Any = dense.padding
         self.core = nn.Conv2d(second, first, (k1, k2), (s1, s2), padding, (d1, d2), bias=False, device=device)
         self.expand = nn.Conv2d(first, dense.out_channels, 1, bias=dense.bias is not None, device=device)
@@ -77,7 +74,7 @@ class TuckerConv2d(nn.Module):
 
 
 def small_layers(dense: nn.Conv2d | nn.Linear, rank: int) -> nn.Module:
-    """Return the layers of ``rank`` that replace ``dense``, drawn so that their product has He's variance: three for a kernel, else two."""
+    """Return layers of ``rank`` in place of ``dense``, three for a kernel above 1×1, else two, with a product of He's variance."""
     shape = tuple(dense.weight.shape)
     stds = factor_stds(shape, ranks(shape, rank), he_variance(shape))
     layers = TuckerConv2d(dense, rank) if isinstance(dense, nn.Conv2d) and positions(shape) > 1 else low_rank(dense, rank)

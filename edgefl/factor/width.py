@@ -1,8 +1,6 @@
-"""Width slicing: a narrow network's tensors are the leading corner of the wide network's."""
+"""Width slicing: the tensors of a narrow network are leading slices of the wide network's tensors."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +11,10 @@ Shape = tuple[int, ...]
 
 
 def leading(name: str, shape: Shape, wide: Shape = (), blocks: int = 1) -> Place:
-    """Return the place of a narrow tensor: the first ``shape[d]`` entries of dimension d, for every d (HeteroFL, section 3.1).
+    """Return the place in ``name`` of a narrow tensor: the first ``shape[d]`` entries of each dimension d (HeteroFL, section 3.1).
 
-    A tensor of ``blocks`` equal blocks, one below the other like the gates of an LSTM, has the first rows of each block; ``wide`` is then
-    the shape of the wide tensor.
+    If the tensor stacks ``blocks`` equal blocks along its rows, like the gates of an LSTM, it is the first rows of each block; ``wide``
+    is then the shape of the wide tensor.
 
     >>> leading("fc.weight", (10, 16)).index
     (slice(0, 10, None), slice(0, 16, None))
@@ -30,13 +28,42 @@ def leading(name: str, shape: Shape, wide: Shape = (), blocks: int = 1) -> Place
     return Place(name, ((starts[:, None] + rows).flatten(), *slices[1:]))
 
 
-def nested(narrow: Mapping[str, Shape], wide: Mapping[str, Shape], stacked: Mapping[str, int]) -> dict[str, Place]:
-    """Return the place of every tensor of a narrow network in the wide one; ``stacked``: :func:`stacked_in`."""
-    return {name: leading(name, shape, wide[name], stacked.get(name, 1)) for name, shape in narrow.items()}
+def nested(
+    narrow: Mapping[str, Shape],
+    wide: Mapping[str, Shape],
+    stacked: Mapping[str, int],
+    entries: Callable[[str], Sequence[Tensor] | None] = lambda name: None,
+) -> dict[str, Place]:
+    """Return name → place in the wide network, from name → shape of both networks.
+
+    ``stacked`` is from :func:`stacked_in`. ``entries`` has the numbers of a wide tensor's entries along each dimension, for networks in
+    which they are not the leading ones.
+    """
+    found = {}
+    for name, shape in narrow.items():
+        numbers = entries(name) if shape != wide[name] else None
+        found[name] = leading(name, shape, wide[name], stacked.get(name, 1)) if numbers is None else listed(name, numbers)
+    return found
+
+
+def listed(name: str, numbers: Sequence[Tensor]) -> Place:
+    """Return the place in ``name`` of the entries ``numbers`` along each dimension, as slices where they are leading ones.
+
+    >>> listed("w", (torch.tensor([0, 1]), torch.tensor([0, 1, 2]))).index
+    (slice(0, 2, None), slice(0, 3, None))
+    >>> listed("w", (torch.tensor([0, 4]), torch.tensor([0, 1, 2]))).index
+    (tensor([[0],
+            [4]]), tensor([[0, 1, 2]]))
+    """
+    if all(len(along) == 0 or int(along[-1]) == len(along) - 1 for along in numbers):
+        return Place(name, tuple(slice(0, len(along)) for along in numbers))
+    rank = range(len(numbers))
+    # Each vector along its own dimension: together they index a block.
+    return Place(name, tuple(along.view([-1 if dim == place else 1 for dim in rank]) for place, along in enumerate(numbers)))
 
 
 def stacked_in(network: nn.Module) -> dict[str, int]:
-    """Return the tensors of ``network`` that consist of several equal blocks (the gates of recurrent layers), and the number of blocks.
+    """Return name → number of blocks of the tensors that stack several equal blocks: the gates of recurrent layers.
 
     >>> stacked_in(nn.LSTM(2, 3))
     {'weight_ih_l0': 4, 'weight_hh_l0': 4, 'bias_ih_l0': 4, 'bias_hh_l0': 4}
@@ -51,5 +78,5 @@ def stacked_in(network: nn.Module) -> dict[str, int]:
 
 
 def cut(tensors: Mapping[str, Tensor], places: Mapping[str, Place]) -> dict[str, Tensor]:
-    """Return a copy of every placed entry, in the small shapes."""
+    """Return name → copy of the entries of ``tensors`` at the place, in the narrow shapes."""
     return {name: tensors[place.target][place.index].clone() for name, place in places.items()}

@@ -1,7 +1,5 @@
 """When clients are eligible: always, by the hour of the day, or as in a recorded trace (:mod:`edgefl.fleet.trace`)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Budgets of a device: what a tier may need there, and which of them it does not meet."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from edgefl.fleet.profile import FleetBudget, FleetClass

@@ -1,9 +1,7 @@
-"""Simulated seconds and joules: from a tier's own MACs and bytes and a profile's rates, the same on every host, to the last bit."""
-
-from __future__ import annotations
+"""Simulated seconds and joules: from a tier's own work and bytes and a profile's costs, the same on every host, to the last bit."""
 
 from edgefl.fleet.profile import DeviceProfile
-from edgefl.fleet.rates import train_s
+from edgefl.fleet.time_model import train_s
 from edgefl.records import Cost, Timing
 
 
@@ -39,12 +37,22 @@ def energies(
 def round_timing(device: DeviceProfile, cost: Cost, samples: int, passes: int, evaluated: int = 0, speed: float = 1.0) -> Timing:
     """Return the simulated round of one client whose link gives its typical rate.
 
-    ``speed`` is the share of its computing rate that the device has; :func:`edgefl.fleet.rates.train_s` describes the other arguments.
+    ``speed`` is the share of its computing rate that the device has; :func:`edgefl.fleet.time_model.train_s` describes the other arguments.
     """
     macs = cost.macs_of(samples, passes, evaluated)
     work_s = train_s(device.compute, cost, samples, passes, evaluated) / speed
     parts = durations(device, cost.download_bytes, work_s, cost.upload_bytes)
     return Timing(*parts, *energies(device, macs, cost.download_bytes, cost.upload_bytes, sum(parts)))
+
+
+def within(timing: Timing, error: float) -> tuple[float, float]:
+    """Return the least and the most seconds of a round whose training takes between 1 / ``error`` and ``error`` times what is predicted.
+
+    >>> within(Timing(1.0, 10.0, 2.0, 0.0, 0.0), 1.25)
+    (11.0, 15.5)
+    """
+    sent_s = timing.download_s + timing.upload_s
+    return sent_s + timing.train_s / error, sent_s + timing.train_s * error
 
 
 def throttled_s(device: DeviceProfile, full_rate_s: float) -> float:
@@ -53,9 +61,10 @@ def throttled_s(device: DeviceProfile, full_rate_s: float) -> float:
     return full_rate_s if full_rate_s <= burst_s else burst_s + (full_rate_s - burst_s) / share
 
 
-def inference_s(device: DeviceProfile, macs: int) -> float:
-    """Return the seconds of an inference of ``macs`` multiply-accumulates, all threads, not throttled."""
-    return macs / device.inference_macs_per_s
+def inference_s(device: DeviceProfile, cost: Cost) -> float:
+    """Return the seconds of an inference of one sample, all threads, not throttled."""
+    costs = device.compute.inference_step
+    return cost.macs_inference / device.inference_macs_per_s if costs is None else cost.inference_of(1).seconds(costs.seconds)
 
 
 def energy_j(device: DeviceProfile, macs: int, seconds: float) -> float:

@@ -1,7 +1,5 @@
 """Conditions of sessions: links that vary, sessions that are lost, devices that change, hours of the day."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil

@@ -1,7 +1,5 @@
 """One figure of a profile: a number in the unit of its key, its mark, and its source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Literal
 

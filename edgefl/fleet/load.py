@@ -1,16 +1,15 @@
 """Profiles from TOML files: by name from those that ship with edgefl, or by path from a user's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from edgefl.errors import ProfileError, UnknownNameError
-from edgefl.fleet.figures import Figure, Record, Sourced
+from edgefl.fleet.figures import Figure, Positive, Ratio, Record, Sourced
 from edgefl.fleet.profile import DeviceProfile, Fleet, FleetClass, Link
 from edgefl.util.files import read_toml, shared
 from edgefl.util.validation import explain
@@ -37,11 +36,18 @@ def load_device(name: str, beside: Path | None = None) -> DeviceProfile:
         UnknownNameError: no such name.
         ProfileError: the file is malformed; every problem is named with its key, value and expectation.
 
-    >>> load_device("raspberry-pi-4").training_macs_per_s
-    3700000000.0
+    >>> load_device("raspberry-pi-4").compute.training_gmacs_per_s.value
+    8.54
     """
+    return _load_device(name, beside)
+
+
+def _load_device(name: str, beside: Path | None = None, shaped: tuple[Path, ...] = ()) -> DeviceProfile:
+    """Return a device; ``shaped`` are the files whose tables take its shape."""
     path = _find("devices", name, beside)
-    return _device(read_toml(path, ProfileError), path)
+    if path.resolve() in shaped:
+        raise ProfileError(f"{path}: takes the shape of {shaped[-1].name}, which takes its own")
+    return _device(read_toml(path, ProfileError), path, shaped)
 
 
 def load_fleet(name: str) -> Fleet:
@@ -65,13 +71,43 @@ def _alone(device: DeviceProfile) -> Fleet:
     return Fleet.model_validate({"name": device.name, "title": device.title, "mix": mix, "class": (only,)})
 
 
-def _device(values: dict[str, Any], path: Path) -> DeviceProfile:
+def _device(values: dict[str, Any], path: Path, shaped: tuple[Path, ...] = ()) -> DeviceProfile:
     link = values.get("link")
     if isinstance(link, dict):
         values = {**values, "link": _parse(Link, link, path, "link.")}
     else:
         values = {**values, "link": _referenced(load_link, link, path, "link", "a link, or a table with a link's keys")}
+    if "compute" in values:
+        values = {**values, "compute": _of_family(values["compute"], path, (*shaped, path.resolve()))}
     return _parse(DeviceProfile, values, path)
+
+
+class _Family(Record):
+    """A table of costs that takes the shape of another device's: everything is ``speed`` times as fast there."""
+
+    like: str
+    speed: Positive
+    error: Ratio
+
+
+def _of_family(compute: object, path: Path, shaped: tuple[Path, ...]) -> object:
+    """Return the table ``compute`` with the costs of the device that a table is ``like``."""
+    if not isinstance(compute, dict):
+        return compute
+    found = dict(compute)
+    for key in ("training_step", "inference_step"):
+        table = compute.get(key)
+        if isinstance(table, dict) and "like" in table:
+            where = f"compute.{key}.like"
+            device = _referenced(partial(_load_device, shaped=shaped), table["like"], path, where, "a device")
+            family = _parse(_Family, table, path, f"compute.{key}.")
+            costs = getattr(cast(DeviceProfile, device).compute, key)
+            if costs is None:
+                raise ProfileError(
+                    f"{path}: {where}: expected a device with a table compute.{key}, got {family.like!r}: it has none"
+                )
+            found[key] = costs.scaled(family.speed, family.error, family.like)
+    return found
 
 
 def _fleet(values: dict[str, Any], path: Path) -> Fleet:

@@ -3,8 +3,6 @@
 No client is stored. What client i is follows from (seed, i) when it is needed, for many clients at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from edgefl.fleet.figures import Figure, Hour, LostShare, Positive, Ratio, Record, Share, Sourced, figures_of
-from edgefl.fleet.rates import StepCosts
+from edgefl.fleet.time_model import ONE_RATE_ERROR, ForwardCosts, StepCosts
 
 
 class Link(Record):
@@ -60,9 +60,11 @@ class Memory(Record):
 
 
 class Compute(Record):
-    """Rates of dense float32 multiply-accumulates, in 10⁹ per second.
+    """Rates of dense float32 multiply-accumulates, in 10⁹ per second, and costs of work by kind.
 
-    ``training_step``, which ``edgefl calibrate`` measures, tells kinds of work apart; where it is there, training takes what it says.
+    Attributes:
+        training_step: seconds of training; without it, ``training_gmacs_per_s`` holds for every MAC.
+        inference_step: seconds of an inference; without it, ``inference_gmacs_per_s`` holds for every MAC.
     """
 
     inference_gmacs_per_s: Positive
@@ -70,6 +72,7 @@ class Compute(Record):
     training_gmacs_per_s: Positive
     memory_bandwidth_gb_per_s: Positive | None = None
     training_step: StepCosts | None = None
+    inference_step: ForwardCosts | None = None
 
 
 class Thermal(Record):
@@ -102,6 +105,10 @@ class DeviceProfile(Record):
 
     training_bytes: ClassVar = property(
         lambda self: self.memory.training_bytes.value, doc="Bytes that an application that trains may hold."
+    )
+    clock_error: ClassVar = property(
+        lambda self: self.compute.training_step.error.value if self.compute.training_step else ONE_RATE_ERROR,
+        doc="The factor by which seconds of training may be wrong, in nine cases of ten.",
     )
     training_macs_per_s: ClassVar = property(
         lambda self: self.compute.training_gmacs_per_s.value * 1e9, doc="MACs per second of a training step, before throttling."

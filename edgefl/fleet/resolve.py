@@ -1,7 +1,5 @@
 """From a run's configuration and its fleet's profile to the conditions of its rounds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Availability as it was recorded: intervals of clients' states from a CSV or Parquet file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -45,8 +45,7 @@ class Intervals:
 
     def at(self, order: np.ndarray) -> Intervals:
         """Return the rows numbered ``order``, in that order."""
-        columns = (self.line, self.client, self.from_s, self.to_s, self.state)
-        return Intervals(self.unit, *(column[order] for column in columns))
+        return Intervals(self.unit, *(column[order] for name, column in vars(self).items() if name != "unit"))
 
 
 def read_intervals(path: Path) -> Intervals:
@@ -59,10 +58,10 @@ def read_intervals(path: Path) -> Intervals:
         with path.open("rb") as file:
             parquet = file.read(4) == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
         rows = _from_parquet(path) if parquet else _from_csv(path)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
+        folder = "availability: cannot be read, because it is a folder; expected a trace file (CSV or Parquet)"
+        known = {FileNotFoundError: "no such file", IsADirectoryError: folder}
+        raise DataError(f"{path}: {known.get(type(error), f'cannot be read ({error})')}") from None
     if not len(rows.line):
         raise DataError(f"{path}: expected rows of {', '.join(COLUMNS)}, got none")
     return _checked(path, rows)
@@ -148,9 +147,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if len(row) == len(header):
                     yield reader.line_num, [row[place].strip() for place in places]
                 elif row:
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: expected {len(header)} fields, as in line 1, got {len(row)}"
-                    )
+                    need = f"expected {len(header)} fields, as in line 1, got {len(row)}"
+                    raise DataError(f"{path}, line {reader.line_num}: {need}")
         except csv.Error as error:
             raise DataError(f"{path}, line {reader.line_num}: not valid CSV: {error}") from None
         except UnicodeDecodeError:
@@ -173,9 +171,8 @@ def _from_parquet(path: Path) -> Intervals:
     try:
         arrow, parquet, compute = (importlib.import_module(f"pyarrow{part}") for part in ("", ".parquet", ".compute"))
     except ModuleNotFoundError:
-        raise DataError(
-            f"{path}: Parquet is read with pyarrow, which is not installed: pip install 'edgefl-sim[trace]'"
-        ) from None
+        remedy = "pip install 'edgefl-sim[trace]'"
+        raise DataError(f"{path}: Parquet is read with pyarrow, which is not installed: {remedy}") from None
     try:
         with parquet.ParquetFile(path) as file:
             _places(path, "", list(file.schema_arrow.names))
@@ -190,9 +187,8 @@ def _from_parquet(path: Path) -> Intervals:
         if columns[name].null_count:
             row = np.flatnonzero(columns[name].is_null().to_numpy(zero_copy_only=False))[0] + 1
             raise _wrong(path, "row", row, name, expected, "null")
-    client, begin, end, place = (
-        column.to_numpy(zero_copy_only=False) for column in (columns["client"], columns["from"], columns["to"], states.indices)
-    )
+    arrays = (*(columns[name] for name in COLUMNS[:3]), states.indices)
+    client, begin, end, place = (column.to_numpy(zero_copy_only=False) for column in arrays)
     begin, end = begin.astype(np.float64), end.astype(np.float64)
     return Intervals("row", np.arange(1, len(client) + 1), client, begin, end, _bits_of(path, texts, place))
 
@@ -201,10 +197,7 @@ def _check_types(path: Path, columns: Mapping[str, Any], types: Any) -> None:
     def is_text(kind: Any) -> bool:
         return types.is_string(kind) or types.is_large_string(kind) or (types.is_dictionary(kind) and is_text(kind.value_type))
 
-    def is_number(kind: Any) -> bool:
-        return types.is_integer(kind) or types.is_floating(kind)
-
-    numbers = is_number, "numbers"
+    numbers = (lambda kind: types.is_integer(kind) or types.is_floating(kind)), "numbers"
     wanted = (types.is_integer, "whole numbers"), numbers, numbers, (is_text, "text")
     for name, (fits, expected) in zip(COLUMNS, wanted, strict=True):
         if not fits(columns[name].type):

@@ -1,1 +1,1 @@
-"""Methods: what the server keeps, what a tier receives, what a client minimises, how updates become the next state."""
+"""Methods: the state of the server, the sub-model of a tier, the loss of a client, and how updates become the next state."""

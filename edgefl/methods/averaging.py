@@ -1,6 +1,6 @@
-"""Averages of what clients send: checked updates, and sums whose memory does not grow with their number."""
+"""Checks of updates, and their weighted mean in memory that does not grow with the number of clients."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,19 +10,26 @@ from edgefl.errors import AggregationError
 from edgefl.records import Update
 from edgefl.util.compute import is_finite
 
-# Values that are widened to float64 at once: 1 MB fits caches, and hides the cost of a call.
+# Values widened to float64 at a time: 1 MB fits the processor's caches, and is enough work to make the cost of a call small.
 _CHUNK = 131072
-# Factors are multiplied once their ranks add up to this.
+# Waiting factors are multiplied when their ranks add up to this.
 _RANKS = 512
 
 
-def checked(updates: Iterable[Update], expected: Callable[[Update], Mapping[str, tuple[int, ...]]]) -> Iterator[Update]:
-    """Yield ``updates``, each checked against ``expected``, name → shape; raise :class:`AggregationError` as :meth:`Method.aggregate`."""
+def checked(
+    updates: Iterable[Update], expected: Callable[[Update], Mapping[str, tuple[int, ...]]], classes: int | None = None
+) -> Iterator[Update]:
+    """Yield ``updates``, each checked against ``expected(update)``, name → shape; AggregationError as in :meth:`Method.aggregate`.
+
+    Labels are checked against the number of ``classes``; None: a method that does not use them.
+    """
     count = 0
     for update in updates:
         who = f"client {update.client}, tier {update.tier.label}"
         if update.samples <= 0:
             raise AggregationError(f"{who}: an update needs a positive number of samples, got {update.samples}")
+        if classes is not None and update.labels is not None:
+            _check_labels(who, update.labels, classes)
         shapes = expected(update)
         if missing := shapes.keys() ^ update.tensors.keys():
             raise AggregationError(f"{who}: tensors missing or not expected: {', '.join(sorted(missing))}")
@@ -37,11 +44,26 @@ def checked(updates: Iterable[Update], expected: Callable[[Update], Mapping[str,
         raise AggregationError("no update arrived: the state cannot be aggregated from nothing")
 
 
+def moved(
+    received: Mapping[str, Tensor], sent: Mapping[str, Tensor], now: Mapping[str, Tensor], weight: float
+) -> dict[str, Tensor]:
+    """Return ``now + weight · (received − sent)``, tensor by tensor: the client's change, applied to the present model."""
+    return {name: now[name] + weight * (tensor - sent[name]) for name, tensor in received.items()}
+
+
+def _check_labels(who: str, labels: tuple[int, ...], classes: int) -> None:
+    if not labels or sorted({*labels} & {*range(classes)}) != [*labels]:
+        got = ", ".join(map(str, labels)) or "none"
+        raise AggregationError(f"{who}: labels: got {got}; expected labels from 0 to {classes - 1}, each once, ascending")
+
+
 Slice = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class WeightedSum:
-    """A running float64 sum of weighted tensors, entry by entry, in the memory of one accumulator.
+    """A running weighted sum of tensors in float64, entry by entry, with the sum of the weights of each entry.
+
+    ``like`` has the name and shape of every tensor. The tensors that are added are not stored.
 
     >>> total = WeightedSum({"w": torch.zeros(3)})
     >>> total.add("w", torch.tensor([2.0, 4.0]), 1.0, (slice(0, 2),))
@@ -52,7 +74,7 @@ class WeightedSum:
 
     def __init__(self, like: Mapping[str, Tensor]) -> None:
         self._sums = {name: torch.zeros(t.shape, dtype=torch.float64) for name, t in like.items()}
-        # Of each tensor: the weight of all entries, of each slice (by offset, shape and strides), and of each entry, if any were listed.
+        # Weights per tensor: of the whole tensor, of each slice (by offset, shape and strides), and of each entry, if entries were listed.
         self._whole = dict.fromkeys(like, 0.0)
         self._slices: dict[str, dict[Slice, float]] = {name: {} for name in like}
         self._entries: dict[str, Tensor] = {}
@@ -60,9 +82,23 @@ class WeightedSum:
         self._folds: dict[str, Callable[[Tensor], Tensor]] = {}
         self._wide = torch.empty(_CHUNK, dtype=torch.float64)
 
-    def add(self, name: str, tensor: Tensor, weight: float, index: Any = ...) -> None:
-        """Add ``weight · tensor`` at ``index`` of the tensor ``name``; the tensor is not stored."""
+    def add(self, name: str, tensor: Tensor, weight: float, index: Any = ..., rows: Sequence[int] | None = None) -> None:
+        """Add ``weight · tensor`` to the entries ``index`` of the tensor ``name``: slices, int64 tensors, or all.
+
+        ``rows`` are the rows of ``tensor`` to add, ascending; the others have no weight. None: all. With fewer than all, ``index`` must
+        have slices in the other dimensions.
+
+        >>> total = WeightedSum({"fc.bias": torch.zeros(3)})
+        >>> total.add("fc.bias", torch.tensor([1.0, 2.0, 3.0]), 1.0, rows=(0, 2))
+        >>> total.add("fc.bias", torch.tensor([5.0, 6.0, 7.0]), 1.0, rows=(2,))
+        >>> total.mean({"fc.bias": torch.full((3,), -1.0)})["fc.bias"].tolist()
+        [1.0, -1.0, 5.0]
+        """
         sums = self._sums[name]
+        if rows is not None and len(rows) < len(tensor):
+            chosen = torch.tensor(rows, dtype=torch.int64)
+            first, *others = (slice(None),) if index is ... else index
+            tensor, index = tensor[chosen], (torch.arange(len(sums))[first][chosen], *others)
         if isinstance(index, Tensor) or (isinstance(index, tuple) and any(isinstance(part, Tensor) for part in index)):
             if name not in self._entries:
                 self._entries[name] = torch.zeros_like(sums)
@@ -82,8 +118,9 @@ class WeightedSum:
     ) -> None:
         """Add ``weight · fold(left @ right)`` to the tensor ``name``, for ``left`` (a, r) and ``right`` (r, b) in float32.
 
-        Σ wᵢLᵢRᵢ is the product of all wᵢLᵢ side by side and all Rᵢ stacked. Factors wait until their ranks add up to 512: one large
-        product is faster than many small ones, and is widened and summed once. ``fold`` is linear, and the same at each call for a tensor.
+        Σ wᵢLᵢRᵢ is one product: all wᵢLᵢ side by side times all Rᵢ stacked. Factors wait until their ranks add up to 512, because one
+        large product is faster than many small ones. ``fold`` maps the product to the tensor's shape. It must be linear, and the same in
+        every call with this ``name``.
 
         >>> total = WeightedSum({"w": torch.zeros(2, 1)})
         >>> total.add_product("w", torch.tensor([[2.0], [3.0]]), torch.tensor([[5.0]]), 0.5)
@@ -97,7 +134,7 @@ class WeightedSum:
             self._multiply(name)
 
     def mean(self, old: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return Σ weight·tensor / Σ weight in the old dtypes; entries that no client covered keep their old value."""
+        """Return Σ weight·tensor / Σ weight in the dtypes of ``old``; entries without weight have their value in ``old``."""
         result = {}
         for name, before in old.items():
             self._multiply(name)
@@ -114,14 +151,14 @@ class WeightedSum:
         return result
 
     def _multiply(self, name: str) -> None:
-        """Add the product of the waiting factors, if there are any."""
+        """Add the product of the waiting factors of ``name``, if there are any."""
         if waiting := self._factors[name]:
             left, right = (torch.cat(parts, dim) for dim, parts in zip((1, 0), zip(*waiting, strict=True), strict=True))
             self._factors[name] = []
             self._accumulate(self._sums[name], self._folds[name](left @ right), 1.0)
 
     def _accumulate(self, place: Tensor, tensor: Tensor, weight: float) -> None:
-        """Add ``weight · tensor`` to ``place``, a view of the sums, without a temporary of its size."""
+        """Add ``weight · tensor`` to ``place``, a view of the sums, without a temporary tensor of the same size."""
         if place.numel() <= _CHUNK:
             place.add_(tensor, alpha=weight)  # widened on the way
             return

@@ -1,6 +1,7 @@
-"""The axes of a run that combine with methods, compared by capability: a choice says what it needs, a method what it lacks, and why.
+"""Which choices of a run combine with which methods. A choice lists the capabilities it needs, a method those it lacks, with reasons.
 
-Objectives, server optimizers and codecs declare ``needs`` beside their names in the registry. The choices of the other axes are here.
+An axis is a key of a run's configuration, such as ``codec``. Objectives, server optimizers and codecs declare their needs in the registry,
+beside their names. The needs of the other axes are in :data:`FIXED`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,13 +13,13 @@ Need = Literal[
     "received_weights", "fixed_coordinates", "common_model", "rounds", "plain_sgd", "server_step", "uploads", "changing_tiers",
     "stale_updates",
 ]  # fmt: skip
-"""What a choice may need of a method or of the rest of a run.
+"""A capability that a choice may need of a method or of the rest of a run.
 
-``received_weights``: clients begin a round with weights that the server sent. ``fixed_coordinates``: a client's tensors stand for the same
-weights in every round. ``common_model``: all clients train towards one model. ``rounds``: the server steps once everybody has answered.
-``plain_sgd``: clients take plain SGD steps. ``server_step``: the server moves from its weights to their aggregate, and may take another
-step instead. ``uploads``: clients send tensors. ``changing_tiers``: a client may have another tier in every round. ``stale_updates``: an
-update still fits the server's state after the server has stepped.
+``received_weights``: clients begin a round with weights from the server. ``fixed_coordinates``: a client's tensors stand for the same
+weights in every round. ``common_model``: all clients train towards one model. ``rounds``: the server steps once per synchronous round.
+``plain_sgd``: clients take plain SGD steps. ``server_step``: the server moves its weights to their aggregate, so that a server optimizer
+may scale this step. ``uploads``: clients send tensors. ``changing_tiers``: a client may have another tier in every round.
+``stale_updates``: an update still fits the server's state after the server has stepped.
 """
 
 REGISTRIES = {"objective": objectives, "server_optimizer": server_optimizers, "codec": codecs}
@@ -26,9 +27,9 @@ FIXED: dict[str, dict[str, tuple[Need, ...]]] = {
     "tier_assignment": {"auto": (), "uniform": (), "dynamic": ("changing_tiers",)},
     "mode": {"sync": (), "async": ("stale_updates",)},
 }
-"""Key of a run's configuration → choice → needs."""
+"""Axis → choice → needs, of the axes without a registry."""
 AXES = (*REGISTRIES, *FIXED)
-"""The keys of a run's configuration that combine with methods."""
+"""All axes."""
 
 
 def choices(key: str) -> list[str]:
@@ -41,7 +42,7 @@ def choices(key: str) -> list[str]:
 
 
 def needs(key: str, choice: str) -> tuple[Need, ...]:
-    """Return what a choice needs, or raise :class:`UnknownNameError`; nothing is imported for it.
+    """Return the needs of a choice, without importing its module; UnknownNameError for an unknown name in a registry.
 
     >>> needs("codec", "int8"), needs("mode", "sync")
     (('uploads',), ())
@@ -50,7 +51,7 @@ def needs(key: str, choice: str) -> tuple[Need, ...]:
 
 
 def conflict(lacks: Mapping[Need, str], key: str, choice: str) -> str:
-    """Return why a choice makes no sense where ``lacks`` is missing, or nothing.
+    """Return why the choice makes no sense with a method that ``lacks`` capabilities (→ reasons); "" if it does.
 
     >>> conflict({"uploads": "nothing travels"}, "codec", "fp16"), conflict({"uploads": "nothing travels"}, "codec", "fp32")
     ('nothing travels', '')
@@ -59,6 +60,6 @@ def conflict(lacks: Mapping[Need, str], key: str, choice: str) -> str:
 
 
 def refused(lacks: Mapping[Need, str], keys: Iterable[str] = AXES) -> dict[str, str]:
-    """Return choice → reason, of all choices of the axes ``keys`` that make no sense where ``lacks`` is missing."""
+    """Return choice → reason for all choices of the axes ``keys`` that make no sense with a method that ``lacks`` capabilities."""
     reasons = {choice: conflict(lacks, key, choice) for key in keys for choice in choices(key)}
     return {choice: reason for choice, reason in reasons.items() if reason}

@@ -1,53 +1,56 @@
-"""The contract of a method: a frozen record of options with pure functions. The server's and the client's half are in one file."""
+"""The contract of a method: a frozen record of options with pure functions, for both the server and the client."""
 
-from __future__ import annotations
-
-import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
 import numpy as np
 import pydantic
 import torch
 from torch import Tensor, nn
 
-from edgefl.errors import ConfigError, nearest
 from edgefl.factor.width import cut
-from edgefl.methods.averaging import WeightedSum, checked
+from edgefl.methods.averaging import WeightedSum, checked, moved
 from edgefl.methods.axes import Need
-from edgefl.methods.state import GlobalState, Shape, Tensors, copied, shapes_of
-from edgefl.models.base import Architecture, Unfilled, load
+from edgefl.methods.state import GlobalState, Shape, Tensors, copied, shapes_of, travelling_shapes
+from edgefl.models.base import Architecture, Unfilled, load, loaded, once_per_network
 from edgefl.records import Batch, Place, Submodel, Tier, Update
-from edgefl.registry import methods
 from edgefl.rng import torch_seeded
-from edgefl.util.validation import explain
 
-Options = Mapping[str, Any]
+Scenario = Literal["alike", "permuted", "domains"]
+"""How clients differ besides their samples: not at all, in the order of their labels, or in the data set that they draw from."""
 
 
 class MethodConfig(pydantic.BaseModel):
-    """Options of a method; each method's own class adds its keys. An unknown key is an error."""
+    """Options of a method. A subclass has one field per option; an unknown key is an error."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
 
+    def __hash__(self) -> int:
+        """Return the hash of the options as JSON: tables among them have none."""
+        return hash(self.model_dump_json())
+
 
 @dataclass(frozen=True)
-class Method(abc.ABC):
+class Method:
     """A federated method for clients of several capacities.
 
+    A subclass defines the class attributes without a default. By default a client receives the leading slice of every tensor, and every
+    entry is averaged over the clients that hold it.
+
     Attributes:
-        title, paper: its name in reports, and its source.
-        tier_meaning: what a tier's ratio is.
-        travels, stays: one line each on what is sent and on what never leaves the client.
-        default_tiers: tiers of a run that names none. A method that exists at one size has one.
+        config: the method's options, of the class that the subclass annotates.
+        title: its name in reports.
+        paper: its source.
+        tier_meaning: the meaning of a tier's ratio.
+        travels: one line: the tensors that are sent, by direction.
+        stays: one line: the tensors that never leave the client; empty if there are none.
+        default_tiers: ratios in (0, 1] for a run that names none. A single one means that the method trains one size only.
         per_client: whether clients of one tier receive different sub-models.
         personalised: whether every client ends up with its own model, which is then evaluated.
-        weighs_samples: whether :meth:`aggregate` weighs clients by their samples, instead of alike.
-        truncates: whether layers are truncated decompositions of dense ones, so that a plan may choose another rank for each.
-        lacks: capability that a choice on another axis may need (:mod:`edgefl.methods.axes`) → why this method lacks it.
-        contract_exceptions: rule of the contract suite → why it cannot hold for this method.
+        weighs_samples: whether :meth:`aggregate` weights clients by their samples; otherwise all have the same weight.
+        truncates: whether layers are truncated decompositions of dense ones, so that a plan may choose a rank for each.
     """
 
     config: MethodConfig
@@ -62,56 +65,76 @@ class Method(abc.ABC):
     personalised: ClassVar[bool] = False
     weighs_samples: ClassVar[bool] = True
     truncates: ClassVar[bool] = False
-    lacks: ClassVar[Mapping[Need, str]] = {}
-    contract_exceptions: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def lacks(self) -> Mapping[Need, str]:
+        """Capability (:mod:`edgefl.methods.axes`) → why the method lacks it, with these options."""
+        return {}
+
+    @property
+    def contract_exceptions(self) -> Mapping[str, str]:
+        """Rule of the contract tests → why it cannot hold for the method, with these options."""
+        return {}
 
     @classmethod
     @cache
     def config_class(cls) -> type[MethodConfig]:
-        """Return the class of the method's options: the one that it annotates ``config`` with."""
+        """Return the class that annotates ``config``."""
         return get_type_hints(cls)["config"]
 
     # Shapes and first values.
 
-    @abc.abstractmethod
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the client's network with arbitrary weights, on torch's current device (``meta`` for shapes only)."""
+        """Return the network that a client of ``tier`` trains, with arbitrary weights, on torch's current device (``meta``: no values).
+
+        By default it is the dense network at the width of the tier's ratio.
+        """
+        return architecture.build(tier.ratio)
+
+    def skeleton(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return :meth:`network` on the ``meta`` device: names and shapes without memory or random draws."""
+        with torch.device("meta"), Unfilled():
+            return self.network(architecture, tier)
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network that a device runs, with arbitrary weights: by default the one that clients train."""
+        """Return the network that a device runs, with arbitrary weights: by default the one that its client trains."""
         return self.network(architecture, tier)
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError`, naming layer and numbers, if this method cannot train this network at these tiers."""
+        """Raise :class:`ConfigError`, with layer and numbers, if the method cannot train this network with these tiers and ``clients``."""
         for tier in tiers:
             self.shapes(architecture, tier)
+
+    def dense_reasons(self, network: nn.Module) -> Mapping[str, str]:
+        """Return layer of the dense ``network`` → why the method does not factorize it, "" if it may. Empty: it factorizes by no rules."""
+        return {}
 
     def personal(self, network: nn.Module) -> frozenset[str]:
         """Return the names in ``network``'s state_dict that stay on the client."""
         return frozenset()
 
     def shapes(self, architecture: Architecture, tier: Tier) -> dict[str, Shape]:
-        """Return name → shape of what travels to a client of ``tier``; payloads are checked against it."""
-        with torch.device("meta"), Unfilled():
-            network = self.network(architecture, tier)
-        personal = self.personal(network)
-        return {name: shape for name, shape in travelling_shapes(network).items() if name not in personal}
+        """Return name → shape of the tensors that a client of ``tier`` receives; payloads are checked against it."""
+        return dict(_shapes(architecture, tier, self))
 
     def upload_shapes(self, architecture: Architecture, tier: Tier) -> dict[str, Shape]:
-        """Return name → shape of what a client of ``tier`` sends back."""
+        """Return name → shape of the tensors that a client of ``tier`` sends back: by default those that it receives."""
         return self.shapes(architecture, tier)
 
     def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return the first state: the dense network's initial weights."""
+        """Return the state before the first round: by default the weights of :meth:`first_network`."""
         with torch_seeded(rng):
-            network = architecture.build()
+            network = self.first_network(architecture, tiers)
         return GlobalState(architecture, tiers, copied(network))
 
+    def first_network(self, architecture: Architecture, tiers: tuple[Tier, ...]) -> nn.Module:
+        """Return the server's network with initial weights: by default the dense one."""
+        return architecture.build()
+
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Return what a client stores before it first trains; with :meth:`init`'s ``rng``, that is of the server's first network."""
-        with torch.device("meta"), Unfilled():
-            if not (names := self.personal(self.network(architecture, tier))):
-                return {}
+        """Return the personal tensors of a client that never trained; with the ``rng`` of :meth:`init`, those of the server's network."""
+        if not (names := self.personal(self.skeleton(architecture, tier))):
+            return {}
         with torch_seeded(rng):
             network = self.network(architecture, tier)
         return {name: tensor for name, tensor in copied(network).items() if name in names}
@@ -119,52 +142,76 @@ class Method(abc.ABC):
     # The server's half.
 
     def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> Mapping[str, Place]:
-        """Return where the tensors of a client's sub-model lie in ``state``: by default, each is a leading slice."""
-        return state.slices(tier, self.shapes)
+        """Return name → place in ``state`` of a client's sub-model: by default, each tensor is a leading slice."""
+        return state.slices(tier, self.shapes, within=self.global_tier(state).ratio)
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return what ``client`` of ``tier`` receives (None: no client in particular): by default copies of :meth:`places`."""
+        """Return the sub-model for ``client`` of ``tier`` (None: no particular one): by default copies of the entries at :meth:`places`."""
         places = self.places(state, tier, rng, client)
         return Submodel(tier, cut(state.tensors, places), partial(self.network, state.architecture, tier), places)
 
     def checked(self, state: GlobalState, updates: Iterable[Update]) -> Iterator[Update]:
-        """Yield ``updates`` once each is checked against what its tier sends."""
+        """Yield ``updates``, each checked against the :meth:`upload_shapes` of its tier; see :meth:`aggregate` for the errors."""
         shapes = {tier: self.upload_shapes(state.architecture, tier) for tier in state.tiers}
-        return checked(updates, lambda update: shapes[update.tier])
+        return checked(updates, lambda update: shapes[update.tier], state.architecture.classes)
+
+    def label_rows(self, architecture: Architecture) -> frozenset[str]:
+        """Return the tensors of the state with a row for each label that is averaged over the clients with that label: by default none.
+
+        Clients of a method that has such tensors send their labels with their update. If an update has none, all its rows count.
+        """
+        return frozenset()
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Return the next state: by default every entry's mean over the clients that hold it. Entries that no client holds stay.
+        """Return the next state: by default every entry is its mean over the clients that hold it. Other entries do not change.
 
-        ``updates`` is consumed one at a time, so memory does not grow with the number of clients.
+        ``updates`` are read one at a time, so memory does not grow with the number of clients.
 
         Raises:
-            AggregationError: no update, a client without samples, a value that is not finite, or a tensor of another shape.
+            AggregationError: no update, a client without samples, a label that is no class, NaN or infinity, or a tensor that is missing
+                or of another shape.
         """
+        by_label = self.label_rows(state.architecture)
         floats = {name: tensor for name, tensor in state.tensors.items() if tensor.is_floating_point()}
         total = WeightedSum(floats)
         for update in self.checked(state, updates):
             weight = float(update.samples) if self.weighs_samples else 1.0
             for name, tensor in update.tensors.items():
-                total.add(update.places[name].target, tensor, weight, update.places[name].index)
+                place = update.places[name]
+                total.add(place.target, tensor, weight, place.index, update.labels if place.target in by_label else None)
         return state.replace({**state.tensors, **total.mean(floats)})
 
-    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
-        """Return the method and state with which round ``round_`` starts; they differ from these if a new phase begins.
+    def rebased(self, update: Update, sent: Tensors, now: Tensors, weight: float) -> Update:
+        """Return the update of a client that was sent ``sent``, as one of a client that is sent ``now``.
 
-        Only its config distinguishes the returned method, so that a client or a resumed run can create it again.
+        By default the client's change, times ``weight``, is added to the present tensors: ``now + weight · (received − sent)`` (FedBuff).
+        """
+        return replace(update, tensors=moved(update.tensors, sent, now, weight))
+
+    def advance(self, state: GlobalState, round_: int) -> tuple["Method", GlobalState]:
+        """Return the method and state with which round ``round_`` (from 1) starts: by default ``self`` and ``state``.
+
+        A method of several phases returns itself with another config, so that a client or a resumed run can create it again.
         """
         return self, state
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return JSON values for the round's record, about the state that the round began with and about what was sent."""
+        """Return JSON values for the round's record, from the state at the start of the round and from the sub-models that were sent."""
+        return {}
+
+    def energy_bands(self, state: GlobalState) -> Mapping[str, Sequence[float]]:
+        """Return layer → ‖W‖²_F of its weight by bands of ranks: one per tier, smallest first, then the ranks that no tier has.
+
+        The band of a tier has the ranks that the next smaller tier lacks. By default nothing: the method truncates no layers.
+        """
         return {}
 
     def client_shapes(self, state: GlobalState) -> Mapping[str, Shape | None]:
-        """Return name → shape of what a state like ``state`` remembers of a client; None stands for a vector of any length."""
+        """Return name → shape of the tensors that ``state.clients`` has for each client; None stands for a vector of any length."""
         return {}
 
     def fits(self, first: GlobalState, stored: GlobalState) -> str:
-        """Return why ``stored`` cannot be a state that began as ``first``, or nothing."""
+        """Return why ``stored``, read from a file, cannot be a later state of a run that began with ``first``; "" if it can."""
         model, of_client = shapes_of(first.tensors), self.client_shapes(first)
         if any(shapes_of(tensors) != model for tensors in (stored.tensors, *stored.clusters.values())):
             return "its tensors are of another model"
@@ -179,18 +226,21 @@ class Method(abc.ABC):
         return ""
 
     def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the tier's network as ``client``, who stores ``personal``, trains it, in evaluation mode; None: no client."""
+        """Return the network that ``client`` (None: no particular one) with the stored tensors ``personal`` trains, in evaluation mode.
+
+        Tensors that are neither sent nor in ``personal`` have their initial values.
+        """
         submodel = self.submodel(state, tier, np.random.default_rng(0), client)
-        module = submodel.build()
-        module.load_state_dict({**submodel.tensors, **(personal or {})})
-        return module.eval()
+        network = submodel.build()
+        first = {name: state.tensors[name] for name in network.state_dict().keys() & state.tensors.keys()}
+        return loaded(network, {**first, **submodel.tensors, **(personal or {})})
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the network that a device runs, before :meth:`composed` multiplies its factors."""
+        """Return the network to deploy before :meth:`composed` multiplies its factors, in evaluation mode: by default :meth:`trained`."""
         return self.trained(state, tier, personal, client)
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return ``network``, which is :meth:`factored`, with its factors multiplied where that is how a device runs it."""
+        """Return a network from :meth:`factored` in the form that a device runs, such as with multiplied factors: by default unchanged."""
         return network
 
     def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
@@ -198,110 +248,73 @@ class Method(abc.ABC):
         return self.composed(state.architecture, tier, self.factored(state, tier, personal, client))
 
     def global_tier(self, state: GlobalState) -> Tier:
-        """Return the size of the network that the server holds, which no client may train."""
+        """Return the tier of the server's own network; it may be larger than every client's."""
         return Tier(1.0)
 
     # The client's half.
 
     def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
-        """Load received and stored tensors into ``module``. ``batches`` are the client's samples (n, …) and labels (n,)."""
+        """Load received and stored tensors into ``module``. ``batches`` are the client's samples (n, …) and labels (n,) int64."""
         load(module, {**received, **personal})
 
     def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of ``logits`` (batch, classes)."""
+        """Return the scalar loss of ``logits`` (batch, classes): by default the mean cross-entropy."""
         return cross_entropy(logits, batch)
 
     def penalties(self, module: nn.Module) -> Iterable[Tensor]:
-        """Return the scalars of the weights that the method adds to the loss."""
+        """Return the scalars that the method adds to the loss, such as regularisers of weights."""
         return ()
 
     def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return the scalar that a client minimises on one batch."""
+        """Return the scalar that a client minimises on one batch: by default :meth:`criterion` plus :meth:`penalties`."""
         return sum(self.penalties(module), self.criterion(module(batch.x), batch))
 
     def decayed(self, module: nn.Module) -> list[nn.Parameter]:
-        """Return the parameters that plain weight decay acts on."""
+        """Return the parameters that the optimizer's weight decay acts on: by default all."""
         return list(module.parameters())
 
     def step_tiers(self, tier: Tier) -> tuple[Tier, ...]:
-        """Return the tiers of which a client of ``tier`` trains one in each step; all are equally likely."""
+        """Return the tiers among which a client of ``tier`` draws one to train in each step, all equally likely."""
         return (tier,)
 
     def draws(self, tier: Tier) -> tuple[float | None, ...]:
-        """Return a :attr:`edgefl.records.Batch.draw` for each of n equally likely kinds of steps; kind i has [i/n, (i+1)/n)."""
+        """Return one :attr:`edgefl.records.Batch.draw` for each of n equally likely kinds of steps; draws in [i/n, (i+1)/n) are kind i."""
         return (None,)
 
     def evaluated(self, samples: int) -> int:
-        """Return how many samples go through a forward pass only, in a round of a client with ``samples`` samples."""
+        """Return how many forward passes of one sample, without training, a client with ``samples`` samples computes in a round."""
         return 0
 
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return what the client sends back."""
+        """Return the tensors that the client sends back: by default those of floating point that are not personal."""
         personal = self.personal(module)
         state = module.state_dict()
         return {name: t.detach() for name, t in state.items() if t.is_floating_point() and name not in personal}
 
     def keep(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return what the client stores until its next round."""
+        """Return copies of the tensors that the client stores until its next round: by default the personal ones."""
         personal = self.personal(module)
         return {name: tensor.detach().clone() for name, tensor in module.state_dict().items() if name in personal}
 
     def adapt(self, module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
-        """Return the deployed network as a client adapts it to its own samples ``x``, ``y`` before it uses it."""
+        """Return the deployed network, adapted by the client to its own samples ``x`` (n, …) and labels ``y`` (n,) before use."""
         return module
 
 
-def create(
-    name: str, options: Mapping[str, Any] | None = None, *, dynamic_tiers: bool = False, tiers: tuple[float, ...] | None = None
-) -> Method:
-    """Return the method ``name`` with ``options``, which its own config class checks.
-
-    ``dynamic_tiers`` says whether clients change tier between rounds; ``tiers`` are the run's (None: the method's own).
-
-    Raises:
-        UnknownNameError: no such method.
-        ConfigError: an option's name or value is wrong.
-
-    >>> create("fedhm", {"frobenius_decay": 0.001}).config.frobenius_decay
-    0.001
-    """
-    method: type[Method] = methods.load(name)
-    options = dict(options or {})
-    config_class = method.config_class()
-    fields = config_class.model_fields
-    for key in options:
-        if key not in fields:
-            hint = f"{nearest(key, fields)} known: {', '.join(fields) or 'none'}"
-            raise ConfigError(f"method_options.{key}: {name} has no such option;{hint}")
-    if "dynamic_tiers" in fields:
-        options.setdefault("dynamic_tiers", dynamic_tiers)
-    if "tiers" in fields:
-        options.setdefault("tiers", tiers or method.default_tiers)
-    try:
-        return method(config_class(**options))
-    except pydantic.ValidationError as error:
-        raise ConfigError(f"method_options.{explain(error.errors()[0])}") from None
-
-
-def travelling_shapes(network: nn.Module) -> dict[str, Shape]:
-    """Return name → shape of the tensors of ``network`` that travel: all except counters, such as BatchNorm's."""
-    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
+@once_per_network
+def _shapes(architecture: Architecture, tier: Tier, method: Method) -> dict[str, Shape]:
+    network = method.skeleton(architecture, tier)
+    personal = method.personal(network)
+    return {name: shape for name, shape in travelling_shapes(network).items() if name not in personal}
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the mean cross-entropy of a batch, for ``logits`` (batch, classes)."""
+    """Return the mean cross-entropy over a batch, a scalar, for ``logits`` (batch, classes)."""
     return nn.functional.cross_entropy(logits, batch.y)
 
 
 def masked_cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
-    """Return cross-entropy with the logits of labels that the client has none of set to zero (HeteroFL, section 4)."""
+    """Return the mean cross-entropy, with logits of labels outside of ``batch.present`` (classes,) set to zero (HeteroFL, section 4)."""
     if batch.present is None:
         return cross_entropy(logits, batch)
     return cross_entropy(torch.where(batch.present, logits, logits.new_zeros(())), batch)
-
-
-def check_tiers(name: str, ratios: tuple[float, ...]) -> None:
-    """Raise :class:`ConfigError` if the method exists at one size and several tiers were given."""
-    method: type[Method] = methods.load(name)
-    if len(method.default_tiers) == 1 and len(ratios) > 1:
-        raise ConfigError(f"tiers: {name} trains one size only, got {len(ratios)} tiers; give one, such as --tiers 1")

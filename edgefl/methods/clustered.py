@@ -1,7 +1,7 @@
-"""Clustered-FL: clients whose updates point away from each other are separated, and each cluster trains its own model."""
+"""Clustered-FL: clients with opposing updates are separated into clusters, and each cluster trains its own model."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -9,37 +9,43 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
+from edgefl.errors import ConfigError
 from edgefl.factor.rank1 import cosines
 from edgefl.factor.width import cut
 from edgefl.methods.axes import Need
 from edgefl.methods.base import MethodConfig
 from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.fedper import last_layers
 from edgefl.methods.state import GlobalState, Tensors
+from edgefl.models.base import Architecture
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
 
 ASSIGNED = "cluster"
+"""Name in the server's memory of a client: the number of its cluster, a scalar."""
 
 
 class ClusteredFLConfig(MethodConfig):
     """Options of Clustered-FL; the defaults are those of the authors' experiment.
 
     Attributes:
-        eps1: ε₁. A cluster splits only if the norm of its mean update is below it: its model is near a stationary point.
-        eps2: ε₂. A cluster splits only if the largest norm of a client's update is above it: its clients are not near theirs.
-        least: a cluster splits only if it has so many participants in the round.
+        eps1: ε₁. A cluster splits only if the norm of its mean update is below it: the cluster is near a stationary point.
+        eps2: ε₂. A cluster splits only if the largest norm of a client's update is above it: some client is far from one.
+        least: a cluster splits only with at least this many participants in the round.
+        personal_classifier: whether the last layer never leaves its client, which permuted labels require.
     """
 
     eps1: float = Field(0.4, ge=0)
     eps2: float = Field(1.6, ge=0)
     least: int = Field(3, ge=2)
+    personal_classifier: bool = False
 
 
 @dataclass(frozen=True)
 class _Member:
-    """One client of a round: its update Δ as one vector (values,), float32, and its samples."""
+    """One participant of a round: its number, its update Δ as one vector (values,) float32, and its number of samples."""
 
     client: int
     delta: Tensor
@@ -48,33 +54,47 @@ class _Member:
 
 @method("clustered-fl")
 class ClusteredFL(FedAvg):
-    """FedAvg within clusters; a cluster splits in two if one model cannot serve all (Sattler et al. 2020, Algorithms 1 and 3).
+    """FedAvg within clusters. A cluster splits in two if one model cannot serve all (Sattler et al. 2020, Algorithms 1 and 3).
 
-    All clients begin in cluster 0. Δ_i = θ_i − θ are the updates of a cluster's participants. If ‖Σ n_i Δ_i / Σ n_i‖ < ε₁ and
-    max ‖Δ_i‖ > ε₂, the participants are separated into the two groups with the smallest largest cosine similarity across them. Each
-    group's model becomes θ plus its own mean update. The group with more participants (if equal: with the smallest client number) keeps
-    the cluster's number. Absent clients stay with that number, and may be separated from it later. New clients join cluster 0, whose model
-    is also deployed without a client.
+    All clients begin in cluster 0. Δ_i = θ_i − θ is the update of participant i. If ‖Σ n_i Δ_i / Σ n_i‖ < ε₁ and max ‖Δ_i‖ > ε₂, the
+    participants are separated into two groups such that the largest cosine similarity between members of different groups is smallest.
+    Each group's model becomes θ plus its own mean update. The group with more participants has the old cluster number; of two equal
+    groups, the one with the smallest client number. Absent clients stay in the old cluster, and may be separated from it later.
 
-    The global model is that of cluster 0, and the state remembers the cluster of every client that took part. A split depends on every
-    pair of updates, so updates are stored as vectors until all have arrived: the server needs the memory of as many models as clients
-    take part in a round.
+    New clients join cluster 0. Its model is the global model, which is also deployed for no particular client. The state has the cluster
+    of every client that took part. A split depends on every pair of updates, so all updates of a round are in memory at once: as many
+    models as clients.
+
+    With ``personal_classifier``, Δ_i is the update of all tensors before the classifier, and every client has a classifier of its own
+    (Jeong and Hwang 2022, section 5.2, leave the classifiers of all methods on their clients if labels are permuted).
 
     Differs from the paper: clients may be absent from a round. A split is not checked against the bound on cross-cluster similarity (γ),
-    which needs the clients' gradient noise.
+    which requires the noise of the clients' gradients.
     """
 
     config: ClusteredFLConfig
-    title: ClassVar[str] = "Clustered-FL"
-    paper: ClassVar[str] = "Sattler et al., Clustered Federated Learning, IEEE TNNLS 2020"
-    travels: ClassVar[str] = "every weight of the client's cluster, both ways"
-    per_client: ClassVar[bool] = True
-    personalised: ClassVar[bool] = True
+    title = "Clustered-FL"
+    paper = "Sattler et al., Clustered Federated Learning, IEEE TNNLS 2020"
+    travels = "every weight of the client's cluster, both ways"
+    stays = "the classifier, with personal_classifier"
+    per_client = True
+    personalised = True
     lacks: ClassVar[Mapping[Need, str]] = {
         "stale_updates": "clusters are split by comparing updates of one round",
         "server_step": "a split replaces the model that a server optimizer gathered its momentum or moments for by two others",
         "common_model": "clusters have a model each, and a split changes whose it is",
     }
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Raise :class:`ConfigError` if no tensor is left to average."""
+        network = self.skeleton(architecture, tiers[0])
+        if self.personal(network) >= network.state_dict().keys():
+            raise ConfigError(
+                f"method_options.personal_classifier: {architecture.model} has no layer before its classifier to average; leave it out"
+            )
+
+    def personal(self, network: nn.Module) -> frozenset[str]:
+        return last_layers(network) if self.config.personal_classifier else frozenset()
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         places = self.places(state, tier, rng, client)
@@ -82,22 +102,24 @@ class ClusteredFL(FedAvg):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average every cluster's updates by samples, and split the clusters that need it."""
+        """Return a state in which every cluster has moved by its mean update, by samples, and some clusters have split."""
         members: dict[int, list[_Member]] = {}
+        shared = self.upload_shapes(state.architecture, state.tiers[0]).keys()
         for update in self.checked(state, updates):
             cluster = _cluster_of(state, update.client)
-            moved = [(update.tensors[name] - tensor).flatten() for name, tensor in _model(state, cluster).items()]
+            model = _model(state, cluster)
+            moved = [(update.tensors[name] - model[name]).flatten() for name in model if name in shared]
             members.setdefault(cluster, []).append(_Member(update.client, torch.cat(moved), update.samples))
         models, clients = {0: state.tensors, **state.clusters}, dict(state.clients)
         for cluster in sorted(members):
             groups = self._groups(sorted(members[cluster], key=lambda member: member.client))
             for number, group in zip((cluster, len(models)), groups, strict=False):
-                models[number] = _moved(_model(state, cluster), _mean(group))
+                models[number] = _moved(_model(state, cluster), _mean(group), shared)
                 clients |= {member.client: {ASSIGNED: torch.tensor(float(number))} for member in group}
         return state.replace(models.pop(0), clients=clients, clusters=models)
 
     def _groups(self, members: Sequence[_Member]) -> list[list[_Member]]:
-        """Return the participants of a cluster in one group, or in two if it splits; first the group that keeps the number."""
+        """Return the participants of a cluster in one group, or in two if it splits; the first group has the old number."""
         largest = max(_norm(member.delta) for member in members)
         if len(members) < self.config.least or _norm(_mean(members)) >= self.config.eps1 or largest <= self.config.eps2:
             return [list(members)]
@@ -106,7 +128,7 @@ class ClusteredFL(FedAvg):
         return sorted(groups, key=lambda group: (-len(group), group[0].client))
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return how many known clients are in each cluster."""
+        """Return the number of known clients in each cluster."""
         clusters = [_cluster_of(state, client) for client in state.clients]
         return {"clusters": [clusters.count(cluster) for cluster in range(max(clusters) + 1)]} if clusters else {}
 
@@ -114,7 +136,7 @@ class ClusteredFL(FedAvg):
         return {ASSIGNED: ()}
 
     def fits(self, first: GlobalState, stored: GlobalState) -> str:
-        """Check every cluster's model, that their numbers have no gaps, and every client's cluster."""
+        """Also check that the clusters are numbered without gaps, and that every client's cluster exists."""
         if problem := super().fits(first, stored):
             return problem
         count = 1 + len(stored.clusters)
@@ -125,10 +147,10 @@ class ClusteredFL(FedAvg):
 
 
 def bipartition(similarity: Tensor) -> tuple[list[int], list[int]]:
-    """Separate the positions of ``similarity`` (n, n) into two groups with the smallest largest similarity across (Sattler et al., Eq. 18).
+    """Return two groups of positions of ``similarity`` (n, n), with the smallest maximum between the groups (Sattler et al., Eq. 18).
 
-    Merging the groups of the most similar pair until two groups are left is optimal: a pair may only be separated if all more similar
-    pairs are together.
+    The groups of the most similar pair are merged until two are left. This is optimal, because a pair may only be separated if all more
+    similar pairs are together.
 
     >>> bipartition(torch.tensor([[1.0, -0.5, 0.9], [-0.5, 1.0, 0.1], [0.9, 0.1, 1.0]]))
     ([0, 2], [1])
@@ -155,17 +177,17 @@ def _cluster_of(state: GlobalState, client: int | None) -> int:
 
 
 def _mean(members: Sequence[_Member]) -> Tensor:
-    """Return Σ n_i Δ_i / Σ n_i (values,) in float64."""
+    """Return Σ n_i Δ_i / Σ n_i, (values,) float64."""
     total = sum((member.samples * member.delta.double() for member in members), torch.zeros((), dtype=torch.float64))
     return total / sum(member.samples for member in members)
 
 
-def _moved(base: Tensors, delta: Tensor) -> dict[str, Tensor]:
-    """Return ``base`` plus the parts of ``delta`` (values,), in the old dtypes."""
-    parts = delta.split([tensor.numel() for tensor in base.values()])
+def _moved(base: Tensors, delta: Tensor, shared: Collection[str]) -> dict[str, Tensor]:
+    """Return ``base`` with ``delta`` (values,) added to its tensors ``shared``, in their order and dtypes; the others are copied."""
+    parts = iter(delta.split([tensor.numel() for name, tensor in base.items() if name in shared]))
     return {
-        name: (tensor.double() + part.view(tensor.shape)).to(tensor.dtype)
-        for (name, tensor), part in zip(base.items(), parts, strict=True)
+        name: (tensor.double() + next(parts).view(tensor.shape)).to(tensor.dtype) if name in shared else tensor.clone()
+        for name, tensor in base.items()
     }
 
 

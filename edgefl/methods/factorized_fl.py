@@ -1,8 +1,10 @@
-"""Factorized-FL and its variant β: rank-1 weights with a sparse correction, averaged for each client over similar clients."""
+"""Factorized-FL: rank-1 weights with a sparse correction, of which u is averaged over similar clients, or in β all parts."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -11,63 +13,103 @@ from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
 from edgefl.factor.compose import composed_network
-from edgefl.factor.rank1 import RankOne, RankOneConv2d, RankOneLinear, cosines, fill, matching_weights, prune, rank_one
+from edgefl.factor.rank1 import Init, RankOne, RankOneConv2d, RankOneLinear, cosines, fill, matching_weights, prune, rank_one
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
-from edgefl.methods.base import MethodConfig
+from edgefl.methods.base import MethodConfig, Scenario
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.state import GlobalState, Shapes, Tensors, copied
-from edgefl.models.base import Architecture, Unfilled, replace_layer, weighted_layers
+from edgefl.methods.state import GlobalState, Shapes, Tensors
+from edgefl.models.base import Architecture, replace_layer, weighted_layers
 from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
-from edgefl.rng import torch_seeded
+
+
+@dataclass(frozen=True)
+class Matching:
+    """τ, ε, and the share of the known clients that are averaged at least."""
+
+    threshold: float
+    scale: float
+    least_share: float
+
+
+MATCHING: dict[Scenario, Matching] = {
+    "alike": Matching(0.0, 1.0, 1.0),
+    "permuted": Matching(0.0, 1.0, 0.5),
+    "domains": Matching(0.95, 20.0, 0.2),
+}
+"""Scenario → what the authors' code (``main.py``) has for it. Their least numbers are 20, 10 and 4 of 20 clients."""
 
 
 class FactorizedFLConfig(MethodConfig):
-    """Options of Factorized-FL.
+    """Options of Factorized-FL. The values for None are those of the authors' code (``main.py``), by scenario.
 
     Attributes:
-        sparsity: λ of λ·‖μ‖₁ (Eq. 6); smaller entries of μ are pruned. The paper has 5e-4 to 1e-3.
-        threshold: τ; clients of a smaller cosine similarity are left out (Eq. 4). The paper has 0 to 0.75.
-        scale: ε of softmax(ε·σ) (Eq. 5). The paper has 1 to 20.
-        personal_classifier: whether the last layer never leaves the client, for permuted labels or different tasks.
+        sparsity: λ of λ·‖μ‖₁ (Eq. 6). Entries of μ below λ are pruned in deployed networks. The paper has 5e-4 to 1e-3.
+        threshold: τ. Clients with a smaller cosine similarity are left out of a client's average (Eq. 4). None: 0; with domains 0.95.
+        scale: ε of softmax(ε·σ) (Eq. 5). None: 1; with domains 20.
+        least_share: the share of the known clients that are averaged at least, the most similar ones, rounded up. None: 1 with labels
+            alike, 0.5 with permuted ones, 0.2 with domains: 20, 10 and 4 clients of 20. With a ``threshold`` it is 0.
+        scenario: how the clients differ: labels ``alike`` or ``permuted``, or several ``domains``. Set by the run.
+        init: the size of the first u and v: ``xavier`` as in the authors' code, or ``dense`` with the norm of dense initial weights.
+        reshape: what π does with kernels above 1×1 (:mod:`edgefl.factor.rank1`): ``filters``, as the text says, gives all filters of a
+            layer the shape u; ``flat``, as the authors' code does, gives them pieces of v.
+        personal_classifier: whether the last layer never leaves the client, which permuted labels or different tasks require.
     """
 
     sparsity: float = Field(5e-4, ge=0, allow_inf_nan=False)
-    threshold: float = Field(0.5, ge=-1, le=1)
-    scale: float = Field(10.0, ge=0, allow_inf_nan=False)
+    threshold: float | None = Field(None, ge=-1, le=1)
+    scale: float | None = Field(None, ge=0, allow_inf_nan=False)
+    least_share: float | None = Field(None, ge=0, le=1)
+    scenario: Scenario = "alike"
+    init: Init = "xavier"
+    reshape: Literal["filters", "flat"] = "filters"
     personal_classifier: bool = True
+
+    def matching(self) -> Matching:
+        """Return τ, ε and the least share of clients: those of the scenario where an option is None."""
+        usual = MATCHING[self.scenario]
+        given = {"threshold": self.threshold, "scale": self.scale, "least_share": self.least_share}
+        if self.threshold is not None and self.least_share is None:
+            given["least_share"] = 0.0  # otherwise the threshold would have no effect where all clients are averaged
+        return replace(usual, **{name: value for name, value in given.items() if value is not None})
 
 
 @method("factorized-fl")
 class FactorizedFL(FedAvg):
-    """W = π(u vᵀ ⊕ μ) in every convolution and linear layer, trained as u, v and μ with λ‖μ‖₁ (Eq. 2, 3 and 6); μ begins at zero.
+    """W = π(u vᵀ ⊕ μ) in every convolution and linear layer; u, v and μ are trained with the penalty λ‖μ‖₁ (Eq. 2, 3 and 6).
 
-    A client sends the u of its layers and v of the second-last layer. The server stores what each client sent last. Client k receives
-    u_k = Σ_i softmax(ε·σ)_i u_i over the clients with σ_i ≥ τ, where σ_i is the cosine of that v with its own, and 1 for itself (Eq. 4
-    and 5, Algorithm 1). v, μ, biases and normalisation stay on the client. A new client receives the mean of the last round, by samples,
-    at first the initial u. Deployed networks are dense, with the entries of μ below λ pruned. Without a client, the network has that mean
-    and the first values of all other tensors. The server's memory grows with the number of clients that took part.
+    A client sends u of every layer and v of the second-last layer. The server stores the latest of each client. Client k receives
+    u_k = Σ_i softmax(ε·σ)_i u_i over the clients i with σ_i ≥ τ. σ_i is the cosine of their v with the client's own, and 1 for the client
+    itself (Eq. 4 and 5, Algorithm 1). v, μ, biases and normalisation stay on the client. As in the authors' code (``get_weights`` of
+    ``server.py``), at least so many of the most similar clients are averaged: by default all if labels are alike, half if permuted.
 
-    1×1 convolutions are factorized as linear layers on every pixel: by Eq. 3 their u would be one number. Convolutions with padding other
-    than zeros, and layers that are neither convolutions nor linear, stay dense and on the client.
+    A new client receives the last round's mean of u, by samples, or the initial u in the first round. Deployed networks are dense, with
+    entries of μ below λ pruned. A network for no particular client has this mean, and initial values for all other tensors. The server's
+    memory grows with the number of clients that took part.
 
-    A step moves W by (1 + ‖u‖² + ‖v‖²)·η, about ten times as far as a dense weight: choose a lower rate than for the dense network.
+    1×1 convolutions are factorized as linear layers on every pixel, because by Eq. 3 their u would be a single number. Convolutions that
+    pad with other values than zeros, and layers of other kinds, stay dense and on the client.
+
+    μ is zero at first. A step of rate η moves W by up to (1 + ‖u‖² + ‖v‖²)·η: 5 times as far as a dense weight with ``init`` xavier, so
+    that the dense network's rate is of use (section C.3 has one rate for all methods), and 10 to 20 times as far with dense.
 
     Differs from the paper: Eq. 5 prints the sum over u_i outside of the weights, which gives every client a multiple of the plain sum.
-    Here each u_i has its own weight. The sum runs over all clients that ever took part, not over those of this round. The paper does not
-    print its first values (:func:`edgefl.factor.rank1.first_factors`).
+    Here each u_i has its own weight. The sum includes all clients that ever took part, not only those of the present round. The paper
+    prints neither initial values (:func:`edgefl.factor.rank1.first_factors`) nor τ and ε for its scenarios. These are from the authors'
+    code. That code also composes kernels otherwise than the text says (``reshape``), averages normalisation, starts μ of the classifier at
+    random, and resets the classifier in every round if labels are alike.
     """
 
     config: FactorizedFLConfig
-    title: ClassVar[str] = "Factorized-FL"
-    paper: ClassVar[str] = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning, NeurIPS 2022"
-    tier_meaning: ClassVar[str] = "one tier only: the width of the network that everyone factorizes"
-    travels: ClassVar[str] = "down: u of every layer, averaged for each client; up: u, and v of the second-last layer"
-    stays: ClassVar[str] = "v and μ of every layer, biases, normalisation, and the classifier (personal_classifier)"
-    per_client: ClassVar[bool] = True
-    personalised: ClassVar[bool] = True
+    title = "Factorized-FL"
+    paper = "Jeong and Hwang, Factorized-FL: Agnostic Personalized Federated Learning, NeurIPS 2022"
+    tier_meaning = "one tier only: the width of the network that everyone factorizes"
+    travels = "down: u of every layer, averaged for each client; up: u, and v of the second-last layer"
+    stays = "v and μ of every layer, biases, normalisation, and the classifier (personal_classifier)"
+    per_client = True
+    personalised = True
     lacks: ClassVar[Mapping[Need, str]] = {
         "stale_updates": "clients are matched by comparing the factors of one round",
         "server_step": "every client receives an average of its own: there is no one server step to scale, or to gather momentum from",
@@ -80,14 +122,14 @@ class FactorizedFL(FedAvg):
     }
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Require another client, and a layer before the classifier whose v is compared."""
+        """Raise :class:`ConfigError` for a single client, or if there is no layer before the classifier whose v can be compared."""
         if clients < 2:
             raise ConfigError(f"one client alone for similarity matching: clients is {clients}; Factorized-FL takes 2 or more")
         for tier in tiers:
-            _second_last(_skeleton(architecture, tier))
+            _second_last(self.skeleton(architecture, tier))
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        return _factorized(architecture.build(tier.ratio), False)
+        return self._factorized(architecture.build(tier.ratio), None)
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return architecture.build(tier.ratio)
@@ -96,19 +138,27 @@ class FactorizedFL(FedAvg):
         return frozenset(network.state_dict()) - self._down(network)
 
     def upload_shapes(self, architecture: Architecture, tier: Tier) -> Shapes:
-        network = _skeleton(architecture, tier)
+        network = self.skeleton(architecture, tier)
         up = self._up(network)
         return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if name in up}
 
-    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        """Return the first values of the whole network, personal tensors included."""
-        with torch_seeded(rng):
-            network = _factorized(architecture.build(tiers[0].ratio), True)
-        return GlobalState(architecture, tiers, copied(network))
+    def first_network(self, architecture: Architecture, tiers: tuple[Tier, ...]) -> nn.Module:
+        return self._factorized(architecture.build(tiers[0].ratio), self.config.init)
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
-        names = self.personal(_skeleton(architecture, tier))
+        names = self.personal(self.skeleton(architecture, tier))
         return {name: tensor for name, tensor in self.init(architecture, (tier,), rng).tensors.items() if name in names}
+
+    def _factorized(self, network: nn.Module, init: Init | None) -> nn.Module:
+        """Replace every layer of ``network`` that can be factorized; ``init`` chooses the first u and v, and None leaves zeros."""
+        for name, dense in list(weighted_layers(network)):
+            if isinstance(dense, nn.Conv2d) and dense.padding_mode != "zeros":
+                continue
+            layer = rank_one(dense, self.config.reshape == "flat")
+            if init is not None:
+                fill(layer, dense.weight, init)
+            replace_layer(network, name, layer)
+        return network
 
     def _down(self, network: nn.Module) -> frozenset[str]:
         layers = list(rank_one_layers(network))
@@ -118,7 +168,7 @@ class FactorizedFL(FedAvg):
         return self._down(network) | {f"{_second_last(network)}.v"}
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return the client's own average, or the last round's mean for a new client or none."""
+        """Return the client's own average, or the last round's mean for a new client or no particular one."""
         places, weights = self.places(state, tier, rng, client), self._weights(state, client)
         tensors = {name: _mixed(state, name, weights) for name in places} if weights else cut(state.tensors, places)
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
@@ -128,15 +178,18 @@ class FactorizedFL(FedAvg):
         members = state.once("members", lambda: sorted(state.clients))
         if client not in members:
             return {}
-        key = f"{_second_last(state.once('skeleton', lambda: _skeleton(state.architecture, state.tiers[0])))}.v"
+        key = f"{_second_last(state.once('skeleton', lambda: self.skeleton(state.architecture, state.tiers[0])))}.v"
         rows = partial(torch.stack, [state.clients[member][key].flatten() for member in members])
         similarity = state.once("similarity", lambda: cosines(rows()))
         own = members.index(client)
-        weights = matching_weights(similarity[own], own, self.config.threshold, self.config.scale)
+        chosen = self.config.matching()
+        # A share is a decimal: 0.2 of 20 clients are 4, although the product of the two floats may be a bit more.
+        least = math.ceil(chosen.least_share * len(members) - 1e-9)
+        weights = matching_weights(similarity[own], own, chosen.threshold, chosen.scale, least)
         return {member: float(weight) for member, weight in zip(members, weights, strict=True) if weight > 0}
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Remember what each client sent, and average it for new clients."""
+        """Return a state with the latest tensors of each client, and with their mean by samples for new clients."""
         sent, clients = {name: state.tensors[name] for name in self.client_shapes(state)}, dict(state.clients)
         total = WeightedSum(sent)
         for update in self.checked(state, updates):
@@ -146,7 +199,7 @@ class FactorizedFL(FedAvg):
         return state.replace({**state.tensors, **total.mean(sent)}, clients=clients)
 
     def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
-        """Return how many clients are known, and over how many, in the mean, a client's average is taken."""
+        """Return the number of known clients, and the mean number of clients in a client's average."""
         members = sorted(state.clients)
         matched = [len(self._weights(state, member)) for member in members]
         return {"known_clients": len(members), "matched_clients": sum(matched) / len(matched)} if members else {}
@@ -155,19 +208,15 @@ class FactorizedFL(FedAvg):
         return self.upload_shapes(state.architecture, state.tiers[0])
 
     def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
-        """Return the dense network of u vᵀ ⊕ μ, with μ pruned."""
+        """Return the dense network with the weights π(u vᵀ ⊕ μ)."""
         return composed_network(network)
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the network of rank-1 layers, with μ pruned."""
-        received = self.submodel(state, tier, np.random.default_rng(0), client).tensors
-        tensors = {**state.tensors, **received, **(personal or {})}
-        with Unfilled():
-            network = self.network(state.architecture, tier)
-        for name in rank_one_layers(network):
-            tensors[f"{name}.mu"] = prune(tensors[f"{name}.mu"], self.config.sparsity)
-        network.load_state_dict(tensors)
-        return network.eval()
+        """Return the network of rank-1 layers, with entries of μ below λ pruned."""
+        network = self.trained(state, tier, personal, client)
+        for layer in rank_one_layers(network).values():
+            layer.mu.data = prune(layer.mu.data, self.config.sparsity)
+        return network
 
     def penalties(self, module: nn.Module) -> Iterable[Tensor]:
         """Return λ·‖μ‖₁ of each layer (Eq. 6)."""
@@ -181,16 +230,16 @@ class FactorizedFL(FedAvg):
 
 @method("factorized-fl-beta")
 class FactorizedFLBeta(FactorizedFL):
-    """Factorized-FL whose u, v and μ all travel and are averaged with the same weights (section 5.1, Algorithm 2).
+    """Factorized-FL in which u, v and μ travel, averaged with the same weights (section 5.1, Algorithm 2).
 
-    Biases and normalisation, which the paper does not mention, travel too; the classifier stays on the client with
-    ``personal_classifier``. Uploads have zeros for the entries of μ below λ, which the codec ``sparse`` leaves out. Downloads are averages
-    of several clients' μ, at full length. The server remembers a whole network of every client that took part.
+    Biases and normalisation, which the paper does not mention, travel too. With ``personal_classifier`` the classifier stays on the
+    client. In uploads the entries of μ below λ are zero, and the codec ``sparse`` leaves them out. Downloads have averages of several
+    clients' μ, which are not sparse. The server stores a whole network for every client that took part.
     """
 
-    title: ClassVar[str] = "Factorized-FL β"
-    travels: ClassVar[str] = "both ways: u, v, μ, biases, normalisation; μ goes up pruned, short under --codec sparse; down dense"
-    stays: ClassVar[str] = "the classifier (personal_classifier)"
+    title = "Factorized-FL β"
+    travels = "both ways: u, v, μ, biases, normalisation; μ goes up pruned, short under --codec sparse; down dense"
+    stays = "the classifier (personal_classifier)"
     contract_exceptions: ClassVar[Mapping[str, str]] = {}
 
     def _down(self, network: nn.Module) -> frozenset[str]:
@@ -204,22 +253,6 @@ class FactorizedFLBeta(FactorizedFL):
     def upload(self, module: nn.Module) -> dict[str, Tensor]:
         mus = {f"{name}.mu" for name in rank_one_layers(module)}
         return {name: prune(t, self.config.sparsity) if name in mus else t for name, t in super().upload(module).items()}
-
-
-def _factorized(network: nn.Module, filled: bool) -> nn.Module:
-    """Replace the layers of ``network`` that can be factorized; ``filled``: by factors of their weights, not by zeros."""
-    for name, dense in list(weighted_layers(network)):
-        if isinstance(dense, nn.Conv2d) and dense.padding_mode != "zeros":
-            continue
-        layer = rank_one(dense)
-        if filled:
-            fill(layer, dense.weight)
-        replace_layer(network, name, layer)
-    return network
-
-
-def _skeleton(architecture: Architecture, tier: Tier) -> nn.Module:
-    return _factorized(architecture.skeleton(tier.ratio), False)
 
 
 def rank_one_layers(network: nn.Module) -> dict[str, RankOne]:
@@ -239,6 +272,6 @@ def _second_last(network: nn.Module) -> str:
 
 
 def _mixed(state: GlobalState, name: str, weights: Mapping[int, float]) -> Tensor:
-    """Return Σ weight · what each client sent last under ``name``, summed in float64."""
+    """Return Σ weight · tensor over the latest tensors ``name`` of the clients, summed in float64, as float32."""
     parts = (weight * state.clients[client][name].double() for client, weight in weights.items())
     return sum(parts, torch.zeros((), dtype=torch.float64)).float()

@@ -15,28 +15,29 @@ from edgefl.errors import ConfigError
 from edgefl.factor.width import leading
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
-from edgefl.methods.base import MethodConfig, cross_entropy, travelling_shapes
+from edgefl.methods.base import MethodConfig, cross_entropy
 from edgefl.methods.fedavg import FedAvg
-from edgefl.methods.state import GlobalState, Shapes, Tensors, shapes_of
-from edgefl.models.base import Architecture, load
+from edgefl.methods.state import GlobalState, Shapes, Tensors, shapes_of, travelling_shapes
+from edgefl.models.base import Architecture, load, loaded
 from edgefl.models.norm import needs_statistics
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
 
 CHUNK = 32
-"""Samples that go through a model at once while it is validated."""
+"""Samples in a batch while a model is validated."""
 AFFINITY, ROUNDS = "affinity", "rounds"
+"""Names in the server's memory of a client: its affinities (clients,), and the number of its rounds, a scalar."""
 
 
 class FedFOMOConfig(MethodConfig):
     """Options of FedFOMO.
 
     Attributes:
-        models: M, how many other clients' models a client downloads.
-        validation: share of a client's samples that models are validated on.
-        epsilon: ε, the chance of random downloads in a client's first round.
-        epsilon_decay: how much ε falls with each of the client's rounds, down to 0.
+        models: M, the number of other clients' models that a client downloads.
+        validation: the share of a client's samples on which models are validated.
+        epsilon: ε, the probability that a client receives random models in its first round.
+        epsilon_decay: the amount by which ε falls with each round of the client, down to 0.
     """
 
     models: int = Field(3, ge=1)
@@ -47,28 +48,29 @@ class FedFOMOConfig(MethodConfig):
 
 @method("fedfomo")
 class FedFOMO(FedAvg):
-    """θ ← θ + Σ_n w_n (θ_n − θ), w_n ∝ max((L(θ) − L(θ_n)) / ‖θ_n − θ‖, 0), Σ w_n = 1, then training (Zhang et al. 2021, Eq. 3 to 5).
+    """θ ← θ + Σ_n w_n (θ_n − θ) with w_n ∝ max((L(θ) − L(θ_n)) / ‖θ_n − θ‖, 0), Σ w_n = 1 (Zhang et al. 2021, Eq. 3 to 5).
 
-    θ is the client's own model, θ_n one of M others, and L the mean cross-entropy on a part of the client's samples. The server remembers
-    of every client its last model and its affinities: the sums of the unclipped weights that it reported for each other client. It sends
-    the M models with the largest affinity, ties in random order, or with probability ε any M. If fewer than M others are known, the
-    remaining slots hold the mean model of the last round, at first the initial one, so that all payloads have one size. A client stores
-    its own model, which begins as the server's first. Without a client, the mean model is deployed.
+    θ is the client's own model, θ_n one of M others, and L the mean cross-entropy on a part of the client's samples. Training follows.
 
-    The default is half the width: at full width, M models alone miss a deadline that a phone meets with one.
+    The server stores of every client its latest model and its affinities: for each other client, the sum of the reported weights before
+    clipping at 0. It sends the M models with the largest affinity, ties in random order, or with probability ε any M. If fewer than M
+    other clients are known, the remaining slots hold the mean model of the last round, or the initial model, so that all payloads have
+    one size. A client stores its own model, which is the server's initial one at first. For no particular client, the mean is deployed.
 
-    Differs from the paper: validation samples are trained on too. A model that equals θ, or whose loss or distance is not finite, has
-    weight 0. ε falls with the client's own rounds.
+    The default is half the width, because at full width the download of M models misses a deadline that a phone meets with one model.
+
+    Differs from the paper: clients also train on their validation samples. A model that equals θ, or with a loss or distance that is not
+    finite, has weight 0. ε falls with the client's own rounds.
     """
 
     config: FedFOMOConfig
-    title: ClassVar[str] = "FedFOMO"
-    paper: ClassVar[str] = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
-    travels: ClassVar[str] = "down: M other clients' models; up: the client's model and its weight for each of them"
-    stays: ClassVar[str] = "nothing that is not sent too: the client keeps its own model"
-    default_tiers: ClassVar[tuple[float, ...]] = (0.5,)
-    per_client: ClassVar[bool] = True
-    personalised: ClassVar[bool] = True
+    title = "FedFOMO"
+    paper = "Zhang et al., Personalized Federated Learning with First Order Model Optimization, ICLR 2021"
+    travels = "down: M other clients' models; up: the client's model and its weight for each of them"
+    stays = "nothing that is not sent too: the client keeps its own model"
+    default_tiers = (0.5,)
+    per_client = True
+    personalised = True
     lacks: ClassVar[Mapping[Need, str]] = {
         "stale_updates": "every client is sent the models of others in the same round",
         "server_step": "the server sends clients' models as they are and averages none: no step to scale or to gather momentum from",
@@ -86,7 +88,7 @@ class FedFOMO(FedAvg):
         super().check(architecture, tiers, clients)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the dense network, with a buffer for the weights that the client reports."""
+        """Return the dense network, with a buffer (M,) for the weights that the client reports."""
         network = super().network(architecture, tier)
         network.register_buffer(AFFINITY, torch.zeros(self.config.models), persistent=False)
         return network
@@ -106,8 +108,7 @@ class FedFOMO(FedAvg):
 
     def first_personal(self, architecture: Architecture, tier: Tier, rng: np.random.Generator) -> dict[str, Tensor]:
         with torch_seeded(rng):
-            network = architecture.build(tier.ratio)
-        return {name: tensor.detach().clone() for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
+            return self.keep(architecture.build(tier.ratio))
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
         """Return the models of M other clients; slots without a client hold the mean model."""
@@ -122,7 +123,7 @@ class FedFOMO(FedAvg):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def _choose(self, state: GlobalState, client: int | None, rng: np.random.Generator) -> list[int]:
-        """Return the clients whose models are sent, at most M: those of the largest affinity, or with probability ε any."""
+        """Return the clients whose models are sent, at most M: those with the largest affinity, or with probability ε random ones."""
         others = [other for other in sorted(state.clients) if other != client]
         order = [others[i] for i in rng.permutation(len(others))]
         explores = float(rng.random())
@@ -130,12 +131,12 @@ class FedFOMO(FedAvg):
         rounds = float(own[ROUNDS]) if own else 0.0
         if own and explores >= self.config.epsilon - self.config.epsilon_decay * rounds:
             affinity = own[AFFINITY].tolist()
-            # Sorting is stable: equals stay in random order. Unknown clients rank between helpful and harmful ones.
+            # The sort is stable: ties stay in random order. Unknown clients rank between helpful and harmful ones.
             order.sort(key=lambda other: -affinity[other] if other < len(affinity) else 0.0)
         return order[: self.config.models]
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Remember every client's model, add its reported weights to its affinities, and average the models."""
+        """Return a state with every client's model, its affinities plus the reported weights, and the mean model by samples."""
         clients, total = dict(state.clients), WeightedSum(state.tensors)
         for update in self.checked(state, updates):
             for name in state.tensors:
@@ -152,20 +153,17 @@ class FedFOMO(FedAvg):
         return {**shapes_of(state.tensors), AFFINITY: None, ROUNDS: ()}
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the client's own model: as it stores it, else as the server remembers it, else the mean model."""
-        network = state.architecture.build(tier.ratio)
+        """Return the client's own model: ``personal`` if given, else the server's copy, else the mean model."""
         own = _memory(state, client)
-        network.load_state_dict(personal or {name: own.get(name, tensor) for name, tensor in state.tensors.items()})
-        return network.eval()
+        tensors = personal or {name: own.get(name, tensor) for name, tensor in state.tensors.items()}
+        return loaded(state.architecture.build(tier.ratio), tensors)
 
     def trained(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the client's own model, with its buffer: received models are validated, not trained."""
-        network = self.network(state.architecture, tier)
-        network.load_state_dict(self.factored(state, tier, personal, client).state_dict())
-        return network.eval()
+        """Return the client's own model with its buffer: received models are validated, not trained."""
+        return loaded(self.network(state.architecture, tier), self.factored(state, tier, personal, client).state_dict())
 
     def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
-        """Move the client's own model towards the received ones that are better on its validation samples."""
+        """Load the client's own model, moved towards the received models that are better on its validation samples (Eq. 3 to 5)."""
         count, samples = self._judged(len(batches[1])), len(batches[1])
         spread = torch.arange(count) * samples // count  # evenly: a shard may be sorted
         x, y = (part[spread] for part in batches)
@@ -182,7 +180,7 @@ class FedFOMO(FedAvg):
         load(module, {name: tensor.float() for name, tensor in moved.items()})
 
     def evaluated(self, samples: int) -> int:
-        """Return the validation samples, for the client's own model and for M others."""
+        """Return M + 1 times the number of validation samples: for the client's own model and M others."""
         return (self.config.models + 1) * self._judged(samples)
 
     def _judged(self, samples: int) -> int:
@@ -201,7 +199,7 @@ def _memory(state: GlobalState, client: int | None) -> Tensors:
 
 
 def _added(before: Tensor, update: Update) -> Tensor:
-    """Return a client's affinities (clients,) plus its reported weights; the update's places name the models' clients."""
+    """Return a client's affinities (clients,) plus its reported weights. The update's places name the clients of the models."""
     places = update.places.items()
     senders = {
         int(name.removeprefix("model").split(".", 1)[0]): place.client for name, place in places if place.client is not None

@@ -1,10 +1,11 @@
-"""The layers of a network that are sums of principal kernels, how many kernels a tier has of each, and their places."""
+"""Which layers of a network have principal kernels, how many kernels a tier has of each, and their places in the global state."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import torch
 from torch import nn
 
-from edgefl.factor.kernels import KernelLayer, all_of, kept_kernels, kernels_of
+from edgefl.factor.kernels import KernelLayer, kept_kernels, kept_outputs, kernels_of
 from edgefl.factor.width import stacked_in
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
@@ -14,7 +15,7 @@ Gates = dict[str, dict[str, int]]
 
 
 def gates_of(network: nn.Module) -> Gates:
-    """Return layer → weight → its stacked matrices, of linear layers, plain convolutions beyond 1×1 and recurrent layers."""
+    """Return layer → weight → number of stacked matrices (gates), of linear, recurrent and plain convolution layers beyond 1×1."""
     keep, stacks = stem_and_classifier(network), stacked_in(network)
     found: Gates = {}
     for name, layer in weighted_layers(network):
@@ -28,7 +29,7 @@ def gates_of(network: nn.Module) -> Gates:
 
 
 def kernel_counts(architecture: Architecture, tier: Tier) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return layer → weight → r of each of its matrices."""
+    """Return layer → weight → r of each of its matrices for ``tier``; ConfigError if a keep ratio leaves no kernel or too many."""
     network = architecture.skeleton()
     found: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, of in gates_of(network).items():
@@ -39,21 +40,27 @@ def kernel_counts(architecture: Architecture, tier: Tier) -> dict[str, dict[str,
     return found
 
 
-def matrices(name: str, weight: str, counts: Sequence[int], place: Place, state: GlobalState) -> Iterator[KernelLayer]:
-    """Yield the matrices of one weight; ``place`` is its place in the tier's dense network."""
+def matrices(
+    name: str, weight: str, counts: Sequence[int], place: Place, share: float, state: GlobalState
+) -> Iterator[KernelLayer]:
+    """Yield the matrices of a layer's ``weight``; ``counts`` has r of each, ``place`` is that of the tier's narrow dense weight.
+
+    ``share``: that of its outputs that a convolution computes (:func:`~edgefl.factor.kernels.kept_outputs`).
+    """
     target = f"{name}.{weight}"
     rows, *rest = state.tensors[target].shape
     shape = (rows // len(counts), *rest)
-    taken = all_of(place.index[0], rows)
-    columns = all_of(place.index[1], rest[0])
+    taken, columns = (torch.arange(size)[index].flatten() for size, index in zip((rows, rest[0]), place.index, strict=False))
     for gate, count in enumerate(counts):
         single = weight == "weight"
-        prefix, suffix = (name, ".weight") if single else (f"{target}.{gate}", "")
         own = taken[(taken >= gate * shape[0]) & (taken < (gate + 1) * shape[0])] - gate * shape[0]
+        outputs = kept_outputs((len(own), *rest), share)
+        inside = name if outputs == len(own) else f"{name}.first"
+        prefix, suffix = (inside, ".weight") if single else (f"{target}.{gate}", "")
         key = target if single else f"{target}[{gate}]"
-        yield KernelLayer(target, key, shape, gate, f"{prefix}.u{suffix}", f"{prefix}.v{suffix}", own, columns, count)
+        yield KernelLayer(target, key, shape, gate, f"{prefix}.u{suffix}", f"{prefix}.v{suffix}", own[:outputs], columns, count)
 
 
 def dense_name(name: str, dense: Mapping[str, Place]) -> str:
-    """Return the name in the dense network of a client's tensor that is no factor: only Conv_U's bias has moved."""
+    """Return the name in the dense network of a client's tensor that is no factor. Only the bias has another name, that of Conv_U."""
     return name if name in dense else name.removesuffix(".u.bias") + ".bias"

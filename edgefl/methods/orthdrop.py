@@ -1,60 +1,63 @@
-"""OrthDrop: every client of a tier trains the same first kernels, PriSM's baseline in the orthogonal space."""
+"""OrthDrop: every client of a tier trains the kernels of largest singular values, PriSM's baseline in the orthogonal space."""
 
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgefl.factor.bands import band_energies
 from edgefl.factor.kernels import KernelLayer
 from edgefl.methods.averaging import WeightedSum
 from edgefl.methods.axes import Need
+from edgefl.methods.base import Method
 from edgefl.methods.prism import KernelConfig, PriSM
+from edgefl.methods.ranks import NEW_FACTORS, energy_figures
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture
-from edgefl.records import Tier, Update
+from edgefl.records import Submodel, Tier, Update
 from edgefl.registry import method
 
 
 @method("orthdrop")
 class OrthDrop(PriSM):
-    """The r = ⌈c·N⌉ kernels of largest σ, always, with all output channels: Conv_V from m to r, Conv_U from r to n (PriSM, section 4).
+    """Clients always train the r = ⌈c·N⌉ kernels of largest σ, at all channels (PriSM, section 4, Baselines).
 
-    As in FedHM, the server averages the clients' products, so kernels beyond every client's rank are lost. All clients have the same
-    weight. c = 1 is the dense network.
+    A convolution is Conv_V from m to r channels, then Conv_U from r to n. As in FedHM, the server averages the clients' products, so
+    kernels that no client's rank includes are lost. All clients have the same weight. c = 1 is the dense network.
 
-    Differs from the paper: it says "such as in FedHM", which unrolls a weight to (m·k) × (n·k); here it is PriSM's n × m·k², as
-    the costs of Table 1 require.
+    Differs from the paper: it says "such as in FedHM", which unrolls a weight to (m·k) × (n·k). Here a weight is unrolled to PriSM's
+    n × m·k², as the costs of Table 1 require.
     """
 
-    config: KernelConfig  # type: ignore[assignment]  # it draws no kernels, and has no options of a draw
+    config: KernelConfig  # type: ignore[assignment]  # without PriSM's options of a draw
 
-    title: ClassVar[str] = "OrthDrop"
-    paper: ClassVar[str] = "Niu et al., TMLR 2023, section 4 (Baselines)"
-    tier_meaning: ClassVar[str] = "keep ratio c: the share of principal kernels that a client trains; 1 is dense"
-    travels: ClassVar[str] = "both factors of the first kernels and the dense rest, both ways"
-    per_client: ClassVar[bool] = False
-    lacks: ClassVar[Mapping[Need, str]] = {
-        "stale_updates": "the factors of every step are a new decomposition: what an older one changed has no place in it",
-        "fixed_coordinates": "a client's factors are a new decomposition every round: remembered gradients and "
-        "control variates would be of other coordinates",
-    }
+    title = "OrthDrop"
+    paper = "Niu et al., TMLR 2023, section 4 (Baselines)"
+    tier_meaning = "keep ratio c: the share of principal kernels that a client trains; 1 is dense"
+    travels = "both factors of the first kernels and the dense rest, both ways"
+    per_client = False
+    lacks: ClassVar[Mapping[Need, str]] = NEW_FACTORS
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "unchanged clients leave the state unchanged": "a tier below 1 sends back its first kernels only, and their sum replaces the "
         "full weights: what the truncation cut off is gone",
     }
 
     def width(self, tier: Tier) -> float:
-        """Return 1: all channels."""
         return 1.0
 
+    def outputs(self, tier: Tier) -> float:
+        return 1.0
+
+    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+        return self, state
+
     def factorized(self, tier: Tier) -> bool:
-        """Return whether the tier is below 1."""
         return tier.ratio < 1
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        """Return the network as it trains: its kernels make it small."""
+        """Return the network that a client trains: at all channels, only its kernels make it small."""
         return self.network(architecture, tier)
 
     def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
@@ -64,8 +67,22 @@ class OrthDrop(PriSM):
         """Return the first r kernels."""
         return torch.arange(layer.count)
 
+    def observe(self, state: GlobalState, sent: Sequence[Submodel]) -> dict[str, Any]:
+        """Return the figures of PriSM, and the energy per band of ranks."""
+        bands = self.energy_bands(state)
+        return {**super().observe(state, sent), **(energy_figures(state.tiers, bands) if bands else {})}
+
+    def energy_bands(self, state: GlobalState) -> Mapping[str, Sequence[float]]:
+        layers = [{layer.key: layer for layer in self._kernel_layers(state, tier)} for tier in sorted(state.tiers)]
+        found = {}
+        for key, layer in {key: layer for of in layers for key, layer in of.items()}.items():
+            values = self._factors(state, layer).values
+            held = [of[key].count if key in of else len(values) for of in layers]
+            found[key] = band_energies(state.tensors[layer.target][layer.span].flatten(1), values, held)
+        return found
+
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Multiply every update back to full shape and average."""
+        """Return the mean of the clients' products U·V and dense tensors, with equal weights."""
         total = WeightedSum(state.tensors)
         for update in self.checked(state, updates):
             rest = dict(update.tensors)

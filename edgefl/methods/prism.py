@@ -1,4 +1,4 @@
-"""PriSM: a tier is a keep ratio; every client trains its own draw of the principal kernels, at the first channels only."""
+"""PriSM: a tier is a keep ratio, and every client trains its own random draw of principal kernels, at the first channels only."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,17 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.kernels import (
-    KernelLayer,
-    Sampling,
-    draw,
-    effective_rank,
-    importance,
-    kernel_layer,
-    kernel_modules,
-    kernel_parameters,
-)
-from edgefl.factor.layers import frobenius_sq
+from edgefl.factor.kernels import KernelLayer, Sampling, draw, effective_rank, importance, kernel_layer
+from edgefl.factor.layers import all_but_factors, frobenius_sq, low_rank_layers
 from edgefl.factor.svd import Factors
 from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum
@@ -29,7 +20,7 @@ from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.kernel_places import dense_name, gates_of, kernel_counts, matrices
 from edgefl.methods.state import GlobalState, Tensors, shapes_of
-from edgefl.models.base import Architecture, replace_layer
+from edgefl.models.base import Architecture, loaded, replace_layer
 from edgefl.records import Place, Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.util.compute import in_parallel
@@ -39,7 +30,7 @@ class KernelConfig(MethodConfig):
     """Options of methods that train principal kernels.
 
     Attributes:
-        frobenius_decay: λ of λ/2·‖Σ u′v′ᵀ‖²_F (Eq. 6; value of Table 10), in place of weight decay on the factors.
+        frobenius_decay: λ of λ/2·‖Σ u′v′ᵀ‖²_F (Eq. 6; the default is Table 10's), in place of weight decay on the factors.
     """
 
     frobenius_decay: float = Field(2e-4, ge=0, allow_inf_nan=False)
@@ -49,83 +40,114 @@ class PriSMConfig(KernelConfig):
     """Options of PriSM.
 
     Attributes:
-        sampling: a kernel's chance as a function of its singular value: "power" is the method (Eq. 2), the others its ablation.
-        kappa: κ of σ^κ; None: the paper's 4 for keep ratios up to 0.2, 2.5 above (Table 10).
+        outputs: the share of a convolution's outputs that Conv_U computes at keep ratios below 1, in a network of full width; 0.4 in the
+            authors' code. None: the keep ratio, in a network of that width, as in the paper.
+        warmup_rounds: the number of rounds in which every client receives the kernels of largest σ, before kernels are drawn.
+        warming_up: whether the present round is one of these. Set by the run.
+        sampling: how a kernel's probability follows from its singular value. "power" is the method (Eq. 2), the others its ablation.
+        kappa: κ of σ^κ. None: the paper's 4 for keep ratios up to 0.2, and 2.5 above (Table 10).
     """
 
+    outputs: float | None = Field(None, gt=0, le=1)
+    warmup_rounds: int = Field(0, ge=0)
+    warming_up: bool = False
     sampling: Sampling = "power"
     kappa: float | None = Field(None, ge=0, allow_inf_nan=False)
 
 
 @method("prism")
 class PriSM(Method):
-    """W̄ = Σ σᵢuᵢvᵢᵀ, of whose N kernels a client gets r = ⌈c·N⌉, drawn without replacement with pᵢ ∝ σᵢ^κ afresh every round (Eq. 2).
+    """W̄ = Σ σᵢuᵢvᵢᵀ: in every round a client draws r = ⌈c·N⌉ of the N kernels i, without replacement, with pᵢ ∝ σᵢ^κ (Eq. 1 and 2).
 
-    A layer is Conv_V, k×k from its input channels to the r kernels, then Conv_U, 1×1 to the first ⌈c·n⌉ outputs, which are the next
-    layer's inputs: the client's network has the shapes of width c. A linear layer is the case k = 1; each gate of a recurrent layer has
-    kernels of its own (Remark 3.1). The server averages every uᵢ and vᵢ over the Cᵢ clients that trained kernel i, restores what none of
-    them had (ûᵢ, and vᵢ's other input channels), and adds the kernels up (Eq. 5); other kernels do not change. The next round decomposes
-    the sum anew (orthogonal space refresh). c = 1 trains all kernels at all channels.
+    A layer is Conv_V, k×k from its input channels to the r kernels, then Conv_U, 1×1 to the first ⌈c·n⌉ of n outputs, which are the next
+    layer's inputs. The client's network thus has the shapes of width c. A linear layer is the case k = 1; each gate of a recurrent layer
+    has its own kernels (Remark 3.1). c = 1 trains all kernels at all channels.
+
+    The server averages every uᵢ and vᵢ over the Cᵢ clients that trained kernel i, restores the entries that none of them had (ûᵢ, and vᵢ
+    at other input channels), and adds the kernels up (Eq. 5). Other kernels do not change. The next round decomposes the sum anew
+    (orthogonal space refresh).
 
     1×1 and grouped convolutions, the stem, the classifier, embeddings, biases and the parameters of normalisation layers are leading
-    slices, averaged entry by entry over the clients that have them. The paper shares no statistics: ``norm = "batch"`` is its activation
-    normalisation, which has none.
+    slices. Each entry is averaged over the clients that have it. The paper shares no statistics of normalisation; ``norm = "batch"`` is
+    its activation normalisation, which stores none.
 
-    A deployed tier is the plain network of width c whose weights are the sums of the first r kernels, largest σ first; tier 1 is the
-    server's dense model. If no client has all channels, that model's other channels move only through the vᵢ that they share.
+    A deployed tier is the plain network of width c, with the sums of the r kernels of largest σ as weights; tier 1 is the server's dense
+    model. If no client has all channels, the other channels of that model change only through the vᵢ that they share.
 
-    Differs from the paper: N = min(n, m·k²), where it assumes a tall W̄, so that r = ⌈c·n⌉ only there. With several tiers the entries of uᵢ
-    and vᵢ are averaged over those of the Cᵢ clients that have them. Its κ for LSTMs is 2, which must be set.
+    The paper's Table 1 costs and its accuracies belong to different models. Table 1 counts the small network above. The authors' code
+    trains another one: at every keep ratio Conv_U computes ⌈0.4·n⌉ outputs, Conv_V reads all inputs, and stem, 1×1 convolutions, norms
+    and classifier have their full size. ``outputs = 0.4`` is that network. Its weights and products are small: ⌈0.4·n⌉ × r and
+    r × m·k². Its maps are not: norm, ReLU and the next layers have n channels, and those without kernels contain only the bias. On
+    ResNet-18 at c = 0.2, it has 21 % of the parameters, 22 % of the MACs and 110 % of the activations of the full network, against 4.6,
+    4.7 and 32 % of the small one. Linear and recurrent layers compute all outputs. A tier below 1 is deployed in factors.
+
+    Differs from the paper: N = min(n, m·k²); the paper assumes N = n, so that r = ⌈c·n⌉. With several tiers the entries of uᵢ and vᵢ are
+    averaged over those of the Cᵢ clients that have them. Its κ for LSTMs, 2, must be set as an option. The authors' code also clips
+    gradients to norm 5, hands the averaged momentum on to the next round, lets masked outputs learn for one step, and reports the best
+    round on test data; this does not.
     """
 
     config: PriSMConfig
-    title: ClassVar[str] = "PriSM"
-    paper: ClassVar[str] = "Niu et al., TMLR 2023, Overcoming Resource Constraints in Federated Learning"
-    tier_meaning: ClassVar[str] = "keep ratio c: the share of principal kernels that a client is given, and of channels"
-    travels: ClassVar[str] = (
-        "both factors of the drawn kernels at the first channels, and leading slices of the dense rest, both ways"
-    )
-    default_tiers: ClassVar[tuple[float, ...]] = (1.0, 0.4, 0.2)
-    per_client: ClassVar[bool] = True
+    title = "PriSM"
+    paper = "Niu et al., TMLR 2023, Overcoming Resource Constraints in Federated Learning"
+    tier_meaning = "keep ratio c: the share of principal kernels that a client is given, and of channels"
+    travels = "both factors of the drawn kernels at the first channels, and leading slices of the dense rest, both ways"
+    default_tiers = (1.0, 0.4, 0.2)
+    per_client = True
     lacks: ClassVar[Mapping[Need, str]] = {
-        "stale_updates": "the kernels of every step are a new decomposition: what an older one changed has no place in it",
+        "stale_updates": "every step decomposes the weights again, so an update of older kernels does not match",
         "fixed_coordinates": "a client draws other kernels of a new decomposition every round: remembered gradients and "
         "control variates would be of other coordinates",
     }
 
     def width(self, tier: Tier) -> float:
         """Return the share of channels that a client of ``tier`` has."""
-        return tier.ratio
+        return tier.ratio if self.config.outputs is None else 1.0
+
+    def outputs(self, tier: Tier) -> float:
+        """Return the share of these channels that Conv_U of a client of ``tier`` computes."""
+        return 1.0 if self.config.outputs is None or tier.ratio >= 1 else self.config.outputs
 
     def factorized(self, tier: Tier) -> bool:
         """Return whether a client of ``tier`` trains kernels, not dense layers."""
         return True
 
     def chosen(self, layer: KernelLayer, values: Tensor, tier: Tier, rng: np.random.Generator) -> Tensor:
-        """Return one client's kernels of a layer with singular values ``values``: int64, ascending."""
+        """Return the numbers of one client's kernels of a layer with singular values ``values`` (N,): (r,) int64, ascending."""
+        if self.config.warming_up:
+            return torch.arange(layer.count)
         kappa = (4.0 if tier.ratio <= 0.2 else 2.5) if self.config.kappa is None else self.config.kappa
         return draw(layer.key, importance(values, self.config.sampling, kappa), layer.count, rng)
 
     def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
-        """Raise :class:`ConfigError` if no layer has kernels, or if a keep ratio leaves a layer too few or too many."""
+        """Raise :class:`ConfigError` if no layer has principal kernels, or if a keep ratio leaves a layer none or too many."""
         if not gates_of(architecture.skeleton()):
-            raise ConfigError(
-                f"{self.title} finds no layer with principal kernels: all are the stem, 1x1, grouped, or the classifier"
-            )
+            others = "all are the stem, 1x1, grouped, or the classifier"
+            raise ConfigError(f"{self.title} finds no layer with principal kernels: {others}")
         super().check(architecture, tiers, clients)
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         counts = kernel_counts(architecture, tier) if self.factorized(tier) else {}
         network = architecture.build(self.width(tier))
         for name, of in counts.items():
-            replace_layer(network, name, kernel_layer(network.get_submodule(name), of))
+            replace_layer(network, name, kernel_layer(network.get_submodule(name), of, self.outputs(tier)))
         return network
 
     def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
-        return architecture.build(self.width(tier))
+        return self.network(architecture, tier) if self._deploys_factors(tier) else architecture.build(self.width(tier))
+
+    def _deploys_factors(self, tier: Tier) -> bool:
+        return self.config.outputs is not None and tier.ratio < 1
+
+    def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:
+        """Return the method with the option ``warming_up`` of round ``round_``."""
+        warming_up = round_ <= self.config.warmup_rounds
+        if warming_up == self.config.warming_up:
+            return self, state
+        return type(self)(self.config.model_copy(update={"warming_up": warming_up})), state
 
     def _kernel_layers(self, state: GlobalState, tier: Tier) -> tuple[KernelLayer, ...]:
-        """Return the tier's matrices of kernels, in the order of the network."""
+        """Return the tier's matrices that consist of kernels, in the order of the network; cached."""
 
         def derive() -> tuple[KernelLayer, ...]:
             places = self._dense_places(state, tier)
@@ -133,17 +155,18 @@ class PriSM(Method):
                 layer
                 for name, of in kernel_counts(state.architecture, tier).items()
                 for weight, counts in of.items()
-                for layer in matrices(name, weight, counts, places[f"{name}.{weight}"], state)
+                for layer in matrices(name, weight, counts, places[f"{name}.{weight}"], self.outputs(tier), state)
             )
 
         return state.once(f"kernels {tier.label}", derive) if self.factorized(tier) else ()
 
     def _dense_places(self, state: GlobalState, tier: Tier) -> dict[str, Place]:
-        """Return the places of the plain network of the tier's width."""
-        return state.slices(tier, lambda architecture, tier: shapes_of(architecture.skeleton(self.width(tier)).state_dict()))
+        """Return name → place of the plain network of the tier's width."""
+        width = self.width(tier)
+        return state.slices(tier, lambda architecture, tier: shapes_of(architecture.skeleton(width).state_dict()), width)
 
     def _factors(self, state: GlobalState, layer: KernelLayer) -> Factors:
-        """Return all kernels of a layer; all layers are decomposed at once per state: the orthogonal space refresh."""
+        """Return all N kernels of a layer. The first call decomposes all layers of this state (orthogonal space refresh)."""
 
         def derive() -> dict[str, Factors]:
             layers = {of.key: of for tier in state.tiers for of in self._kernel_layers(state, tier)}
@@ -154,13 +177,14 @@ class PriSM(Method):
         return found.get(layer.key) or state.once(f"svd {layer.key}", lambda: layer.decompose(state.tensors[layer.target]))
 
     def submodel(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None = None) -> Submodel:
-        """Return a fresh draw of kernels at the first channels, and leading slices of the rest.
+        """Return a new draw of kernels at the first channels, and leading slices of all other tensors.
 
-        The place of a factor is the dense weight and a column of its kernels' numbers, which are no rows of the weight.
+        The place of a factor has the name of the dense weight, and as index a column (r, 1) with the numbers of its kernels.
         """
         return self._cut(state, tier, lambda layer, values: self.chosen(layer, values, tier, rng))
 
     def _cut(self, state: GlobalState, tier: Tier, choose: Callable[[KernelLayer, Tensor], Tensor]) -> Submodel:
+        """Return the sub-model with the kernels ``choose(layer, singular values)`` of each layer."""
         shapes = state.once(f"shapes {tier.label}", lambda: self.shapes(state.architecture, tier))
         factors: dict[str, tuple[Tensor, Place]] = {}
         for layer in self._kernel_layers(state, tier):
@@ -176,7 +200,7 @@ class PriSM(Method):
         return Submodel(tier, tensors, partial(self.network, state.architecture, tier), places)
 
     def aggregate(self, state: GlobalState, updates: Iterable[Update]) -> GlobalState:
-        """Average every kernel over the clients that trained it, the rest entry by entry, and add the kernels up (Eq. 5)."""
+        """Return the sums of kernels, each averaged over the clients that trained it (Eq. 5), and entry-wise means of other tensors."""
         layers = {layer.key: layer for tier in state.tiers for layer in self._kernel_layers(state, tier)}
         decomposed = {key: self._factors(state, layer) for key, layer in layers.items()}
         kernels = {f"{key} u": factors.left for key, factors in decomposed.items()}
@@ -198,7 +222,7 @@ class PriSM(Method):
         tensors = {name: means[name] if name in dense else tensor.clone() for name, tensor in state.tensors.items()}
         for key, layer in layers.items():
             of = trained[key]
-            # W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over trained kernels is the sum of all, without rounding the others.
+            # W + Σ (ūᵢv̄ᵢᵀ − uᵢvᵢᵀ) over trained kernels is the sum of all kernels, and adds no rounding to the others.
             before = decomposed[key].left[:, of].double() @ decomposed[key].right[of].double()
             after = means[f"{key} u"][:, of] @ means[f"{key} v"][of].flatten(1)
             part = tensors[layer.target][layer.span]
@@ -219,8 +243,11 @@ class PriSM(Method):
         return {"kernels": found}
 
     def deploy(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the plain network of the tier's width with the sums of its first r kernels; at 1 the server's weights."""
-        if tier.ratio >= 1:
+        """Return the plain network of the tier's width with the sums of its r kernels of largest σ; at c = 1 the server's weights.
+
+        With the option ``outputs``, the kernels of a smaller tier remain in factors.
+        """
+        if tier.ratio >= 1 or self._deploys_factors(tier):
             return self.factored(state, tier, personal, client)
         parts: dict[str, list[Tensor]] = {}
         for layer in self._kernel_layers(state, tier):
@@ -229,25 +256,21 @@ class PriSM(Method):
         return self._plain(state, tier, {name: torch.cat(of) for name, of in parts.items()})
 
     def _plain(self, state: GlobalState, tier: Tier, composed: Tensors) -> nn.Module:
-        network = self.deployed(state.architecture, tier)
-        network.load_state_dict({**cut(state.tensors, self._dense_places(state, tier)), **composed})
-        return network.eval()
+        tensors = {**cut(state.tensors, self._dense_places(state, tier)), **composed}
+        return loaded(self.deployed(state.architecture, tier), tensors)
 
     def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
-        """Return the network of the tier's width with its first r kernels; at 1 the server's weights."""
+        """Return the network of the tier's width with its r kernels of largest σ in factors; at c = 1 the server's weights."""
         if tier.ratio >= 1:
             return self._plain(state, tier, {})
         submodel = self._cut(state, tier, lambda layer, values: torch.arange(layer.count))
-        network = submodel.build()
-        network.load_state_dict(dict(submodel.tensors))
-        return network.eval()
+        return loaded(submodel.build(), submodel.tensors)
 
     def penalties(self, module: nn.Module) -> Iterable[Tensor]:
         """Return λ/2·‖Σ u′v′ᵀ‖²_F of each layer (Eq. 6)."""
         decay = self.config.frobenius_decay
-        return (decay / 2 * frobenius_sq(layer) for layer in kernel_modules(module) if decay)
+        return (decay / 2 * frobenius_sq(layer) for layer in low_rank_layers(module) if decay)
 
     def decayed(self, module: nn.Module) -> list[nn.Parameter]:
         """Return every parameter except the factors, which Eq. 6 regularises."""
-        factors = kernel_parameters(module)
-        return [p for p in module.parameters() if p not in factors]
+        return all_but_factors(module)

@@ -1,61 +1,91 @@
-"""The layers that low-rank methods factorize, and their ranks: one ratio for all layers, or a plan from the weights' spectra."""
+"""Which layers low-rank methods factorize, and at which ranks: one ratio for all layers, or ranks from the singular values."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from edgefl.errors import ConfigError
-from edgefl.factor.layers import factor_weights, low_rank, parameters_of_rank
+from edgefl.factor.layers import factor_weights, low_rank, parameters_of_rank, strides_first
 from edgefl.factor.plan import LayerChoices, allocate
 from edgefl.factor.svd import Factors
+from edgefl.methods.axes import Need
+from edgefl.methods.layer_rules import kind_of, why_dense
 from edgefl.methods.state import Tensors
 from edgefl.models.base import Architecture, replace_layer, stem_and_classifier, weighted_layers
-from edgefl.records import Place
+from edgefl.records import Place, Tier
 
 Ranks = dict[str, int]
+BY_DESIGN = "by design"
+NEVER = ("depthwise", "grouped", "padding")
+"""Why a layer is not factorized: the network's ``hybrid_dense`` lists it; or it has no low-rank form."""
 Layer = nn.Conv2d | nn.Linear
+NEW_FACTORS: dict[Need, str] = {
+    "stale_updates": "every step decomposes the weights again, so an update of older factors does not match",
+    "fixed_coordinates": "a client's factors are a fresh decomposition every round: remembered gradients and control variates would be of "
+    "other coordinates",
+}
+"""What a method lacks if the server decomposes dense weights anew in every round, with the reasons."""
 
 
-def rank_candidates(network: nn.Module) -> dict[str, Layer]:
-    """Return the layers that may be factorized, by name: all except stem, classifier, 1×1 and grouped convolutions, ``hybrid_dense``.
+def dense_reasons(network: nn.Module, rules: str = "") -> dict[str, str]:
+    """Return each convolution and linear layer of ``network`` → why it is not factorized, "" if it may be.
+
+    ``rules`` is the option ``factorize``. Without rules, convolutions and linear layers are factorized, and 1×1 convolutions only if no
+    other layer can be. Grouped convolutions and those that pad with other values than zeros never are.
+    """
+    layers = dict(weighted_layers(network))
+    stem, classifier = stem_and_classifier(network)
+    by_design: tuple[str, ...] = getattr(network, "hybrid_dense", ())
+    spared = {name: BY_DESIGN for name in layers if any(f"{name}.".startswith(f"{dense}.") for dense in by_design)}
+    spared |= {str(stem): "stem", classifier: "classifier"}
+    never = {name: reason for name, layer in layers.items() if (reason := _never(layer))}
+    found = why_dense(layers, rules, ("conv", "linear"), spared, never)
+    return found if "" in found.values() else why_dense(layers, rules, ("conv", "linear", "1x1"), spared, never)
+
+
+def rank_candidates(network: nn.Module, rules: str = "") -> dict[str, Layer]:
+    """Return name → layer of all layers that may be factorized under ``rules``, see :func:`dense_reasons`.
 
     Raises:
-        ConfigError: no layer of the network can be factorized.
+        ConfigError: no layer of the network can be factorized, or the rules are wrong.
     """
-    keep = stem_and_classifier(network)
-    dense: tuple[str, ...] = getattr(network, "hybrid_dense", ())
-    candidates = {
-        name: layer
-        for name, layer in weighted_layers(network)
-        if name not in keep and not any(name == d or name.startswith(d + ".") for d in dense) and _factorizable(layer)
-    }
+    reasons = dense_reasons(network, rules)
+    candidates = {name: layer for name, layer in weighted_layers(network) if not reasons[name]}
     if not candidates:
-        raise ConfigError("no layer can be factorized: all are the stem, 1x1 convolutions, grouped, or the classifier")
+        counts = ", ".join(f"{number} {reason}" for reason, number in Counter(reasons.values()).items())
+        named = next((name for name, reason in reasons.items() if reason not in NEVER), "")
+        remedy = f"name layers, such as --method-option factorize={named}, or " if named else ""
+        raise ConfigError(f"no layer can be factorized ({counts}); {remedy}choose a method that cuts width, such as heterofl")
     return candidates
 
 
-def hybrid_ranks(network: nn.Module, ratio: float) -> Ranks:
-    """Return layer → rank at rank ratio ``ratio``, nothing at 1; raise :class:`ConfigError` if no layer can be factorized."""
+def hybrid_ranks(network: nn.Module, ratio: float, rules: str = "") -> Ranks:
+    """Return layer → rank at ``ratio``, without layers that are smaller dense: factors are smaller if r < a·b/(a + b) of a weight a × b.
+
+    Empty at 1. ConfigError if no layer can be factorized under ``rules``.
+    """
     if ratio >= 1:
         return {}
-    candidates = rank_candidates(network)
+    candidates = rank_candidates(network, rules)
     ranks = {name: _rank(layer, ratio) for name, layer in candidates.items()}
     return {n: rank for n, rank in ranks.items() if parameters_of_rank(candidates[n], rank) < candidates[n].weight.numel()}
 
 
 def ranked(network: nn.Module, ranks: Ranks) -> nn.Module:
-    """Return ``network`` with low-rank layers in place of those that ``ranks`` names."""
+    """Return ``network`` with low-rank layers of arbitrary factors in place of those that ``ranks`` names."""
     for name, rank in ranks.items():
         replace_layer(network, name, low_rank(network.get_submodule(name), rank))  # type: ignore[arg-type]
     return network
 
 
-def truncated_state(tensors: Tensors, ranks: Ranks, factors: Mapping[str, Factors]) -> dict[str, tuple[Tensor, Place]]:
-    """Return name → tensor and its place in ``tensors``, of the network that has the layers ``ranks`` in ``factors``."""
+def truncated_state(tensors: Tensors, ranks: Ranks, factors: Mapping[str, Factors]) -> tuple[dict[str, Tensor], dict[str, Place]]:
+    """Return name → tensor, and → its place in ``tensors``, for the dense network ``tensors`` with the layers ``ranks`` in ``factors``."""
     found: dict[str, tuple[Tensor, Place]] = {}
     for name, tensor in tensors.items():
         layer, _, kind = name.rpartition(".")
@@ -65,31 +95,55 @@ def truncated_state(tensors: Tensors, ranks: Ranks, factors: Mapping[str, Factor
             found |= {f"{layer}.u.weight": (u, components), f"{layer}.v.weight": (v, components)}
         else:
             found[f"{layer}.v.bias" if layer in ranks else name] = tensor.clone(), Place(name, (slice(None),))
-    return found
+    return {name: tensor for name, (tensor, _) in found.items()}, {name: place for name, (_, place) in found.items()}
+
+
+def energy_of_tiers(bands: Mapping[str, Sequence[float]]) -> list[float]:
+    """Return the share of all layers' energy in each of the ``bands`` of :meth:`Method.energy_bands`; nothing without energy.
+
+    >>> energy_of_tiers({"conv1": (3.0, 1.0, 0.0), "conv2": (5.0, 1.0, 0.0)})
+    [0.8, 0.2, 0.0]
+    """
+    whole = sum(map(sum, bands.values()))
+    return [sum(energies) / whole for energies in zip(*bands.values(), strict=True)] if whole else []
+
+
+def energy_figures(tiers: Iterable[Tier], bands: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return a round's figures of ``bands``, as shares of the energy of all layers and of each layer."""
+    names = [f"energy first held by tier {tier.label}" for tier in sorted(tiers)]
+    if any(energies[-1] for energies in bands.values()):
+        names.append("energy held by no tier")
+
+    def shares(of: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        return {name: round(share, 6) for name, share in zip(names, energy_of_tiers(of), strict=False)}
+
+    return {"energy": shares(bands), "energy_by_layer": {layer: shares({layer: of}) for layer, of in bands.items()}}
 
 
 def _rank(layer: nn.Conv2d | nn.Linear, ratio: float) -> int:
-    """Return ⌊γ·n⌋ with n at most the rows of the unrolled weight: a larger rank adds nothing."""
+    """Return ⌊γ·n⌋, at least 1, with n output channels or the unrolled weight's number of rows, if that is smaller."""
     rows = layer.in_channels * layer.kernel_size[0] if isinstance(layer, nn.Conv2d) else layer.in_features
     return max(1, math.floor(ratio * min(layer.weight.shape[0], rows) + 1e-9))
 
 
-def _factorizable(layer: Layer) -> bool:
+def _never(layer: Layer) -> str:
+    """Return why a layer has no low-rank form, "" if it has one."""
     if isinstance(layer, nn.Linear):
-        return True
-    plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return plain and layer.groups == 1 and layer.kernel_size != (1, 1)
+        return ""
+    if layer.groups > 1:
+        return kind_of(layer)
+    return "" if layer.padding_mode == "zeros" and not isinstance(layer.padding, str) else "padding"
 
 
-def spectral_ranks(architecture: Architecture, ratio: float, values: Tensors, relative: bool = True) -> Ranks:
-    """Return a rank per layer with the least truncation error at no more than the uniform ranks' cost.
+def spectral_ranks(architecture: Architecture, ratio: float, values: Tensors, relative: bool = True, rules: str = "") -> Ranks:
+    """Return layer → rank with the least truncation error at no more than the cost of the uniform ranks of ``ratio`` (below 1).
 
-    The budgets are those of the ranks of ``ratio`` (below 1), summed over layers: MACs of a forward pass, weights, and values between a
-    layer's two factors, which a training step holds. A layer may also stay dense. ``values`` has all singular values of each layer's
-    unrolled weight, largest first; with ``relative`` a layer's error is a share of its weights' energy.
+    The costs are summed over layers: MACs of a forward pass, weights, and the values between a layer's two factors, which a training step
+    stores. A layer may also stay dense; it is then missing in the result. ``values`` has all singular values of each layer's unrolled
+    weight, largest first. With ``relative`` a layer's error is a share of its weight's energy.
     """
     network = architecture.skeleton()
-    candidates, uniform = rank_candidates(network), hybrid_ranks(network, ratio)
+    candidates, uniform = rank_candidates(network, rules), hybrid_ranks(network, ratio, rules)
     shapes = _shapes(network, architecture)
     layers, limits, start = [], np.zeros(3, np.int64), {}
     for name, layer in candidates.items():
@@ -110,19 +164,19 @@ def spectral_ranks(architecture: Architecture, ratio: float, values: Tensors, re
 
 
 def _costs(layer: Layer, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (MACs, weights, values in between) of one unit of rank, and of the dense layer; shapes are one sample's."""
+    """Return (MACs, weights, values between the factors) per unit of rank, and of the dense layer; shapes are one sample's."""
     unit, numel = parameters_of_rank(layer, 1), layer.weight.numel()
     if isinstance(layer, nn.Linear):
         positions = math.prod(inputs[:-1])
         return np.array([positions * unit, unit, positions]), np.array([positions * numel, numel, 0])
-    between, after = outputs[1] * inputs[2], outputs[1] * outputs[2]
+    between, after = outputs[1] * (outputs[2] if strides_first(layer) else inputs[2]), outputs[1] * outputs[2]
     k1, k2 = layer.kernel_size
     macs = between * layer.in_channels * k1 + after * layer.out_channels * k2
     return np.array([macs, unit, between]), np.array([after * numel, numel, 0])
 
 
 def _shapes(network: nn.Module, architecture: Architecture) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return layer → shapes of its input and output for one sample."""
+    """Return layer → shapes of its input and output, for one sample."""
     found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def keep(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

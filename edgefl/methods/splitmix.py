@@ -1,4 +1,4 @@
-"""Split-Mix: narrow base networks are trained apart; a tier is how many of them a client trains and a device runs."""
+"""Split-Mix: narrow base networks are trained apart. A tier is the number of them that a client trains and a device runs."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -11,19 +11,18 @@ from torch import Tensor, nn
 
 from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig, cross_entropy
-from edgefl.methods.state import GlobalState, copied
+from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Place, Tier
 from edgefl.registry import method
-from edgefl.rng import torch_seeded
 
 
 class SplitMixConfig(MethodConfig):
     """Options of Split-Mix.
 
     Attributes:
-        base: width of a base network; None takes the run's smallest tier.
-        tiers: the run's tiers; set from the run.
+        base: width b of a base network. None: the run's smallest tier.
+        tiers: the run's tiers. Set by the run.
     """
 
     base: float | None = Field(None, gt=0, le=1)
@@ -31,7 +30,7 @@ class SplitMixConfig(MethodConfig):
 
 
 class Ensemble(nn.Module):
-    """Networks of one architecture, called ``base0`` onwards. Their logits are averaged."""
+    """Networks of one architecture, named ``base0``, ``base1``, …, whose logits are averaged."""
 
     def __init__(self, bases: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -48,25 +47,24 @@ class Ensemble(nn.Module):
 class SplitMix(Method):
     """K = round(1/b) base networks of width b; a client of tier p trains ⌊p/b⌋ of them, each on its own loss (Hong et al., section 3).
 
-    Each client draws its bases anew in every round: a start, all equally likely, and the bases that follow it cyclically. So every base is
-    trained by the same share of clients on average. A base is averaged over the clients that trained it, by samples. The model of tier p
-    is the mean of the logits of the first ⌊p/b⌋ bases, in one graph. A tier that is no multiple of b has the bases of the multiple below,
-    at least one and at most K.
+    In every round each client draws a first base, all equally likely, and takes the bases that follow it cyclically. On average every base
+    is trained by the same share of clients. A base is averaged over the clients that trained it, by samples. The model of tier p is the
+    mean of the logits of the first ⌊p/b⌋ bases, in one graph. A client has at least one base and at most K.
 
-    The bases share no weight, so the sum of their losses has the gradients of training them one after another. Costs are those of
-    training them side by side: the peak memory holds the activations of all.
+    The bases share no weight, so the gradients of the sum of their losses are those of training each base alone. Costs are those of
+    training all side by side: the peak memory includes the activations of all.
 
-    Differs from the paper: its server deals the bases of one deck to a round's clients in turn. Here each client draws alone, so that its
-    bases do not depend on other clients. Bases have no layer-wise rescaling: each is initialised as a narrow network. Mixing in
-    adversarially trained normalisation (its section 4) is left out.
+    Differs from the paper: its server deals the bases to a round's clients in turn. Here each client draws alone, so that its bases do not
+    depend on other clients. Bases have no layer-wise rescaling: each is initialised as a narrow network. Adversarially trained
+    normalisation (its section 4) is left out.
     """
 
     config: SplitMixConfig
-    title: ClassVar[str] = "Split-Mix"
-    paper: ClassVar[str] = "Hong et al., ICLR 2022"
-    tier_meaning: ClassVar[str] = "total width p: as many base networks as add up to it"
-    travels: ClassVar[str] = "as many base networks as the tier holds, drawn for each client and round, both ways"
-    per_client: ClassVar[bool] = True
+    title = "Split-Mix"
+    paper = "Hong et al., ICLR 2022"
+    tier_meaning = "total width p: as many base networks as add up to it"
+    travels = "as many base networks as the tier holds, drawn for each client and round, both ways"
+    per_client = True
     lacks: ClassVar[Mapping[Need, str]] = {
         "fixed_coordinates": "a client trains other base networks every round: remembered gradients and control variates would be of other "
         "weights",
@@ -79,7 +77,7 @@ class SplitMix(Method):
 
     @property
     def bases(self) -> int:
-        """K: how many base networks there are.
+        """K, the number of base networks.
 
         >>> [SplitMix(SplitMixConfig(base=b)).bases for b in (1.0, 0.5, 0.3, 0.125)]
         [1, 2, 3, 8]
@@ -87,7 +85,7 @@ class SplitMix(Method):
         return max(1, round(1 / self.base.ratio))
 
     def held(self, tier: Tier) -> int:
-        """Return how many base networks a client of ``tier`` holds.
+        """Return the number of base networks of a client of ``tier``.
 
         >>> [SplitMix(SplitMixConfig(base=0.25)).held(Tier(p)) for p in (1.0, 0.7, 0.5, 0.25, 0.1)]
         [4, 2, 2, 1, 1]
@@ -97,15 +95,13 @@ class SplitMix(Method):
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         return Ensemble(architecture.build(self.base.ratio) for _ in range(self.held(tier)))
 
-    def init(self, architecture: Architecture, tiers: tuple[Tier, ...], rng: np.random.Generator) -> GlobalState:
-        with torch_seeded(rng):
-            network = self.network(architecture, Tier(1.0))
-        return GlobalState(architecture, tiers, copied(network))
+    def first_network(self, architecture: Architecture, tiers: tuple[Tier, ...]) -> nn.Module:
+        return self.network(architecture, Tier(1.0))
 
     def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> dict[str, Place]:
-        """Return the places of the bases that ``client`` trains; the first ones if there is no client."""
+        """Return the places of the bases that ``client`` trains; of the first bases for no particular client."""
         start = 0 if client is None else int(rng.integers(self.bases))
-        # Ascending, so that a client of all bases has each under its own name.
+        # Ascending, so that a client with all bases has each under its own name.
         numbers = sorted((start + slot) % self.bases for slot in range(self.held(tier)))
         places = {}
         for name in self.shapes(state.architecture, tier):
@@ -115,6 +111,6 @@ class SplitMix(Method):
         return places
 
     def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
-        """Return the sum of the bases' cross-entropies: each base has the gradients that it would have alone."""
+        """Return the sum of the bases' cross-entropies, so that each base has the gradients of training it alone."""
         losses = [cross_entropy(base(batch.x), batch) for base in module.children()]
         return torch.stack(losses).sum() if len(losses) > 1 else losses[0]

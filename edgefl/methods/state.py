@@ -1,10 +1,8 @@
-"""What the server holds between rounds: the global model, and what a method remembers of single clients and clusters."""
-
-from __future__ import annotations
+"""The state of the server between rounds: the global model, and the tensors that a method remembers of clients and clusters."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from torch import Tensor, nn
 
@@ -20,17 +18,17 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class GlobalState:
-    """What the server holds between rounds.
+    """The state of the server between rounds.
 
-    A state never changes: ``aggregate`` returns a new one. :meth:`once` caches what was derived from it, so that one decomposition serves
-    every tier and client of a round.
+    A state never changes: ``aggregate`` returns a new one. :meth:`once` caches derived values, so that one decomposition serves every tier
+    and client of a round.
 
     Attributes:
         tensors: name → tensor of the global model.
-        warm: results for the state before this one that speed up the same for this one, such as its singular vectors. They are stored
-            with the state, since results depend on them in their last bits, but neither sent nor averaged.
-        clients: client → name → tensor, of the clients that the method remembers. It grows with the number of clients that took part.
-        clusters: number → name → tensor: the models of further clusters. Cluster 0 has the global model.
+        warm: name → tensor: results of the previous state, such as singular vectors, that speed up the same computation for this one.
+            Checkpoints store them, because results depend on them in their last bits. They are neither sent nor averaged.
+        clients: client → name → tensor: the server's memory of clients. It grows with the number of clients that took part.
+        clusters: number → name → tensor: the models of clusters from 1 on. Cluster 0 has the global model.
     """
 
     architecture: Architecture
@@ -42,19 +40,35 @@ class GlobalState:
     _derived: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def once(self, key: str, derive: Callable[[], T]) -> T:
-        """Return ``derive()``, computed at the first call with ``key`` and cached as long as this state exists."""
+        """Return ``derive()``. The first call with ``key`` computes it; it is cached as long as this state exists."""
         if key not in self._derived:
             self._derived[key] = derive()
         return self._derived[key]
 
-    def slices(self, tier: Tier, shapes: Callable[[Architecture, Tier], Mapping[str, Shape]]) -> dict[str, Place]:
-        """Return where the tensors of a narrow network lie in this state, cached; ``shapes`` gives the shapes of a tier's network."""
+    def slices(
+        self,
+        tier: Tier,
+        shapes: Callable[[Architecture, Tier], Mapping[str, Shape]],
+        width: float | None = None,
+        within: float = 1.0,
+    ) -> dict[str, Place]:
+        """Return name → place in this state of a tier's narrow network, cached.
+
+        ``shapes`` returns the network's name → shape, ``width`` is its width (None: the tier's ratio), ``within`` that of this state.
+        """
         return self.once(
             f"places {tier.label}",
-            lambda: nested(shapes(self.architecture, tier), shapes_of(self.tensors), stacked_in(self.architecture.skeleton())),
+            lambda: places_in(
+                self.architecture,
+                self.architecture.skeleton(),
+                shapes(self.architecture, tier),
+                shapes_of(self.tensors),
+                tier.ratio if width is None else width,
+                within,
+            ),
         )
 
-    def replace(self, tensors: Tensors, **parts: Any) -> GlobalState:
+    def replace(self, tensors: Tensors, **parts: Any) -> Self:
         """Return a state with other tensors, and with ``parts`` (``warm``, ``clients``, ``clusters``) in place of this state's."""
         return replace(self, tensors=tensors, _derived={}, **parts)
 
@@ -64,8 +78,8 @@ class GlobalState:
         clusters = {f"cluster {number}": tensors for number, tensors in self.clusters.items()}
         return {"model": self.tensors, "warm": self.warm, **clients, **clusters}
 
-    def of_parts(self, parts: Mapping[str, Tensors]) -> GlobalState:
-        """Return the state of this architecture and these tiers whose :meth:`parts` these are, or raise ``ValueError`` at another part."""
+    def of_parts(self, parts: Mapping[str, Tensors]) -> Self:
+        """Return the state with this architecture, these tiers and the given :meth:`parts`; ValueError for a part of unknown name."""
         numbered: dict[str, dict[int, Tensors]] = {"client": {}, "cluster": {}}
         for part, tensors in parts.items():
             kind, _, number = part.partition(" ")
@@ -77,11 +91,31 @@ class GlobalState:
         return self.replace(parts.get("model", {}), warm=parts.get("warm", {}), clients=clients, clusters=clusters)
 
 
+def places_in(
+    architecture: Architecture,
+    network: nn.Module,
+    narrow: Mapping[str, Shape],
+    wide: Mapping[str, Shape],
+    width: float,
+    within: float = 1.0,
+) -> dict[str, Place]:
+    """Return name → place of the network of ``width`` in that of width ``within``, from name → shape of both.
+
+    ``network`` is either of them: its recurrent layers say which tensors stack gates.
+    """
+    return nested(narrow, wide, stacked_in(network), lambda name: architecture.entries(name, width, within))
+
+
 def copied(network: nn.Module) -> dict[str, Tensor]:
     """Return a copy of every tensor in the state_dict of ``network``."""
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
 
 
 def shapes_of(tensors: Tensors) -> dict[str, Shape]:
-    """Return name → shape."""
+    """Return name → shape of ``tensors``."""
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def travelling_shapes(network: nn.Module) -> dict[str, Shape]:
+    """Return name → shape of the tensors of ``network`` that travel: all except counters, such as BatchNorm's."""
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if tensor.is_floating_point()}

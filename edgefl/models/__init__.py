@@ -1,1 +1,1 @@
-"""Dense reference networks, one file per family, each with a width and an explicit normalisation policy."""
+"""Dense reference networks, one file per family. Each has a width and an explicit normalisation policy."""

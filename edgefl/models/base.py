@@ -1,30 +1,36 @@
-"""A network as methods see it: how to build it at a width, and which of its layers they leave unchanged."""
-
-from __future__ import annotations
+"""A network as methods see it: how to build it at a width, its layers, and how to load tensors."""
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch._guards import detect_fake_mode
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from edgefl.errors import ConfigError
+from edgefl.models.cuts import Cuts, cuts_of
 from edgefl.models.norm import POLICIES
+from edgefl.models.weights import WeightsFile
 from edgefl.registry import models
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A reference network for one kind of input.
+    """A reference network for one kind of input; ConfigError for an unknown policy or a size below 1, UnknownNameError for a model.
 
     Attributes:
         model: a registered name.
-        input_shape: of one sample: ``(channels, height, width)``, or ``(length,)`` of a text.
-        classes: number of labels.
-        norm: a policy of :mod:`edgefl.models.norm`; ``None`` takes the model's own.
+        input_shape: the shape of one sample: (channels, height, width) of an image, (length,) of a text.
+        classes: the number of labels.
+        norm: a policy of :mod:`edgefl.models.norm`; None takes the model's own.
+        weights: file with the initial weights of the network of width 1; None: random ones.
 
     >>> sum(p.numel() for p in Architecture("resnet18", (3, 32, 32), 10).build().parameters())
     11173962
@@ -34,6 +40,7 @@ class Architecture:
     input_shape: tuple[int, ...]
     classes: int
     norm: str | None = None
+    weights: WeightsFile | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         models.check(self.model)
@@ -43,34 +50,86 @@ class Architecture:
             raise ConfigError(f"model {self.model}: sizes must be positive, got input {self.input_shape}, classes {self.classes}")
 
     def build(self, width: float = 1.0) -> nn.Module:
-        """Return the network with every hidden layer scaled to ``width``, freshly initialised; ConfigError for a wrong input shape."""
+        """Return a freshly initialised network, hidden layers scaled to ``width`` in (0, 1]; ConfigError for a wrong input shape."""
         options = {} if self.norm is None else {"norm": self.norm}
         network: nn.Module = models.load(self.model)(self.input_shape, self.classes, width=width, **options)
+        return self.weighted(network) if width == 1.0 else network
+
+    def weighted(self, network: nn.Module) -> nn.Module:
+        """Return the network of width 1 with its initial weights, unless its tensors have no values; WireError: the file has changed."""
+        if self.weights is not None and detect_fake_mode() is None and torch.get_default_device().type != "meta":
+            own = network.state_dict()
+            for name, tensor in self.weights.tensors().items():
+                own[name].copy_(tensor)
         return network
 
     def samples(self, count: int) -> Any:
-        """Return a batch of ``count`` samples, (count, …): uninitialised float32, or token ids (all 0) for networks that take token ids."""
+        """Return a batch of ``count`` samples, (count, …): uninitialised float32, or zeros int64 if the network takes token ids."""
         if self.vocabulary:
             return torch.zeros(count, *self.input_shape, dtype=torch.int64)
         return torch.empty(count, *self.input_shape)
 
     @property
     def vocabulary(self) -> int:
-        """Number of token ids that the network knows; 0 for networks with float32 inputs."""
+        """The number of different token ids; 0 for networks with float32 inputs."""
         return int(models.facts(self.model).get("vocabulary", 0))
 
     def __str__(self) -> str:
-        """Return a sample's shape as it is written."""
+        """Return the shape of a sample, such as 3x32x32."""
         return "x".join(map(str, self.input_shape))
+
+    def entries(self, name: str, width: float, within: float = 1.0) -> tuple[Tensor, ...] | None:
+        """Return which entries of a tensor the network of ``width`` has, among those of the network of width ``within``.
+
+        One vector of int64 numbers for each dimension, ascending; None: the leading ones, by block where a tensor stacks gates.
+        """
+        return None
+
+    def described(self) -> dict[str, Any]:
+        """Return what checkpoints say about the network, as JSON has it."""
+        return {"model": self.model, "input_shape": list(self.input_shape), "classes": self.classes, "norm": self.norm}
+
+    def fields(self) -> dict[str, Any]:
+        """Return the JSON form from which another process builds the network: :func:`edgefl.models.custom.architecture_in` reads it."""
+        return self.described() | ({} if self.weights is None else {"weights": vars(self.weights)})
 
     def skeleton(self, width: float = 1.0) -> nn.Module:
         """Return the network on the ``meta`` device: names and shapes without memory or random draws."""
         with torch.device("meta"), Unfilled():
             return self.build(width)
 
+    @cached_property
+    def cuts(self) -> Cuts:
+        """The blocks of the network, found by tracing it; ConfigError if it does not run without values."""
+        return _cuts(self)
+
+
+def once_per_network(compute: C) -> C:
+    """Return ``compute(architecture, …)`` with a cache. That of a network that the user brings is part of its architecture."""
+    cached = lru_cache(maxsize=256)(compute)
+
+    @wraps(compute)
+    def computed(architecture: Architecture, *args: Any) -> Any:
+        if type(architecture) is Architecture:
+            return cached(architecture, *args)
+        # A user's network may change between two requests, each of which makes an architecture of its own.
+        own, key = vars(architecture).setdefault("_computed", {}), (compute, args)
+        if key not in own:
+            own[key] = compute(architecture, *args)
+        return own[key]
+
+    return cast(C, computed)
+
+
+@once_per_network
+def _cuts(architecture: Architecture) -> Cuts:
+    samples = 3  # unlike the sizes of other axes in most networks
+    with _disable_current_modes(), torch.device("meta"):
+        return cuts_of(architecture.skeleton(), architecture.samples(samples), samples)
+
 
 class Unfilled(TorchFunctionMode):
-    """Skips the initialisation of weights: for networks whose weights are overwritten or never read."""
+    """Skips the initialisation of weights, for networks whose weights are overwritten or never read."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return the tensor unchanged instead of calling a function of ``torch.nn.init``, or one that such a function calls."""
@@ -81,7 +140,7 @@ class Unfilled(TorchFunctionMode):
 
 
 def scaled(channels: int, width: float) -> int:
-    """Return ⌈width · channels⌉, as HeteroFL rounds; exact decimals are not pushed up by binary rounding.
+    """Return ⌈width · channels⌉, at least 1, as HeteroFL rounds; exact for decimals such as 0.3.
 
     >>> scaled(64, 0.25), scaled(10, 0.3), scaled(30, 0.1)
     (16, 3, 3)
@@ -94,7 +153,7 @@ ImageShape = tuple[int, int, int]
 
 
 def image_shape(model: str, input_shape: tuple[int, ...], least: int) -> ImageShape:
-    """Check that ``input_shape`` is (channels, height, width) with both sides at least ``least`` pixels, and return it."""
+    """Return ``input_shape``; ConfigError unless it is (channels, height, width) with sides of at least ``least`` pixels."""
     if len(input_shape) != 3 or min(input_shape[1:]) < least:
         shape = "x".join(map(str, input_shape))
         raise ConfigError(f"model {model} takes channels x height x width with sides of at least {least}, got {shape}")
@@ -102,7 +161,7 @@ def image_shape(model: str, input_shape: tuple[int, ...], least: int) -> ImageSh
 
 
 def window(model: str, input_shape: tuple[int, ...], norm: str) -> None:
-    """Check that ``input_shape`` is one length of at least one token, and that ``norm`` is ``none``: recurrent networks have no other."""
+    """Raise :class:`ConfigError` unless ``input_shape`` is (length,) and ``norm`` is ``none``, the only policy of recurrent networks."""
     if len(input_shape) != 1:
         shape = "x".join(map(str, input_shape))
         raise ConfigError(f"model {model} takes a sequence of token ids, one length such as 80, got {shape}")
@@ -111,7 +170,7 @@ def window(model: str, input_shape: tuple[int, ...], norm: str) -> None:
 
 
 def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv2d | nn.Linear]]:
-    """Yield convolutions and linear layers by name, in the order of definition, without those of ``nn.MultiheadAttention``."""
+    """Yield name and layer of convolutions and linear layers, in the order of definition, but none inside ``nn.MultiheadAttention``."""
     attention = tuple(f"{name}." for name, layer in network.named_modules() if isinstance(layer, nn.MultiheadAttention))
     for name, layer in network.named_modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)) and not name.startswith(attention):
@@ -119,7 +178,7 @@ def weighted_layers(network: nn.Module) -> Iterator[tuple[str, nn.Conv2d | nn.Li
 
 
 def stem_and_classifier(network: nn.Module) -> tuple[str | None, str]:
-    """Return the names of the stem (the first layer, if it is a convolution) and of the classifier (the last layer)."""
+    """Return the names of the stem (the first layer, or None if that is linear) and of the classifier (the last); ConfigError: no layer."""
     layers = list(weighted_layers(network))
     if not layers:
         raise ConfigError("the network has no convolution and no linear layer: there is nothing to factorize or scale")
@@ -127,8 +186,21 @@ def stem_and_classifier(network: nn.Module) -> tuple[str | None, str]:
     return (first[0] if isinstance(first[1], nn.Conv2d) else None), last[0]
 
 
+@once_per_network
+def classifier_tensors(architecture: Architecture) -> frozenset[str]:
+    """Return the names of the classifier's tensors that have one row per label: its weight and bias.
+
+    >>> sorted(classifier_tensors(Architecture("mlp", (64,), 10)))
+    ['fc.bias', 'fc.weight']
+    """
+    network = architecture.skeleton()
+    name = stem_and_classifier(network)[1]
+    own = network.get_submodule(name).named_parameters()
+    return frozenset(f"{name}.{part}" for part, tensor in own if len(tensor) == architecture.classes)
+
+
 def named_tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Return every parameter and buffer of ``network`` by its name, buffers that are not in ``state_dict`` too.
+    """Return name → tensor of every parameter and buffer of ``network``, including buffers that ``state_dict`` lacks.
 
     >>> list(named_tensors(nn.BatchNorm1d(2)))
     ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
@@ -137,7 +209,7 @@ def named_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy ``tensors`` into those of ``network`` like ``load_state_dict``, but faster; RuntimeError if names or shapes differ.
+    """Copy ``tensors`` into ``network`` like ``load_state_dict``, but faster; RuntimeError if names or shapes differ.
 
     >>> layer = nn.Linear(2, 1)
     >>> load(layer, {"weight": torch.tensor([[1.0, 2.0]]), "bias": torch.zeros(1)})
@@ -146,10 +218,16 @@ def load(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """
     own = network.state_dict()
     if own.keys() != tensors.keys() or any(tensor.shape != tensors[name].shape for name, tensor in own.items()):
-        network.load_state_dict(tensors)  # raises a message with the difference
+        network.load_state_dict(tensors)  # raises an error that names the difference
     elif own:
         with torch.no_grad():
             torch._foreach_copy_(list(own.values()), [tensors[name] for name in own])
+
+
+def loaded(network: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Return ``network`` with the state_dict ``tensors``, in evaluation mode; RuntimeError if names or shapes differ."""
+    load(network, tensors)
+    return network.eval()
 
 
 def replace_layer(network: nn.Module, name: str, layer: nn.Module) -> None:

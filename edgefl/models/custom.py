@@ -1,26 +1,27 @@
-"""The user's own networks: a factory by its import path, a module, or any other builder, with any number and kind of inputs."""
-
-from __future__ import annotations
+"""Your own networks, from a factory's import path, a module or a builder, with any number and kind of inputs."""
 
 import copy
 import functools
-import importlib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch._guards import detect_fake_mode
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import ConfigError, InputError, nearest
 from edgefl.models.base import Architecture
+from edgefl.models.factory import Factory, factory_of, fitted, said, sources_sha256
+from edgefl.models.narrow import Channels
+from edgefl.models.weights import WeightsFile
+from edgefl.util.networks import title_of
 
 DTYPES = {
     name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -30,7 +31,7 @@ _SPEC = re.compile(r"^(?:(?P<name>[^=:]+)=)?(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input of a network: a sample's shape, without the batch, and its type.
+    """One input of a network: the shape of one sample, without the batch, and its type.
 
     >>> InputSpec.parse("ids=int64:80")
     ('ids', InputSpec(shape=(80,), dtype=torch.int64))
@@ -40,8 +41,8 @@ class InputSpec:
     dtype: torch.dtype = torch.float32
 
     @classmethod
-    def parse(cls, text: str) -> tuple[str, InputSpec]:
-        """Return name ("" for none) and specification of ``[NAME=][DTYPE:]SHAPE``; ConfigError for another form, size 0 or unknown type."""
+    def parse(cls, text: str) -> tuple[str, Self]:
+        """Return name ("" if none) and specification of ``[NAME=][DTYPE:]SHAPE``; ConfigError for other forms, sizes below 1 or types."""
         match = _SPEC.match(text.strip())
         if not match or not (match["shape"] or match["dtype"]):
             raise ConfigError(f"input: {text!r} is not of the form [NAME=][DTYPE:]SHAPE, such as 3x32x32 or ids=int64:80")
@@ -59,7 +60,7 @@ class InputSpec:
         return kind + "x".join(map(str, self.shape))
 
     def batch(self, samples: int) -> Tensor:
-        """Return an uninitialised batch; integers are zeros, which are valid everywhere."""
+        """Return a batch (samples, …): uninitialised floating-point values, or zeros of an integer type, which are valid ids."""
         make = torch.empty if self.dtype.is_floating_point else torch.zeros
         return make(samples, *self.shape, dtype=self.dtype)
 
@@ -67,15 +68,47 @@ class InputSpec:
 Inputs = Mapping[str, InputSpec]
 
 
+def architecture_in(fields: Mapping[str, Any]) -> Architecture:
+    """Return the architecture of :meth:`Architecture.fields`, in this or another process; InputError if there is no such network here."""
+    weights = WeightsFile(**fields["weights"]) if "weights" in fields else None
+    if "spec" not in fields:
+        return Architecture(**{**fields, "input_shape": tuple(fields["input_shape"]), "weights": weights})
+    inputs = {name: InputSpec.parse(text)[1] for name, text in fields["inputs"].items()}
+    return replace(CustomArchitecture.of(fields["spec"], inputs, fields["classes"]), weights=weights)
+
+
 @dataclass(frozen=True)
 class CustomArchitecture(Architecture):
-    """The user's own network: ``factory`` returns it, also under fake tensors; ``inputs`` are by name, "" for a single unnamed one."""
+    """Your own network; ConfigError if ``norm`` is set or ``inputs`` is empty.
+
+    Attributes:
+        model: its name in messages.
+        factory: returns the network, also on the ``meta`` device and under fake tensors.
+        inputs: name → specification, in the order of ``forward``; "" for a single input without a name.
+        spec: the name by which any process finds the factory; empty if there is none.
+    """
 
     input_shape: tuple[int, ...] = ()
     classes: int = 0
     norm: str | None = None
     factory: Callable[[], nn.Module] = nn.Identity
-    inputs: Inputs = field(default_factory=dict)
+    inputs: Inputs = field(default_factory=dict, hash=False)
+    spec: str = ""
+
+    @classmethod
+    def of(cls, network: str | nn.Module | Factory, inputs: Inputs, classes: int | None = None, norm: str | None = None) -> Self:
+        """Return the architecture of a network's ``spec``, a module or a factory, which gets the shape and ``classes`` if it takes them.
+
+        Raises:
+            InputError: there is no such factory, or importing it raised an error.
+            ConfigError: ``norm`` is set, or ``inputs`` is empty.
+        """
+        spec = network if isinstance(network, str) else ""
+        found: Any = factory_of(network) if isinstance(network, str) else network
+        shape = inputs[""].shape if list(inputs) == [""] else ()
+        factory = copies_of(found) if isinstance(found, nn.Module) else fitted(found, shape, classes or 0)
+        name = title_of(spec) if spec else getattr(found, "__name__", type(found).__name__)
+        return cls(name, shape, classes or 0, norm, factory=factory, inputs=inputs, spec=spec)
 
     def __post_init__(self) -> None:
         if self.norm is not None:
@@ -84,11 +117,49 @@ class CustomArchitecture(Architecture):
             raise ConfigError(f"input: {self.model} needs the shape of a sample, such as --input 3x32x32")
 
     def build(self, width: float = 1.0) -> nn.Module:
-        """Return the network, whose ``forward`` takes a batch of all inputs and in training gives one row of logits per sample."""
-        if width != 1.0:
-            raise ConfigError(
-                f"{self.model} has one width, and this method makes narrower networks; choose one that factorizes, such as fedhm"
-            )
+        """Return the network. Its ``forward`` takes a batch of all inputs, and in training returns logits (batch, …) for a loss.
+
+        ConfigError if an input is no argument of ``forward``, or the network cannot have ``width``; InputError for a factory or network
+        that cannot train.
+        """
+        return self.weighted(self._whole()) if width == 1.0 else self.channels.narrow(self._whole(), width)
+
+    def entries(self, name: str, width: float, within: float = 1.0) -> tuple[Tensor, ...] | None:
+        """See :meth:`Architecture.entries`: channels that are concatenated or split into heads are not the leading ones."""
+        narrow, wide = (self.channels.kept(name, of) for of in (width, within))
+        return tuple(torch.searchsorted(outer, inner) for outer, inner in zip(wide, narrow, strict=True))
+
+    @cached_property
+    def channels(self) -> Channels:
+        """Which channels have to be cut together, found by tracing the network; ConfigError if none can be cut."""
+
+        def run(network: nn.Module) -> Any:
+            with torch.device("meta"):
+                return network(batch)
+
+        try:
+            with _disable_current_modes():
+                with torch.device("meta"):
+                    batch = self.samples(2)
+                return Channels(self.skeleton, run)
+        except ConfigError as error:
+            raise ConfigError(f"{self.model}: {error}; choose a method that factorizes, such as fedhm") from None
+
+    @property
+    def vocabulary(self) -> int:
+        """0: how many token ids the network knows is not known."""
+        return 0
+
+    @cached_property
+    def sources_sha256(self) -> str:
+        """A hash of the Python files that define the network."""
+        return sources_sha256(self.factory, self.skeleton())
+
+    def fields(self) -> dict[str, Any]:
+        """See :meth:`Architecture.fields`."""
+        return super().fields() | {"spec": self.spec, "inputs": {name: str(spec) for name, spec in self.inputs.items()}}
+
+    def _whole(self) -> nn.Module:
         network = _called(self.factory, self.model)
         if not any(parameter.requires_grad for parameter in network.parameters()):
             raise InputError(f"{self.model} has no parameter to train: its network has none, or all are frozen")
@@ -99,23 +170,27 @@ class CustomArchitecture(Architecture):
                 return ((), dict(args[0])) if by_name else (tuple(args[0].values()), {})
             return args, kwargs
 
+        for module in network.modules():
+            for name, buffer in list(module.named_buffers(recurse=False)):
+                if not buffer.is_floating_point():  # counters and tables of indices: each copy has its own, and none is sent
+                    module.register_buffer(name, buffer, persistent=False)
         network.register_forward_pre_hook(spread, with_kwargs=True)
         network.register_forward_hook(_read_out)
         return network
 
     def samples(self, count: int) -> Any:
-        """Return a batch of ``count``: a tensor for a single unnamed input, else name → tensor."""
+        """Return a batch of ``count`` samples: a tensor for a single unnamed input, else name → tensor."""
         if list(self.inputs) == [""]:
             return self.inputs[""].batch(count)
         return {name: spec.batch(count) for name, spec in self.inputs.items()}
 
     def __str__(self) -> str:
-        """Return the inputs as they are written."""
+        """Return the inputs in the form that :meth:`InputSpec.parse` reads."""
         return ", ".join(f"{name}={spec}" if name else str(spec) for name, spec in self.inputs.items())
 
 
 def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
-    """Flatten the output of a network into one row of logits per sample, for a loss; in evaluation only open objects."""
+    """Return logits (batch, …) for a loss, from all floating-point outputs; in evaluation the output itself, in plain containers."""
     output = _plain(output)
     if not module.training:
         return output
@@ -126,13 +201,14 @@ def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
         )
     rows = [leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1) for leaf in leaves]
     same = [row for row in rows if row.shape[0] == rows[0].shape[0]]
-    if torch.is_grad_enabled() and not any(row.requires_grad for row in same):
+    trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
+    if trains and not any(row.requires_grad for row in same):
         raise InputError(f"{type(module).__name__} returns values that depend on no parameter: there is nothing to train")
     return same[0] if len(same) == 1 else torch.cat(same, 1)
 
 
 def _plain(output: Any) -> Any:
-    """Convert outputs that behave like mappings or records, such as those of transformers, at any depth."""
+    """Return an output of tensors, dicts, lists and tuples; other mappings and objects, such as those of transformers, become dicts."""
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
@@ -143,7 +219,7 @@ def _plain(output: Any) -> Any:
 
 
 def _takes_by_name(network: nn.Module, inputs: Inputs, model: str) -> bool:
-    """Whether ``forward`` takes its inputs by name; with ``*args`` alone it takes them in order."""
+    """Return whether ``forward`` takes its inputs by name; with ``*args`` alone it takes them in order. ConfigError: no such argument."""
     parameters = inspect.signature(network.forward).parameters
     known = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if not known and any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
@@ -156,67 +232,38 @@ def _takes_by_name(network: nn.Module, inputs: Inputs, model: str) -> bool:
     return True
 
 
-def factory_of(path: str) -> Callable[[], nn.Module]:
-    """Return the factory that ``package.module:name`` names, also in the working directory; InputError if there is no such callable."""
-    module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
-        raise InputError(f"{path!r} is not of the form package.module:factory, such as my_package.my_module:make_network")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise InputError(f"{path}: no module named {error.name!r} here or among the installed packages") from None
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise InputError(f"{path}: importing {module_name} raised {_said(error)}") from error
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = [name for name in vars(found) if not name.startswith("_") and callable(getattr(found, name))]
-            raise InputError(
-                f"{path}: {module_name} has no {attribute!r};{nearest(attribute, names)} give a factory of a network"
-            )
-        found = getattr(found, part)
-    if isinstance(found, nn.Module):
-        return copies_of(found)
-    if not callable(found):
-        raise InputError(f"{path} is {type(found).__name__}, expected a function or class that returns a torch.nn.Module")
-    return found
-
-
 def _called(factory: Callable[[], nn.Module], model: str) -> nn.Module:
-    """Call a factory; a factory that needs real numbers (``.item()``) is called without fake tensors, and copied into them."""
+    """Return the network of a factory. If it fails under fake tensors, as with ``.item()``, a real network is copied into fake ones."""
     try:
         network: object = factory()
     except InputError:
         raise
     except Exception as error:  # a user's factory may raise anything
         if detect_fake_mode() is None and torch.get_default_device().type != "meta":
-            raise InputError(f"{model}: the factory raised {_said(error)}") from error
+            raise InputError(f"{model}: the factory raised {said(error)}") from error
         return copies_of(_for_real(factory, model))()
     if not isinstance(network, nn.Module):
         raise InputError(f"{model}: the factory returned {type(network).__name__}, expected a torch.nn.Module")
+    if lazy := [name for name, parameter in network.named_parameters() if is_lazy(parameter)]:
+        raise InputError(
+            f"{model}: {lazy[0]} has no shape yet; give its layer all sizes, or run a batch through it in the factory"
+        )
     return network
 
 
 @functools.lru_cache(maxsize=1)
 def _for_real(factory: Callable[[], nn.Module], model: str) -> nn.Module:
-    with _disable_current_modes(), torch.device("cpu"):
+    with _disable_current_modes(), torch.device("cpu"), torch.random.fork_rng(devices=[]):
         return _called(factory, model)
 
 
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
-
-
 def copies_of(module: nn.Module) -> Callable[[], nn.Module]:
-    """Return a factory of copies of ``module``, with fake or meta tensors under the caller's mode."""
+    """Return a factory of copies of ``module``; it makes fake or meta tensors if the caller's mode or device does."""
 
     def build() -> nn.Module:
         fake = detect_fake_mode()
         device = torch.get_default_device()
-        # deepcopy does not copy what it finds in its memo: a fake network allocates no second set of weights.
+        # deepcopy does not copy the tensors in its memo, so a fake network allocates no second set of weights.
         memo: dict[int, Any] = {}
         other: Tensor
         for tensor in (*module.parameters(), *module.buffers()):

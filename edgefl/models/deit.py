@@ -1,7 +1,5 @@
 """DeiT-tiny for 32×32 images: a vision transformer of plain linear layers (Touvron et al. 2021; PriSM, Table 6)."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -14,7 +12,7 @@ PATCH, HEADS, HEAD_SIZE, BLOCKS, EXPANSION = 4, 3, 64, 12, 4
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention; width scales the size of heads: channel c belongs to head c mod ``heads``, so that slices are narrow."""
+    """Multi-head self-attention. Channel c belongs to head c mod ``heads``: leading slices have all heads, with fewer channels each."""
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
@@ -28,12 +26,12 @@ class Attention(nn.Module):
         return self.project(mixed.permute(0, 2, 3, 1).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
-        """Return (batch, heads, length, channels of a head)."""
+        """Return ``x`` (batch, length, channels) as (batch, heads, length, channels of a head)."""
         return x.unflatten(2, (-1, self.heads)).permute(0, 3, 1, 2)
 
 
 class Block(nn.Module):
-    """Attention and a perceptron of four times the channels, each behind a LayerNorm and with a shortcut."""
+    """Attention, then a perceptron of four times the channels, each after a LayerNorm and with a shortcut."""
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
@@ -50,7 +48,7 @@ class Block(nn.Module):
 
 
 class DeiT(nn.Module):
-    """Patches of 4×4 pixels and a class token, positions that are learnt, ``BLOCKS`` blocks, and a linear classifier."""
+    """Patches of 4×4 pixels and a class token, learnt positions, ``BLOCKS`` blocks, and a linear classifier on the class token."""
 
     def __init__(self, shape: ImageShape, classes: int, width: float) -> None:
         super().__init__()
@@ -77,7 +75,7 @@ class DeiT(nn.Module):
 
 @model("deit-tiny", usual_input=(3, 32, 32))
 def deit_tiny(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "layer") -> nn.Module:
-    """DeiT-tiny without distillation and stochastic depth: 5,362,762 parameters for 3×32×32 and 10 classes (PriSM, Table 6)."""
+    """Return DeiT-tiny without distillation and stochastic depth: 5,362,762 parameters for 3×32×32, 10 classes (PriSM, Table 6)."""
     shape = image_shape("deit-tiny", input_shape, PATCH)
     if shape[1] % PATCH or shape[2] % PATCH:
         raise ConfigError(f"model deit-tiny takes images that divide into patches of {PATCH}x{PATCH}, got {shape[1]}x{shape[2]}")

@@ -1,14 +1,12 @@
-"""Normalisation policies: federated clients have few samples of few classes, so normalisation is part of the method.
+"""Normalisation policies. They matter in federated learning, because clients have few samples of few labels.
 
-- ``group``: GroupNorm: statistics of one sample only; training and inference compute the same.
-- ``static``: Static BatchNorm (HeteroFL, section 3): batch statistics while training; for evaluation they are computed once, from
-  queries to the clients (:func:`calibrate`), and never travel during training.
-- ``batch``: the batch's own statistics in training and in inference (PriSM): nothing is kept or shared.
-- ``layer``: LayerNorm: each token's channels in a transformer, and in a feature map all of a sample's values.
+- ``group``: GroupNorm. Statistics are those of one sample, in training and in inference.
+- ``static``: static BatchNorm (HeteroFL, section 3). Statistics are those of the batch in training. For evaluation they are computed once,
+  by queries to the clients (:func:`calibrate`); they never travel during training.
+- ``batch``: BatchNorm with the statistics of the batch in training and in inference (PriSM). None are stored or shared.
+- ``layer``: LayerNorm, over each token's channels in a transformer, and over all values of a sample in a feature map.
 - ``none``: no normalisation.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
@@ -37,7 +35,7 @@ def norm2d(policy: str, channels: int) -> nn.Module:
 
 
 def groups_of(channels: int) -> int:
-    """Return the largest divisor of ``channels`` that leaves at least eight channels a group (one group for fewer).
+    """Return the largest number of equal groups with at least eight channels each; 1 below sixteen channels.
 
     >>> groups_of(64), groups_of(16), groups_of(4), groups_of(19)
     (8, 2, 1, 1)
@@ -46,7 +44,7 @@ def groups_of(channels: int) -> int:
 
 
 class _BatchTrained(nn.Module):
-    """Normalises with the statistics of the batch while training; a channel with a single value becomes its bias."""
+    """Normalises with the statistics of the batch in training; subclasses say how in evaluation. A single value becomes the bias."""
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -58,7 +56,7 @@ class _BatchTrained(nn.Module):
         """Normalise ``x`` (batch, channels, …)."""
         if not self.training:
             return self._evaluated(x)
-        if x.numel() == x.shape[1]:  # one value per channel has no variance: torch refuses it, the limit is the bias
+        if x.numel() == x.shape[1]:  # one value per channel has no variance, and torch refuses it: the limit is the bias
             return x * 0 + self.bias.view([1, -1] + [1] * (x.dim() - 2))
         return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
 
@@ -67,10 +65,10 @@ class _BatchTrained(nn.Module):
 
 
 class BatchStatisticsNorm(_BatchTrained):
-    """BatchNorm that always uses the statistics of the current batch (``track_running_stats=False``), also in evaluation."""
+    """BatchNorm with the statistics of the present batch, also in evaluation (``track_running_stats=False``)."""
 
     def _evaluated(self, x: Tensor) -> Tensor:
-        # In plain operators: ONNX has no batch normalisation that uses the statistics of the batch in inference.
+        # In plain operators, because ONNX has no batch normalisation with the statistics of the batch in inference.
         axes = [0, *range(2, x.dim())]
         mean = x.mean(axes, keepdim=True)
         variance = (x - mean).square().mean(axes, keepdim=True)
@@ -79,7 +77,7 @@ class BatchStatisticsNorm(_BatchTrained):
 
 
 class StaticBatchNorm(_BatchTrained):
-    """BatchNorm without running statistics in training; evaluation uses those of :func:`calibrate`, which are not in ``state_dict``."""
+    """BatchNorm without running statistics; evaluation uses those of :func:`calibrate`, buffers that are not in ``state_dict``."""
 
     mean: Tensor
     variance: Tensor
@@ -94,19 +92,19 @@ class StaticBatchNorm(_BatchTrained):
 
 
 def splits_batches(network: nn.Module) -> bool:
-    """Whether accumulated gradients of parts of a batch equal those of the whole: not if normalisation mixes samples."""
+    """Return whether the summed gradients of a batch's parts equal those of the batch: not if normalisation mixes samples."""
     together = (_BatchTrained, nn.modules.batchnorm._BatchNorm)
     return not any(isinstance(layer, together) for layer in network.modules())
 
 
 def needs_statistics(network: nn.Module) -> bool:
-    """Whether ``network`` has static BatchNorm layers that must be calibrated before it is evaluated."""
+    """Return whether ``network`` has static BatchNorm layers, which must be calibrated before an evaluation."""
     return any(isinstance(layer, StaticBatchNorm) for layer in network.modules())
 
 
 @torch.no_grad()
 def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Compute every static BatchNorm's statistics over ``batches`` (each (batch, channels, …)), in place, in training mode and float64."""
+    """Set the statistics of every static BatchNorm, in place, over ``batches`` of samples (batch, …) in training mode; sums in float64."""
     layers = [layer for layer in network.modules() if isinstance(layer, StaticBatchNorm)]
     moments: dict[nn.Module, list[Any]] = {layer: [0, 0.0, 0.0] for layer in layers}  # count, sum and sum of squares per channel
 

@@ -1,7 +1,5 @@
 """ResNet-18 and ResNet-34 for 32×32 images, with a 3×3 stem and no max-pool (FedHM, Tables 5 and 6), and ResNet-9 (Factorized-FL)."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -11,7 +9,7 @@ from edgefl.registry import model
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut, which is a 1×1 convolution where the shape changes."""
+    """Two 3×3 convolutions and a shortcut, which is a 1×1 convolution if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
         super().__init__()
@@ -30,25 +28,30 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Four stages of basic blocks with 64, 128, 256 and 512 channels at width 1."""
+    """Four stages of basic blocks with 64, 128, 256 and 512 channels at width 1.
+
+    Attributes:
+        hybrid_dense: layers that low-rank methods never factorize.
+        basis_like: layer → layer whose R₁ it takes in FLANC: the convolutions of a stage's first block have bases of one size.
+    """
 
     def __init__(
         self, blocks: tuple[int, ...], dense: tuple[str, ...], channels: int, classes: int, width: float, norm: str
     ) -> None:
         super().__init__()
         self.hybrid_dense = dense
+        self.basis_like = {f"layer{stage}.0.conv2": f"layer{stage}.0.conv1" for stage in (1, 2, 3, 4)}
         outputs = [scaled(c, width) for c in (64, 128, 256, 512)]
         self.conv1 = nn.Conv2d(channels, outputs[0], 3, 1, 1, bias=False)
         self.norm1 = norm2d(norm, outputs[0])
         inputs = [outputs[0], *outputs]
-        stages = [
+        self.layer1, self.layer2, self.layer3, self.layer4 = (
             nn.Sequential(
                 BasicBlock(inputs[i], outputs[i], 1 if i == 0 else 2, norm),
                 *(BasicBlock(outputs[i], outputs[i], 1, norm) for _ in range(blocks[i] - 1)),
             )
             for i in range(4)
-        ]
-        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        )
         self.fc = nn.Linear(outputs[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,20 +63,20 @@ class ResNet(nn.Module):
 
 @model("resnet18", usual_input=(3, 32, 32))
 def resnet18(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "static") -> nn.Module:
-    """ResNet-18: 11,173,962 parameters for 3×32×32 and 10 classes; FedHM keeps its first residual block dense (ρ = 2)."""
+    """Return ResNet-18: 11,173,962 parameters for 3×32×32, 10 classes. FedHM does not factorize its first residual block (ρ = 2)."""
     channels = image_shape("resnet18", input_shape, 8)[0]
     return ResNet((2, 2, 2, 2), ("layer1.0",), channels, classes, width, norm)
 
 
 @model("resnet34", usual_input=(3, 32, 32))
 def resnet34(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "static") -> nn.Module:
-    """ResNet-34: 21.33 M parameters for 3×32×32 and 100 classes; FedHM keeps layers 1 and 2 dense (ρ = 15)."""
+    """Return ResNet-34: 21.33 M parameters for 3×32×32, 100 classes. FedHM does not factorize layers 1 and 2 (ρ = 15)."""
     channels = image_shape("resnet34", input_shape, 8)[0]
     return ResNet((3, 4, 6, 3), ("layer1", "layer2"), channels, classes, width, norm)
 
 
 class ConvBlock(nn.Module):
-    """A convolution that preserves the image's size (except for its stride), normalisation and ReLU."""
+    """A convolution padded by half its kernel, normalisation and ReLU."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, norm: str) -> None:
         super().__init__()
@@ -109,9 +112,9 @@ class ResNet9(nn.Module):
 
 @model("resnet9", usual_input=(3, 32, 32))
 def resnet9(input_shape: tuple[int, ...], classes: int, width: float = 1.0, norm: str = "static") -> nn.Module:
-    """ResNet-9: 2,571,338 parameters for 3×32×32 and 10 classes (Factorized-FL, Appendix C.1: 2.57 M).
+    """Return ResNet-9: 2,571,338 parameters for 3×32×32, 10 classes (Factorized-FL, Appendix C.1: 2.57 M).
 
-    Open in the table, and taken here: every convolution pads by half its kernel, has no bias, and is followed by static BatchNorm and ReLU;
-    the shortcuts go around convolutions 3 and 4, and 6 and 7; the classifier has a bias.
+    The paper leaves these choices open: every convolution pads by half its kernel, has no bias, and is followed by static BatchNorm and
+    ReLU. The shortcuts go around convolutions 3 and 4, and 6 and 7. The classifier has a bias.
     """
     return ResNet9(image_shape("resnet9", input_shape, 4)[0], classes, width, norm)

@@ -1,6 +1,4 @@
-"""A torch module as a plain ONNX graph: the one place that calls torch's exporter."""
-
-from __future__ import annotations
+"""Exports a torch module as a plain ONNX graph; no other file calls torch's exporter."""
 
 import contextlib
 import functools
@@ -20,13 +18,7 @@ from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError, first_line
 from edgefl.onnxgrad.graphs import BATCH, graphs_in
-from edgefl.onnxgrad.lowering import LSTM, HasForm, traced
-
-OPSET = 20
-"""The newest operator set in which onnxruntime has a kernel of its own for everything that the reference networks export to.
-
-From 21 on GroupNormalization stays one operator, which onnxruntime expands into some 30: 10 % slower, and twice the memory.
-"""
+from edgefl.onnxgrad.lowering import OPSET, STANDS_FOR, HasForm, traced
 
 _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
 
@@ -34,18 +26,18 @@ _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
 def export(
     module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str] = ("y",), *, unfolded: Collection[str] = ()
 ) -> onnx.ModelProto:
-    """Return the inference graph of ``module``, with its weights inside and a free batch.
+    """Return the inference graph of ``module``, with its weights inside and a free batch size.
 
-    Source locations, and with them paths of this computer, are not in the graph. The same module gives the same bytes.
+    The same module gives the same bytes. The graph contains no source locations, and so no paths of this computer.
 
     Args:
         module: a network in evaluation mode.
-        inputs: an example for each input in the order of the module's arguments, at least two samples each: name → (samples, …).
+        inputs: name → an example (samples, …) with at least two samples, in the order of the module's arguments.
         outputs: names of the outputs.
-        unfolded: parameters that stay as they are. Products of other parameters are computed once, while the graph is made.
+        unfolded: names of parameters that stay in the graph unchanged. Nodes that depend on other parameters only are computed now.
 
     Raises:
-        EdgeflError: a part of the network is in training mode, or an operation has no ONNX form (named).
+        EdgeflError: a part of the network is in training mode, or an operation has no ONNX operator (named).
 
     Example:
         >>> graph = export(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval(), {"x": torch.zeros(2, 1, 2, 2)}).graph
@@ -58,7 +50,7 @@ def export(
     parameters = inspect.signature(module.forward).parameters.values()
     free: tuple[Any, ...] = tuple({0: torch.export.Dim(BATCH)} for _ in inputs)
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
-        free = (*free[: len(parameters) - 1], free[len(parameters) - 1 :])  # torch.export nests those of *arguments
+        free = (*free[: len(parameters) - 1], free[len(parameters) - 1 :])  # torch.export nests the entries of *arguments
     model = converted(module, tuple(inputs.values()), free, list(inputs), outputs, f"{name} cannot be exported to ONNX", unfolded)
     model.graph.name = "forward"
     proto = ir.to_proto(fixed_reshapes(model))
@@ -75,20 +67,18 @@ def converted(
     failure: str,
     unfolded: Collection[str] = (),
 ) -> Any:
-    """Return the :class:`onnx_ir.Model` that torch's exporter makes of a module, simplified.
+    """Return the simplified :class:`onnx_ir.Model` of a module.
 
-    ``inputs`` and ``outputs`` are names of tensors, ``free`` the arguments' free dimensions as torch.export takes them, ``failure`` the
-    beginning of the error's message, ``unfolded`` the parameters that the simplification does not compute with.
-
-    Raises:
-        EdgeflError: an operation has no ONNX form (named), or torch cannot trace the module.
+    ``inputs`` and ``outputs`` are names for the graph, ``free`` the free dimensions of the ``arguments`` in the form of torch.export's
+    ``dynamic_shapes``, ``unfolded`` the initializers that constant folding leaves alone. EdgeflError, which begins with ``failure``, if
+    an operation has no ONNX operator (named) or torch cannot trace the module.
     """
     with quiet():
         try:
             program = _to_onnx(traced(module, arguments, free, _has_form()), input_names=list(inputs), output_names=list(outputs))
             graph = program.model.graph
             kept = [value for name, value in graph.initializers.items() if name in unfolded]
-            graph.inputs.extend(kept)  # an input has no value that could be folded
+            graph.inputs.extend(kept)  # constant folding does not touch inputs
             program.optimize()
             for value in kept:
                 graph.inputs.remove(value)
@@ -99,7 +89,7 @@ def converted(
 
 
 def _name_batch(model: ir.Model) -> None:
-    """Call the free size by its name instead of torch's symbol, also where it is part of another size."""
+    """Rename the free size from torch's symbol to :data:`BATCH`, also inside expressions such as ``2*s0``."""
     free = {dim.value for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)}
     for value in ir.convenience.create_value_mapping(model.graph).values():
         for symbol in free:
@@ -109,10 +99,10 @@ def _name_batch(model: ir.Model) -> None:
 
 
 def _to_onnx(program: torch.export.ExportedProgram, **names: list[str]) -> Any:
-    """Call torch.onnx.export for a traced module, with a table of operators that is made once in a process.
+    """Call torch.onnx.export for a traced module, with a table of operators that is built once per process.
 
-    The public function makes the table anew in every call, which takes several times as long as the export of a small network. Its
-    inner function takes the table as an argument.
+    The public function builds the table in every call, which takes several times as long as the export of a small network. Its inner
+    function accepts the table as an argument.
     """
     options: dict[str, Any] = {**names, "optimize": False, "opset_version": OPSET, "verbose": False}
     inner, table = _inner()
@@ -124,7 +114,7 @@ def _to_onnx(program: torch.export.ExportedProgram, **names: list[str]) -> Any:
 
 @functools.cache
 def _inner() -> tuple[Callable[..., Any] | None, Any]:
-    """Return torch's inner exporter and its table of operators; None where this torch has another one."""
+    """Return torch's inner exporter and its table of operators; None if this version of torch has no such function."""
     try:
         from torch.onnx._internal.exporter._core import export as inner
         from torch.onnx._internal.exporter._registration import ONNXRegistry
@@ -134,21 +124,22 @@ def _inner() -> tuple[Callable[..., Any] | None, Any]:
     if not known <= inspect.signature(inner).parameters.keys():
         return None, None
     table = ONNXRegistry.from_torchlib(opset_version=OPSET)
-    table.register_op(LSTM, table.get_decomps(torch.ops.aten.lstm.input)[0].onnx_function)
+    for own, original in STANDS_FOR.items():
+        table.register_op(own, table.get_decomps(original)[0].onnx_function)
     return inner, table
 
 
 def _has_form() -> HasForm | None:
-    """Return whether torch's exporter has a form for an operator; None where it does not say."""
+    """Return the function that tells whether the exporter can translate an operator of torch; None if this version has none."""
     _, table = _inner()
     return getattr(table, "is_registered", None)
 
 
 def fixed_reshapes(model: ir.Model) -> ir.Model:
-    """Give every Reshape a constant target where only the batch is free: "the input's own first dimension, then these".
+    """Give every Reshape a constant target (0, sizes…) if only the batch is free; 0 is the input's own first dimension.
 
-    The exporter computes such a target while the graph runs (Shape of another value), and shapes are unknown from there on: a runtime
-    then cannot let one value take another's place in memory, and holds up to a third more. Nodes that nothing reads are removed.
+    The exporter computes such targets in the graph, from the Shape of another value, and later shapes are then unknown. A runtime
+    cannot reuse memory for values of unknown shape, and holds up to a third more. Unused nodes are removed.
     """
     exported = {value: value.shape for node in model.graph for value in node.outputs}
     ShapeInferencePass(data_prop=True)(model)
@@ -162,16 +153,16 @@ def fixed_reshapes(model: ir.Model) -> ir.Model:
             value = ir.Value(name=name, shape=ir.Shape([len(after)]), type=ir.TensorType(ir.DataType.INT64), const_value=target)
             model.graph.register_initializer(value)
             node.replace_input_with(1, value)
-            node.attributes.pop("allowzero", None)  # with it, 0 would be a size
+            node.attributes.pop("allowzero", None)  # with it, 0 is a size of its own
     for value, shape in exported.items():
-        value.shape = shape or value.shape  # torch knows sizes that the operators' rules do not tell
+        value.shape = shape or value.shape  # torch knows sizes that ONNX's shape inference does not find
     RemoveUnusedNodesPass()(model)
     RemoveUnusedOpsetsPass()(model)
     return model
 
 
 def _reason_of(error: BaseException) -> str:
-    """Name the operation that has no ONNX form, or else repeat what the exporter says first."""
+    """Return the operation that has no ONNX operator, or else the first line of the exporter's message."""
     cause = error.__cause__ or error
     if target := _TARGET.search(str(cause)):
         return f"{target[1]} has no ONNX form"
@@ -179,10 +170,7 @@ def _reason_of(error: BaseException) -> str:
 
 
 def strip(model: onnx.ModelProto) -> None:
-    """Clear what the exporter notes beside a graph: stack traces, with file names of this computer.
-
-    onnx-ir's pass clears nodes and graphs, and leaves the notes of values and weights.
-    """
+    """Clear the exporter's stack traces, in place. onnx-ir's own pass leaves those of values and weights."""
     records = [model]
     for graph in graphs_in(model.graph):
         records += [graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer]
@@ -193,7 +181,7 @@ def strip(model: onnx.ModelProto) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence what prints, logs and warns, as the exporter does about its progress, its graphs and its own calls."""
+    """Silence prints, logs and warnings, of which the exporter makes many."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

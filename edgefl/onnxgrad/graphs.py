@@ -1,22 +1,22 @@
-"""Readers of ONNX models, a free batch, and weights beside the graph, which models of more than 2 GB need."""
-
-from __future__ import annotations
+"""Reads ONNX models, frees their batch size, and moves weights to a second file, which models of more than 2 GB need."""
 
 import math
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx.helper
 import onnx.numpy_helper
 import onnx.shape_inference
 from onnx.external_data_helper import set_external_data
 
 
 def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield ``graph`` and every graph nested in its nodes: the branches and bodies of If, Loop and Scan."""
+    """Yield ``graph`` and every graph inside its nodes: branches of If, bodies of Loop and Scan."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -24,17 +24,26 @@ def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs_in(nested)
 
 
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node: name → number, text (str), tensor or graph, or a list of them."""
+    values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return {name: [_text(v) for v in value] if isinstance(value, list) else _text(value) for name, value in values.items()}
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def dims_of(value: onnx.ValueInfoProto) -> tuple[int | str, ...]:
-    """Return the shape of a graph's input or output: a number where it is fixed, a name where it is free."""
+    """Return the shape of a graph's input or output: an int for a fixed size, a name for a free one."""
     dims = value.type.tensor_type.shape.dim
     return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param for d in dims)
 
 
 def inferred_shapes(model: onnx.ModelProto, *, strict: bool = False) -> dict[str, tuple[int | str, ...]]:
-    """Return value → shape as :func:`dims_of`, for initializers and every value whose shape the operators' own rules tell.
+    """Return value → shape (see :func:`dims_of`), for initializers and values whose shape ONNX can infer.
 
-    Raises:
-        onnx.shape_inference.InferenceError: with ``strict``, the shapes contradict each other.
+    With ``strict``, onnx raises an InferenceError if shapes contradict each other.
     """
     graph = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True).graph
     values = (value for value in (*graph.value_info, *graph.input, *graph.output) if value.type.tensor_type.HasField("shape"))
@@ -42,16 +51,17 @@ def inferred_shapes(model: onnx.ModelProto, *, strict: bool = False) -> dict[str
 
 
 LIMIT_BYTES = (1 << 31) - 1
+"""The largest ONNX file: protobuf allows no more."""
 _LEAST_BYTES = 1024
-"""Smaller tensors stay inside: among them are the targets of Reshapes, which runtimes want to know while they load the graph."""
+"""Smaller tensors stay in the graph: some are targets of Reshapes, which runtimes read while they load."""
 _ALIGNMENT = 4096
-"""Tensors begin at whole pages, so that a runtime can map the file instead of reading it."""
+"""Tensors begin at whole pages, so that a runtime can map the file into memory."""
 
 
 def split(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> dict[str, bytes]:
-    """Move the weights of ``model`` to the file beside ``path`` where the two together exceed ``limit_bytes``; else do nothing.
+    """Move the weights of ``model``, in place, to a second file if the model exceeds ``limit_bytes``.
 
-    The model is changed in place. Return the file beside the graph by its path, or nothing.
+    Return the second file as {path: content}, empty if there is none. It is the file ``path``, that of the model, with ``.data``.
     """
     if model.ByteSize() <= limit_bytes:
         return {}
@@ -67,11 +77,7 @@ def split(model: onnx.ModelProto, path: str, limit_bytes: int = LIMIT_BYTES) -> 
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Run the checker over a model, all of its rules, also where weights lie outside; their values are not looked at.
-
-    Raises:
-        ValidationError, InferenceError: onnx's own, where the model is not valid.
-    """
+    """Run ONNX's full check, with onnx's errors, on a model whose weights may be in a second file; their values are not read."""
     places: dict[str, int] = {}
     for graph in graphs_in(model.graph):
         for tensor in graph.initializer:
@@ -82,7 +88,7 @@ def check(model: onnx.ModelProto) -> None:
         onnx.checker.check_model(model, full_check=True)
         return
     with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
-        for name, size_bytes in places.items():  # of the right size, and nothing in them: the checker asks for no more
+        for name, size_bytes in places.items():  # sparse files of the right size satisfy the checker
             (Path(folder) / name).touch()
             os.truncate(Path(folder) / name, size_bytes)
         graph_file = Path(folder) / "checked.onnx"
@@ -91,13 +97,14 @@ def check(model: onnx.ModelProto) -> None:
 
 
 BATCH = "batch"
+"""Name of the free size."""
 
 
 def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with a free first dimension of its inputs, where it was exported with a fixed one.
+    """Return the model with a free batch size if all inputs have the same fixed first dimension, else the model itself.
 
-    Reshapes to that fixed batch take their input's first dimension instead, and recurrent layers lose initial states of zeros, which
-    they have anyway. A graph that computes with the number itself stays what it is, and fails when it runs at another batch.
+    The targets of Reshapes become independent of the batch. Initial states of zeros are removed from recurrent layers, which default
+    to zeros. A graph that computes with the batch size in another way keeps its number, and fails at another batch size.
     """
     graph = model.graph
     weights = {initializer.name for initializer in graph.initializer}
@@ -122,10 +129,10 @@ def free_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _free_target(before: tuple[int | str, ...], after: tuple[int | str, ...], fixed: int) -> list[int] | None:
-    """Return the target of a Reshape that holds for any batch, None where it is not clear which dimension grows with it.
+    """Return the target of a Reshape from shape ``before`` to ``after`` for any batch size; None if the batch cannot be found.
 
-    A dimension that stays where it is, is the input's (0), whether it is the batch or not. Otherwise the one that the batch goes into
-    is left to be worked out (-1).
+    ``fixed`` is the batch size of the export. A dimension that keeps its place becomes 0 (the input's own size); the dimension that
+    the batch is merged into becomes -1.
 
     >>> _free_target((2, 12, 4, 4), (2, 12, 16), 2), _free_target((12, 2, 16), (12, 8, 4), 2), _free_target((24, 16), (12, 2, 16), 2)
     ([0, 12, 16], [0, -1, 4], [12, -1, 16])
@@ -142,7 +149,7 @@ def _free_target(before: tuple[int | str, ...], after: tuple[int | str, ...], fi
         return target
     moved = [(rows, columns) for rows, columns in groups if columns and not (len(rows) == 1 and rows[0] in stays)]
     holders = [group for group in moved if any(old[row] == fixed for row in group[0])]
-    if len(holders) != 1:  # a dimension that is only shifted is no batch merged with another
+    if len(holders) != 1:  # look for a dimension into which the batch was merged before
         changed = [group for group in moved if len(group[0]) > 1 or len(group[1]) > 1]
         holders = [group for group in changed if any(old[row] % fixed == 0 for row in group[0])]
     if len(holders) != 1:
@@ -153,12 +160,12 @@ def _free_target(before: tuple[int | str, ...], after: tuple[int | str, ...], fi
     choice = multiples if old[rows[0]] == fixed or len(same) != 1 else same
     if not choice:
         return None
-    target[choice[0]] = -1  # the first: a wrong one does not fit the weights that follow, and the graph fails
+    target[choice[0]] = -1  # if the first is wrong, the result does not fit the next weights, and the graph fails
     return target
 
 
 def _groups(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
-    """Return which dimensions of a Reshape's input become which of its output: the smallest runs with equal products.
+    """Return the smallest groups of consecutive dimensions of a Reshape's input and output that have equal products.
 
     >>> _groups([12, 2, 4, 4], [24, 16])
     [([0, 1], [0]), ([2, 3], [1])]
@@ -194,4 +201,4 @@ def _write_target(graph: onnx.GraphProto, node: onnx.NodeProto, target: list[int
     name = f"{node.output[0]}_shape"
     graph.initializer.append(onnx.numpy_helper.from_array(np.array(target, dtype=np.int64), name))
     node.input[1] = name
-    node.ClearField("attribute")  # with allowzero, 0 would be a size
+    node.ClearField("attribute")  # with allowzero, 0 is a size of its own

@@ -1,99 +1,43 @@
-"""A network's loss as an ONNX graph whose weights are inputs: the forward half of a training graph."""
+"""Exports a network's loss as an ONNX graph whose weights are inputs: the forward pass of a training graph."""
 
-from __future__ import annotations
-
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import torch
-import torch.onnx.ops
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.exporter import OPSET, converted, fixed_reshapes, strip
+from edgefl.onnxgrad.dropout import SeededDropout
+from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
 from edgefl.onnxgrad.graphs import BATCH
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SHARE, STEP_COUNT, Roles
-
-
-@contextmanager
-def exportable(network: nn.Module) -> Iterator[None]:
-    """Within the context, layers of ``network`` that keep running statistics export as the operator in training mode and their update.
-
-    What a graph computes is torch's: normalised by the batch's variance over n, kept: the one over n − 1. Only for export: called in
-    torch, the layers return nothing of use.
-
-    Raises:
-        EdgeflError: a layer's momentum is None: the mean over all batches needs their count, which no training graph has.
-    """
-    named = {n: m for n, m in network.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats}
-    if counting := [name for name, layer in named.items() if layer.momentum is None]:
-        raise EdgeflError(f"layer {counting[0]}: BatchNorm with momentum None cannot be trained in ONNX, expected a number")
-    layers: list[Any] = list(named.values())
-    for layer in layers:
-        layer.forward = _Forward(layer)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward
-
-
-class _Forward:
-    """A layer's ``forward``, in training with its statistics as results."""
-
-    def __init__(self, layer: Any) -> None:
-        self.layer = layer
-
-    def __call__(self, x: Tensor) -> Tensor:
-        layer = self.layer
-        if not layer.training:
-            result: Tensor = type(layer).forward(layer, x)
-            return result
-        normal, mean, variance = _normalised(x, layer)
-        count = x.numel() / x.shape[1]
-        share = layer.momentum
-        layer.running_mean.copy_((1 - share) * layer.running_mean + share * mean)
-        layer.running_var.copy_((1 - share) * layer.running_var + share * variance * (count / (count - 1)))
-        return normal
-
-
-def _normalised(x: Tensor, layer: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the node that normalises by the batch, with the mean and the variance (over n) that it found."""
-    channels = layer.num_features
-    weight = x.new_ones(channels) if layer.weight is None else layer.weight
-    bias = x.new_zeros(channels) if layer.bias is None else layer.bias
-    found = torch.onnx.ops.symbolic_multi_out(
-        "BatchNormalization",
-        (x, weight, bias, layer.running_mean, layer.running_var),
-        attrs={"training_mode": 1, "momentum": 0.0, "epsilon": layer.eps},
-        dtypes=(x.dtype,) * 3,
-        shapes=(x.shape, (channels,), (channels,)),
-        version=OPSET,
-    )
-    return found[0], found[1], found[2]
-
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STEP_COUNT, Roles
 
 Loss = Callable[..., Tensor]
-"""(network, inputs of the batch, inputs shared by its samples) → scalar."""
+"""(network, *inputs of the batch, *inputs shared by its samples) → scalar."""
 
 
 @dataclass(frozen=True)
 class LossGraph:
-    """A network's losses, one output for each equally likely kind of step, its updated statistics and its prediction as one graph."""
+    """The losses of a network (an output for each kind of step), its updated statistics and its prediction as one graph."""
 
     model: ir.Model
     losses: tuple[str, ...]
     roles: Roles
 
     def part(self, outputs: Sequence[str], name: str = "step") -> onnx.ModelProto:
-        """Return the part of the graph that computes ``outputs``, with the inputs that it reads."""
+        """Return the part of the graph that computes ``outputs``, without unused inputs."""
         graph = ir.convenience.extract(self.model.graph, list(self.model.graph.inputs), list(outputs))
         graph.inputs[:] = [value for value in graph.inputs if value.uses()]
         graph.name = name
@@ -104,7 +48,7 @@ class LossGraph:
         return proto
 
     def shape(self, value: str) -> tuple[int, ...]:
-        """Return the sizes of a network's tensor, given by its input."""
+        """Return the sizes of the tensor of the input ``value``."""
         shape = next(found for found in self.model.graph.inputs if found.name == value).shape
         return () if shape is None else shape.numpy()
 
@@ -116,92 +60,134 @@ def loss_graph(
     shared: Mapping[str, Tensor] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> LossGraph:
-    """Return the graph of losses of a network in training mode, and of what it computes of the first input in evaluation mode.
+    """Return the graph of the losses in training mode, and of the prediction from the first input in evaluation mode.
 
-    Parameters with ``requires_grad`` are trained, running statistics are updated, other tensors are read. There is one loss for each
-    kind of step. ``batch`` holds examples of at least two samples, ``shared`` of inputs that are the same for all samples, and ``names``
-    the inputs of buffers that are not called by their own names.
-
-    Raises:
-        EdgeflError: an operation has no ONNX form (named), or a loss depends on how many samples there are.
+    Arguments and errors are those of :func:`edgefl.onnxgrad.step.training_step`. ``names`` maps names of frozen tensors to other names,
+    from which those of their inputs are made.
     """
     shared = shared or {}
     roles = replace(_roles_of(network, names or {}), batch=tuple(batch), shared=tuple(shared))
     tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    values = [tensors[name].detach() for name in roles.tensors]
+    values = [tensors[name].detach().float() for name in roles.tensors]
     outputs = (LOSS,) if len(losses) == 1 else tuple(f"{LOSS}.{i}" for i in range(len(losses)))
     module = _Traced(network, tuple(losses), roles)
     dimension = torch.export.Dim(BATCH, min=2)
-    free = ([None] * len(values), [{0: dimension}] * len(batch), [None] * len(shared))
+    free = ([None] * len(values), [{0: dimension}] * len(batch), [None] * len(shared), None)
     failure = f"{type(network).__name__} cannot be trained in ONNX"
-    with exportable(network):
+    with _counted(network):
         model = converted(
             module,
-            (values, list(batch.values()), list(shared.values())),
+            (values, list(batch.values()), list(shared.values()), torch.zeros(())),
             free,
-            [*roles.tensors.values(), *batch, *shared],
+            [*roles.tensors.values(), *batch, *shared, SEED],
             [*outputs, *(name + OUT for name in roles.statistics.values()), PREDICTION],
             failure,
         )
     _leave(model, {STEP_COUNT, LEARNING_RATE, BETA, SHARE})
     sizes = {value.name: value.shape for value in model.graph.inputs if value.name in batch}
     if fixed := [tuple(shape) for shape in sizes.values() if shape and isinstance(shape[0], int)]:
-        raise EdgeflError(f"{failure}: its loss depends on how many samples there are: {fixed}")
+        raise EdgeflError(
+            f"{failure}: its loss depends on how many samples there are: {fixed}; compute with x.shape[0], not with a number"
+        )
     return LossGraph(fixed_reshapes(model), outputs, roles)
 
 
+@contextmanager
+def _counted(network: nn.Module) -> Iterator[None]:
+    """Let BatchNorm layers with momentum None compute their share, 1 / number of batches, from a tensor; torch makes it a number."""
+    layers: list[Any] = [part for part in _measuring(network).values() if part.momentum is None]
+    for layer in layers:
+        layer.momentum = lambda layer=layer: 1 / layer.num_batches_tracked
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.momentum = None
+
+
+def _measuring(network: nn.Module) -> dict[str, Any]:
+    """Return name → layer, of the BatchNorm layers with running statistics."""
+    return {name: part for name, part in network.named_modules() if isinstance(part, _BatchNorm) and part.track_running_stats}
+
+
 def _leave(model: ir.Model, names: set[str]) -> None:
-    """Rename values that the exporter called by ``names``, as it calls a transpose ``t``: a training graph has inputs of these names."""
+    """Rename values that the exporter gave one of ``names`` (it calls a transpose ``t``): they are inputs of training graphs."""
     for value in ir.convenience.create_value_mapping(model.graph).values():
         if value.name in names:
             value.name = f"{value.name}_"
 
 
 def _roles_of(network: nn.Module, names: Mapping[str, str]) -> Roles:
-    """Return the roles of a network's tensors that hold real numbers."""
+    """Return the roles of a network's floating-point tensors, and of the counters of batches that statistics are computed with."""
     measured = {
         f"{layer}{'.' if layer else ''}{kind}"
-        for layer, module in network.named_modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
-        for kind in ("running_mean", "running_var")
+        for layer, module in _measuring(network).items()
+        for kind in ("running_mean", "running_var", *["num_batches_tracked"] * (module.momentum is None))
     }
     trains = {name: parameter.requires_grad for name, parameter in network.named_parameters()}
-    buffers = [name for name, buffer in network.named_buffers() if buffer.is_floating_point()]
+    buffers = [name for name, buffer in network.named_buffers() if buffer.is_floating_point() or name in measured]
     frozen = [*(name for name, own in trains.items() if not own), *(name for name in buffers if name not in measured)]
     called = Roles.of((), (), [names.get(name, name) for name in frozen]).frozen.values()
     known = Roles.of([name for name, own in trains.items() if own], [name for name in buffers if name in measured])
     return replace(known, frozen=dict(zip(frozen, called, strict=True)))
 
 
-class _Whole(nn.Module):
-    """A network together with its losses, so that its tensors can be exchanged for one call."""
+class Whole(nn.Module):
+    """Calls a network, or one of its losses with a ``seed`` for dropout, so that functional_call can replace the network's tensors."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, loss: Loss | None, inputs: Sequence[Tensor]) -> Tensor:
+    def forward(self, loss: Loss | None, inputs: Sequence[Tensor], seed: Tensor | None = None) -> Tensor:
+        """Return the loss in training mode, or without a loss the network's output for the first input in evaluation mode."""
         self.network.train(loss is not None)
-        result: Tensor = self.network(inputs[0]) if loss is None else loss(self.network, *inputs)
-        return result
+        if loss is None or seed is None:
+            result: Tensor = self.network(inputs[0])
+            return result
+        with _Lengths(), SeededDropout(seed):
+            return loss(self.network, *inputs)
+
+
+class _Lengths(TorchFunctionMode):
+    """Refuses ``len`` of a tensor in a loss while it is traced. A network may use it: the exporter then interprets its Python code."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__len__ and torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
+            own = list(takewhile(lambda frame: not isinstance(frame.f_locals.get("self"), nn.Module), _frames()))
+            if isinstance(own[-1].f_back and own[-1].f_back.f_locals.get("self"), Whole):
+                code = next(
+                    frame for frame in own if frame.f_globals.get("__name__", "").partition(".")[0] not in ("torch", "edgefl")
+                )
+                place = f"{Path(code.f_code.co_filename).name}, line {code.f_lineno}"
+                raise EdgeflError(f"its loss depends on how many samples there are: len of a tensor in {place}")
+        return func(*args, **(kwargs or {}))
+
+
+def _frames() -> Iterator[FrameType]:
+    """Yield the frames of the caller's callers."""
+    frame: FrameType | None = sys._getframe(3)  # noqa: SLF001 - the only way to the line of the user's code
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 class _Traced(nn.Module):
-    """The module that is exported: (tensors, batch, shared) → losses, updated statistics, prediction."""
+    """The module that is exported: (tensors, batch, shared, seed) → losses, updated statistics, prediction."""
 
     def __init__(self, network: nn.Module, losses: tuple[Loss, ...], roles: Roles) -> None:
         super().__init__()
-        self._whole = (_Whole(network),)  # in a tuple: its parameters are arguments, not this module's own
+        self._whole = (Whole(network),)  # in a tuple, so that its parameters are not registered: they are arguments
         self.losses, self.names, self.measured = losses, tuple(roles.tensors), tuple(roles.statistics)
 
-    def forward(self, tensors: list[Tensor], batch: list[Tensor], shared: list[Tensor]) -> tuple[Tensor, ...]:
+    def forward(self, tensors: list[Tensor], batch: list[Tensor], shared: list[Tensor], seed: Tensor) -> tuple[Tensor, ...]:
         given = {f"network.{name}": tensor for name, tensor in zip(self.names, tensors, strict=True)}
         (whole,) = self._whole
-        # Counters and statistics are changed in place: in copies, or the export would change the network itself.
+        # Counters and statistics are changed in place: copy them, or the export would change the network.
         given |= {
             f"network.{name}": buffer.clone() for name, buffer in whole.network.named_buffers() if f"network.{name}" not in given
         }
         after = {**given, **{f"network.{name}": given[f"network.{name}"].clone() for name in self.measured}}
-        losses = [functional_call(whole, after, (loss, [*batch, *shared])) for loss in self.losses]
+        losses = [functional_call(whole, after, (loss, [*batch, *shared], seed)) for loss in self.losses]
         prediction = functional_call(whole, given, (None, batch))
         return (*losses, *(after[f"network.{name}"] for name in self.measured), prediction)

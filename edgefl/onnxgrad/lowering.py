@@ -1,10 +1,9 @@
-"""Traced modules made ready for torch's exporter, which then need not trace them a second time.
+"""Traces modules for torch's exporter, so that it does not trace them a second time.
 
-The exporter traces every graph again to decompose operations without an ONNX form: a third to a half of an export's time, though few
-networks have any besides those in :data:`_PLAIN`. And an LSTM is traced step by step, only to learn the shapes of its results.
+The exporter traces every graph again to decompose operations without an ONNX operator. This takes a third to a half of the time of an
+export, but few networks have such operations, apart from those in :data:`_PLAIN`, which are replaced here. An LSTM would be traced step
+by step, and a group normalization operation by operation, only for the shapes of their results; custom operators stand for them.
 """
-
-from __future__ import annotations
 
 import inspect
 import operator
@@ -13,58 +12,129 @@ from typing import Any
 
 import torch
 import torch.fx.experimental._config
+import torch.nn.functional as F
+import torch.onnx.ops
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
 
+from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.rewrites import REWRITES
+
+OPSET = 20
+"""The operator set of all graphs.
+
+From 21 on GroupNormalization is one operator, which onnxruntime expands into about 30: 10 % slower, and twice the memory.
+"""
+
 aten = torch.ops.aten
 HasForm = Callable[[Any], bool]
+"""Whether the exporter can translate an operator of torch to ONNX (the operator "has a form")."""
 _DROPPED = {aten._assert_scalar.default, aten._assert_tensor_metadata.default, aten.sym_constrain_range_for_size.default}
-"""Checks, which the exporter drops."""
+"""Assertions, which the exporter drops."""
 
 
-@torch.library.custom_op("edgefl::lstm", mutates_args=())
-def _lstm(
-    x: Tensor, states: list[Tensor], weights: list[Tensor], biased: bool, layers: int, dropout: float, train: bool, both: bool, first: bool
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Stand for torch's LSTM while a module is traced."""
-    raise NotImplementedError
-
-
-@_lstm.register_fake
-def _lstm_shapes(
-    x: Tensor, states: list[Tensor], weights: list[Tensor], biased: bool, layers: int, dropout: float, train: bool, both: bool, first: bool
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    hidden, cell = states
+def _lstm_shapes(x: Tensor, states: list[Tensor], *options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    (hidden, cell), both = states, options[-2]
     return x.new_empty(*x.shape[:2], hidden.shape[-1] * (1 + both)), torch.empty_like(hidden), torch.empty_like(cell)
 
 
-LSTM = torch.ops.edgefl.lstm.default
-"""What the exporter is to translate as it does ``aten.lstm.input``."""
+def _group_norm_shape(x: Tensor, *options: Any) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+# Operators that stand for torch's while a module is traced; they have shapes, and are never computed.
+torch.library.define(
+    "edgefl::lstm",
+    "(Tensor x, Tensor[] states, Tensor[] weights, bool biased, int layers, float dropout, bool train, bool both, bool first)"
+    " -> (Tensor, Tensor, Tensor)",
+)
+torch.library.register_fake("edgefl::lstm", _lstm_shapes)
+torch.library.define("edgefl::group_norm", "(Tensor x, SymInt groups, Tensor? weight, Tensor? bias, float eps) -> Tensor")
+torch.library.register_fake("edgefl::group_norm", _group_norm_shape)
+LSTM, GROUP_NORM = torch.ops.edgefl.lstm.default, torch.ops.edgefl.group_norm.default
+STANDS_FOR = {LSTM: aten.lstm.input, GROUP_NORM: aten.group_norm.default}
+"""Operator here → operator of torch. The exporter translates both in the same way."""
 
 
 class _Whole(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.lstm and isinstance(args[1], (tuple, list)) and torch.compiler.is_exporting():
-            x, states, weights, *options = args
-            return LSTM(x, list(states), list(weights), *options)
+        if torch.compiler.is_exporting():
+            if func is torch.lstm and isinstance(args[1], (tuple, list)):
+                x, states, weights, *options = args
+                if states[0].shape[-1] != states[1].shape[-1]:
+                    raise EdgeflError(
+                        "LSTM with proj_size has no ONNX operator; set proj_size=0, and put nn.Linear behind the layer"
+                    )
+                return LSTM(x, list(states), list(weights), *options)
+            if func is F.group_norm:
+                return GROUP_NORM(*_normalised_by_groups(*args, **(kwargs or {})))
+            if (rewrite := REWRITES.get(func)) is not None and (found := rewrite(*args, **(kwargs or {}))) is not None:
+                return found
+            if func is F.batch_norm:
+                return _normalised_by_batch(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
+def _normalised_by_groups(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> tuple[Any, ...]:
+    """Return the arguments of ``torch.nn.functional.group_norm`` by position."""
+    return input, num_groups, weight, bias, eps
+
+
+def _normalised_by_batch(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float | Callable[[], Tensor] = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Compute ``torch.nn.functional.batch_norm``; in training as one operator and the update of the running statistics.
+
+    As in torch, the batch is normalised by its variance over n, and the running variance is updated with the one over n − 1. A
+    ``momentum`` that is a function returns the share of the batch in the statistics.
+    """
+    if not training or running_mean is None or running_var is None:
+        number = 0.0 if callable(momentum) else momentum
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, number, eps)
+    channels = input.shape[1]
+    weight = input.new_ones(channels) if weight is None else weight
+    bias = input.new_zeros(channels) if bias is None else bias
+    normal, mean, variance = (
+        torch.onnx.ops.symbolic_multi_out(  # ``input`` normalised by its batch, the mean, the variance over n
+            "BatchNormalization",
+            (input, weight, bias, running_mean, running_var),
+            attrs={"training_mode": 1, "momentum": 0.0, "epsilon": eps},
+            dtypes=(input.dtype,) * 3,
+            shapes=(input.shape, (channels,), (channels,)),
+            version=OPSET,
+        )
+    )
+    share: Any = momentum() if callable(momentum) else momentum
+    count = input.numel() / input.shape[1]
+    running_mean.copy_((1 - share) * running_mean + share * mean)
+    running_var.copy_((1 - share) * running_var + share * variance * (count / (count - 1)))
+    return normal
+
+
 class _Lowered(ExportedProgram):
-    """A traced module that is decomposed only where it holds an operation for which the exporter has no form."""
+    """A traced module that is decomposed only if it contains an operation without a form."""
 
     has_form: HasForm | None
 
     def run_decompositions(
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
     ) -> ExportedProgram:
-        """Return a program without the operations of ``decomp_table``, for which the exporter has no form."""
+        """Return the program that the exporter translates; called by the exporter."""
         spared = self.has_form is not None and _replaced(self, self.has_form)
         found = self if spared else super().run_decompositions(decomp_table)
-        if self.has_form is None or not self.has_form(LSTM):
-            for node in found.graph_module.graph.nodes:
-                node.target = aten.lstm.input if node.target is LSTM else node.target
+        for node in found.graph_module.graph.nodes:
+            if self.has_form is None or not self.has_form(node.target):
+                node.target = STANDS_FOR.get(node.target, node.target)
         found.graph_module.recompile()
         return found
 
@@ -72,38 +142,41 @@ class _Lowered(ExportedProgram):
 def traced(module: nn.Module, arguments: tuple[Any, ...], free: Any, has_form: HasForm | None) -> ExportedProgram:
     """Return ``module`` as torch.export traces it, ready for torch's exporter.
 
-    ``free`` are the free dimensions of each argument; one that the module needs fixed is fixed. Without ``has_form`` everything is
-    decomposed.
-
-    Raises:
-        Exception: torch.export's own, of many types.
+    ``free`` has the free dimensions of each argument, in the form of torch.export's ``dynamic_shapes``; a dimension that cannot be free
+    becomes fixed. Without ``has_form`` all operations are decomposed. Errors are torch.export's own, of many types.
     """
     try:
         program = _traced(module, arguments, free, strict=False)
-    except Exception as error:  # noqa: BLE001 - torch.export raises many types
+    except Exception as error:
+        if isinstance(error, EdgeflError):
+            raise
         fixes = str(getattr(error, "msg", ""))
         try:
-            if "Suggested fixes" in fixes:
-                free = torch.export.dynamic_shapes.refine_dynamic_shapes_from_suggested_fixes(fixes, free)
-            # Without a fix, by another way, which reads the module's Python code and takes longer.
-            program = _traced(module, arguments, free, strict="Suggested fixes" not in fixes)
+            # Strict mode interprets the module's Python code, and takes longer. It traces len(x), which otherwise is the example's number.
+            program = _traced(module, arguments, free, strict=True)
         except Exception:  # noqa: BLE001 - as above
-            raise error from None
+            if "Suggested fixes" not in fixes:
+                raise error from None
+            try:
+                free = torch.export.dynamic_shapes.refine_dynamic_shapes_from_suggested_fixes(fixes, free)
+                program = _traced(module, arguments, free, strict=False)
+            except Exception:  # noqa: BLE001 - as above
+                raise error from None
     program.__class__ = _Lowered
     program.has_form = has_form  # type: ignore[attr-defined]  # of the class that it now has
     return program
 
 
 def _traced(module: nn.Module, arguments: tuple[Any, ...], free: Any, strict: bool) -> ExportedProgram:
-    name = "prefer_deferred_runtime_asserts_over_guards"  # sizes are checked while the graph runs, which ONNX does anyway
+    name = "prefer_deferred_runtime_asserts_over_guards"  # no checks at trace time: the graph checks sizes when it runs
     options: dict[str, Any] = {name: True} if name in inspect.signature(torch.export.export).parameters else {}
-    # As torch's exporter does: a batch of one sample, or of none, takes no way of its own through the network.
+    # As torch's exporter does: no special case for batches of one sample or none.
     with _Whole(), torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # made at run time
         return torch.export.export(module, arguments, dynamic_shapes=free, strict=strict, **options)
 
 
 def _replaced(program: ExportedProgram, has_form: HasForm) -> bool:
-    """Replace, in place, operations without a form by others that have one; return False, and change nothing, where one would be left."""
+    """Replace operations without a form, in place, and return True; change nothing and return False if one cannot be replaced."""
     signature, module = program.graph_signature, program.graph_module
     parts = [part for part in module.modules() if isinstance(part, fx.GraphModule)]
     if parts != [module] or signature.buffers_to_mutate or signature.user_inputs_to_mutate:
@@ -114,25 +187,26 @@ def _replaced(program: ExportedProgram, has_form: HasForm) -> bool:
     for node in calls:
         if replace := _plain(node):
             with module.graph.inserting_before(node):
-                node.target, node.args = replace()
-            node.kwargs = {}
+                node.target, node.args, node.kwargs = replace()
     return True
 
 
 def _stays(node: fx.Node, has_form: HasForm) -> bool:
     target: Any = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return bool(target.__module__ == "_operator")
+        return bool(target.__module__ == "_operator" or has_form(target))
     known = target in _DROPPED or has_form(target)
     return known and not target._schema.is_mutable
 
 
-Replace = Callable[[], tuple[Any, tuple[Any, ...]]]
-"""Adds the nodes that come before a node, and returns the node's new target and arguments."""
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""Target, positional arguments and keyword arguments."""
+Replace = Callable[[], Call]
+"""Inserts nodes before a node, and returns the node's new call."""
 
 
 def _plain(node: fx.Node) -> Replace | None:
-    """Return what says ``node`` in operations that have a form, None where it is not among :data:`_PLAIN` or not as simple as there."""
+    """Return the replacement of ``node`` by operations with a form; None if :data:`_PLAIN` has none, or none for these arguments."""
     known = _PLAIN.get(node.target)
     return None if known is None else known(node)
 
@@ -144,24 +218,24 @@ def _before(node: fx.Node, target: Any, *args: Any, value: Any) -> fx.Node:
 
 
 def _flattened(node: fx.Node) -> Replace | None:
-    """Flattening is reshaping: each size is a number, or that of a dimension before the first one that is flattened."""
+    """Replace flatten by reshape, if all free sizes are those of dimensions before the flattened ones."""
     of, first, *_ = (*node.args, 0)
     sizes = list(node.meta["val"].shape)
     free = [axis for axis, size in enumerate(sizes) if not isinstance(size, int)]
     if not isinstance(first, int) or not all(axis < first for axis in free):
         return None
 
-    def replace() -> tuple[Any, tuple[Any, ...]]:
+    def replace() -> Call:
         whole = [
             _before(node, aten.sym_size.int, of, axis, value=size) if axis in free else size for axis, size in enumerate(sizes)
         ]
-        return aten.reshape.default, (of, whole)
+        return aten.reshape.default, (of, whole), {}
 
     return replace
 
 
 def _normalised(node: fx.Node) -> Replace | None:
-    """BatchNorm by given statistics, as in evaluation, or by the batch's where none are kept."""
+    """Replace BatchNorm, in evaluation, or in training if it keeps no running statistics."""
     x, weight, bias, mean, variance, training, momentum, eps = node.args[:8]
     if training and mean is not None:
         return None
@@ -169,12 +243,28 @@ def _normalised(node: fx.Node) -> Replace | None:
     if training:
         target, args = aten._native_batch_norm_legit.no_stats, [x, weight, bias, True, momentum, eps]
     value, empty = node.meta["val"], node.meta["val"].new_empty(0)
-    return lambda: (operator.getitem, (_before(node, target, *args, value=(value, empty, empty)), 0))
+    return lambda: (operator.getitem, (_before(node, target, *args, value=(value, empty, empty)), 0), {})
+
+
+def _identity(node: fx.Node) -> Replace | None:
+    """Replace eye by a comparison of rows and columns."""
+    size, value = node.args[0], node.meta["val"]
+    if not isinstance(size, int):
+        return None
+
+    def replace() -> Call:
+        columns = _before(node, aten.arange.default, size, value=value.new_empty(size, dtype=torch.int64))
+        rows = _before(node, aten.unsqueeze.default, columns, 1, value=value.new_empty(size, 1, dtype=torch.int64))
+        same = _before(node, aten.eq.Tensor, rows, columns, value=value.new_empty(size, size, dtype=torch.bool))
+        return aten._to_copy.default, (same,), {"dtype": value.dtype}
+
+    return replace
 
 
 _PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
-    aten.numpy_T.default: lambda node: (lambda: (aten.t.default, node.args)) if node.meta["val"].dim() == 2 else None,
-    aten.square.default: lambda node: lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2)),
+    aten.numpy_T.default: lambda node: (lambda: (aten.t.default, node.args, {})) if node.meta["val"].dim() == 2 else None,
+    aten.square.default: lambda node: lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2), {}),
     aten.flatten.using_ints: _flattened,
     aten.batch_norm.default: _normalised,
+    aten.eye.default: _identity,
 }

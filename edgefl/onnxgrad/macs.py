@@ -1,11 +1,9 @@
-"""Multiply-accumulates of an ONNX graph, from its inferred shapes alone: a second opinion that never runs the network.
+"""Counts the multiply-accumulates (MACs) of an ONNX graph from its shapes, without running it.
 
-A MAC is one multiply-add of a convolution or matrix product; adding a bias is none. Output values at a padded border count like any
-other, and so do a recurrent layer's steps past a sequence's end. Operators are in one of two tables, counted and ignored for a written
-reason, or reported.
+A MAC is one multiplication and addition of a convolution or matrix product; the addition of a bias is none. Outputs at padded borders
+count in full, and so do steps of a recurrent layer after the end of a sequence. An operator is either in :data:`COUNTED`, in
+:data:`IGNORED` with a reason, or reported as uncounted.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,7 +13,7 @@ import onnx
 import onnx.inliner
 
 from edgefl.errors import InputError, first_line
-from edgefl.onnxgrad.graphs import inferred_shapes
+from edgefl.onnxgrad.graphs import attributes_of, inferred_shapes
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, tuple[int | None, ...]]
@@ -23,7 +21,7 @@ Shapes = Mapping[str, tuple[int | None, ...]]
 
 @dataclass(frozen=True)
 class OnnxMacs:
-    """MACs of a graph at one batch size: of every counted node (name, operator, MACs), their sum, and operators missing from it."""
+    """The MACs of a graph: (name, operator, MACs) of every counted node, their sum, and the operators that are in no table."""
 
     per_node: tuple[tuple[str, str, int], ...]
     total: int
@@ -31,10 +29,10 @@ class OnnxMacs:
 
 
 def count_macs(model: onnx.ModelProto, batch_size: int) -> OnnxMacs:
-    """Return the MACs of ``model`` when the first dimension of its inputs, where free, is ``batch_size``.
+    """Return the MACs of ``model`` at a ``batch_size``, which replaces the first dimension of its inputs if that is free.
 
     Raises:
-        InputError: the shapes contradict each other, or a counted node's are not known; names the node.
+        InputError: shapes contradict each other, or the shape of a counted node is not known; names the node.
 
     Example:
         >>> ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in (("x", ["n", 3]), ("y", ["n", 5]))]
@@ -59,7 +57,7 @@ def count_macs(model: onnx.ModelProto, batch_size: int) -> OnnxMacs:
 
 
 def macs_per_sample(model: onnx.ModelProto) -> int | None:
-    """Return the MACs that one more sample takes, without work on weights alone; None if some operator is of no table."""
+    """Return the MACs of one more sample, without products of weights only; None if an operator is in no table."""
     one, two = (count_macs(model, batch_size) for batch_size in (1, 2))
     return None if one.uncounted_ops else two.total - one.total
 
@@ -74,7 +72,7 @@ def _shapes(model: onnx.ModelProto, batch_size: int) -> Shapes:
         dims = value.type.tensor_type.shape.dim
         if value.name not in initializers and dims and not dims[0].HasField("dim_value"):
             dims[0].dim_value = batch_size
-    # What the file says of other values may still carry the free batch.
+    # Recorded shapes of other values may contain the free batch size.
     graph.ClearField("value_info")
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
@@ -101,14 +99,6 @@ class _Reader:
         """Return the shape of the first output."""
         return self._shape(self.node.output[0])
 
-    def has(self, slot: int) -> bool:
-        """Tell whether an optional input is there."""
-        return len(self.node.input) > slot and bool(self.node.input[slot])
-
-    def text(self, name: str) -> str:
-        """Return an attribute that is a text."""
-        return next(attribute.s.decode() for attribute in self.node.attribute if attribute.name == name)
-
     def fail(self, what: str) -> InputError:
         """Return an error that names the node."""
         return InputError(f"node {self.node.name or f'number {self.index}'} ({self.node.op_type}): {what}")
@@ -132,19 +122,19 @@ def _recurrent(gates: int) -> Callable[[_Reader], int]:
 
 
 def _attention(node: _Reader) -> int:
-    # Every query meets every key once for the scores and every value once for the sum, masked or not.
+    # Each query is multiplied by each key for the scores, and by each value for the sum, masked or not.
     queries, keys = node.input(0), node.input(1)
-    steps = keys[-2] + (node.input(4)[2] if node.has(4) else 0)
-    return (math.prod(queries) + math.prod(node.output())) * steps
+    cached = node.input(4)[2] if any(node.node.input[4:5]) else 0
+    return (math.prod(queries) + math.prod(node.output())) * (keys[-2] + cached)
 
 
 def _einsum(node: _Reader) -> int:
     """Count an equation from left to right, two operands at a time.
 
-    An index of one operand alone is summed before it meets the next. Two operands that share no summed index are only multiplied value
-    by value, which is no matrix product.
+    An index of one operand only is summed before the product. Two operands without a common summed index are multiplied element by
+    element, which counts no MACs.
     """
-    equation = node.text("equation").replace(" ", "")
+    equation = attributes_of(node.node)["equation"].replace(" ", "")
     left, arrow, right = equation.partition("->")
     operands = [_sizes(node, term, node.input(slot)) for slot, term in enumerate(left.split(","))]
     names = [name for operand in operands for name in operand]
@@ -172,10 +162,10 @@ def _sizes(node: _Reader, term: str, shape: Shape) -> dict[str, int]:
 
 
 COUNTED: dict[str, Callable[[_Reader], int]] = {
-    # Each output value sums over the kernel and the input channels of its group; transposed, each input value is spread so.
+    # An output value sums over kernel and input channels of its group; a transposed convolution spreads each input value likewise.
     "Conv": lambda node: math.prod(node.output()) * math.prod(node.input(1)[1:]),
     "ConvTranspose": lambda node: math.prod(node.input(0)) * math.prod(node.input(1)[1:]),
-    # A is rows x inner, or the other way round: its values times the columns, whichever it is.
+    # The number of values of A, transposed or not, times the columns of the result.
     "Gemm": lambda node: math.prod(node.input(0)) * node.output()[1],
     "MatMul": lambda node: math.prod(node.output()) * node.input(0)[-1],
     "Einsum": _einsum,

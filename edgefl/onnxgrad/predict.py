@@ -1,49 +1,40 @@
-"""Exported graphs as a device runs them: onnxruntime and NumPy, no torch in the process.
+"""Runs inference graphs as a device does, with onnxruntime and NumPy. Imports no torch.
 
-:func:`predict_capped` holds memory to a device's budget, in a process of its own. What counts against ``memory_bytes``:
+:func:`predict_capped` limits memory to a device's budget, in a process of its own. These count against ``memory_bytes``:
 
 - the weights, once. onnxruntime stores weights that it repacks for its kernels in its CPU arena, and the others outside. They count with
   the file's size, or with their size in the arena if that is larger;
-- everything else in the arena: activations, outputs, and the kernels' working memory, fragmentation included.
+- everything else in the arena: activations, outputs, and the temporary memory of kernels, fragmentation included.
 
-Not counted: the interpreter, the library, the parsed graph, and the caller's array of inputs.
+The interpreter, the library, the parsed graph and the caller's array of inputs do not count.
 """
 
-from __future__ import annotations
-
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.session import Arena, computed, held_by, limited, opened, options_for, profiled, refusal_in
+from edgefl.onnxgrad.session import Arena, OutOfMemoryError, computed, held_by, limited, opened, options_for, profiled, refusal_in
+from edgefl.util.files import module_command
 
 _OUT_OF_MEMORY = 9
 
 
-class OutOfMemoryError(EdgeflError):
-    """A graph needs at least ``need_bytes`` in all; its budget is ``have_bytes``."""
-
-    def __init__(self, message: str, need_bytes: int, have_bytes: int) -> None:
-        super().__init__(message)
-        self.need_bytes = need_bytes
-        self.have_bytes = have_bytes
-
-
 @dataclass(frozen=True)
 class Predicted:
-    """Outputs (n, classes) float32, how long this computer took, and what the first batch held.
+    """The outputs (n, classes) float32 of a graph, the seconds on this computer, and the memory of the first batch.
 
-    ``peak_bytes`` is the least budget that it runs in; ``peak_activation_bytes`` the most that was in use at once besides weights, as
-    onnxruntime reports it (``mem_in_use_peak``): the caller's own array of inputs is not in it.
+    Attributes:
+        peak_bytes: smallest budget in which the graph runs.
+        peak_activation_bytes: most in use at once without weights, by onnxruntime (``mem_in_use_peak``); the inputs are not included.
     """
 
     logits: np.ndarray
@@ -52,33 +43,19 @@ class Predicted:
     peak_activation_bytes: int
 
 
-@dataclass(frozen=True)
-class _Order:
-    """What the parent asks of its child, through files in one temporary folder."""
-
-    model: str
-    folder: str
-    batch_size: int
-    memory_bytes: int
-
-
 def predict(model: bytes | Path, x: np.ndarray, *, batch_size: int, threads: int = 1) -> np.ndarray:
-    """Return the outputs of a graph for samples ``x`` (n, …), of the type that it takes, ``batch_size`` at a time.
-
-    Raises:
-        EdgeflError: onnxruntime does not take the graph or the samples, or there is nothing to run.
-    """
+    """Return the outputs of a graph for samples ``x`` (n, …), computed ``batch_size`` at a time; EdgeflError if onnxruntime fails."""
     _check(x, batch_size)
     session = opened(model, options_for(threads))
     return np.concatenate([_run(session, x[i : i + batch_size]) for i in range(0, len(x), batch_size)])
 
 
 def predict_capped(model: bytes | Path, x: np.ndarray, *, batch_size: int, memory_bytes: int) -> Predicted:
-    """Return the outputs of a graph whose weights and arena may take ``memory_bytes``, run on one thread in a process of its own.
+    """Run a graph on ``x`` (n, …) with ``memory_bytes`` for weights and arena, on one thread in a process of its own.
 
     Raises:
         OutOfMemoryError: the graph needs more at this batch size; smaller batches may fit.
-        EdgeflError: the process failed for another reason, in its own words.
+        EdgeflError: the process failed for another reason; the message has its last line of output.
     """
     _check(x, batch_size)
     with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
@@ -86,8 +63,7 @@ def predict_capped(model: bytes | Path, x: np.ndarray, *, batch_size: int, memor
         if isinstance(model, bytes):
             path.write_bytes(model)
         np.save(Path(folder) / "x.npy", x)
-        order = _Order(str(path.resolve()), folder, batch_size, memory_bytes)
-        done = _spawn(order)
+        done = _spawn(str(path.resolve()), folder, batch_size, memory_bytes)
         if done.returncode == _OUT_OF_MEMORY:
             raise OutOfMemoryError(**json.loads(done.stdout), have_bytes=memory_bytes)
         if done.returncode != 0:
@@ -96,12 +72,9 @@ def predict_capped(model: bytes | Path, x: np.ndarray, *, batch_size: int, memor
         return Predicted(np.load(Path(folder) / "logits.npy"), **json.loads(done.stdout))
 
 
-def _spawn(order: _Order) -> subprocess.CompletedProcess[str]:
-    """Run the child with this package on its path, and not the working directory, whose files could stand in for modules."""
-    package = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-P", "-m", "edgefl.onnxgrad.predict", json.dumps(asdict(order))]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": paths})
+def _spawn(*order: str | int) -> subprocess.CompletedProcess[str]:
+    command, environment = module_command("edgefl.onnxgrad.predict", json.dumps(order))
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def _check(x: np.ndarray, batch_size: int) -> None:
@@ -111,51 +84,51 @@ def _check(x: np.ndarray, batch_size: int) -> None:
 
 def _profiled(folder: str) -> ort.SessionOptions:
     options = profiled(options_for(1), folder)
-    # The highest level is that of this computer's processor (x86's blocked layouts), which the simulated device does not have.
+    # The highest level uses memory layouts of this computer's processor (x86), which the simulated device does not have.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     return options
 
 
 def _run(session: ort.InferenceSession, x: np.ndarray) -> np.ndarray:
     (output, *_) = computed(session, {session.get_inputs()[0].name: np.ascontiguousarray(x)}).values()
-    return output.copy()  # it lies in the arena: a copy gives its room back, or memory would grow with the number of batches
+    return output.copy()  # a copy: the original is in the arena, which would grow with the number of batches
 
 
-def _child(order: _Order) -> int:
-    """Run one order in this process, whose arena is limited for good, and print the figures as JSON."""
-    x = np.load(Path(order.folder) / "x.npy")
-    model_bytes = Path(order.model).stat().st_size
-    # The arena reserves weights without looking at its limit, and a limit below them wraps around to none at all: learn them first.
-    reserved = _first_batch(opened(Path(order.model), _profiled(order.folder)), x[:1])[1].reserved_bytes
-    weight_bytes = max(model_bytes, reserved)
-    room_bytes = order.memory_bytes - weight_bytes
-    if room_bytes <= 0:
-        message = f"the weights alone take {weight_bytes:,} bytes, {order.memory_bytes:,} are allowed"
-        return _out_of_memory(message, weight_bytes)
-    limit_bytes = reserved + room_bytes
+def _child(model: str, folder: str, batch_size: int, memory_bytes: int) -> int:
+    """Run a graph on the samples in ``folder`` in this process, whose arena is limited for its lifetime.
+
+    The outputs become a file in ``folder``. Print figures as JSON, and return the exit status.
+    """
+    x = np.load(Path(folder) / "x.npy")
+    # onnxruntime does not check weights against the limit; a limit smaller than them would overflow to no limit. So measure them first.
+    reserved = _first_batch(opened(Path(model), _profiled(folder)), x[:1])[1].reserved_bytes
+    weight_bytes = max(Path(model).stat().st_size, reserved)
+    if memory_bytes <= weight_bytes:
+        return _out_of_memory(f"the weights alone take {weight_bytes:,} bytes, {memory_bytes:,} are allowed", weight_bytes)
+    exceeded = partial(_exceeded, batch_size, memory_bytes)
     try:
         started = time.perf_counter()
-        session = opened(Path(order.model), limited(_profiled(order.folder), limit_bytes))
-        first, arena = _first_batch(session, x[: order.batch_size])
-        rest = [_run(session, x[i : i + order.batch_size]) for i in range(order.batch_size, len(x), order.batch_size)]
+        session = opened(Path(model), limited(_profiled(folder), reserved + memory_bytes - weight_bytes))
+        first, arena = _first_batch(session, x[:batch_size])
+        rest = [_run(session, x[i : i + batch_size]) for i in range(batch_size, len(x), batch_size)]
         host_s = time.perf_counter() - started
     except EdgeflError as error:
         if refused := refusal_in(error.__cause__):
-            return _exceeded(order, refused.asked_bytes, refused.left_bytes)
+            return exceeded(*refused)
         raise
     peak_bytes = weight_bytes + arena.held_bytes - reserved
-    if peak_bytes > order.memory_bytes:
-        return _exceeded(order, peak_bytes - order.memory_bytes, 0)
-    np.save(Path(order.folder) / "logits.npy", np.concatenate([first, *rest]))
+    if peak_bytes > memory_bytes:
+        return exceeded(peak_bytes - memory_bytes, 0)
+    np.save(Path(folder) / "logits.npy", np.concatenate([first, *rest]))
     peak_activation_bytes = arena.in_use_bytes - reserved
     sys.stdout.write(json.dumps({"host_s": host_s, "peak_bytes": peak_bytes, "peak_activation_bytes": peak_activation_bytes}))
     return 0
 
 
-def _exceeded(order: _Order, asked_bytes: int, left_bytes: int) -> int:
-    allowed = f"batch of {order.batch_size}, {order.memory_bytes:,} bytes allowed"
+def _exceeded(batch_size: int, memory_bytes: int, asked_bytes: int, left_bytes: int) -> int:
+    allowed = f"batch of {batch_size}, {memory_bytes:,} bytes allowed"
     message = f"{allowed}: needs {asked_bytes:,} bytes more, has {left_bytes:,} left"
-    return _out_of_memory(message, order.memory_bytes - left_bytes + asked_bytes)
+    return _out_of_memory(message, memory_bytes - left_bytes + asked_bytes)
 
 
 def _out_of_memory(message: str, need_bytes: int) -> int:
@@ -164,13 +137,13 @@ def _out_of_memory(message: str, need_bytes: int) -> int:
 
 
 def _first_batch(session: ort.InferenceSession, x: np.ndarray) -> tuple[np.ndarray, Arena]:
-    """Run one batch and end the profile: an event per operator is cheap once, not for a whole data set."""
+    """Run one batch and end the profile, which would slow down the other batches."""
     logits = _run(session, x)
     return logits, held_by(session)
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(_child(_Order(**json.loads(sys.argv[1]))))
+        sys.exit(_child(*json.loads(sys.argv[1])))
     except EdgeflError as failure:
         sys.exit(str(failure))

@@ -1,6 +1,6 @@
-"""Which input of a training graph is what: the one place that knows how graphs call a network's tensors. No torch in the process.
+"""Names of the inputs and outputs of training graphs, and the tensors of the network behind them. Imports no torch.
 
-An input that a step changes has an output of the same name with ``.out`` behind it.
+A tensor that a step changes is an input, and an output with ``.out`` appended to the name.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OUT = ".out"
-"""What the output of a changed tensor is called after its input."""
+"""Suffix of the output with the new value of an input."""
 LOSS, PREDICTION = "loss", "logits"
-"""Outputs: of a training graph the loss, of an inference graph what the network computes."""
+"""Outputs: the loss of a training graph, and the network's output of an inference graph."""
 STEP_COUNT, LEARNING_RATE, BETA, SHARE = "t", "lr", "beta", "share"
-"""Scalar inputs: Adam's number of steps so far, two settings of the optimizer, and the share of a batch's samples that a part has."""
+"""Scalar inputs, float32: Adam's steps so far, learning rate, momentum or Adam's β₁, and the share of the batch's samples in a part."""
+SEED = "seed"
+"""Scalar input, float32: a whole number below 2²⁴ that decides which entries dropout drops. Each step returns its successor."""
 STATES: Mapping[str, tuple[str, ...]] = {"sgd": (), "momentum": ("m",), "adam": ("m", "v")}
-"""Optimizer → prefixes of the tensors that it stores for each parameter."""
+"""Optimizer → prefixes of the tensors that it stores for each parameter (``m``: momentum, ``v``: second moment)."""
 
 
 def state_inputs(name: str, optimizer: str) -> tuple[str, ...]:
-    """Return the inputs of what ``optimizer`` stores for a parameter.
+    """Return the inputs for the tensors that ``optimizer`` stores for a parameter.
 
     >>> state_inputs("fc.weight", "adam")
     ('m.fc.weight', 'v.fc.weight')
@@ -29,19 +31,19 @@ def state_inputs(name: str, optimizer: str) -> tuple[str, ...]:
 
 
 def sum_input(name: str) -> str:
-    """Return the input of a parameter's sum of gradients, for batches in parts."""
+    """Return the input for the sum of a parameter's gradients, for batches that are taken in parts."""
     return f"g.{name}"
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What the inputs of a training graph are.
+    """Maps the tensors of a network to the inputs of its training graphs.
 
     Attributes:
         trained: parameters that steps change: name in the network → input.
         statistics: running statistics that steps change: name in the network → input.
         frozen: tensors that steps only read: name in the network → input.
-        batch: inputs whose first dimension is the batch, in the order of a step's arguments.
+        batch: inputs whose first dimension is the batch, in the order of the loss's arguments.
         shared: inputs that are the same for all samples of a batch, such as a mask of labels.
     """
 
@@ -53,7 +55,7 @@ class Roles:
 
     @classmethod
     def of(cls, trained: Iterable[str], statistics: Iterable[str] = (), frozen: Iterable[str] = ()) -> Roles:
-        """Return the roles of a network's tensors, given by their names.
+        """Return roles with the standard names of inputs: ``p.`` for trained tensors, ``s.`` for statistics, ``f.`` for frozen ones.
 
         >>> Roles.of(["fc.weight"], frozen=["mask"]).tensors
         {'fc.weight': 'p.fc.weight', 'mask': 'f.mask'}
@@ -66,7 +68,7 @@ class Roles:
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> Roles:
-        """Return the roles whose fields were written as JSON."""
+        """Return the roles with these fields, read from JSON, which has lists for tuples."""
         fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in written.items()}
         return cls(**fields)
 

@@ -1,6 +1,4 @@
-"""Sessions of onnxruntime: opened, limited in memory, run and measured. No torch in the process."""
-
-from __future__ import annotations
+"""Opens, limits, runs and measures sessions of onnxruntime. Imports no torch."""
 
 import json
 import re
@@ -18,23 +16,24 @@ _REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested byte
 
 @dataclass(frozen=True)
 class Arena:
-    """What a profile says of the arena: bytes of constants in it before the first operator, all it held, and had in use at the peak."""
+    """The memory of a session's CPU arena: constants before the first operator, most held with fragmentation, most in use at once."""
 
     reserved_bytes: int
     held_bytes: int
     in_use_bytes: int
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """What an arena with a limit refused: what was asked for, and what was left."""
+class OutOfMemoryError(EdgeflError):
+    """A graph needs at least ``need_bytes`` of memory; ``have_bytes`` are allowed."""
 
-    asked_bytes: int
-    left_bytes: int
+    def __init__(self, message: str, need_bytes: int, have_bytes: int) -> None:
+        super().__init__(message)
+        self.need_bytes = need_bytes
+        self.have_bytes = have_bytes
 
 
 def options_for(threads: int) -> ort.SessionOptions:
-    """Return the options of a silent session that computes with so many threads."""
+    """Return the options of a session that logs nothing and computes with so many ``threads``."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -43,20 +42,20 @@ def options_for(threads: int) -> ort.SessionOptions:
 
 
 def profiled(options: ort.SessionOptions, folder: str) -> ort.SessionOptions:
-    """Make a session write into ``folder`` what it holds, and hold no more than it must; return its options."""
+    """Let a session write a memory profile into ``folder`` and free every value after its last use; return ``options``."""
     options.enable_profiling = True
     options.profile_file_prefix = str(Path(folder) / "profile")
-    # A pattern would fill what room is left with a second block: use would then depend on the budget and the number of batches.
+    # A memory pattern would allocate a second block in the room that is left: use would depend on the limit and the number of batches.
     options.enable_mem_pattern = False
-    # Free a value after its last use, instead of keeping its room for a later one of the same size: up to a third less at the peak.
+    # Otherwise buffers are held for later values of the same size: up to half as much again at the peak.
     options.enable_mem_reuse = False
     return options
 
 
 def limited(options: ort.SessionOptions, limit_bytes: int) -> ort.SessionOptions:
-    """Limit what sessions of this process may allocate, for good, and make this one obey; return its options."""
+    """Limit the arena that sessions of this process share, which cannot be undone, and let this one use it; return ``options``."""
     arena = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-    # 1: grow by what is asked for, no more. -1: the library's own chunk sizes; others have been seen to abort the process.
+    # 1: grow by the requested bytes only. -1: default chunk sizes; with others the process sometimes aborted.
     ort.create_and_register_allocator(arena, ort.OrtArenaCfg(limit_bytes, 1, -1, -1))
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.use_env_allocators", "1")
@@ -64,11 +63,7 @@ def limited(options: ort.SessionOptions, limit_bytes: int) -> ort.SessionOptions
 
 
 def opened(model: bytes | Path, options: ort.SessionOptions, what: str = "the graph") -> ort.InferenceSession:
-    """Return a session on the processor.
-
-    Raises:
-        EdgeflError: onnxruntime does not take ``what``.
-    """
+    """Return a session on the CPU for a serialized ``model`` or its file; EdgeflError if onnxruntime does not accept ``what``."""
     try:
         return ort.InferenceSession(
             model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
@@ -78,11 +73,7 @@ def opened(model: bytes | Path, options: ort.SessionOptions, what: str = "the gr
 
 
 def computed(session: ort.InferenceSession, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return name → output of a graph.
-
-    Raises:
-        EdgeflError: onnxruntime cannot run the graph with these inputs.
-    """
+    """Run a graph on ``feed``, input → value, and return output → value; EdgeflError if onnxruntime fails."""
     names = [value.name for value in session.get_outputs()]
     try:
         return dict(zip(names, session.run(names, feed), strict=True))
@@ -91,11 +82,7 @@ def computed(session: ort.InferenceSession, feed: dict[str, np.ndarray]) -> dict
 
 
 def held_by(session: ort.InferenceSession) -> Arena:
-    """End a session's profile and return what it says of memory.
-
-    Raises:
-        EdgeflError: this onnxruntime does not say.
-    """
+    """End the profile of a session opened with :func:`profiled`, and return its memory; EdgeflError if onnxruntime is too old."""
     events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     kernels: list[dict[str, Any]] = [e["args"] for e in events if "mem_arena_held" in e.get("args", {})]
     if not kernels:
@@ -105,7 +92,7 @@ def held_by(session: ort.InferenceSession) -> Arena:
     return Arena(reserved, held, in_use)
 
 
-def refusal_in(error: BaseException | None) -> Refusal | None:
-    """Return what an arena refused, if that is what ``error`` says."""
+def refusal_in(error: BaseException | None) -> tuple[int, int] | None:
+    """Return the bytes asked for and the bytes left below the limit, if ``error`` says that a limited arena refused them; else None."""
     found = _REFUSED.search(str(error))
-    return None if found is None else Refusal(asked_bytes=int(found[2]), left_bytes=int(found[1]))
+    return None if found is None else (int(found[2]), int(found[1]))

@@ -1,10 +1,6 @@
-"""The training step as one graph: forward, loss, backward and the optimizer's update, in standard operators."""
+"""Builds the graph of a training step: forward pass, loss, backward pass and the optimizer's update, in standard operators."""
 
-from __future__ import annotations
-
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -15,22 +11,17 @@ from torch import Tensor, nn
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.autodiff import append_gradients, as_model, reads, tape_of
-from edgefl.onnxgrad.exporter import OPSET
 from edgefl.onnxgrad.gradients import Tape
 from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SHARE, STEP_COUNT, state_inputs, sum_input
+from edgefl.onnxgrad.lowering import OPSET
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, SHARE, STEP_COUNT, state_inputs, sum_input
+from edgefl.onnxgrad.step_check import check_step
+from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
 
+__all__ = ["StepRule", "part_graphs", "training_graphs", "training_step"]
+
 ADAM_BETA2, ADAM_EPS = 0.999, 1e-8
-
-
-@dataclass(frozen=True)
-class StepRule:
-    """How a step changes the parameters; ``decayed`` names those that decay (None: all)."""
-
-    optimizer: Literal["momentum", "sgd", "adam"] = "sgd"
-    weight_decay: float = 0.0
-    decayed: Collection[str] | None = field(default=None)
 
 
 def training_step(
@@ -42,47 +33,57 @@ def training_step(
     shared: Mapping[str, Tensor] | None = None,
     parts: bool = False,
 ) -> StepGraphs:
-    """Return the training step of a network: forward, loss, backward and update, in standard operators.
+    """Return the graphs of a network's training step.
 
     Args:
-        network: parameters with ``requires_grad`` are trained, running statistics are updated. Values do not matter.
-        loss: (network, *batch, *shared) → scalar. Several losses are equally likely kinds of step.
-        batch: examples, at least two samples each: name of the input → (samples, …). The number of samples is free in the graphs.
+        network: parameters with ``requires_grad`` are trained, running statistics are updated, other tensors are read. Values do not
+            matter: all tensors are inputs of the graphs.
+        loss: (network, *batch, *shared) → scalar. Several losses make one graph each: kinds of step, drawn with equal chances.
+        batch: name of an input → example (samples, …), with at least two samples. The number of samples is free in the graphs.
         rule: the optimizer; None: plain gradient descent.
-        shared: examples of inputs that are the same for all samples of a batch.
-        parts: add the graphs for batches that are taken in parts.
+        shared: name → example of an input that is the same for all samples, such as a mask of labels.
+        parts: add the graphs for batches that do not fit into memory at once; see :func:`part_graphs`.
 
     Raises:
-        EdgeflError: an operation has no ONNX form (named), or a loss depends on how many samples there are.
+        EdgeflError: an operation has no ONNX operator (named), a loss computes with the number of samples, or a graph differs from torch
+            (first tensor, layer and values named). Each graph is compared with torch before it is returned.
         InputError: an operator has no gradient rule; names operator and node.
+
+    Example:
+        >>> import torch
+        >>> step = training_step(nn.Linear(2, 1), lambda net, x: net(x).square().mean(), {"x": torch.zeros(4, 2)})
+        >>> graph = onnx.load_model_from_string(step.steps[0]).graph
+        >>> [value.name for value in graph.input], [value.name for value in graph.output]
+        (['x', 'p.weight', 'p.bias', 'lr'], ['loss', 'p.weight.out', 'p.bias.out'])
     """
-    graph, rule = loss_graph(network, [loss] if callable(loss) else loss, batch, shared), rule or StepRule()
-    return StepGraphs(training_graphs(graph, rule), graph.roles, *(part_graphs(graph, rule) if parts else ()))
+    losses, rule = [loss] if callable(loss) else loss, rule or StepRule()
+    graph = loss_graph(network, losses, batch, shared)
+    found = StepGraphs(training_graphs(graph, rule), graph.roles, *(part_graphs(graph, rule) if parts else ()))
+    check_step(found, network, losses, batch, shared or {}, rule)
+    return found
 
 
 def training_graphs(graph: LossGraph, rule: StepRule) -> tuple[bytes, ...]:
-    """Return one training graph for each loss of ``graph``, all with the same tensors as inputs and outputs.
+    """Return one training graph, a serialized ModelProto, for each loss of ``graph``.
 
-    Inputs: those of ``graph`` that the loss reads, the optimizer's state, the scalar ``lr`` and, except for "sgd", the scalar ``beta``.
-    Outputs: ``loss`` and, for every tensor that a step changes, its name with ``.out``.
+    Inputs: the inputs of ``graph`` that the loss reads, the optimizer's state, the scalar ``lr`` and, except for "sgd", the scalar
+    ``beta``. Outputs: ``loss`` and, for every tensor that a step changes, its name with ``.out``.
 
-    With "momentum" m ← β·m + g and p ← p − lr·m, where g is the gradient with the decay added. "adam" is Algorithm 1 of Kingma and Ba
-    2015 with β₂ = 0.999 and ε = 1e-8. A parameter that the loss does not depend on comes out as it went in.
-
-    Raises:
-        InputError: an operator without a gradient rule; names operator and node.
+    With g the gradient with decay: "sgd": p ← p − lr·g. "momentum": m ← β·m + g, p ← p − lr·m. "adam": Algorithm 1 of Kingma and Ba 2015
+    with β₁ = ``beta``, β₂ = 0.999, ε = 1e-8. Parameters that the loss does not depend on do not change. InputError as
+    :func:`training_step`.
     """
     return tuple(_step(graph, loss, rule) for loss in graph.losses)
 
 
 def part_graphs(graph: LossGraph, rule: StepRule) -> tuple[tuple[bytes, ...], bytes]:
-    """Return a step in parts, for batches that do not fit into memory at once.
+    """Return the graphs (passes, update) of a step that takes its batch in parts.
 
-    The first graphs, one for each loss, add up gradients: g ← g + share · gradient, where ``share`` is the part's share of the batch's
-    samples. The last graph takes the optimizer's step with the sums g.
+    A pass, one for each loss, adds the gradient of a part: g ← g + ``share`` · gradient, where ``share`` is the part's share of the samples
+    of the batch. ``update`` takes the optimizer's step with the sums g.
     """
     passes = tuple(_pass(graph, loss) for loss in graph.losses)
-    tape = Tape(_NOTHING)
+    tape = Tape(onnx.ModelProto())
     tape.shapes |= _shapes(graph)
     update = _Update(tape, rule, graph)
     for name, value in graph.roles.trained.items():
@@ -90,9 +91,6 @@ def part_graphs(graph: LossGraph, rule: StepRule) -> tuple[tuple[bytes, ...], by
     update.finish()
     sums = [_value(sum_input(name), tape.shape(value)) for name, value in graph.roles.trained.items()]
     return passes, _checked(tape, sums, update.changed(), [], "update")
-
-
-_NOTHING = onnx.helper.make_model(onnx.helper.make_graph([], "nothing", [], []))
 
 
 def _step(graph: LossGraph, loss: str, rule: StepRule) -> bytes:
@@ -121,7 +119,7 @@ def _pass(graph: LossGraph, loss: str) -> bytes:
 
 
 def _shapes(graph: LossGraph) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of a network's tensors, and of those that are stored beside each parameter, by their inputs."""
+    """Return input → sizes, of the tensors of the network, the sums of gradients and the optimizer's state."""
     shapes = {value: graph.shape(value) for value in graph.roles.tensors.values()}
     beside = {name: (sum_input(name), *state_inputs(name, "adam")) for name in graph.roles.trained}
     return shapes | {other: shapes[graph.roles.trained[name]] for name, others in beside.items() for other in others}
@@ -139,12 +137,15 @@ def _tape(graph: LossGraph, loss: str) -> tuple[Tape, onnx.ModelProto]:
 def _checked(
     tape: Tape, inputs: Iterable[onnx.ValueInfoProto], changed: Sequence[str], results: Sequence[str], name: str
 ) -> bytes:
-    """Return the model whose inputs are what its nodes read; tensors that it changes are inputs and outputs."""
+    """Return the checked, serialized model of a tape. Its inputs are the values that nodes read; ``changed`` tensors are outputs too."""
     read = {name for node in tape.nodes for name in reads(node)}
+    if SEED in read:
+        tape.op("Add", SEED, tape.number(1.0), out=SEED + OUT)
+        changed = [*changed, SEED]
     stored = [_value(name, tape.shapes.get(name, ())) for name in changed]
     scalars = [_value(name, ()) for name in (LEARNING_RATE, BETA, SHARE) if name in read]
     others = [value for value in inputs if value.name in read and value.name not in changed]
-    outputs = [_value(name, ()) for name in results] + [_value(value.name + OUT, _sizes(value)) for value in stored]
+    outputs = [_value(name, ()) for name in results] + [_value(name + OUT, tape.shapes.get(name, ())) for name in changed]
     model = as_model(tape, [*others, *stored, *scalars], outputs, name, OPSET)
     try:
         onnx.checker.check_model(model, full_check=True)
@@ -157,12 +158,8 @@ def _value(name: str, shape: Sequence[int | None]) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
 
 
-def _sizes(value: onnx.ValueInfoProto) -> list[int]:
-    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-
-
 class _Update:
-    """Writes a parameter's update as soon as its gradient is there, so that the gradient need not be stored any longer."""
+    """Appends the update of each parameter; called when its gradient is complete, so that the gradient is freed early."""
 
     def __init__(self, tape: Tape, rule: StepRule, graph: LossGraph) -> None:
         self.tape, self.rule = tape, rule
@@ -173,17 +170,17 @@ class _Update:
         self._corrections: tuple[str, str] | None = None
 
     def changed(self) -> list[str]:
-        """Return the inputs of all tensors that a step changes."""
+        """Return the inputs of the parameters and of the optimizer's state."""
         counts = [STEP_COUNT] * (self.rule.optimizer == "adam")
         return [name for value, states in self.states.items() for name in (value, *states)] + counts
 
     def keep(self, value: str) -> None:
-        """Hand a parameter through, with its state."""
+        """Return a parameter and its state unchanged: the loss does not depend on it."""
         for name in (value, *self.states[value]):
             self.tape.op("Identity", name, out=name + OUT)
 
     def step(self, value: str, gradient: str) -> None:
-        """Write the update of one parameter."""
+        """Append the update of one parameter."""
         tape = self.tape
         if value in self.decayed:
             gradient = tape.op("Add", gradient, tape.op("Mul", value, tape.number(self.rule.weight_decay)))
@@ -203,10 +200,10 @@ class _Update:
         squares = tape.op("Mul", tape.op("Mul", gradient, gradient), tape.number(1 - ADAM_BETA2))
         square = tape.op("Add", tape.op("Mul", second, tape.number(ADAM_BETA2)), squares, out=second + OUT)
         scale = tape.op("Add", tape.op("Sqrt", tape.op("Div", square, of_second)), tape.number(ADAM_EPS))
-        return str(tape.op("Div", tape.op("Div", mean, of_first), scale))
+        return tape.op("Div", tape.op("Div", mean, of_first), scale)
 
     def _bias_corrections(self) -> tuple[str, str]:
-        """Return 1 − β₁ᵗ and 1 − β₂ᵗ, written once: in float64, or the difference from 1 would have three digits left."""
+        """Return 1 − β₁ᵗ and 1 − β₂ᵗ, appended once. Computed in float64: in float32 the differences have three digits."""
         if self._corrections is None:
             tape, kinds = self.tape, onnx.TensorProto
             steps = tape.op("Cast", tape.op("Add", STEP_COUNT, tape.number(1.0), out=STEP_COUNT + OUT), to=kinds.DOUBLE)
@@ -217,6 +214,6 @@ class _Update:
         return self._corrections
 
     def finish(self) -> None:
-        """Write the count of Adam's steps, even if no parameter has a gradient."""
+        """Append the counter of Adam's steps, even if no parameter has a gradient."""
         if self.rule.optimizer == "adam":
             self._bias_corrections()

@@ -1,7 +1,7 @@
-"""Training steps in onnxruntime: graphs of :mod:`edgefl.onnxgrad.step`, run with NumPy arrays and no torch.
+"""Runs the training graphs of :mod:`edgefl.onnxgrad.step` in onnxruntime, with NumPy arrays and without torch.
 
-Parameters and the optimizer's state stay where onnxruntime reads them. A step reads one set of buffers and writes the other, and the two
-sets change places: nothing is copied between steps.
+Parameters and the optimizer's state have two sets of buffers. A step reads one set and writes the other, then the sets are swapped:
+nothing is copied between steps.
 """
 
 from __future__ import annotations
@@ -17,29 +17,21 @@ import onnxruntime as ort
 
 from edgefl.errors import EdgeflError, first_line
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SHARE, Roles, sum_input
-from edgefl.onnxgrad.session import held_by, limited, opened, options_for, profiled, refusal_in
+from edgefl.onnxgrad.session import OutOfMemoryError, held_by, limited, opened, options_for, profiled, refusal_in
 
 Arrays = Mapping[str, np.ndarray]
 _GRAPH = "the training graph"
 
 
-class ArenaFullError(EdgeflError):
-    """A step asked for memory that onnxruntime's arena may not take: ``need_bytes`` in all."""
-
-    def __init__(self, need_bytes: int, have_bytes: int) -> None:
-        super().__init__(f"a training step needs at least {need_bytes:,} bytes, {have_bytes:,} are allowed")
-        self.need_bytes, self.have_bytes = need_bytes, have_bytes
-
-
 @dataclass(frozen=True)
 class StepGraphs:
-    """A network's training step in ONNX, with its weights outside.
+    """The graphs of a training step, as serialized ModelProtos without weights.
 
     Attributes:
         steps: graphs of whole optimizer steps, one for each equally likely kind of step.
-        roles: what the graphs' inputs are.
-        passes: for batches in parts: graphs that add up the gradient of a part, one for each kind of step.
-        update: the graph that takes the optimizer's step with the sum; empty without ``passes``.
+        roles: which input is which tensor.
+        passes: for batches that are taken in parts: graphs that add the gradient of a part, one for each kind of step.
+        update: the graph that takes the optimizer's step with the sum of gradients; empty without ``passes``.
     """
 
     steps: tuple[bytes, ...] = field(repr=False)
@@ -49,17 +41,18 @@ class StepGraphs:
 
 
 class Stepper:
-    """Takes optimizer steps.
+    """Trains a network: holds its tensors and takes optimizer steps.
 
     Args:
-        graphs: the training step of a network.
-        tensors: every tensor of the network and every shared input, float32, by the graphs' names. The optimizer's state may be left
-            out and is then zeros.
+        graphs: the training step.
+        tensors: input → value, float32, for every tensor of the network and every shared input. The optimizer's state may be left out;
+            it then begins with zeros.
         lr: learning rate.
-        beta: the optimizer's momentum, or Adam's β₁.
-        parts: whether batches are taken in parts, for which :attr:`StepGraphs.passes` are needed.
-        threads: of onnxruntime, inside of an operator.
-        arena_bytes: what onnxruntime may allocate during a step, in all sessions of this process, for good; None: no limit.
+        beta: momentum, or Adam's β₁.
+        parts: whether batches are taken in parts, which needs :attr:`StepGraphs.passes`.
+        threads: threads of onnxruntime within an operator.
+        arena_bytes: limit for allocations of onnxruntime during a step. It applies to all sessions of this process from now on. None: no
+            limit.
 
     Raises:
         EdgeflError: onnxruntime does not accept a graph, or a tensor is missing or has another shape.
@@ -79,9 +72,9 @@ class Stepper:
         self._arena_bytes, self._roles = arena_bytes, graphs.roles
         chosen = (*graphs.passes, graphs.update) if parts else graphs.steps
         if arena_bytes is None:
-            runs = [_Run(_session(graph, threads)) for graph in chosen]
+            runs = [_Run(session_of(graph, threads)) for graph in chosen]
         else:
-            # Constants are reserved without a look at the limit, which below them wraps around to none at all.
+            # onnxruntime does not check constants against the limit; a limit smaller than them would overflow to no limit.
             options = limited(options_for(threads), max(arena_bytes, *(2 * len(graph) for graph in chosen)))
             runs = [_Run(opened(graph, options, _GRAPH)) for graph in chosen]
         self._kinds, self._update = runs[: len(graphs.steps)], runs[-1] if parts else None
@@ -97,8 +90,10 @@ class Stepper:
         needed = {name for run in runs for name in run.inputs} - {*graphs.roles.batch}
         if missing := sorted(needed - first.keys()):
             raise EdgeflError(f"tensor {missing[0]} of the training graph: no value; {len(missing)} are missing")
-        # onnxruntime takes an array's own memory: what steps write to is copied, or they would write to the caller's.
-        self._now = {n: _value(first[n].copy() if n in changed else first[n]) for n in sorted(needed | changed.keys())}
+        # onnxruntime uses the memory of an array itself: copy the tensors that steps change, or the caller's would change.
+        self._now = {
+            n: _value(np.array(first[n], np.float32) if n in changed else first[n]) for n in sorted(needed | changed.keys())
+        }
         self._next = {name: _value(np.empty(shape, np.float32)) for name, shape in changed.items()}
         sums = {sum_input(name): value for name, value in graphs.roles.trained.items()}
         self._sums = {name: value for name, value in sums.items() if name in changed}
@@ -107,25 +102,25 @@ class Stepper:
 
     @property
     def inputs(self) -> list[list[str]]:
-        """The names of what each graph reads."""
+        """The names of the inputs of each kind of step."""
         return [list(run.inputs) for run in self._kinds]
 
     @property
     def held_bytes(self) -> int:
-        """What is held between steps: both sets of what a step changes, and what it reads."""
+        """Bytes held between steps: both sets of buffers, and the tensors that steps only read."""
         return sum(4 * int(np.prod(value.shape(), dtype=np.int64)) for value in (*self._now.values(), *self._next.values()))
 
     def step(self, *batch: np.ndarray, kind: int = 0, part: int | None = None) -> float:
-        """Take one step and return the loss before it.
+        """Take one step and return the loss of the batch before it.
 
         Args:
-            batch: the inputs of the batch, samples first: as the loss takes them, for instance x (n, …) and y (n,) int64.
-            kind: number of the graph, where there are several kinds of step.
-            part: how many samples go through the network at once, where the stepper takes batches in parts.
+            batch: the arguments of the loss, samples first, for instance x (n, …) float32 and y (n,) int64.
+            kind: index of the graph, if there are several kinds of step.
+            part: how many samples are computed at once, if the stepper takes batches in parts; None: all.
 
         Raises:
-            ArenaFullError: onnxruntime's arena may not take what the step needs; parameters are as they were.
-            EdgeflError: onnxruntime does not accept the samples.
+            OutOfMemoryError: the step needs more than ``arena_bytes``; parameters are unchanged.
+            EdgeflError: onnxruntime cannot run the step with these samples.
         """
         names, count, total = self._roles.batch, len(batch[0]), 0.0
         if self._update is None:
@@ -141,11 +136,11 @@ class Stepper:
         return total
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return copies of the tensors that steps change, by the graphs' names."""
+        """Return copies of all tensors that steps change: input → value, the optimizer's state included."""
         return {name: self._now[name].numpy().copy() for name in self._next if name not in self._sums}
 
     def sums(self) -> dict[str, np.ndarray]:
-        """Return copies of the gradients that the last step in parts added up, by the inputs of their parameters."""
+        """Return copies of the gradients of the last step in parts: input of the parameter → gradient."""
         return {value: self._now[name].numpy().copy() for name, value in self._sums.items()}
 
     def _take(self, run: _Run, arrays: Arrays) -> float:
@@ -163,8 +158,11 @@ class Stepper:
             run.session.run_with_iobinding(binding)
         except Exception as error:  # onnxruntime's exception types live in its C extension
             if refused := refusal_in(error):
-                have = self._arena_bytes or 0
-                raise ArenaFullError(have - refused.left_bytes + refused.asked_bytes, have) from None
+                (asked, left), have = refused, self._arena_bytes or 0
+                need = have - left + asked
+                raise OutOfMemoryError(
+                    f"a training step needs at least {need:,} bytes, {have:,} are allowed", need, have
+                ) from None
             raise EdgeflError(f"onnxruntime cannot take the step: {first_line(error)}") from error
         for name in run.changed:
             self._now[name], self._next[name] = self._next[name], self._now[name]
@@ -172,7 +170,7 @@ class Stepper:
 
 
 class _Run:
-    """A session and what its graph declares: its inputs, and name → shape of the tensors that it changes."""
+    """A session, the names and types of its inputs, and name → shape of the tensors that it changes."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self.session = session
@@ -184,10 +182,10 @@ class _Run:
 
 
 def peak_bytes(graph: bytes, feed: Arrays) -> int:
-    """Return the most bytes that onnxruntime had in use at once during one run of a graph, without inputs, outputs and constants.
+    """Return the peak bytes that onnxruntime had in use during one run of a training graph, without inputs, outputs and constants.
 
-    The figure is the ``mem_in_use_peak`` of onnxruntime's profile, with every value freed after its last use. Tensors that the graph
-    changes and ``feed`` lacks are zeros.
+    It is ``mem_in_use_peak`` of onnxruntime's profile, with every value freed after its last use. ``feed`` maps inputs to values; tensors
+    that the graph changes default to zeros.
     """
     with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
         run = _Run(opened(graph, profiled(options_for(1), folder), _GRAPH))
@@ -211,5 +209,6 @@ def _value(array: np.ndarray) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _session(graph: bytes, threads: int) -> ort.InferenceSession:
+def session_of(graph: bytes, threads: int) -> ort.InferenceSession:
+    """Return a session for a training graph, from a cache; EdgeflError if onnxruntime does not accept the graph."""
     return opened(graph, options_for(threads), _GRAPH)

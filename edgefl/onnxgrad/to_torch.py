@@ -1,13 +1,10 @@
-"""An ONNX graph as a torch module: to trace with fake tensors, train by autograd and profile like any network.
+"""Makes a torch module of an ONNX graph, to trace with fake tensors, train by autograd and profile like any network.
 
-Every node is a layer that applies its operator's rule of :mod:`edgefl.onnxgrad.rules`. Shapes that a graph computes for itself (Shape,
-Gather, Concat, …) are NumPy arrays, so that they stay known numbers when the tensors are fake.
+Every node is a layer that computes its operator by a rule of :mod:`edgefl.onnxgrad.rules`. Shapes that a graph computes (Shape, Gather,
+Concat, …) are NumPy arrays, so that they are known numbers even if the tensors are fake.
 """
 
-from __future__ import annotations
-
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,12 +21,13 @@ from edgefl.onnxgrad.rules.common import Array, Operator, Value, evaluate, label
 
 
 class Node(Operator):
-    """One operator as a layer: called with the inputs that it does not store, it returns a tensor, or a tuple of its outputs.
+    """A node as a layer: called with the inputs that it does not store, it returns its output, or a tuple of several.
 
     Attributes:
-        given: positions of the inputs that a call brings.
-        known: inputs that are the same for every call, by position; NumPy arrays.
-        stored: inputs that are parameters or buffers of this module, by position; their names.
+        slots: number of inputs.
+        given: positions of the inputs that are arguments of a call.
+        known: position → array, of inputs that are the same in every call.
+        stored: position → name, of inputs that are parameters or buffers of this module.
     """
 
     def __init__(self, proto: onnx.NodeProto, label: str, opset: int) -> None:
@@ -45,7 +43,7 @@ class Node(Operator):
         return not self.stored.keys() <= self.known.keys()
 
     def keep(self, slot: int, value: Tensor | Array) -> None:
-        """Store an input: a tensor as parameter or buffer, an array as a known value and, where a tensor is needed, a buffer."""
+        """Store an input: a tensor as parameter or buffer; an array as known value and, unless its rule reads arrays, as a buffer too."""
         self.given = tuple(other for other in self.given if other != slot)
         if isinstance(value, np.ndarray):
             self.known[slot] = value
@@ -65,7 +63,7 @@ class Node(Operator):
         return formal[slot].name if slot < len(formal) - 1 or len(formal) == self.slots else f"{formal[-1].name}_{slot}"
 
     def forward(self, *values: Value) -> Any:
-        """Apply the operator's rule; known values give known values, without torch."""
+        """Apply the operator's rule. If all inputs are known arrays, the outputs are arrays, computed without torch."""
         slots: list[Value] = [None] * self.slots
         for slot, value in (*zip(self.given, values, strict=True), *self.known.items()):
             slots[slot] = value
@@ -90,9 +88,9 @@ class Node(Operator):
 
 
 class Graph(nn.Module):
-    """The nodes of an ONNX graph in order; called with its inputs in order, it returns its output, or a tuple of them.
+    """The nodes of an ONNX graph in order. Called with the graph's inputs, it returns the output, or a tuple of several.
 
-    A value is let go after its last use, as autograd allows. Any layer can be replaced by one with the same inputs and outputs.
+    Values are released after their last use. A layer can be replaced by any module with the same inputs and outputs.
     """
 
     def __init__(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
@@ -103,14 +101,14 @@ class Graph(nn.Module):
         self.last_use: dict[str, tuple[str, ...]] = {}
 
     def add(self, name: str, node: Node, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-        """Append a node that reads and writes these values."""
+        """Append a node that reads the values ``inputs`` and writes the values ``outputs``."""
         while hasattr(self, name):
             name += "_"
         self.add_module(name, node)
         self.wiring[name] = (inputs, outputs)
 
     def plan(self) -> None:
-        """Find where each value is read last."""
+        """Find the last reader of each value; call it after the last :meth:`add`."""
         readers = {value: name for name, (inputs, outputs) in self.wiring.items() for value in (*outputs, *inputs)}
         self.last_use = dict.fromkeys(self.wiring, ())
         for value, reader in readers.items():
@@ -121,7 +119,7 @@ class Graph(nn.Module):
         """Run the graph.
 
         Raises:
-            InputError: another number of inputs, or a node whose shapes or settings have no rule; names the node.
+            InputError: wrong number of inputs, or a rule does not support a node's shapes or attributes; names the node.
         """
         if len(tensors) != len(self.input_names):
             raise InputError(f"got {len(tensors)} inputs, expected {len(self.input_names)}: {', '.join(self.input_names)}")
@@ -139,10 +137,10 @@ class Graph(nn.Module):
 
 
 def load_onnx(path: Path) -> onnx.ModelProto:
-    """Return the model of a file, checked; functions of its own are expanded.
+    """Return the checked model of a file, with its local functions expanded.
 
     Raises:
-        InputError: no such file, damaged, an operator set or operator without rules, or no usable shape; names the file and the fault.
+        InputError: the file is missing or damaged, or has an operator set, operator or shape that cannot be used; names file and fault.
     """
     try:
         model = onnx.load(path)
@@ -163,15 +161,15 @@ def load_onnx(path: Path) -> onnx.ModelProto:
 
 
 def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
-    """Return the module of a model, in evaluation mode, and its inputs: name → dimensions (a name where free) and dtype.
+    """Return the module of a model, in evaluation mode, and its inputs: name → (dimensions, dtype), with a name for a free dimension.
 
-    Initializers of float type are parameters of the nodes that read them, so ``named_modules`` gives layers; an initializer that many
-    nodes read is one parameter, unless its values are all the same. Constants are: numbers without an axis, integers, values that are
-    not finite, outputs of Constant, and values that are only read as a shape or setting. Statistics of BatchNormalization are buffers; in
-    training mode it uses those of the batch and updates them, and Dropout drops.
+    Floating-point initializers become parameters of the layers that read them; one that several nodes read is one shared parameter,
+    unless all its values are equal. Scalars, integers, values that are not finite, outputs of Constant, and values that are only read as
+    a shape or setting become constants. Statistics of BatchNormalization become buffers. In training mode BatchNormalization uses the
+    statistics of the batch and updates the buffers, and Dropout drops.
 
     Raises:
-        InputError: an operator set, operator, attribute or input without a rule; names the node.
+        InputError: no rule supports an operator set, operator, attribute or input; names the node.
 
     Example:
         >>> import torch
@@ -202,7 +200,7 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
         for slot, name in enumerate(proto.input):
             measured = name in arrays and slot in STATISTICS.get(proto.op_type, ())
             if measured or name in weights:
-                # An exporter stores equal tensors once: ones and zeros of two layers are the same tensor by chance, not a shared weight.
+                # Exporters store equal tensors once: the ones or zeros of two layers are not a shared weight.
                 key = (name, measured, index if np.ptp(arrays[name].astype(np.float32)) == 0 else -1)
                 if key not in tensors:
                     tensors[key] = tensor_of(arrays[name]) if measured else nn.Parameter(tensor_of(arrays[name]))
@@ -214,7 +212,8 @@ def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:
             if proto.op_type in CHECKS:
                 CHECKS[proto.op_type](node)
             computed.update(proto.output if proto.op_type not in SHAPES else ())
-        module.add(_module_name(proto, index), node, wires, tuple(proto.output))
+        called = re.sub(r"\W", "_", proto.name).strip("_") or f"{proto.op_type}_{index}"
+        module.add(called, node, wires, tuple(proto.output))
     module.constants = {name: a for name, a in {**arrays, **module.constants}.items() if name in module.output_names}
     module.plan()
     return module.eval(), inputs
@@ -225,7 +224,7 @@ def _is_weight(array: Array) -> bool:
 
 
 def _only_settings(graph: onnx.GraphProto) -> set[str]:
-    """Return the values that are read as shapes and settings only, if through other nodes."""
+    """Return the values that are read as shapes and settings only, directly or through other nodes."""
     data, read = {value.name for value in graph.output}, set()
     for node in reversed(graph.node):
         reaches_data = any(name in data for name in node.output)
@@ -236,65 +235,5 @@ def _only_settings(graph: onnx.GraphProto) -> set[str]:
     return read - data
 
 
-def _module_name(node: onnx.NodeProto, index: int) -> str:
-    return re.sub(r"\W", "_", node.name).strip("_") or f"{node.op_type}_{index}"
-
-
 def _one_or_all(values: Sequence[Any]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
-
-
-def with_torch_layers(graph: nn.Module) -> nn.Module:
-    """Replace, in place, every node that is exactly an ``nn.Conv2d`` or an ``nn.Linear``; others, and shared weights, stay."""
-    readers = Counter(parameter for node in graph.children() for parameter in node.parameters())
-    for name, node in list(graph.named_children()):
-        alone = all(readers[parameter] == 1 for parameter in node.parameters())
-        if isinstance(node, Node) and alone and (layer := _layer(node)) is not None:
-            setattr(graph, name, layer)
-    return graph
-
-
-def _layer(node: Node) -> nn.Module | None:
-    stored = {slot: node.get_parameter(name) for slot, name in node.stored.items() if name in dict(node.named_parameters())}
-    if node.given != (0,) or 1 not in stored or len(stored) != len(node.stored):
-        return None
-    weight, bias = stored[1], stored.get(2)
-    if node.op == "Conv" and weight.dim() == 4:
-        return _convolution(node, weight, bias)
-    if node.op == "Gemm" and weight.dim() == 2:
-        plain = node.get("alpha", 1.0) == node.get("beta", 1.0) == 1.0 and not node.get("transA", 0)
-        if plain and (bias is None or bias.dim() == 1):
-            return _linear(weight if node.get("transB", 0) else weight.T, bias)
-    if node.op == "MatMul" and weight.dim() == 2:
-        return _linear(weight.T, None)
-    return None
-
-
-def _convolution(node: Node, weight: Tensor, bias: Tensor | None) -> nn.Module | None:
-    pads = list(node.get("pads", [0, 0, 0, 0]))
-    if node.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or pads[:2] != pads[2:] or min(pads) < 0:
-        return None
-    groups = node.get("group", 1)
-    layer = nn.Conv2d(
-        weight.shape[1] * groups,
-        weight.shape[0],
-        tuple(weight.shape[2:]),  # type: ignore[arg-type]  # two sizes: the weight has four dimensions
-        tuple(node.get("strides", [1, 1])),
-        tuple(pads[:2]),
-        tuple(node.get("dilations", [1, 1])),
-        groups,
-        bias is not None,
-        device="meta",
-    )
-    return _filled(layer, weight, bias)
-
-
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
-    return _filled(nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta"), weight, bias)
-
-
-def _filled(layer: nn.Conv2d | nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Module:
-    layer.weight = nn.Parameter(weight.detach().contiguous())
-    if bias is not None:
-        layer.bias = nn.Parameter(bias.detach())
-    return layer

@@ -1,7 +1,5 @@
 """From what a user gives to an architecture: a reference network's name, a factory's import path, an ONNX file, or a module."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from edgefl.cost.trace import quiet
-from edgefl.errors import ConfigError, nearest
+from edgefl.cost.trace import quiet, reason
+from edgefl.cost.uncompiled import uncompiled
+from edgefl.errors import ConfigError, EdgeflError, nearest
 from edgefl.models.base import Architecture
-from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of, factory_of
+from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of
 from edgefl.registry import models
 
 Network = str | Path | nn.Module | Callable[[], nn.Module]
@@ -30,10 +29,11 @@ def architecture_of(
     """Return the architecture of ``network``, from which it can be built repeatedly, also under fake tensors.
 
     Args:
-        network: a reference network's name, ``package.module:factory``, a path that ends in ``.onnx``, a module, or a factory.
+        network: a reference network's name, ``package.module:factory``, ``file.py:factory``, ``timm:NAME``, ``torchvision:NAME``, a path
+            that ends in ``.onnx``, a module, or a factory.
         inputs: a sample's shape, ``(3, 32, 32)`` or ``"3x32x32"``; several as name → shape, or as texts ``"ids=int64:80"``; or example
             tensors, whose first dimension is the batch. ONNX files and reference networks need none.
-        classes: number of labels, for reference networks; None for the usual number.
+        classes: number of labels, for reference networks and factories with such an argument; None for the usual number.
         norm: normalisation policy, for reference networks.
 
     Raises:
@@ -46,12 +46,8 @@ def architecture_of(
         return _from_file(Path(network), inputs, norm)
     if isinstance(network, str) and ":" not in network:
         return _reference(network, _specs(inputs, None), classes, norm)
-    if isinstance(network, nn.Module):
-        name, factory, module = type(network).__name__, copies_of(network), network
-    else:
-        name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
-        factory, module = factory_of(network) if isinstance(network, str) else network, None
-    return CustomArchitecture(model=name, norm=norm, factory=factory, inputs=_specs(inputs, module))
+    specs = _specs(inputs, network if isinstance(network, nn.Module) else None)
+    return CustomArchitecture.of(network, specs, classes, norm)
 
 
 def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None, norm: str | None) -> Architecture:
@@ -63,6 +59,26 @@ def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None
         kind = "int64 token ids" if facts.get("vocabulary") else "float32"
         raise ConfigError(f"input: {network} takes one input of {kind}, such as {InputSpec(usual)}")
     return Architecture(network, specs[""].shape, facts.get("usual_classes", 10) if classes is None else classes, norm)
+
+
+def check_classifies(network: Architecture, data: str) -> None:
+    """Raise :class:`ConfigError` unless a batch of ``network``'s input becomes logits (batch, classes), in training and in evaluation."""
+    with uncompiled(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), quiet():
+        module, batch = network.build(), network.samples(2)
+        for training in (True, False):
+            try:
+                output = module.train(training)(batch)
+            except EdgeflError:
+                raise
+            except Exception as error:  # a user's network may raise anything
+                raise ConfigError(f"model {network.model} does not take samples {network} of {data}: {reason(error)}") from error
+            got = "x".join(map(str, output.shape)) if isinstance(output, Tensor) else type(output).__name__
+            if got != f"2x{network.classes}":
+                remedy = "return logits (batch, classes) from forward, or let the factory take num_classes"
+                raise ConfigError(
+                    f"model {network.model} returns {got} for two samples {network} of {data} with {network.classes} classes, expected "
+                    f"2x{network.classes}; {remedy}"
+                )
 
 
 def batch_in(inputs: GivenInputs) -> int | None:
@@ -123,7 +139,8 @@ def _from_file(path: Path, inputs: GivenInputs, norm: str | None) -> CustomArchi
     """Return the network of an ONNX file; ``inputs`` gives its free sizes other than the batch."""
     from edgefl.onnxgrad.graphs import free_batch
     from edgefl.onnxgrad.rules import inputs_of
-    from edgefl.onnxgrad.to_torch import load_onnx, module_of, with_torch_layers
+    from edgefl.onnxgrad.to_torch import load_onnx, module_of
+    from edgefl.onnxgrad.torch_layers import with_torch_layers
 
     model = load_onnx(path)
     module, signature = module_of(free_batch(model))

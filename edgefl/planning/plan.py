@@ -1,7 +1,5 @@
 """The largest sub-model that fits a budget: the largest ratio of a method, or a rank for every layer from given weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -9,23 +7,24 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import safetensors.torch
-import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from edgefl.client.training import OptimizerName, Training
-from edgefl.errors import BudgetError, ConfigError, UnknownNameError, WireError
+from edgefl.errors import BudgetError, ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, use
 from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device
 from edgefl.fleet.profile import DeviceProfile
-from edgefl.methods.base import Method, create, travelling_shapes
-from edgefl.methods.ranks import hybrid_ranks, rank_candidates, ranked
+from edgefl.methods.base import Method
+from edgefl.methods.create import create
+from edgefl.methods.layer_rules import rules_of
+from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked
+from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
+from edgefl.models.weights import checked_weights
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
-from edgefl.planning.spectral import Spectral, Uses, Work, energies, share_kept, spectral
+from edgefl.planning.spectral import DeviceRound, Uses, energies, share_kept, spectral
 from edgefl.planning.tier_costs import STEPS, largest_ratio, network_cost, tier_cost
 from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
@@ -48,6 +47,7 @@ class Planned(Result):
         ranks: layer → rank of factorized layers; empty for methods without ranks and for the dense network.
         uses: budget → need and have.
         energy_share: share of the factorized layers' energy that the ranks keep; None for methods without ranks.
+        clock_error: the factor by which the device's seconds of training may be wrong; None without a device.
         gap: upper bound of what a better plan could add to that share, from costs predicted between traces; None for a uniform plan.
     """
 
@@ -58,19 +58,13 @@ class Planned(Result):
     uses: Uses
     energy_share: float | None = None
     gap: float | None = None
+    clock_error: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, with the share of each budget, and the scalars of the cost."""
         budgets = [{"budget": name, "need": need, "have": have, "share": need / have} for name, (need, have) in self.uses.items()]
-        return {
-            "allocate": self.kind,
-            "ratio": self.ratio,
-            "ranks": dict(self.ranks),
-            "energy_share": self.energy_share,
-            "gap": self.gap,
-            "budgets": budgets,
-            **CostRow.of(self.cost).to_dict(),
-        }
+        own = {name: getattr(self, name) for name in ("ratio", "ranks", "energy_share", "gap", "clock_error")}
+        return {"allocate": self.kind, **own, "budgets": budgets, **CostRow.of(self.cost).to_dict()}
 
 
 @one_thread()
@@ -93,15 +87,17 @@ def plan(
     samples: int = DEFAULT_SAMPLES,
     local_epochs: int = 1,
     norm: str | None = None,
+    clock_margin: float = 1.0,
     seed: int = 0,
 ) -> Results[Planned]:
     """Return the largest uniform ratio that fits, and with ``allocate="spectral"`` a rank per layer beside it.
 
     ``method`` makes the sub-models; ranks per layer need one that factorizes by ranks (fedhm). The memory of ``device`` is a budget, and
-    its rates turn MACs and bytes into seconds and joules; ``budget`` holds further limits. "spectral" minimises the truncation error of
+    its figures turn work and bytes into seconds and joules; ``budget`` holds further limits. "spectral" minimises the truncation error of
     ``weights`` (tensors, or a safetensors file; None takes the initial ones of ``seed``), summed over the layers: "absolute" squared
     errors, or each "relative" to its layer's own weights. Relative errors keep layers with small weights; in our experiments this kept
-    more accuracy at small ranks. All other arguments are those of :func:`edgefl.profile`.
+    more accuracy at small ranks. Training takes ``clock_margin`` times the predicted seconds: a plan then holds if the clock is wrong by
+    that factor. All other arguments are those of :func:`edgefl.profile`.
 
     Returns:
         The uniform plan, if a ratio fits, and the spectral one, which keeps at least as much energy within the same budgets.
@@ -128,21 +124,27 @@ def plan(
         raise ConfigError(f"allocate: spectral gives every layer a rank, which {method} does not have; use fedhm")
     if weights is not None and not chosen.truncates:
         raise ConfigError(f"weights: {method} has no ranks, which is what weights are truncated to; leave them out, or use fedhm")
-    work = Work(profile, samples * training.epochs, training.passes(samples)) if profile else None
+    if not 1 <= clock_margin < math.inf:
+        raise ConfigError(f"clock_margin: got {clock_margin:g}, expected a factor of at least 1, such as 1.25")
+    work = DeviceRound(profile, samples * training.epochs, training.passes(samples), clock_margin) if profile else None
+    error_of_clock = profile.clock_error if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
     trace = cache(lambda ratio: tier_cost(chosen, architecture, Tier(ratio), training, codec))
     ratio = largest_ratio(lambda ratio: all(need <= have for need, have in uses_of(trace(ratio)).values()))
     found: list[Planned] = []
-    ranks = hybrid_ranks(architecture.skeleton(), ratio) if ratio and chosen.truncates else {}
+    rules = rules_of(chosen.config)
+    ranks = hybrid_ranks(architecture.skeleton(), ratio, rules) if ratio and chosen.truncates else {}
     weighed = chosen.truncates and (allocate == "spectral" or weights is not None)
     energy = _energy(architecture, chosen, weights, seed, error) if weighed else None
     if ratio:
         share = share_kept(energy, ranks) if energy else None
-        found.append(Planned("uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share))
+        found.append(Planned("uniform", ratio, ranks, trace(ratio), uses_of(trace(ratio)), share, clock_error=error_of_clock))
     if allocate == "spectral" and energy is not None:
-        better = _spectral(architecture, chosen, training, codec, energy, ranks if ratio else None, uses_of, work)
+        layers = rank_candidates(architecture.skeleton(), rules)
+        start = ranks if ratio else dict.fromkeys(layers, 1)
+        better = spectral(layers, energy, start, _tracer(architecture, chosen, training, codec), uses_of, work)
         if better is not None:
-            found.append(Planned("spectral", ratio, uses=uses_of(better.cost), **vars(better)))
+            found.append(Planned("spectral", ratio, uses=uses_of(better.cost), clock_error=error_of_clock, **vars(better)))
     if not found:
         raise BudgetError(_smallest(architecture.model, method, trace(1 / STEPS), uses_of))
     return Results(found)
@@ -163,53 +165,26 @@ def _limits(budget: Budget, device: DeviceProfile | None) -> Budget:
     return replace(budget, **limits)
 
 
-def _uses(cost: Cost, limits: Budget, work: Work | None) -> Uses:
-    timing = round_timing(work.device, cost, work.samples, work.passes) if work else Timing(0.0, 0.0, 0.0, 0.0, 0.0)
+def _uses(cost: Cost, limits: Budget, work: DeviceRound | None) -> Uses:
+    timing = Timing(0.0, 0.0, 0.0, 0.0, 0.0)
+    if work is not None:
+        timing = round_timing(work.device, cost, work.samples, work.passes, speed=1 / work.margin)
     used: dict[BudgetName, tuple[float, float]] = use(cost, timing, limits)
     return used | ({"uncounted_ops": (len(cost.uncounted_ops), 0)} if cost.uncounted_ops else {})
 
 
 def _energy(architecture: Architecture, method: Method, weights: Any, seed: int, error: Truncation) -> dict[str, Any]:
     """Return the energies of the layers that may be factorized, from the given weights or the initial ones."""
-    layers = rank_candidates(architecture.skeleton())
+    layers = rank_candidates(architecture.skeleton(), rules_of(method.config))
     if weights is None:
         tensors: Mapping[str, Tensor] = method.init(architecture, (Tier(1.0),), generator(seed, "init")).tensors
     else:
-        tensors = _given(weights, method.shapes(architecture, Tier(1.0)))
+        tensors = checked_weights(weights, method.shapes(architecture, Tier(1.0)))
     return energies(layers, tensors, relative=error == "relative")
 
 
-def _given(weights: Path | str | Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Tensor]:
-    """Return the given weights, checked against the network's shapes; integer counters are ignored."""
-    source = "weights" if isinstance(weights, Mapping) else str(weights)
-    try:
-        tensors = weights if isinstance(weights, Mapping) else safetensors.torch.load(Path(weights).read_bytes())
-    except OSError as error:
-        raise WireError(f"{source}: cannot be read ({error.strerror})") from None
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise WireError(f"{source}: not a valid safetensors file ({error})") from None
-    floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-    if different := floats.keys() ^ shapes.keys():
-        raise WireError(f"{source}: tensors missing or not expected: {', '.join(sorted(different))}")
-    for name, tensor in floats.items():
-        if tuple(tensor.shape) != shapes[name]:
-            raise WireError(f"{source}: {name} has shape {tuple(tensor.shape)}, expected {shapes[name]}")
-        if not bool(torch.isfinite(tensor).all()):
-            raise WireError(f"{source}: {name} holds NaN or infinity, expected finite values")
-    return floats
-
-
-def _spectral(
-    architecture: Architecture,
-    method: Method,
-    training: Training,
-    codec: str,
-    energy: Mapping[str, Any],
-    ranks: Mapping[str, int] | None,
-    uses_of: Callable[[Cost], Uses],
-    work: Work | None,
-) -> Spectral | None:
-    layers = rank_candidates(architecture.skeleton())
+def _tracer(architecture: Architecture, method: Method, training: Training, codec: str) -> Callable[[Ranks], Cost]:
+    """Return a function that traces the cost of a plan, layer → rank; it traces each plan once."""
 
     @cache
     def traced(*at: tuple[str, int]) -> Cost:
@@ -217,8 +192,7 @@ def _spectral(
         sizes = (payload_bytes(shapes), payload_bytes(shapes, codec))
         return network_cost(lambda: ranked(architecture.build(), dict(at)), architecture, method, training, sizes)
 
-    start = dict(ranks) if ranks is not None else dict.fromkeys(layers, 1)
-    return spectral(layers, energy, start, lambda at: traced(*sorted(at.items())), uses_of, work)
+    return lambda at: traced(*sorted(at.items()))
 
 
 def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Uses]) -> str:

@@ -1,14 +1,12 @@
 """The tables of ``edgefl plan``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from edgefl.planning.plan import Planned
 from edgefl.report.tables import Column, PlainTable, Row, text, under
 from edgefl.report.words import BUDGETS
-from edgefl.util.units import human_budget, human_percent
+from edgefl.util.units import human_budget, human_percent, human_range
 
 
 def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
@@ -37,7 +35,10 @@ def plan_tables(plans: Sequence[Planned]) -> Iterator[Any]:
 def _used(at: int) -> Callable[[Row], str]:
     def cell(row: Row) -> str:
         use = row["budgets"][at]
-        return f"{human_percent(use['share'])} of {human_budget(use['budget'], use['have'])}"
+        used = f"{human_percent(use['share'])} of {human_budget(use['budget'], use['have'])}"
+        error = row["clock_error"] if use["budget"] == "deadline_s" else None
+        within = human_range(use["need"] / error, use["need"] * error) if error else ""
+        return f"{used} (within {within})" if within else used
 
     return cell
 

@@ -1,7 +1,5 @@
 """The costs of a network before anything is trained: a row per tier and device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,11 +12,12 @@ from edgefl.client.training import OptimizerName, Training
 from edgefl.config import RunConfig, check_ratios
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, budget_of, use
-from edgefl.fleet.clock import energy_j, inference_s, round_timing, throttled_s
+from edgefl.fleet.clock import energy_j, inference_s, round_timing, throttled_s, within
 from edgefl.fleet.load import load_device, load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
-from edgefl.fleet.rates import train_s
-from edgefl.methods.base import Method, check_tiers, create
+from edgefl.fleet.time_model import train_s
+from edgefl.methods.base import Method
+from edgefl.methods.create import check_tiers, create
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
 from edgefl.planning.tier_costs import tier_cost, training_of
@@ -90,13 +89,12 @@ def profile(
         >>> profile(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 4)), (3, 8, 8))[0].macs_forward
         8928
     """
-    if batch_size is None:
-        batch_size = DEFAULT_BATCH_SIZE if (given := batch_in(inputs)) is None else given
+    batch_size = batch_size_of(batch_size, inputs)
     training = training_for(batch_size, micro_batch, optimizer, local_epochs, samples, codec)
     devices = [load_device(name) for name in ([device] if isinstance(device, str) else device or ())]
     chosen_fleet = load_fleet(fleet) if fleet else None
     architecture = architecture_of(network, inputs, classes, norm)
-    chosen, ratios = _method_and_tiers(method, method_options, tiers)
+    chosen, ratios = method_and_tiers(method, method_options, tiers)
     cost_at = partial(tier_cost, chosen, architecture, training=training, codec=codec)
     costs, whole = {tier: cost_at(tier) for tier in map(Tier, ratios)}, Tier(1.0)
     # A deadline may be a multiple of what the fastest class needs for the whole model, even if that is not among the tiers.
@@ -121,6 +119,13 @@ def profile(
     return Results(rows)
 
 
+def batch_size_of(batch_size: int | None, inputs: GivenInputs) -> int:
+    """Return the batch size: the given one, else that of example tensors, else 32."""
+    if batch_size is not None:
+        return batch_size
+    return DEFAULT_BATCH_SIZE if (given := batch_in(inputs)) is None else given
+
+
 def training_for(
     batch_size: int,
     micro_batch: int | None,
@@ -141,7 +146,7 @@ def training_for(
     return replace(usual, epochs=local_epochs, batch_size=batch_size, micro_batch=micro_batch, optimizer=optimizer)
 
 
-def _method_and_tiers(
+def method_and_tiers(
     method: str | None, method_options: Mapping[str, Any] | None, tiers: Sequence[float] | None
 ) -> tuple[Method, tuple[float, ...]]:
     """Return the method and its ratios; without a method, FedAvg at ratio 1."""
@@ -202,7 +207,7 @@ def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Trai
     used = use(cost, timing, budget)
     shares = {name: need / have for name, (need, have) in used.items()}
     limiting = "uncounted_ops" if cost.uncounted_ops else max(shares, key=lambda name: shares[name])
-    sample_s = inference_s(device, cost.macs_inference)
+    sample_s = inference_s(device, cost)
     columns: dict[str, Any] = {
         "device": device.name,
         "device_title": device.title,
@@ -217,10 +222,22 @@ def _on_device(device: DeviceProfile, cost: Cost, budget: Budget, training: Trai
     return columns | {
         "round_seconds": timing.total_s,
         "round_joules": timing.total_j,
+        **dict(zip(("round_seconds_low", "round_seconds_high"), within(timing, device.clock_error), strict=True)),
+        "clock_error": device.clock_error,
+        "layer_seconds": _layer_seconds(device, cost, training),
         "fits": not cost.uncounted_ops and all(share <= 1 for share in shares.values()),
         "limiting_budget": limiting,
         "budget_share": None if cost.uncounted_ops else shares[limiting],
     }
+
+
+def _layer_seconds(device: DeviceProfile, cost: Cost, training: Training) -> tuple[float, ...] | None:
+    """Return the seconds of every layer in one training step; None if the device has no costs by kind of work."""
+    costs, size = device.compute.training_step, training.batch_size
+    if costs is None:
+        return None
+    passes = replace(training, epochs=1).passes(size)
+    return tuple(layer.work.of(size, passes, 1).seconds(costs.seconds) for layer in cost.layers)
 
 
 def _macs_in_onnx(method: Method, architecture: Architecture, tier: Tier) -> int | None:

@@ -5,48 +5,56 @@ rank 1. MACs and bytes of a factorized layer grow with its rank, the Frobenius t
 same activation. Each trace corrects the prediction. Plans are made and traced until one fits and repeats.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from edgefl.factor.layers import parameters_of_rank
 from edgefl.factor.plan import Allocation, LayerChoices, allocate
 from edgefl.factor.svd import factorize, unroll
 from edgefl.fleet.profile import DeviceProfile
-from edgefl.fleet.rates import train_s
+from edgefl.fleet.time_model import train_s
+from edgefl.methods.ranks import Layer, Ranks
 from edgefl.records import BudgetName, Cost, LayerCost
 
-Ranks = dict[str, int]
 Uses = Mapping[BudgetName, tuple[float, float]]  # budget → what is needed and what there is
 
 ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
-class Work:
-    """One client's round on a device, which converts MACs and bytes into seconds and joules."""
+class DeviceRound:
+    """One client's round on a device, which converts costs into seconds and joules.
+
+    Attributes:
+        samples, passes: of training, over all local epochs.
+        margin: training takes this many times the predicted seconds.
+    """
 
     device: DeviceProfile
     samples: int
     passes: int
+    margin: float = 1.0
 
 
 @dataclass(frozen=True)
 class Spectral:
-    """A plan: layer → rank (without dense layers), its traced cost, and an upper bound of what a better plan could add to its energy."""
+    """A plan with a rank per layer.
+
+    Attributes:
+        ranks: layer → rank; dense layers are missing.
+        cost: its traced cost.
+        energy_share: share of the layers' energy that it keeps, in [0, 1].
+        gap: upper bound of what a better plan could add to that share.
+    """
 
     ranks: Ranks
     cost: Cost
     energy_share: float
     gap: float
-
-
-Layer = nn.Conv2d | nn.Linear
 
 
 def energies(layers: Mapping[str, Layer], weights: Mapping[str, Tensor], relative: bool = False) -> dict[str, np.ndarray]:
@@ -72,7 +80,7 @@ def spectral(
     start: Ranks,
     cost_at: Callable[[Ranks], Cost],
     uses_of: Callable[[Cost], Uses],
-    work: Work | None,
+    work: DeviceRound | None,
 ) -> Spectral | None:
     """Return the plan that keeps the most energy within the budgets, at least as much as the plan ``start`` if that fits.
 
@@ -101,7 +109,7 @@ class _Search:
     tables: Mapping[str, np.ndarray]
     cost_at: Callable[[Ranks], Cost]
     uses_of: Callable[[Cost], Uses]
-    work: Work | None
+    work: DeviceRound | None
 
     def improved(self, at: Ranks) -> tuple[Spectral | None, float]:
         """Plan and trace in turn from ``at`` on; return the best plan that fits, if any, and the bound of all plans."""
@@ -169,7 +177,7 @@ def _sample_macs(row: LayerCost) -> int:
     return row.macs_forward + row.macs_backward_input + row.macs_backward_weight
 
 
-def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:
+def _weighting(name: BudgetName, cost: Cost, work: DeviceRound | None) -> np.ndarray:
     """Return the weight of each quantity in a budget, near a plan that costs ``cost``."""
     row = np.zeros(6)
     if name == "memory_bytes":
@@ -184,7 +192,7 @@ def _weighting(name: BudgetName, cost: Cost, work: Work | None) -> np.ndarray:
         row[_WEIGHTS], row[_HEADER] = _upload_per_weight(cost), 1
     elif work is not None:
         device, link, up = work.device, work.device.link, _upload_per_weight(cost)
-        full_rate_s = train_s(device.compute, cost, work.samples, work.passes)
+        full_rate_s = work.margin * train_s(device.compute, cost, work.samples, work.passes)
         macs_per_s = cost.macs_of(work.samples, work.passes) / full_rate_s
         slower = 1.0 if full_rate_s <= device.burst_s else 1 / device.sustained_share
         macs = np.zeros(6)

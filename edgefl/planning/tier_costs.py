@@ -1,10 +1,8 @@
 """The costs of a tier under one method: to train, to run and to send."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from dataclasses import replace
+from functools import cached_property, partial
 
 import torch
 from torch import nn
@@ -19,8 +17,9 @@ from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject, reason
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.methods.base import Method, create
-from edgefl.models.base import Architecture, Unfilled
+from edgefl.methods.base import Method
+from edgefl.methods.create import create
+from edgefl.models.base import Architecture, Unfilled, once_per_network
 from edgefl.models.norm import splits_batches
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire.payload import payload_bytes
@@ -31,9 +30,11 @@ STEPS = 1000
 
 def training_of(config: RunConfig) -> Training:
     """Return how clients train under ``config``."""
-    keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch")
-    cosine = config.rounds if config.lr_schedule == "cosine" else None
-    return Training(epochs=config.local_epochs or 1, cosine_rounds=cosine, **{key: getattr(config, key) for key in keys})
+    keys = ("batch_size", "lr", "momentum", "weight_decay", "optimizer", "micro_batch", "augment")
+    cosine, step = (config.rounds if config.lr_schedule == falls else None for falls in ("cosine", "step"))
+    return Training(
+        config.local_epochs or 1, cosine_rounds=cosine, step_rounds=step, **{key: getattr(config, key) for key in keys}
+    )
 
 
 def tier_cost(
@@ -47,51 +48,31 @@ def tier_cost(
     Raises:
         ConfigError: the network refuses this input, or its operations depend on values.
     """
-    asked = _Asked((type(method), method.config.model_dump_json()), architecture, tier, training, codec, objective, method)
-    # A network that the user brings may change between two calls; a registered one is named by its architecture.
-    trace = _traced_once if type(architecture) is Architecture else _traced
     try:
-        return trace(asked)
+        return _traced(architecture, method, tier, training, codec, objective)
     except EdgeflError:
         raise
     except Exception as error:  # tracing runs the network's own code, which may raise anything
         raise ConfigError(f"model {architecture.model} does not take input {architecture}: {reason(error)}") from error
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What a cost depends on. A method's options may contain tables, which have no hash."""
-
-    options: tuple[type[Method], str]
-    architecture: Architecture
-    tier: Tier
-    training: Training
-    codec: str
-    objective: Objective
-    method: Method = field(compare=False)
-
-
-def _traced(asked: _Asked) -> Cost:
-    method, architecture, tier, objective = asked.method, asked.architecture, asked.tier, asked.objective
+@once_per_network  # the runs of a comparison, and the phases of a run, have the same tiers
+def _traced(architecture: Architecture, method: Method, tier: Tier, training: Training, codec: str, objective: Objective) -> Cost:
     trained = trained_shapes(method, architecture, tier)
     down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
     control = objective.control_shapes(trained)
-    sizes = payload_bytes(down | control), payload_bytes(up | control, asked.codec)
+    sizes = payload_bytes(down | control), payload_bytes(up | control, codec)
     # Another network is traced where there is one.
     deployed = None if type(method).deployed is Method.deployed else partial(method.deployed, architecture, tier)
     network = partial(method.network, architecture, tier)
-    cost = network_cost(network, architecture, method, asked.training, sizes, objective, deployed)
+    cost = network_cost(network, architecture, method, training, sizes, objective, deployed)
     drawn = method.step_tiers(tier)
     if drawn == (tier,):
         return cost
     networks = {one: partial(method.network, architecture, one) for one in drawn if one != tier}
-    costs = {one: network_cost(build, architecture, method, asked.training, sizes) for one, build in networks.items()}
+    costs = {one: network_cost(build, architecture, method, training, sizes) for one, build in networks.items()}
     macs = sum(other.macs_forward + other.macs_backward for other in (costs.get(one, cost) for one in drawn))
     return replace(cost, macs_drawn=-(-macs // len(drawn)))
-
-
-# The runs of a comparison, and the phases of a run, have the same tiers.
-_traced_once = lru_cache(maxsize=256)(_traced)
 
 
 def network_cost(
@@ -160,8 +141,7 @@ class Costs:
 
     def splits(self, tier: Tier) -> bool:
         """Whether batches may be split without changing a step's result."""
-        with torch.device("meta"), Unfilled():
-            return splits_batches(self.method.network(self.architecture, tier))
+        return splits_batches(self.method.skeleton(self.architecture, tier))
 
 
 def largest_ratio(fits: Callable[[float], bool]) -> float | None:

@@ -1,1 +1,1 @@
-"""What people see of a run and of a cost profile: tables for the terminal and spreadsheets, one HTML page per run."""
+"""Reports on runs and costs: tables for the terminal and for spreadsheets, charts, and self-contained HTML pages."""

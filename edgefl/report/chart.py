@@ -5,8 +5,6 @@ variable, ``var(--tier-0)``, which follows the reader's colour scheme. A pattern
 ``url(#waiting)``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,12 +22,23 @@ _AFTER_BAR = "slice(datum.label, 1 + indexof(datum.label, '|'))"
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart of a page: the id of its element, its heading, a caption on what it shows, and what is drawn, None if nothing is."""
+    """One chart of a page.
+
+    Attributes:
+        key: id of its element.
+        title: its heading.
+        takeaway: a sentence on what it shows.
+        spec: its Vega-Lite specification; None: there is nothing to draw.
+    """
 
     key: str
     title: str
     takeaway: str
     spec: Spec | None
+
+
+WHOLE: Spec = {"format": "d", "labelExpr": "datum.value % 1 ? '' : datum.label"}
+"""An axis of whole numbers: Vega also puts ticks between a few of them, which get no label."""
 
 
 def layered(height: int | Spec, *layers: Spec) -> Spec:
@@ -130,7 +139,11 @@ def colour(number: int) -> str:
 
 
 def clock_unit(longest_s: float) -> tuple[str, float]:
-    """Return the unit for an axis that goes to ``longest_s``, and its seconds."""
+    """Return the unit for an axis that ends at ``longest_s`` seconds, and the seconds of one unit.
+
+    >>> clock_unit(0.5), clock_unit(400)
+    (('ms', 0.001), ('min', 60.0))
+    """
     if longest_s < 180:
         return ("s", 1.0) if longest_s >= 1 or not longest_s else ("ms", 1e-3)
     return ("min", 60.0) if longest_s < 3 * 3600 else ("h", 3600.0) if longest_s < 5 * 86400 else ("d", 86400.0)

@@ -1,14 +1,13 @@
 """One self-contained HTML page on several methods that trained the same clients, and the tables of a comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, colour, layer, layered, legend, lines, number, share
+from edgefl.report.compare_page_budget import budget_notes, budget_table, budget_text, class_table, front_charts, winner
 from edgefl.report.page import facts, render_page
 from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
-from edgefl.report.words import names, tier_label
+from edgefl.report.words import NOT_VALIDATED, names, tier_label
 from edgefl.util.units import MISSING, human_bytes, human_count, human_percent, human_seconds
 
 _METHOD = text("method", "", "label")
@@ -16,15 +15,15 @@ _METHOD = text("method", "", "label")
 
 def compare_table(summary: Row) -> PlainTable:
     """Return every figure of every method of a comparison, in the order asked for; ``summary`` is the content of ``compare.json``."""
-    labels = sorted({label for row in summary["methods"] for label in row["tier_accuracy"]}, key=float, reverse=True)
+    tiers = {label: label for label in _tier_labels(summary)}
     columns = (
         _METHOD,
         Column("tiers", "", tiers_text, numeric=False),
         *_result(summary),
-        *_inner("tier_accuracy", "accuracy per tier", mean_sd, **dict(zip(labels, labels, strict=True))),
+        *under("accuracy per tier", mean_sd, "tier_accuracy", **tiers),
         *_means("bytes in all", download_bytes="down", upload_bytes="up"),
         *_means("spent in all", macs="MACs", simulated_s="simulated time", energy_j="energy"),
-        *_inner("params", "parameters per tier", human_count, **dict(zip(labels, labels, strict=True))),
+        *under("parameters per tier", human_count, "params", **tiers),
         Column("runs", "seeds", _seeds),
         *_means("runs", host_s="this computer's time"),
     )
@@ -88,7 +87,7 @@ def footnote(summary: Row) -> str:
     for row in summary["methods"]:
         notes += [f"{row['label']}, seed {f['seed']}: failed: {f['reason'].splitlines()[0]}" for f in row["failures"]]
         if row["untrained_tiers"]:
-            notes.append(f"{row['label']}: nobody trained tier {', '.join(row['untrained_tiers'])}")
+            notes.append(f"{row['label']}: no client trained tier {', '.join(row['untrained_tiers'])}")
         if row["uncounted_ops"]:
             notes.append(f"{row['label']}: not counted, so no budget can be claimed met: {', '.join(row['uncounted_ops'])}")
     return "\n".join(note for note in notes if note)
@@ -96,25 +95,22 @@ def footnote(summary: Row) -> str:
 
 def _result(summary: Row) -> tuple[Column, ...]:
     group = f"until {human_percent(summary['target_accuracy'])}"
+    after = Column("accuracy", "after training", lambda row: mean_sd(row.get("accuracy_after_training")))
     return (
         Column("accuracy", "", lambda row: mean_sd(row["accuracy"])),
+        *([after] if any(row.get("accuracy_after_training") for row in summary["methods"]) else []),
         *under("accuracy", lambda value: value or MISSING, accuracy_of="of"),
-        *_inner("to_target", group, lambda value: MISSING if value is None else str(value), round="round"),
-        *_inner("to_target", group, bytes="bytes", macs="MACs", simulated_s="time"),
+        *under(group, lambda value: MISSING if value is None else str(value), "to_target", round="round"),
+        *under(group, outer="to_target", bytes="bytes", macs="MACs", simulated_s="time"),
     )
 
 
-def _inner(outer: str, group: str, human: Callable[[Any], str] | None = None, **heads: str) -> tuple[Column, ...]:
-    """Return columns of the values within the record ``outer`` of a row, which may be None."""
-
-    def cell(key: str) -> Callable[[Row], str]:
-        return lambda row: (human or human_of(key))((row[outer] or {}).get(key))
-
-    return tuple(Column(group, head, cell(key)) for key, head in heads.items())
+def _tier_labels(summary: Row) -> list[str]:
+    return sorted({label for row in summary["methods"] for label in row["tier_accuracy"]}, key=float, reverse=True)
 
 
 def _means(group: str, **heads: str) -> tuple[Column, ...]:
-    return tuple(column for key, head in heads.items() for column in _inner(key, group, human_of(key), mean=head))
+    return tuple(column for key, head in heads.items() for column in under(group, human_of(key), key, mean=head))
 
 
 def _seeds(row: Row) -> str:
@@ -131,6 +127,7 @@ def compare_page(summary: Json) -> str:
         about=_about(summary),
         names=names([row["label"] for row in rows]),
         target=human_percent(summary["target_accuracy"]),
+        asked=_asked(summary),
         table=compare_table(summary),
         colours=[colour(number) for number in range(len(rows))],
         over=accuracy_charts(summary),
@@ -140,6 +137,22 @@ def compare_page(summary: Json) -> str:
         tiers=setting_table(summary),
         failures=[(row["label"], failure["seed"], failure["reason"]) for row in rows for failure in row["failures"]],
     )
+
+
+def _asked(summary: Json) -> Mapping[str, Any] | None:
+    """Return what the page says of a budget or of an accuracy that was asked for; None if neither was."""
+    if (found := summary["under_budget"]) is None:
+        return None
+    colours = _colours(summary)
+    return {
+        "budget": budget_text(found["budget"]),
+        "winner": winner(summary),
+        "notes": budget_notes(summary).splitlines(),
+        "table": budget_table(summary),
+        "colours": [colours[row["label"]] for row in found["methods"]],
+        "classes": class_table(summary),
+        "charts": front_charts(summary, colours),
+    }
 
 
 def accuracy_charts(summary: Json) -> tuple[Chart, ...]:
@@ -186,8 +199,7 @@ def tier_chart(summary: Json) -> Chart:
     """Return the final accuracy of every tier, a bar per method; bars of tiers that no client trained are hatched."""
     key, title = "compare-tiers", "Accuracy per tier"
     methods = summary["methods"]
-    labels = sorted({label for row in methods for label in row["tier_accuracy"]}, key=float, reverse=True)
-    if not labels:
+    if not (labels := _tier_labels(summary)):
         return Chart(key, title, "No method has trained a tier.", None)
     rows = [
         {
@@ -252,4 +264,4 @@ def _about(summary: Json) -> list[tuple[str, str]]:
         *("objective", "server_optimizer", "codec"),
     )
     tiers = summary["tiers"] if isinstance(summary["tiers"], str) else ", ".join(f"{tier:g}" for tier in summary["tiers"])
-    return [*facts(summary, keys), ("tiers", tiers), ("seeds", ", ".join(map(str, summary["seeds"])))]
+    return [*facts(summary, keys), ("tiers", tiers), ("seeds", ", ".join(map(str, summary["seeds"]))), ("energy", NOT_VALIDATED)]

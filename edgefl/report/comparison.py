@@ -1,4 +1,4 @@
-"""What several methods came to on the same clients: means over seeds, curves over what was spent, and the cost of one accuracy."""
+"""The result of a comparison: means over seeds, accuracy over what was spent, and what each method spent to reach one accuracy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from edgefl import __version__
+from edgefl.report.comparison_budget import BudgetRun, BudgetSummary, RunBudget, budget_summary, evaluated_of
 from edgefl.report.results import Result
 
 Json = Mapping[str, Any]
@@ -30,21 +31,18 @@ class Failure:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contender(Result):
-    """One method of a comparison; its label is how it was asked for: ``fedhm``, ``fedavg@0.5``."""
-
-    label: str
-    method: str
-    title: str
-    options: Json
-    tiers_why: str
-    failures: tuple[Failure, ...]
-
-
 @dataclass(frozen=True)
 class Spread:
-    """Values over seeds: their mean, their sample standard deviation (None of a single value), and the values."""
+    """Values over seeds.
+
+    Attributes:
+        mean: their mean.
+        sd: their sample standard deviation; None for a single value.
+        values: one value per seed.
+
+    >>> Spread.of([1.0, 3.0]).mean, Spread.of([1.0]).sd
+    (2.0, None)
+    """
 
     mean: float
     sd: float | None
@@ -77,20 +75,34 @@ class CurvePoint(Spent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MethodResult(Contender):
+class MethodResult(Result):
     """One method of a comparison with its figures, which are None or empty without a finished run.
 
     Attributes:
-        accuracy_of: "global" or "clients": whose accuracies these are, after the last round.
-        untrained_tiers: tiers that no client trained in some run: their accuracies show only how well other tiers carry over.
-        to_target: what was spent when the curve first reached the target accuracy, None if it never did.
-        bytes: sent in all, both ways; this field and those below are totals over the rounds.
+        label: how it was asked for: ``fedhm``, ``fedavg@0.5``.
+        accuracy_of: "global" (the global model) or "clients" (mean over clients).
+        accuracy: accuracy after the last round, in [0, 1].
+        accuracy_after_training: mean over the last round's clients, each with the model that it has just trained, on its own held-out
+            samples; None unless every run evaluated them.
+        tier_accuracy: tier → its accuracy after the last round.
+        untrained_tiers: tiers that no client trained in some run. Their accuracy comes only from the updates of other tiers.
+        params: tier → number of parameters.
+        curve: one point per evaluated round.
+        to_target: what was spent until the curve reached the target accuracy; None if it never did.
+        bytes: bytes sent, down and up. This field and those after it are totals over the rounds.
     """
 
-    seeds: tuple[int, ...]
+    label: str
+    method: str
+    title: str
+    options: Json
+    tiers_why: str
+    failures: tuple[Failure, ...]
+    seeds: tuple[int, ...] = ()
     tiers: tuple[float, ...] = ()
     accuracy_of: str | None = None
     accuracy: Spread | None = None
+    accuracy_after_training: Spread | None = None
     tier_accuracy: Mapping[str, Spread] = field(default_factory=dict)
     untrained_tiers: tuple[str, ...] = ()
     params: Mapping[str, int] = field(default_factory=dict)
@@ -110,7 +122,9 @@ class MethodResult(Contender):
 class ComparisonSummary(Result):
     """The content of ``compare.json``: what all runs have in common (None if none finished), and a row per method.
 
-    ``target_accuracy`` is the lowest final accuracy among the methods, each the mean over its seeds.
+    Attributes:
+        target_accuracy: the lowest final accuracy among the methods, each the mean over its seeds.
+        under_budget: how the methods compare under a budget or at an accuracy that was asked for; None if neither was.
     """
 
     format: int
@@ -133,21 +147,27 @@ class ComparisonSummary(Result):
     tiers: tuple[float, ...] | str
     target_accuracy: float | None
     methods: tuple[MethodResult, ...]
+    under_budget: BudgetSummary | None = None
 
 
 _SPENT = tuple(field.name for field in fields(Spent))[1:]
-_COMMON = tuple(field.name for field in fields(ComparisonSummary))[2:-4]
+_COMMON = tuple(field.name for field in fields(ComparisonSummary))[2:-5]
 
 
 def comparison_of(
-    contenders: Sequence[tuple[Contender, Sequence[Played]]], seeds: Sequence[int], tiers: Sequence[float] | str
+    contenders: Sequence[tuple[MethodResult, Sequence[Played]]],
+    seeds: Sequence[int],
+    tiers: Sequence[float] | str,
+    budget: RunBudget | None = None,
+    target_accuracy: float | None = None,
 ) -> ComparisonSummary:
     """Return the content of ``compare.json`` from the methods with their finished runs.
 
-    What the target accuracy took is read off each method's mean curve: the first evaluated round with at least that accuracy.
+    ``to_target`` is read from the mean curve of each method, at the first evaluated round with at least the target accuracy.
     """
-    rows = [_result(contender, runs) for contender, runs in contenders]
+    rows = [_result(row, runs) for row, runs in contenders]
     target = min((row.accuracy.mean for row in rows if row.accuracy), default=None)
+    asked = (budget or RunBudget()).limits or target_accuracy
     first = next((played.summary for _, runs in contenders for played in runs), {})
     return ComparisonSummary(
         1,
@@ -157,7 +177,18 @@ def comparison_of(
         tiers=tiers if isinstance(tiers, str) else tuple(tiers),
         target_accuracy=target,
         methods=tuple(replace(row, to_target=_reached(row.curve, target)) for row in rows),
+        under_budget=_under_budget(contenders, budget or RunBudget(), target_accuracy) if asked else None,
     )
+
+
+def _under_budget(
+    contenders: Sequence[tuple[MethodResult, Sequence[Played]]], budget: RunBudget, target: float | None
+) -> BudgetSummary:
+    methods = {
+        row.label: [BudgetRun(played.seed, evaluated_of(played.rounds), played.summary["participation"]) for played in runs]
+        for row, runs in contenders
+    }
+    return budget_summary(methods, budget, target)
 
 
 def curve_of(runs: Sequence[Played]) -> tuple[CurvePoint, ...]:
@@ -192,20 +223,23 @@ def _reached(curve: Sequence[CurvePoint], target: float | None) -> Spent | None:
     return None if found is None else Spent(found.round, *(getattr(found, key) for key in _SPENT))
 
 
-def _result(contender: Contender, runs: Sequence[Played]) -> MethodResult:
-    row = MethodResult(**vars(contender), seeds=tuple(played.seed for played in runs))
+def _result(row: MethodResult, runs: Sequence[Played]) -> MethodResult:
+    """Return ``row`` with the figures of its finished ``runs``."""
     if not runs:
         return row
     last = [played.rounds[-1]["accuracy"] for played in runs]
     tiers = {f"{row['tier']:g}": row for row in runs[0].summary["tiers"]}
+    after = [found for played in runs if (found := played.summary.get("accuracy_after_training")) is not None]
     totals = [{**played.summary, **_spent(played.rounds)[-1]} for played in runs]
     summed = (*_SPENT, "download_bytes", "upload_bytes", "host_s")
     spreads: dict[str, Any] = {key: Spread.of([of_run[key] for of_run in totals]) for key in summed}
     return replace(
         row,
+        seeds=tuple(played.seed for played in runs),
         tiers=tuple(row["tier"] for row in tiers.values()),
         accuracy_of=runs[0].summary["accuracy_of"],
         accuracy=Spread.of([float(accuracy["global"]) for accuracy in last]),
+        accuracy_after_training=Spread.of(after) if len(after) == len(runs) else None,
         tier_accuracy={label: Spread.of([float(accuracy[label]) for accuracy in last]) for label in tiers},
         untrained_tiers=_untrained(runs, tiers),
         params={label: row["params"] for label, row in tiers.items()},

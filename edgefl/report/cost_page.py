@@ -1,11 +1,9 @@
 """One self-contained HTML page on what a network's tiers and their layers cost, with a sentence per chart on where the cost sits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any
 
 from edgefl import __version__
 from edgefl.errors import InputError
@@ -64,7 +62,7 @@ _HELD = {
     "saved activations": ("var(--part-3)", "peak_saved_bytes"),
     "temporaries": ("var(--tier-1)", "peak_temporary_bytes"),
 }
-_HELD_BY_LAYER = {
+_IN_LAYER = {
     "saved activations": ("var(--part-3)", "saved_bytes_at_peak"),
     "temporaries": ("var(--tier-1)", "temporary_bytes_at_peak"),
     "weights": ("var(--part-0)", "parameter_bytes"),
@@ -77,9 +75,7 @@ _OF_TIERS = (
 )
 _OF_LAYERS = (
     Measure("compute", "Compute by layer", "MACs in a step", "", "computes", "MACs of a step", _COMPUTE),
-    Measure(
-        "memory", "Memory by layer", "bytes at the peak", "B", "holds", "of activations and weights at the peak", _HELD_BY_LAYER
-    ),
+    Measure("memory", "Memory by layer", "bytes at the peak", "B", "holds", "of activations and weights at the peak", _IN_LAYER),
     Measure("traffic", "Bytes by layer", "bytes per client", "B", "holds", "of tensors per client and round", TRAFFIC),
 )
 
@@ -113,11 +109,7 @@ def measured(tiers: Sequence[Row], measures: Sequence[Measure], key: str) -> tup
 def layer_charts(row: Row, key: str) -> tuple[Chart, ...]:
     """Return where one tier's compute, memory and bytes sit among its layers; ``key`` is a word for its elements of the page."""
     layers = [_with_step(layer, row) for layer in layer_rows(row)]
-    first = (
-        replace(_OF_LAYERS[0], noun=f"{_OF_LAYERS[0].noun} of the tier's own network")
-        if cost_tables.draws(row)
-        else _OF_LAYERS[0]
-    )
+    first = replace(_OF_LAYERS[0], noun=_OF_LAYERS[0].noun + " of the tier's own network" * cost_tables.draws(row))
     return tuple(_layer_chart(measure, layers, row, f"{key}-{measure.key}") for measure in (first, *_OF_LAYERS[1:]))
 
 
@@ -171,15 +163,6 @@ def _bars(measure: Measure, names: Sequence[str], rows: Sequence[Row]) -> Spec:
     return layered({"step": 34 if len(rows) < 8 else 22}, bars, layer(text, ends, x=x, y=places.y, text="text"))
 
 
-class TierLayers(NamedTuple):
-    """The layers of one tier on the page."""
-
-    label: str
-    charts: tuple[Chart, ...]
-    table: PlainTable
-    draws: bool
-
-
 def cost_page(rows: Sequence[Row]) -> str:
     """Return the page of a network's costs, from the rows of :func:`cost_table` of one model and one method.
 
@@ -190,6 +173,7 @@ def cost_page(rows: Sequence[Row]) -> str:
         raise InputError("a page of costs needs at least one tier, got none")
     tiers = cost_tables.per_tier(rows)
     on_device = cost_tables.per_device(rows)
+    takes = [row.get("takes") is True for row in on_device]
     return render_page(
         "cost_page.html.j2",
         model=str(rows[0]["model"]),
@@ -200,18 +184,17 @@ def cost_page(rows: Sequence[Row]) -> str:
         charts=tier_charts(tiers),
         layers=[_layers(row, f"layers-{number}") for number, row in enumerate(tiers)],
         most_layers=MOST_LAYERS,
-        devices=PlainTable.of(cost_tables.ON_DEVICE, on_device, (row.get("takes") is True for row in on_device))
-        if on_device
-        else None,
+        devices=PlainTable.of(cost_tables.ON_DEVICE, on_device, takes) if on_device else None,
         verdict=_verdict(on_device),
         uncounted=[(tier_label(row["tier"]), list(row["uncounted_ops"])) for row in tiers if row["uncounted_ops"]],
         edgefl_version=__version__,
     )
 
 
-def _layers(row: Row, key: str) -> TierLayers:
+def _layers(row: Row, key: str) -> dict[str, Any]:
+    """Return what the page shows of one tier's layers."""
     table = PlainTable.of((*cost_tables.LAYERS, *cost_tables.SENT), layer_rows(row))
-    return TierLayers(tier_label(row["tier"]), layer_charts(row, key), table, cost_tables.draws(row))
+    return {"label": tier_label(row["tier"]), "charts": layer_charts(row, key), "table": table, "draws": cost_tables.draws(row)}
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

@@ -1,7 +1,5 @@
 """Rows of costs: of a tier, of a tier on a device, and of a tier's layers. Their fields are the columns of every table and file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
@@ -81,11 +79,14 @@ class ProfileRow(CostRow, Setting):
     """One row of :func:`edgefl.profile`: a tier, or a tier on a device. Seconds and joules are simulated.
 
     Attributes:
+        layer_seconds: seconds of each of ``layers`` in a training step on the device; None without costs by kind of work.
         formula_bytes: four bytes per parameter, the usual estimate of what travels down.
         macs_forward_onnx: MACs of one sample's forward pass, counted over the tier's ONNX graph; None if that was not asked for, or some
             operator is not counted.
         device: None, as are all fields below, in a row without a device.
         inference_seconds: one sample through the deployed network; an epoch is one pass over a client's ``samples``.
+        round_seconds_low: the round if training takes 1 / ``clock_error`` times what is predicted; ``round_seconds_high`` is the other end.
+        clock_error: the factor by which seconds of training on the device may be wrong, in nine cases of ten.
         budget_share: share used of the ``limiting_budget``; None if some operation is not counted.
         takes: whether the tier is the largest that fits.
     """
@@ -95,6 +96,7 @@ class ProfileRow(CostRow, Setting):
     formula_bytes: int
     layers: tuple[LayerCost, ...]
     tensors: tuple[TensorBytes, ...]
+    layer_seconds: tuple[float, ...] | None = None
     macs_forward_onnx: int | None = None
     device: str | None = None
     device_title: str | None = None
@@ -106,6 +108,9 @@ class ProfileRow(CostRow, Setting):
     epoch_joules: float | None = None
     round_seconds: float | None = None
     round_joules: float | None = None
+    round_seconds_low: float | None = None
+    round_seconds_high: float | None = None
+    clock_error: float | None = None
     samples: int | None = None
     fits: bool | None = None
     limiting_budget: str | None = None
@@ -115,8 +120,7 @@ class ProfileRow(CostRow, Setting):
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, without the keys of a device and of a second count of MACs where the row has none."""
         absent = DEVICE_COLUMNS if self.device is None else ()
-        if self.macs_forward_onnx is None:
-            absent = (*absent, "macs_forward_onnx")
+        absent += tuple(key for key in ("macs_forward_onnx", "layer_seconds") if getattr(self, key) is None)
         return {key: value for key, value in super().to_dict().items() if key not in absent}
 
 
@@ -124,10 +128,11 @@ def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-NESTED = ("layers", "tensors")
+NESTED = ("layers", "tensors", "layer_seconds")
 DEVICE_COLUMNS = _names(ProfileRow)[_names(ProfileRow).index("device") :]
 COST_COLUMNS = tuple(name for name in _names(ProfileRow) if name not in (*NESTED, *DEVICE_COLUMNS))
-LAYER_COLUMNS = (*_names(LayerCost), "macs_train_step", "macs_share", "download_bytes", "upload_bytes")
+_OF_LAYER = tuple(name for name in _names(LayerCost) if name != "work")
+LAYER_COLUMNS = (*_OF_LAYER, "macs_train_step", "macs_share", "download_bytes", "upload_bytes")
 
 
 OTHER = "(other)"
@@ -150,11 +155,14 @@ def macs_of_step(row: Row, layer: Row) -> dict[str, int]:
 def layer_rows(row: Row) -> list[dict[str, Any]]:
     """Return a tier's layers in the network's order, each with its step, its share of it and the bytes that travel.
 
-    Every layer gains ``macs_train_step``, ``macs_share`` (of all layers, 0 where nothing multiplies), ``download_bytes`` and
+    With ``layer_seconds``, every layer gains ``time_share``, its share of a training step's seconds on the device. Every layer gains
+    ``macs_train_step``, ``macs_share`` (of all layers, 0 where nothing multiplies), ``download_bytes`` and
     ``upload_bytes``; where a step trains one of several networks, these are the layers of the tier's own. A tensor belongs to the layer
     whose name is the longest prefix of its own, or else to the network as a whole.
     """
     layers = [{**layer, "macs_train_step": sum(macs_of_step(row, layer).values())} for layer in row["layers"]]
+    for layer, seconds in zip(layers, row.get("layer_seconds") or (), strict=False):
+        layer["time_share"] = seconds / sum(row["layer_seconds"])
     total = sum(layer["macs_train_step"] for layer in layers)
     sent = _sent(row, [layer["layer"] for layer in layers])
     if UNPLACED in sent and all(layer["layer"] != UNPLACED for layer in layers):

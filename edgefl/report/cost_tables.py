@@ -1,7 +1,5 @@
 """A network's costs and plans before anything is trained: tables for the terminal, and text that other programs read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +12,8 @@ from edgefl.errors import UnknownNameError
 from edgefl.report.cost_rows import COST_COLUMNS, DEVICE_COLUMNS, LAYER_COLUMNS, NESTED, costliest, layer_rows
 from edgefl.report.run_tables import BY_ONNX, DEVICE, TIER
 from edgefl.report.tables import Column, PlainTable, Row, raw_table, text, under
-from edgefl.report.words import budget_name, tier_label, uncounted
-from edgefl.util.units import MISSING, human_bytes, human_percent
+from edgefl.report.words import NOT_VALIDATED, budget_name, tier_label, uncounted
+from edgefl.util.units import MISSING, human_bytes, human_percent, human_range
 
 
 def weights_bytes(row: Row) -> int | None:
@@ -32,6 +30,11 @@ def draws(row: Row) -> bool:
 def _fits(row: Row) -> str:
     fits = row.get("fits")
     return MISSING if fits is None else "no" if not fits else "takes it" if row.get("takes") else "yes"
+
+
+def _range(row: Row, key: str) -> str:
+    seconds, error = row.get(key), row.get("clock_error")
+    return "" if seconds is None or error is None else human_range(seconds / error, seconds * error)
 
 
 SUMMARY = (
@@ -67,9 +70,15 @@ ON_DEVICE = (
     DEVICE,
     TIER,
     *under("inference", inference_seconds="time", inference_joules="energy"),
-    *under("step", train_step_seconds="time", train_step_joules="energy"),
-    *under("epoch", epoch_seconds="time", epoch_joules="energy"),
-    *under("round", round_seconds="time", round_joules="energy"),
+    *under("step", train_step_seconds="time"),
+    Column("step", "within", lambda row: _range(row, "train_step_seconds")),
+    *under("step", train_step_joules="energy"),
+    *under("epoch", epoch_seconds="time"),
+    Column("epoch", "within", lambda row: _range(row, "epoch_seconds")),
+    *under("epoch", epoch_joules="energy"),
+    *under("round", round_seconds="time"),
+    Column("round", "within", lambda row: human_range(row.get("round_seconds_low"), row.get("round_seconds_high"))),
+    *under("round", round_joules="energy"),
     Column("fits", "", _fits, numeric=False),
     Column("budget", "used", lambda row: human_percent(row.get("budget_share")), numeric=False),
     Column("budget", "", lambda row: budget_name(row.get("limiting_budget")), numeric=False),
@@ -83,6 +92,7 @@ LAYERS = (
     *under("at the peak", saved_bytes_at_peak="saved", temporary_bytes_at_peak="temp."),
     *under("bytes", parameter_bytes="weights"),
 )
+TIME_SHARE = under("time", time_share="share")
 SENT = under("bytes", download_bytes="down", upload_bytes="up")
 FORMATS = ("table", "json", "csv", "markdown")
 
@@ -115,11 +125,11 @@ def layer_table(row: Row, format: str, top: int | None = None) -> Any:
     if top is not None:
         layers = costliest(layers, top, lambda layer: layer["macs_train_step"])
     if format == "table":
-        title = (
-            f"Layers of tier {tier_label(row['tier'])}: MACs per sample, those of composition per pass, and their share of a step"
-        )
-        title += " of the tier's own network" if draws(row) else ""
-        return Group(PlainTable.of(LAYERS, layers, title=title), *_warning([row]))
+        own = " of the tier's own network" if draws(row) else ""
+        per = f"MACs per sample, those of composition per pass, and their share of a step{own}"
+        timed = TIME_SHARE if row.get("layer_seconds") else ()
+        title = f"Layers of tier {tier_label(row['tier'])}: {per}"
+        return Group(PlainTable.of((*LAYERS, *timed), layers, title=title), *_warning([row]))
     ordered = [{key: layer[key] for key in LAYER_COLUMNS} for layer in layers]
     document = {"tier": row["tier"], "layers": ordered, "uncounted_ops": list(row["uncounted_ops"])}
     if format != "json" and row["uncounted_ops"]:
@@ -149,12 +159,9 @@ def about(rows: Sequence[Row]) -> list[tuple[str, str]]:
     names |= {"optimizer": "optimizer", "codec": "codec", "samples": "samples per client"}
     found = {name: list(dict.fromkeys(row[key] for row in rows if key in row)) for key, name in names.items()}
     found["method"] = ["none, the network as it is" if value is None else value for value in found["method"]]
-    pairs = [(name, ", ".join(map(str, values))) for name, values in found.items() if values]
     if any(map(draws, rows)):
-        pairs.append(
-            ("a step trains", "one of several networks, drawn: its MACs are their mean, all else is the tier's own network's")
-        )
-    return pairs
+        found["a step trains"] = ["one of several networks, drawn: its MACs are their mean, all else is the tier's own network's"]
+    return [(name, ", ".join(map(str, values))) for name, values in found.items() if values]
 
 
 def _for_people(rows: Sequence[Row]) -> Group:
@@ -168,7 +175,8 @@ def _for_people(rows: Sequence[Row]) -> Group:
     ]
     if on_device:
         takes = [bool(row.get("takes")) for row in on_device]
-        tables.append(PlainTable.of(ON_DEVICE, on_device, takes, "On devices, in simulated time and energy", stacked=True))
+        title = f"On devices, in simulated time and energy (energy: {NOT_VALIDATED})"
+        tables.append(PlainTable.of(ON_DEVICE, on_device, takes, title, stacked=True))
     return Group(Text(" · ".join(f"{name} {value}" for name, value in about(rows))), *tables, *_warning(tiers))
 
 

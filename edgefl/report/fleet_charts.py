@@ -1,23 +1,21 @@
 """The charts and tables of a fleet: how clients' sessions ended, what they took, and which classes take part."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, layer, layered, legend, number, share, slots, stacked
 from edgefl.report.tables import Column, PlainTable, text, under
-from edgefl.report.timeline import Timelines, timelines
+from edgefl.report.timeline import timelines
 from edgefl.report.words import (
     STATUSES,
     USEFUL,
+    counted,
     counts_text,
     in_order,
     look,
     lost_text,
-    sessions_of,
     status_name,
     summed,
     taken_by_status,
@@ -38,24 +36,24 @@ _BARS = 120
 
 def outcome_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
     """Return how clients' turns ended, per round and per device class."""
-    by_round = {record["round"]: counts for record in rounds if (counts := sessions_of(record))}
+    by_round = {record["round"]: counts for record in rounds if (counts := counted(record["groups"]))}
     by_device: dict[str, Counter[str]] = {item["device"]: Counter() for item in summary["classes"]}
     for group in (group for record in rounds for group in record["groups"]):
         by_device.setdefault(group["device"], Counter())[group["status"]] += group["clients"]
     heads = (("outcomes-rounds", "Outcomes per round"), ("outcomes-classes", "Outcomes per device class"))
     if not by_round:
-        return tuple(Chart(key, title, "No client was asked to train.", None) for key, title in heads)
+        return tuple(Chart(key, title, "No client was selected.", None) for key, title in heads)
     total = sum(by_round.values(), Counter())
     others = counts_text({status: n for status, n in total.items() if status != USEFUL}) or "none was refused"
-    sentence = f"{total[USEFUL]:,} of {total.total():,} client turns trained; {others}."
+    sentence = f"{total[USEFUL]:,} of {total.total():,} sessions trained; {others}."
     titles = {item["device"]: item["title"] for item in summary["classes"]}
     by_class = [(titles.get(device, device), counts) for device, counts in by_device.items()]
     never = [title for title, counts in by_class if counts.total() and not counts[USEFUL]]
-    trained = f"Asked, but never trained: {', '.join(never)}." if never else "Every class that was asked trained at least once."
+    trained = f"Selected, but never trained: {', '.join(never)}." if never else "Every selected class trained at least once."
     turns = [(title, {status: (float(n), f"{n:,}") for status, n in counts.items()}) for title, counts in by_class]
     return (
         Chart(*heads[0], sentence, _over_rounds(by_round, "clients")),
-        Chart(*heads[1], trained, _under_heads(turns, number("value", "client turns"))),
+        Chart(*heads[1], trained, _under_heads(turns, number("value", "sessions"))),
     )
 
 
@@ -65,12 +63,12 @@ def waste_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
     taken = taken_by_status(rounds)
     total = summed(taken.values())
     if not total["device_s"]:
-        return (Chart(*heads[0], "Nothing was sent to any client, so nothing was taken.", None),)
+        return (Chart(*heads[0], "Nothing was sent to any client, so nothing was wasted.", None),)
     useful = taken.get(USEFUL, summed(()))
     of_waste = {status: work["device_s"] for status, work in taken.items() if status != USEFUL and work["device_s"]}
     most = max(of_waste, key=of_waste.__getitem__, default="")
-    why = f", the largest part with clients that were {_ended(most)}" if len(of_waste) > 1 else ""
-    sentence = f"{human_percent(1 - useful['device_s'] / total['device_s'])} of the time that devices spent led to nothing{why}."
+    why = f", most of it in sessions that ended as {status_name(most)}" if len(of_waste) > 1 else ""
+    sentence = f"{human_percent(1 - useful['device_s'] / total['device_s'])} of the devices' time was wasted{why}."
     if not of_waste:
         sentence = "Nothing was wasted: the server used every update."
     bars = []
@@ -85,7 +83,7 @@ def waste_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
 
 
 def weakest_sentence(rows: Sequence[Json]) -> str:
-    """Return what the policy costs the class that takes least part, measured by its share of the population."""
+    """Return the accuracy of the least represented class, by useful sessions over its share of the population."""
     useful = sum(row["statuses"].get(USEFUL, 0) for row in rows)
     present = [row for row in rows if row["clients"] and row["share"] > 0]
     if not useful or not present:
@@ -97,16 +95,16 @@ def weakest_sentence(rows: Sequence[Json]) -> str:
     weakest = min(present, key=lambda row: (represented(row), row["accuracy"] or 0.0))
     own = human_percent(weakest["statuses"].get(USEFUL, 0) / useful)
     shares = f"{human_percent(weakest['share'])} of the population, {own} of {useful:,} useful sessions"
-    sentence = f"{weakest['title']} takes least part: {shares}"
+    sentence = f"{weakest['title']} is the least represented class: {shares}"
     known = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     if weakest["tier"] is None:
-        return f"{sentence}; it fits no tier."
-    tier = f"its tier, {tier_label(weakest['tier'])}, "
+        return f"{sentence}. It fits no tier."
+    tier = f"Its tier, {tier_label(weakest['tier'])}, "
     if weakest["accuracy"] is None or not known:
         return f"{sentence}."
     points = 100 * (max(known) - weakest["accuracy"])
     than = "the best of all classes" if points <= 0 else f"{points:.1f} points below the best class's"
-    return f"{sentence}; {tier}reaches {human_percent(weakest['accuracy'])}, {than}."
+    return f"{sentence}. {tier}reaches {human_percent(weakest['accuracy'])}, {than}."
 
 
 def participation_chart(rows: Sequence[Json]) -> Chart:
@@ -123,9 +121,8 @@ def participation_chart(rows: Sequence[Json]) -> Chart:
         pair = (row["share"], row["statuses"].get(USEFUL, 0) / useful)
         joints.append({"slot": slot, "share": pair[0], "other": pair[1]})
         for series, value in zip(looks, pair, strict=True):
-            dots.append(
-                {"slot": slot, "series": series, "share": value, "told": f"{row['title']}: {human_percent(value)} {series}"}
-            )
+            told = f"{row['title']}: {human_percent(value)} {series}"
+            dots.append({"slot": slot, "series": series, "share": value, "told": told})
     most = 1.05 * max(dot["share"] for dot in dots)
     x = share("share", "share", domain=[-0.02 * most, most], nice=False)
     line = {"type": "rule", "color": "var(--soft)", "strokeWidth": 2}
@@ -135,16 +132,12 @@ def participation_chart(rows: Sequence[Json]) -> Chart:
     return Chart(key, title, weakest_sentence(rows), spec)
 
 
-def _ended(status: str) -> str:
-    return {"crashed": "gone in a crash", "diverged": "lost to divergence"}.get(status, status_name(status))
-
-
 def _amount(work: Mapping[str, Any], key: str) -> float:
     return float(work["download_bytes"] + work["upload_bytes"] if key == "bytes" else work[key])
 
 
 def _looks(statuses: set[str]) -> dict[str, str]:
-    """Return name → fill of statuses in their order: a plain colour, or the pattern of a status that led to nothing."""
+    """Return name → fill of statuses in their order: a plain colour, or the pattern of a wasted status."""
     patterns = {status: f"url(#status-{status if status in STATUSES else 'unknown'})" for status in in_order(statuses)}
     return {status_name(status): url if look(status).pattern else look(status).colour for status, url in patterns.items()}
 
@@ -191,31 +184,22 @@ def _over_rounds(by_round: Mapping[int, Mapping[str, float]], title: str) -> Spe
     return layered(230, stacked(rows, looks, True, x=x, y=y))
 
 
-class FleetView(NamedTuple):
-    """The parts of a page; ``meanings`` says what the statuses are that occur."""
+def fleet_view(summary: Json, rounds: Sequence[Json]) -> dict[str, Any]:
+    """Return what a page shows of a run's fleet, part by part; ``meanings`` says what the statuses are that occur.
 
-    timelines: Timelines
-    participation: Chart
-    participation_table: PlainTable
-    outcomes: tuple[Chart, ...]
-    waste: tuple[Chart, ...]
-    waste_table: PlainTable
-    meanings: tuple[tuple[str, str], ...]
-
-
-def fleet_view(summary: Json, rounds: Sequence[Json]) -> FleetView:
-    """Return what a page shows of a run's fleet; ``rounds`` are the records' JSON form, with or without their clients."""
+    ``rounds`` are the records' JSON form, with or without their clients.
+    """
     rows = summary["participation"]
     seen = {status for row in rows for status, count in row["statuses"].items() if count}
-    return FleetView(
-        timelines=timelines(summary, rounds),
-        participation=participation_chart(rows),
-        participation_table=participation_table(rows),
-        outcomes=outcome_charts(summary, rounds),
-        waste=waste_charts(rounds),
-        waste_table=waste_table(rounds),
-        meanings=tuple((status_name(status), of.meaning) for status, of in STATUSES.items() if status in seen),
-    )
+    return {
+        "timelines": timelines(summary, rounds),
+        "participation": participation_chart(rows),
+        "participation_table": participation_table(rows),
+        "outcomes": outcome_charts(summary, rounds),
+        "waste": waste_charts(rounds),
+        "waste_table": waste_table(rounds),
+        "meanings": [(status_name(status), of.meaning) for status, of in STATUSES.items() if status in seen],
+    }
 
 
 def useful_card(summary: Json) -> list[tuple[str, str, str]]:
@@ -227,9 +211,6 @@ def useful_card(summary: Json) -> list[tuple[str, str, str]]:
 def participation_table(rows: Sequence[Json]) -> PlainTable:
     """Return who took part, a row per device class."""
 
-    def counted(status: str) -> Callable[[Json], str]:
-        return lambda row: human_count(row["statuses"].get(status, 0))
-
     def part(some: float, of: float) -> str:
         return human_percent(some / of if of else None)
 
@@ -238,8 +219,7 @@ def participation_table(rows: Sequence[Json]) -> PlainTable:
         *under("population", clients="clients", share="share"),
         *under("sessions", sessions="all"),
         Column("sessions", "trained", lambda row: part(row["statuses"].get(USEFUL, 0), row["sessions"])),
-        Column("sessions", "late", counted("late")),
-        Column("sessions", "refused", counted("refused")),
+        *under("sessions", lambda count: human_count(count or 0), "statuses", late="late", refused="refused"),
         Column("sessions", "lost", lambda row: lost_text(row["statuses"]) or "none", numeric=False),
         *under("clients that trained", distinct=""),
         Column("clients that trained", "of the class", lambda row: part(row["distinct"], row["clients"])),
@@ -255,7 +235,7 @@ def waste_table(rounds: Sequence[Json]) -> PlainTable:
     taken = taken_by_status(rounds)
     rows = [{"what": status_name(status), **work} for status, work in taken.items()]
     wasted = summed(work for status, work in taken.items() if status != USEFUL)
-    rows += [{"what": "all that was wasted", **wasted}, {"what": "all", **summed(taken.values())}]
+    rows += [{"what": "all wasted", **wasted}, {"what": "all", **summed(taken.values())}]
     columns = (
         text("sessions that ended", "", "what"),
         *under("sessions", clients=""),

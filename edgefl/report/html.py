@@ -1,14 +1,13 @@
 """One self-contained HTML page per run or dry run: no network, readable on a phone and in the dark."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
 from edgefl.report import run_tables
-from edgefl.report.chart import Chart, Json, category, clock_unit, layer, layered, number, stacked
+from edgefl.report.chart import WHOLE, Chart, Json, category, clock_unit, layer, layered, number, stacked
+from edgefl.report.energy import energy_sentence
 from edgefl.report.fleet_charts import fleet_view, useful_card
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import facts, render_page
@@ -16,7 +15,7 @@ from edgefl.report.run_charts import accuracy_charts, budget_chart, cost_charts,
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.report.run_tables import TIER_COLUMNS, inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import tier_label
+from edgefl.report.words import NOT_VALIDATED, tier_label
 from edgefl.util.files import write_bytes
 from edgefl.util.units import human_bytes, human_count, human_joules, human_percent, human_seconds
 
@@ -50,6 +49,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         cards=_cards(summary, rounds),
         table=run_tables.tier_table(summary),
         tier_colours=tier_colours,
+        energy=energy_sentence(summary["tiers"]),
         accuracy=accuracy_charts(summary, rounds),
         cost=cost_charts(summary),
         budgets=budget_chart(summary),
@@ -68,7 +68,15 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
 def _about(summary: Json) -> list[tuple[str, str]]:
     labels = "each client's own" if summary["permute_labels"] else "the same for all"
     whose = "the mean over clients, each on its own" if of_clients(summary) else "the global model"
-    return [*facts(summary, _ABOUT), ("labels", labels), ("accuracy of", whose), _deadline(summary)]
+    return [*facts(summary, _ABOUT), ("labels", labels), ("accuracy of", whose), _deadline(summary), *_trust(summary)]
+
+
+def _trust(summary: Json) -> list[tuple[str, str]]:
+    """Return how far simulated seconds and joules can be trusted."""
+    errors = sorted({item["clock_error"] for item in summary["classes"]})
+    factors = " to ".join(f"{error:.3g}" for error in dict.fromkeys(errors[:1] + errors[-1:]))
+    clock = [("seconds of training", f"right within a factor of {factors}")] if errors else []
+    return [*clock, ("energy", NOT_VALIDATED)]
 
 
 def _deadline(summary: Json) -> tuple[str, str]:
@@ -85,11 +93,14 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
     down, up = summary["download_bytes"], summary["upload_bytes"]
     accuracy = human_percent(summary["global_accuracy"])
     shown = ("Clients' accuracy", accuracy, "on average, each on its own held-out samples")
+    after = summary.get("accuracy_after_training")
+    trained = ("After local training", human_percent(after), "on average, each client with the model that it has just trained")
     return [
         shown if of_clients(summary) else ("Global accuracy", accuracy, "of held-out samples"),
+        *([] if after is None else [trained]),
         ("Simulated time", human_seconds(summary["simulated_s"]), "on the fleet's own clock"),
         ("Bytes sent", human_bytes(down + up), f"{human_bytes(down)} down, {human_bytes(up)} up"),
-        ("Energy", human_joules(summary["energy_j"]), f"on all devices; {human_joules(summary['end_to_end_j'])} end to end"),
+        ("Energy", human_joules(summary["energy_j"]), f"{NOT_VALIDATED}; {human_joules(summary['end_to_end_j'])} end to end"),
         *useful_card(summary),
         ("Clients refused", human_count(_refused_clients(summary, turns)), f"of {summary['clients']} clients"),
         ("Host time", human_seconds(summary["host_s"]), "this computer's time"),
@@ -119,7 +130,7 @@ def render_dry(summary: Json, rounds: Sequence[Json]) -> str:
     known = [column for column in TIER_COLUMNS if column.group != "accuracy" and "measured" not in column.head]
     return render_page(
         "dry.html.j2",
-        about=[*facts(summary, _DRY_ABOUT), _deadline(summary)],
+        about=[*facts(summary, _DRY_ABOUT), _deadline(summary), *_trust(summary)],
         fleet_name=summary["fleet"],
         cards=_dry_cards(summary, rounds),
         lasting=[chart for chart in (round_chart(rounds), hour_chart(summary, rounds)) if chart],
@@ -146,7 +157,7 @@ def round_chart(rounds: Sequence[Json]) -> Chart:
     sentence += f"; the server waited {human_seconds(waited_s)} in all for clients to become eligible." if waited_s else "."
     unit, unit_s = clock_unit(longest)
     rows = [{"round": n, "time": s / unit_s, "told": f"{human_seconds(s)} in round {n}"} for n, s in lasted.items()]
-    x = number("round", "round", scale={"zero": False}, tickMinStep=1)
+    x = number("round", "round", scale={"zero": False}, **WHOLE)
     y = number("time", f"simulated time ({unit})", tickCount=5)
     line = layer({"type": "line", "color": "var(--tier-0)"}, rows, x=x, y=y)
     points = layer({"type": "point", "size": 60, "opacity": 0}, rows, x=x, y=y, tooltip="told")
@@ -199,7 +210,7 @@ def policy_sentence(policies: Sequence[Json], titles: Mapping[str, str]) -> str:
     if not found:
         return "No class had a session under any assignment."
     (best, (device, share)), (worst, (lost, lost_share)) = (pick(found, key=lambda pair: pair[1][1]) for pick in (max, min))
-    sentence = f"Under “{best}” the class that takes least part is {titles.get(device, device)}"
+    sentence = f"Under “{best}” the class that trains least is {titles.get(device, device)}"
     sentence += f": {human_percent(share)} of its sessions train"
     if share == lost_share:
         return f"{sentence}; no assignment does better, none worse."
@@ -216,6 +227,6 @@ def _dry_cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, st
         ("Simulated time", human_seconds(summary["simulated_s"]), time),
         ("Clients that took part", human_count(took_part), f"{human_percent(took_part / clients)} of {clients:,}"),
         *useful_card(summary),
-        ("Energy on devices", human_joules(summary["energy_j"]), "computing and radio"),
-        ("Energy end to end", human_joules(summary["end_to_end_j"]), "devices, and the path to the data centre"),
+        ("Energy on devices", human_joules(summary["energy_j"]), f"{NOT_VALIDATED}: computing and radio"),
+        ("Energy end to end", human_joules(summary["end_to_end_j"]), f"{NOT_VALIDATED}: devices and the path to the server"),
     ]

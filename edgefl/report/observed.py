@@ -1,20 +1,22 @@
-"""Charts of what a method says of its own rounds: effective ranks, draws per kernel, clusters, whatever there is.
+"""Charts of the figures that a method records about its own rounds, such as effective ranks, draws per kernel or clusters.
 
 A number is a line over the rounds. A table of numbers, such as one per layer, is a line each, or a map if there are many. A table of
 lists, such as one per layer and kernel, is summed over the rounds and drawn as a map.
 """
-
-from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from edgefl.report.chart import Chart, Json, Spec, category, colour, layer, layered, lines, number, slots
+from edgefl.report.chart import WHOLE, Chart, Json, Spec, category, colour, layer, layered, lines, number, slots
 
 MOST_LINES = 8
-_TITLES = {"effective_rank": "Effective rank per layer", "draws": "Draws per kernel"}
+_TITLES = {
+    "effective_rank": "Effective rank per layer",
+    "draws": "Draws per kernel",
+    "energy": "Share of the factorized layers' energy per band of ranks",
+}
 
 _Path = tuple[str | int, ...]
 """Where a number is in an observation: none, a line, or a row and its position."""
@@ -74,7 +76,7 @@ def _series(found: Mapping[int, Mapping[_Path, float]], title: str) -> tuple[str
     names = list(dict.fromkeys(row["series"] for row in rows))
     if len(names) > MOST_LINES:
         return sentence, _heat_map(names, [{**row, "row": row["series"], "at": row["round"]} for row in rows], "round")
-    x, y = number("round", "round", scale={"zero": False}, tickMinStep=1), number("value", title, tickCount=5)
+    x, y = number("round", "round", scale={"zero": False}, **WHOLE), number("value", title, tickCount=5)
     return sentence, layered(230, *lines(rows, {name: colour(place) for place, name in enumerate(names)}, x, y))
 
 
@@ -102,6 +104,5 @@ def _heat_map(names: Sequence[str], rows: Sequence[Json], label: str) -> Spec:
     x = category("at", label, sorted({row["at"] for row in rows}))
     scale = {"range": [0.05, 1], "domainMin": min(0.0, *(row["value"] for row in rows))}
     shade = {"field": "value", "type": "quantitative", "title": None, "scale": scale}
-    return layered(
-        {"step": 22}, layer({"type": "rect", "color": colour(0)}, cells, x=x, y=rungs.y, opacity=shade, tooltip="told")
-    )
+    rect = {"type": "rect", "color": colour(0)}
+    return layered({"step": 22}, layer(rect, cells, x=x, y=rungs.y, opacity=shade, tooltip="told"))

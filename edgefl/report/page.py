@@ -1,6 +1,4 @@
-"""What pages share: the template engine, the look of charts, and Vega's code inside the file, so that nothing is loaded from a network."""
-
-from __future__ import annotations
+"""Common to all pages: the template engine, the style of charts, and Vega's code, which each page contains so that it works offline."""
 
 import json
 import subprocess
@@ -50,16 +48,25 @@ def render_page(template: str, **values: Any) -> str:
 
     ``template`` is a file of this folder that extends ``page.html.j2``; it places the charts, and names ``values``.
     """
-    loader = PackageLoader("edgefl", "report")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.get_template(template).render(
-        specs={chart.key: chart.spec for chart in _charts_in(values) if chart.spec is not None},
-        config=CONFIG,
-        statuses={**STATUSES, "unknown": UNKNOWN},
-        vega=vega(),
-        vega_versions=vega().partition("\n")[0].strip("/* "),
-        **values,
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            specs={chart.key: chart.spec for chart in _charts_in(values) if chart.spec is not None},
+            config=CONFIG,
+            statuses={**STATUSES, "unknown": UNKNOWN},
+            vega=vega(),
+            vega_versions=vega().partition("\n")[0].strip("/* "),
+            **values,
+        )
     )
+
+
+@cache
+def _environment() -> Environment:
+    """Return the template engine, which compiles each template once."""
+    loader = PackageLoader("edgefl", "report")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 def _charts_in(value: Any) -> Iterator[Chart]:

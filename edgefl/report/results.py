@@ -1,7 +1,5 @@
 """Results as records: their JSON form, their form as a pandas frame, and how they are read back and checked."""
 
-from __future__ import annotations
-
 import importlib
 from functools import cache
 from typing import Any, TypeVar
@@ -44,13 +42,6 @@ class Results(tuple[R, ...]):
         except ImportError:
             raise InputError("to_pandas needs pandas, which is not installed; run pip install pandas, or use to_dict") from None
         return pandas.DataFrame(self.to_dict())
-
-
-def validated(kind: type[R], values: Any) -> R:
-    """Return ``values``, a record's JSON form that this process has checked, as a record."""
-    of_kind: Any = kind  # mypy holds a class to be unhashable
-    found: R = adapter(of_kind).validate_python(values)
-    return found
 
 
 @cache

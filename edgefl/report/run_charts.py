@@ -1,10 +1,8 @@
 """The charts of a run's page: accuracy, what tiers cost, and how much of each budget the device classes use."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
-from edgefl.report.chart import Chart, Json, Spec, clock_unit, colour, layer, layered, lines, number, share, slots
+from edgefl.report.chart import WHOLE, Chart, Json, Spec, clock_unit, colour, layer, layered, lines, number, share, slots
 from edgefl.report.cost_page import TRAFFIC, Measure, measured
 from edgefl.report.run_tables import budget_entries, largest_first
 from edgefl.report.words import budget_name, tier_label
@@ -34,7 +32,7 @@ def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
             sent_bytes.append(total_bytes)
     unit, unit_s = clock_unit(max((record["clock_s"] for record in evaluated), default=0.0))
     axes = {
-        "Accuracy over rounds": number("round", "round", tickMinStep=1),
+        "Accuracy over rounds": number("round", "round", **WHOLE),
         "Accuracy over bytes sent": number("bytes", "bytes sent, down and up", "~s", "B"),
         "Accuracy over simulated time": number("clock", f"simulated time ({unit})"),
     }
@@ -73,10 +71,12 @@ def _accuracy_by_tier(summary: Json, evaluated: Sequence[Json]) -> str:
         sentence = f"{when} clients are right on {whole} of held-out samples of their own, on average"
     else:
         sentence = f"{when} the global model is right on {whole} of held-out samples"
-    if not accuracy:
+    if accuracy:
+        label, worst = min(accuracy.items(), key=lambda pair: float(pair[1]))
+        sentence += f", the weakest tier ({label}) on {human_percent(worst)}"
+    if (after := evaluated[-1].get("accuracy_after_training")) is None:
         return f"{sentence}."
-    label, worst = min(accuracy.items(), key=lambda pair: float(pair[1]))
-    return f"{sentence}, the weakest tier ({label}) on {human_percent(worst)}."
+    return f"{sentence}. Right after local training, the round's clients are right on {human_percent(after)} of their own."
 
 
 def _close_to_best(summary: Json, evaluated: Sequence[Json], sent_bytes: Sequence[int]) -> tuple[str, str]:

@@ -1,7 +1,5 @@
 """The records of a run's files, ``summary.json`` and ``rounds.jsonl``, whose keys are the fields, and how the files are read back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,22 +21,29 @@ Number = Annotated[float, Field(ge=0)]
 
 @dataclass(frozen=True)
 class BudgetUse(Result):
-    """How much of one budget a device class needs: ``need`` and ``have`` in the unit of the budget's name."""
+    """How much of one budget a device class needs: ``need`` and ``have`` in the unit of the budget's name.
+
+    Attributes:
+        clock_error: the factor by which the seconds of training may be wrong, if that decides whether the budget is met; else None.
+    """
 
     budget: str
     need: Number
     have: Number
     share: Number
+    clock_error: Number | None = None
 
 
 @dataclass(frozen=True)
 class TierResult:
-    """How one tier came out of a run; the measured bytes are onnxruntime's, for the exported file and its training graph.
+    """The result of one tier of a run. The measured bytes are onnxruntime's, for the exported file and its training graph.
 
     Attributes:
         accuracy: of the exported file, run under its device's memory; None if it was not evaluated.
         torch_accuracy: of the torch module.
         macs_forward_onnx: MACs of one sample's forward pass, counted over the ONNX graph; None if some operator is not counted.
+        energy_share: share of the factorized layers' energy, after the last round, in the ranks that this tier has and the next smaller one
+            lacks; None if the method truncates no layers.
     """
 
     accuracy: Number | None = None
@@ -46,6 +51,7 @@ class TierResult:
     measured_peak_activation_bytes_inference: Whole | None = None
     measured_peak_activation_bytes_onnx: Whole | None = None
     macs_forward_onnx: Whole | None = None
+    energy_share: Number | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +61,8 @@ class TierRow(CostRow, TierResult):
     Attributes:
         micro_batch: samples of one forward and backward pass on that device, None for the run's own number.
         device: None if no class takes the tier.
-        measured_training_memory_bytes: the largest that a client measured, as for the activations; None without a measurement.
-        round_seconds: of a client with the mean number of samples, as are the joules.
+        measured_training_memory_bytes: the largest that any client measured, as for the activations; None without a measurement.
+        round_seconds: simulated seconds of a client with the mean number of samples; ``round_joules`` are its joules.
     """
 
     tier: Number
@@ -86,7 +92,8 @@ class AssignmentStep(Result):
 class ClassRow(Result):
     """One class of devices: its share of the population, its tier (None if none fits), and the steps of its assignment.
 
-    ``refusals`` are budgets that refused a tier; ``assumed`` are figures of its profile.
+    ``refusals`` are budgets that refused a tier; ``assumed`` are figures of its profile; its seconds of training may be wrong by the factor
+    ``clock_error``.
     """
 
     device: str
@@ -99,6 +106,7 @@ class ClassRow(Result):
     refusals: tuple[Shortfall, ...]
     considered: tuple[AssignmentStep, ...]
     assumed: tuple[str, ...]
+    clock_error: Number
 
 
 @dataclass(frozen=True)
@@ -216,10 +224,13 @@ class RunSummary(Summary):
     Attributes:
         accuracy_of: "global" for one model on all held-out samples, "clients" for the mean over clients on their own.
         global_accuracy: that accuracy after the last round, None if no round was evaluated.
+        accuracy_after_training: mean over the clients of the last round, each with the model that it has just trained, on its own held-out
+            samples; None if these were not evaluated.
     """
 
     accuracy_of: Literal["global", "clients"]
     global_accuracy: Number | None
+    accuracy_after_training: Number | None = None
     host_stages: HostStages
 
 
@@ -269,6 +280,7 @@ class RoundLine(Result):
     upload_bytes: Whole
     energy_j: Number
     accuracy: Mapping[str, Number]
+    accuracy_after_training: Number | None = None
     groups: tuple[GroupLine, ...]
     clients: tuple[ClientLine, ...] = ()
     stages: HostStages | None = None

@@ -1,23 +1,14 @@
 """The tables of a run: its tiers, device classes, their assignment, refusals, memory, and this computer's time."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from edgefl.report.energy import energy_sentence
 from edgefl.report.tables import Column, PlainTable, Row, shaded, text, under
 from edgefl.report.words import budget_name, names, need_have, taken_as, tier_label, uncounted
 from edgefl.timing.spans import STAGES
-from edgefl.util.units import (
-    MISSING,
-    human_budget,
-    human_bytes,
-    human_count,
-    human_difference,
-    human_percent,
-    human_seconds,
-)
+from edgefl.util.units import MISSING, human_budget, human_bytes, human_count, human_difference, human_percent, human_seconds
 
 TIER = Column("tier", "", lambda row: tier_label(row["tier"]))
 _AS_TAKEN = Column("tier", "", taken_as)
@@ -77,7 +68,8 @@ def tier_table(summary: Row) -> PlainTable:
 def compact_tiers(summary: Row) -> PlainTable:
     """Return the table that ends a run in a terminal: a row per tier, pairs such as down and up one above the other."""
     rows = largest_first(summary)
-    return PlainTable.of(_COMPACT, rows, note=uncounted(rows), stacked=True)
+    notes = (note for note in (energy_sentence(rows), uncounted(rows)) if note)
+    return PlainTable.of(_COMPACT, rows, note="\n".join(notes), stacked=True)
 
 
 def largest_first(summary: Row) -> list[Row]:
@@ -122,7 +114,7 @@ def assignment_steps(summary: Row) -> PlainTable:
     """Return the steps of every class's assignment, in order, and their results; the chosen one is marked."""
     columns = (
         _CLASS,
-        Column("tier", "", lambda row: tier_label(row["tier"])),
+        TIER,
         Column("samples at once", "", lambda row: str(row["micro_batch"] or "the whole batch")),
         Column("outcome", "", _step_outcome, numeric=False, wraps=True),
     )
@@ -135,7 +127,7 @@ def assignment_steps(summary: Row) -> PlainTable:
 
 
 def refusals_of(summary: Row, rounds: Sequence[Row]) -> PlainTable:
-    """Return every distinct reason for a refusal, and how many client turns it cost; 0 if no such client was selected."""
+    """Return every distinct reason for a refusal, and how many sessions it cost; 0 if no such client was selected."""
     turns: Counter[str] = Counter()
     for item in summary["classes"]:
         if item["tier"] is None:
@@ -148,7 +140,7 @@ def refusals_of(summary: Row, rounds: Sequence[Row]) -> PlainTable:
         Column("tier", "", taken_as),
         Column("budget", "", lambda row: budget_name(row["budget"]), numeric=False),
         Column("reason", "", need_have, numeric=False),
-        *under("client turns", str, turns=""),
+        *under("sessions", str, turns=""),
     )
     return PlainTable.of(columns, ({**json.loads(key), "turns": count} for key, count in turns.items()))
 
@@ -157,10 +149,10 @@ def memory_table(summary: Row) -> PlainTable:
     """Return, per tier and kind of memory, the predicted and the measured peak and the difference."""
     columns = (
         Column("tier", "", taken_as),
-        *under("of", str, what=""),
+        text("memory of", "", "what"),
         *under("predicted", human_bytes, predicted=""),
         *under("measured", human_bytes, measured=""),
-        Column("prediction is over (+) or under (−) by", "", lambda row: human_difference(row["predicted"], row["measured"])),
+        Column("predicted − measured", "", lambda row: human_difference(row["predicted"], row["measured"])),
     )
     rows = (
         {**row, "what": what, "predicted": row[predicted], "measured": row[measured]}
@@ -182,17 +174,16 @@ def stage_table(summary: Row) -> PlainTable:
     all_s = sum(server.values())
     known = {name for seconds in (server, *others.values()) for name in seconds}
     columns = (
-        Column(
-            "stage", "", lambda row: f"{row['stage']}: {STAGES[row['stage']]}" if row["stage"] in STAGES else row["stage"], False
-        ),
+        text("stage", "", "stage"),
         *under("this process", human_seconds, server=""),
         shaded("share", lambda row: row["server"] / all_s if row["server"] is not None and all_s else None),
         *(column for head in others for column in under(head, human_seconds, **{head: ""})),
     )
-    order = (*(name for name in STAGES if name in known), *sorted(known - STAGES.keys()))
+    titles = {name: f"{name}: {about}" for name, about in STAGES.items() if name in known}
+    titles |= {name: name for name in sorted(known - STAGES.keys())}
     rows = (
-        {"stage": name, "server": server.get(name), **{head: seconds.get(name) for head, seconds in others.items()}}
-        for name in order
+        {"stage": title, "server": server.get(name), **{head: seconds.get(name) for head, seconds in others.items()}}
+        for name, title in titles.items()
     )
     return PlainTable.of(columns, rows)
 
@@ -229,4 +220,6 @@ def _reason(refusal: Row) -> str:
 
 def _budget_line(entry: Row) -> str:
     need, have = (human_budget(entry["budget"], entry[key]) for key in ("need", "have"))
-    return f"{budget_name(entry['budget'])}: {need} of {have} ({human_percent(entry['share'])})"
+    line = f"{budget_name(entry['budget'])}: {need} of {have} ({human_percent(entry['share'])})"
+    error = entry.get("clock_error")
+    return f"{line}; uncertain: training may take up to {error:.3g} times as long or as short" if error else line

@@ -1,12 +1,11 @@
-"""What a run came to, as the records of ``summary.json``: its tiers, its device classes, who took part, and the totals."""
-
-from __future__ import annotations
+"""Computes the records of ``summary.json``: tiers, device classes, participation, and totals."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from edgefl import __version__
 from edgefl.fleet.budget import use
+from edgefl.fleet.clock import within
 from edgefl.records import Tier
 from edgefl.report.run_files import AssignmentStep, BudgetUse, ClassRow, Participation, RunTotals, TierResult, TierRow
 from edgefl.report.words import Json, counted, useful_and_wasted
@@ -64,6 +63,7 @@ def class_rows(plan: Plan) -> list[ClassRow]:
                 refusals=c.refusals,
                 considered=tuple(AssignmentStep(at.tier.number, at.micro_batch, refusals) for at, refusals in steps),
                 assumed=tuple(c.device.assumed),
+                clock_error=c.device.clock_error,
             )
         )
     return rows
@@ -114,8 +114,13 @@ def totals(rounds: Sequence[Json]) -> RunTotals:
 
 def _budgets(plan: Plan, c: ClassPlan, fit: Assignment) -> tuple[BudgetUse, ...]:
     timing = plan.timing(c.device, fit, plan.workload.largest_shard)
-    used = use(plan.cost(fit), timing, c.budget)
-    return tuple(BudgetUse(name, need, have, need / have) for name, (need, have) in used.items())
+    used, error = use(plan.cost(fit), timing, c.budget), c.device.clock_error
+    low_s, high_s = within(timing, error)
+    decides = c.budget.deadline_s is not None and low_s <= c.budget.deadline_s < high_s
+    return tuple(
+        BudgetUse(name, need, have, need / have, error if decides and name == "deadline_s" else None)
+        for name, (need, have) in used.items()
+    )
 
 
 def _measured(rounds: Iterable[Json], fit: Assignment, key: str) -> int | None:

@@ -81,16 +81,10 @@ class PlainTable:
         return cls(columns, texts, tuple(marked), shares, title, note, stacked)
 
     @classmethod
-    def of_texts(
-        cls, heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[str] = (), title: str = ""
-    ) -> PlainTable:
+    def of_texts(cls, heads: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[str] = ()) -> PlainTable:
         """Return a table of texts; columns named in ``numeric`` are aligned to the right."""
-
-        def text(at: int) -> Callable[[Row], str]:
-            return lambda row: str(row[str(at)])
-
-        columns = [Column(head, "", text(at), head in numeric) for at, head in enumerate(heads)]
-        return cls.of(columns, ({str(at): cell for at, cell in enumerate(row)} for row in rows), title=title)
+        columns = [Column(head, "", cell(head, str), head in numeric) for head in heads]
+        return cls.of(columns, (dict(zip(heads, row, strict=True)) for row in rows))
 
     @property
     def groups(self) -> list[tuple[str, list[Column]]]:
@@ -102,17 +96,14 @@ class PlainTable:
         """Whether columns have headings of their own below those of the groups."""
         return any(column.head for column in self.columns)
 
-    def lines(self) -> list[str]:
-        """Return one line of text per row, its columns' groups one after the other."""
+    def to_plain(self) -> str:
+        """Return a line of text per row, its columns' groups one after the other, and the note: for output that is no terminal."""
         rows, groups = map(iter, self.rows), self.groups
-        return [
+        lines = (
             "; ".join(f"{group} " + ", ".join(f"{c.head} {next(row)}".strip() for c in members) for group, members in groups)
             for row in rows
-        ]
-
-    def to_plain(self) -> str:
-        """Return the lines of text and the note, for output that is no terminal."""
-        return "\n".join([*self.lines(), *filter(None, [self.note])])
+        )
+        return "\n".join([*lines, *filter(None, [self.note])])
 
     def to_csv(self) -> str:
         """Return the table as comma-separated values under the columns' names."""
@@ -172,18 +163,26 @@ _HUMAN = {
 
 
 def human_of(key: str) -> Callable[[Any], str]:
-    """Return how values under a key are written, by the unit in its name."""
+    """Return the function that writes values under a key for people, by the unit in its name.
+
+    >>> human_of("download_bytes")(2_000_000), human_of("clients")(12)
+    ('2.00 MB', '12')
+    """
     words = key.split("_")
     return next((human for word, human in _HUMAN.items() if word in words), human_count)
 
 
-def under(group: str, human: Callable[[Any], str] | None = None, **heads: str) -> tuple[Column, ...]:
-    """Return columns of one group from ``key=heading``; without ``human``, the key's name says how values are written."""
+def cell(key: str, human: Callable[[Any], str], outer: str = "") -> Callable[[Row], str]:
+    """Return the function that writes a row's value under ``key``, within its record ``outer`` (which may be None) if that is given."""
+    return lambda row: human(((row[outer] or {}) if outer else row).get(key))
 
-    def cell(key: str) -> Callable[[Row], str]:
-        return lambda row: (human or human_of(key))(row.get(key))
 
-    return tuple(Column(group, head, cell(key)) for key, head in heads.items())
+def under(group: str, human: Callable[[Any], str] | None = None, outer: str = "", **heads: str) -> tuple[Column, ...]:
+    """Return columns of one group from ``key=heading``; without ``human``, the key's name says how values are written.
+
+    The keys are those of a row, or of its record ``outer``, which may be None.
+    """
+    return tuple(Column(group, head, cell(key, human or human_of(key), outer)) for key, head in heads.items())
 
 
 def text(group: str, head: str, *keys: str, widest: int | None = None) -> Column:
@@ -198,14 +197,10 @@ def shaded(group: str, share: Callable[[Row], float | None]) -> Column:
 
 def raw_table(rows: Sequence[Row], declared: Sequence[str]) -> PlainTable:
     """Return a table of plain values under their keys; those of ``declared`` come first, in this order, if a row has them."""
-
-    def value(key: str) -> Callable[[Row], str]:
-        return lambda row: _raw(row.get(key))
-
     used = dict.fromkeys(key for row in rows for key in row)
     keys = [key for key in declared if key in used] + [key for key in used if key not in declared]
     numeric = {key: all(isinstance(row.get(key), int | float) for row in rows) for key in keys}
-    return PlainTable.of([Column(key, "", value(key), numeric[key]) for key in keys], rows)
+    return PlainTable.of([Column(key, "", cell(key, _raw), numeric[key]) for key in keys], rows)
 
 
 def _raw(value: Any) -> str:

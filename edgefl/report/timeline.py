@@ -1,14 +1,12 @@
 """One round on the simulated clock: a line per client, from its download to its upload, or to where it was lost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, slots
-from edgefl.report.words import STATUSES, USEFUL, counts_text, look, lost_text, sessions_of, status_name, taken_as
+from edgefl.report.words import STATUSES, USEFUL, counted, counts_text, look, lost_text, status_name, taken_as
 from edgefl.util.units import human_seconds
 
 MOST_LINES = 40
@@ -19,7 +17,7 @@ _CUT = 3.0
 
 
 class Timelines(NamedTuple):
-    """The rounds that a page can show: a chart and a label each, and the place of the one that is shown first."""
+    """The rounds that a page can show: a chart and a label for each, and the position of the one that the page shows first."""
 
     charts: tuple[Chart, ...]
     labels: tuple[str, ...]
@@ -49,10 +47,10 @@ def timelines(summary: Json, rounds: Sequence[Json]) -> Timelines:
     if not seen:
         sentence = "No record of a round says what its clients did when, so there is no timeline to draw."
         return Timelines((Chart("timeline", "No timeline", sentence, None),), ("none",), 0)
-    varied = sorted(seen, key=lambda record: -len(sessions_of(record)))
+    varied = sorted(seen, key=lambda record: -len(counted(record["groups"])))
     picked = {record["round"]: record for record in (varied[0], seen[0], seen[-1], *varied)}
     shown = sorted(list(picked.values())[:MOST_ROUNDS], key=lambda record: int(record["round"]))
-    labels = tuple(f"{record['round']}: {counts_text(sessions_of(record))}" for record in shown)
+    labels = tuple(f"{record['round']}: {counts_text(counted(record['groups']))}" for record in shown)
     return Timelines(tuple(timeline(summary, record) for record in shown), labels, shown.index(varied[0]))
 
 
@@ -152,7 +150,7 @@ def _spec(titles: Mapping[str, str], lines: Sequence[Line], limits: Mapping[str,
 
 
 def _phases(line: Line, slot: str, unit_s: float) -> list[Json]:
-    """Return a row per phase of a client; ``hatch`` is the pattern of what led to nothing, else empty."""
+    """Return a row per phase of a client; ``hatch`` is the pattern of wasted work, else empty."""
     told = ", ".join(filter(None, [f"client {line.client}", line.how, status_name(line.status)]))
     hatch = "" if line.status == USEFUL else f"url(#hatch-{line.status if line.status in STATUSES else 'unknown'})"
     rows: list[Json] = []
@@ -176,7 +174,7 @@ def _is_step(record: Json) -> bool:
 
 
 def _closed(record: Json) -> str:
-    counts = Counter({status: n for status, n in sessions_of(record).items() if status != "refused"})
+    counts = Counter({status: n for status, n in counted(record["groups"]).items() if status != "refused"})
     late, lost = counts["late"], counts.total() - counts[USEFUL] - counts["late"]
     whole = "all" if counts[USEFUL] == counts.total() else f"{counts[USEFUL]:,} of"
     after = human_seconds(record["round_s"])

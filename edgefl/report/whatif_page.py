@@ -1,16 +1,15 @@
 """What deadlines, tiers and over-selection do to the time of rounds and to who takes part: a table, and a self-contained HTML page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from edgefl import __version__
 from edgefl.report.chart import Chart, Json, Spec, clock_unit, layer, layered, legend, number, share
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_tables import inclusion_columns
 from edgefl.report.tables import Column, PlainTable, shaded, text, under
-from edgefl.report.words import tier_label
-from edgefl.util.units import MISSING, human_count, human_percent, human_seconds
+from edgefl.report.words import NOT_VALIDATED, tier_label
+from edgefl.util.units import MISSING, human_count, human_percent, human_range, human_seconds
 
 
 def whatif_table(result: Json) -> PlainTable:
@@ -19,12 +18,13 @@ def whatif_table(result: Json) -> PlainTable:
         text("policy", "", "label"),
         Column("policy", "tiers", lambda row: ", ".join(map(tier_label, row["tiers"])) or MISSING, numeric=False),
         *under("rounds", deadline_s="deadline", round_s="median"),
+        Column("rounds", "within", partial(_within, result.get("clock_error", 1.0))),
         *under("rounds", _tenths, rounds_per_hour="an hour"),
-        *under("asked", lambda value: f"{value:g}", over_selection="per wanted"),
+        *under("selected", lambda value: f"{value:g}", over_selection="per wanted answer"),
         *under("sessions trained", inclusion="of all", weakest_inclusion="of the weakest"),
         Column("weakest", "", _weakest(result), numeric=False),
         *under("wasted", wasted_share="of time"),
-        *under("energy", energy_j="per update"),
+        *under(f"energy, {NOT_VALIDATED}", energy_j="per update"),
     )
     best = front(result["rows"])
     return PlainTable.of(columns, result["rows"], (n in best for n in range(len(result["rows"]))), note=footnote(result))
@@ -45,7 +45,9 @@ def compact_whatif(result: Json) -> PlainTable:
         *under("an hour", _tenths, rounds_per_hour=""),
         Column("which is", "", _weakest(result), numeric=False),
     )
-    return PlainTable.of(columns, starred, note=f"* {footnote(result)}" if best else footnote(result))
+    note = f"* {footnote(result)}" if best else footnote(result)
+    trust = f"Seconds of training are right within a factor of {result['clock_error']:.3g}; energy is {NOT_VALIDATED}."
+    return PlainTable.of(columns, starred, note=f"{note} {trust}")
 
 
 def front(rows: Sequence[Json]) -> list[int]:
@@ -67,7 +69,7 @@ def front(rows: Sequence[Json]) -> list[int]:
 def footnote(result: Json) -> str:
     """Return the policies that no other beats."""
     labels = "; ".join(str(result["rows"][number]["label"]) for number in front(result["rows"]))
-    return f"No other policy is both as fast and as inclusive as {labels}." if labels else "Nobody trained under any policy."
+    return f"No other policy is both as fast and as inclusive as {labels}." if labels else "No client trained under any policy."
 
 
 def _tenths(value: float | None) -> str:
@@ -79,7 +81,7 @@ def _weakest(result: Json) -> Callable[[Json], str]:
     return lambda row: MISSING if row["weakest"] is None else titles.get(row["weakest"], str(row["weakest"]))
 
 
-_SHOWN = {"profile", "edgefl_version", "format"}
+_SHOWN = {"profile", "edgefl_version", "format", "clock_error"}
 _ALL_LABELLED = 12
 """So many points have their labels beside them; of more, only those of the front."""
 
@@ -119,6 +121,14 @@ def inclusion_table(result: Json) -> PlainTable:
         *inclusion_columns("inclusion_by_class", rows, result.get("titles") or {}),
     )
     return PlainTable.of(columns, rows, marked=(place in best for place in range(len(rows))))
+
+
+def _within(error: float, row: Json) -> str:
+    """Return the range of a median round: it is widest if the round were training alone, and no round outlasts its deadline."""
+    if row["round_s"] is None:
+        return MISSING
+    longest_s = min(row["round_s"] * error, row["deadline_s"] or float("inf"))
+    return human_range(row["round_s"] / error, max(longest_s, row["round_s"])) or MISSING
 
 
 def _sentence(rows: Sequence[Json]) -> str:

@@ -1,7 +1,5 @@
 """The words of tables and charts for tiers, budgets and statuses, and the looks of statuses."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,15 +60,21 @@ def uncounted(rows: Sequence[Json]) -> str:
 
 
 USEFUL = "trained"
+NOT_VALIDATED = "not validated"
+"""What is said of every joule: no published measurement of a training step's energy was found that could be checked."""
 WORK = ("clients", "macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j", "device_s")
 """What is summed, under the names of :class:`edgefl.records.Totals`."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a status looks like and means: a CSS variable, the strokes over its bars (or ""), its marker, and what happened.
+    """How charts show a status, and what it means. Pattern and marker distinguish it without colour.
 
-    Pattern and marker tell it apart without its colour. The marker is one of Vega's names, or an SVG path within (-1, 1).
+    Attributes:
+        colour: a CSS variable.
+        pattern: the strokes over its bars, or "".
+        symbol: its marker: one of Vega's names, or an SVG path within (-1, 1).
+        meaning: what happened to the client.
     """
 
     colour: str
@@ -86,14 +90,16 @@ _STAR = "M0,-1L.22,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.
 
 STATUSES = {
     "trained": Look("var(--trained)", "", "circle", "the server used its update"),
-    "late": Look("var(--late)", "/", "triangle-right", "done after the round had closed"),
+    "late": Look("var(--late)", "/", "triangle-right", "ended after the round had closed"),
     "refused": Look("var(--refused)", "", "square", "nothing was sent to it"),
     "dropped": Look("var(--dropped)", "\\", _X, "an error, or the network failed"),
-    "interrupted": Look("var(--interrupted)", "-", _HOURGLASS, "its owner or its charger took it away in mid-training"),
+    "interrupted": Look(
+        "var(--interrupted)", "-", _HOURGLASS, "its device stopped being eligible, or its owner used it, during training"
+    ),
     "out_of_memory": Look("var(--out-of-memory)", "x", "diamond", "it went over its device's memory"),
     "out_of_time": Look("var(--out-of-time)", "|", _BOWTIE, "over the processor time that a client is allowed on this computer"),
     "crashed": Look("var(--crashed)", "+", _STAR, "its process died"),
-    "diverged": Look("var(--diverged)", ".", "cross", "its weights are no numbers"),
+    "diverged": Look("var(--diverged)", ".", "cross", "its weights contain NaN or infinity"),
 }
 UNKNOWN = Look("var(--soft)", "/", "stroke", "")
 
@@ -137,13 +143,8 @@ def taken_by_status(rounds: Sequence[Json]) -> dict[str, dict[str, Any]]:
     return {status: summed(group for group in groups if group["status"] == status) for status in statuses}
 
 
-def sessions_of(record: Json) -> Counter[str]:
-    """Return how many of a round's clients ended in each status."""
-    return counted(record["groups"])
-
-
 def counted(groups: Iterable[Json]) -> Counter[str]:
-    """Return status → clients of groups."""
+    """Return status → how many clients ended in it, from the groups of a round or of several."""
     counts: Counter[str] = Counter()
     for group in groups:
         counts[group["status"]] += group["clients"]

@@ -1,1 +1,1 @@
-"""What a user asks for: simulate, rehearse, compare, export, train on devices."""
+"""One module per thing that a user asks for: simulate, dry run, what-if, compare, export, rounds with real devices."""

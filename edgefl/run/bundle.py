@@ -1,4 +1,4 @@
-"""From trained tiers to a bundle, each tier measured as its device would run it."""
+"""Writes the bundle of trained tiers, and measures each tier as its device would run it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from edgefl.bundle.manifest import Budget, Manifest, Objective, TierEntry, Train
 from edgefl.bundle.quantize import Kind, int8_kind, variant
 from edgefl.bundle.tier_graphs import same_network, with_weights
 from edgefl.bundle.write import Sign, build_tier, client_files, write
+from edgefl.client import evaluate
 from edgefl.client.onnx_loop import beta_of
 from edgefl.client.parts import shared_parameters
 from edgefl.data.sources import Split
 from edgefl.models.base import named_tensors
 from edgefl.onnxgrad.macs import macs_per_sample
-from edgefl.onnxgrad.predict import OutOfMemoryError, predict_capped
+from edgefl.onnxgrad.predict import predict_capped
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE
+from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_files import TierResult
 from edgefl.rng import generator
 from edgefl.run.trained import TierNetworks
-from edgefl.server import evaluate
 
 if TYPE_CHECKING:
     from edgefl.run.run import Run
@@ -41,19 +42,14 @@ if TYPE_CHECKING:
 REFERENCE_STEPS = 3
 REFERENCE_SAMPLES = 8
 REMEMBERED_ON_DEVICES = ("dyn", "scaffold")
-"""Objectives whose memory the clients in export/ update."""
+"""Objectives with memory that the clients in ``export/`` support."""
 
 
-@dataclass(frozen=True)
-class Trainable:
-    """The manifest's entry and the files that it names."""
+def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor]) -> tuple[TrainEntry, dict[str, bytes]]:
+    """Return the training part of a tier, with whose graphs a device trains and infers with the result.
 
-    entry: TrainEntry
-    contents: Mapping[str, bytes]
-
-
-def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor]) -> Trainable:
-    """Return the graphs with which a device trains a tier and infers with the result.
+    Returns:
+        Its entry in the manifest, and path → content of the files that the entry names.
 
     Raises:
         EdgeflError: its training cannot be written as a graph (names operation or operator).
@@ -63,36 +59,36 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
     started = copy.deepcopy(network)  # with the tensors that an objective needs in a device's first round
     objective.attach(started, shared_parameters(method, network), {}, control)
     own, roles = named_tensors(started), graphs.steps.roles
-    feed = {value: np.ascontiguousarray(own[name].detach().numpy()) for name, value in roles.tensors.items()}
+    feed = {value: np.ascontiguousarray(own[name].detach().float().numpy()) for name, value in roles.tensors.items()}
     feed |= {name: np.ones(run.data.classes, bool) for name in roles.shared}
     x, y = _samples(run, tier, training.batch_size)
-    reference = {"x": x[:REFERENCE_SAMPLES], "y": y[:REFERENCE_SAMPLES]}
+    first = x[:REFERENCE_SAMPLES], y[:REFERENCE_SAMPLES]
     beta = beta_of(training)
     stepper = Stepper(graphs.steps, feed, training.lr, beta)
-    losses = [stepper.step(reference["x"], reference["y"]) for _ in range(REFERENCE_STEPS)]
+    losses = np.array([stepper.step(*first) for _ in range(REFERENCE_STEPS)], np.float32)
     scalars = {LEARNING_RATE: np.array(0.0, np.float32), BETA: np.array(0.0, np.float32), "x": x, "y": y}
     kinds = (roles.trained, roles.statistics, roles.frozen)
     trained, statistics, frozen = ({n: tuple(tensors[n].shape) for n in names if n in tensors} for names in kinds)
     stored = {name: feed[roles.tensors[name]] for name in (*trained, *statistics, *frozen)}
+    stored |= {name: tensor.numpy() for name, tensor in control.items()}
     learned = trained | statistics
     upload = method.upload_shapes(run.architecture, tier)
     no_update = _no_update(run, upload, learned)
-    paths = {f"{tier.label}/{_graph_name(i, len(graphs.steps.steps))}": graph for i, graph in enumerate(graphs.steps.steps)}
+    numbers = range(len(graphs.steps.steps)) if len(graphs.steps.steps) > 1 else [""]
+    paths = {f"{tier.label}/train{n}.onnx": graph for n, graph in zip(numbers, graphs.steps.steps, strict=True)}
+    names = "predict.onnx", "parameters.safetensors", "train_reference.safetensors"
+    predict, parameters, reference = (f"{tier.label}/{name}" for name in names)
     contents = {
         **paths,
-        f"{tier.label}/predict.onnx": graphs.predict,
-        f"{tier.label}/parameters.safetensors": safetensors.numpy.save(
-            {**stored, **{name: tensor.numpy() for name, tensor in control.items()}}
-        ),
-        f"{tier.label}/train_reference.safetensors": safetensors.numpy.save(
-            {**reference, "losses": np.array(losses, np.float32)}
-        ),
+        predict: graphs.predict,
+        parameters: safetensors.numpy.save(stored),
+        reference: safetensors.numpy.save({"x": first[0], "y": first[1], "losses": losses}),
     }
     entry = TrainEntry(
         graphs=tuple(paths),
-        predict=f"{tier.label}/predict.onnx",
-        parameters=f"{tier.label}/parameters.safetensors",
-        reference=f"{tier.label}/train_reference.safetensors",
+        predict=predict,
+        parameters=parameters,
+        reference=reference,
         optimizer=training.optimizer,
         lr=training.lr,
         momentum=beta,
@@ -105,15 +101,13 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
         upload={} if no_update else upload,
         objective=Objective(name=objective.name, strength=objective.strength if objective.adds else 0.0),
         present=any("present" in names for names in stepper.inputs),
+        augment=training.augment,
+        labels=not no_update and bool(method.label_rows(run.architecture)),
         no_update=no_update,
         predicted_memory_bytes=run.plan.costs[tier].training_memory_bytes,
         onnx_peak_bytes=peak_bytes(graphs.steps.steps[-1], {**feed, **scalars}) + x.nbytes,
     )
-    return Trainable(entry, contents)
-
-
-def _graph_name(index: int, count: int) -> str:
-    return "train.onnx" if count == 1 else f"train{index}.onnx"
+    return entry, contents
 
 
 def _samples(run: Run, tier: Tier, count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -133,7 +127,7 @@ def _no_update(run: Run, upload: Mapping[str, object], learned: Mapping[str, obj
     if objective.remembers and objective.name not in REMEMBERED_ON_DEVICES:
         return f"a device does not know what a client stores under the objective {objective.name}"
     if method.per_client and method.personalised:
-        return f"the server of {method.title} keeps something of every client, which a device outside of the run has no part in"
+        return f"the server of {method.title} keeps something of every client, which a device outside the run is not part of"
     if missing := sorted(upload.keys() - learned.keys()):
         return f"{method.title} sends {missing[0]}, which training does not make"
     return ""
@@ -165,7 +159,15 @@ class Deployed:
 
 @dataclass(frozen=True)
 class Wanted:
-    """How tiers are exported: the form of factorized layers, whether 8-bit and 16-bit variants and the clients lie beside, who signs."""
+    """How tiers are exported.
+
+    Attributes:
+        form: form of factorized layers.
+        int8: whether 8-bit variants are added.
+        fp16: whether 16-bit variants are added.
+        clients: whether the Python and browser clients are added.
+        sign: signs the manifest; None: no signature.
+    """
 
     form: Form = "auto"
     int8: bool = False
@@ -176,7 +178,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Source:
-    """The server's state that a bundle is made from: its round, and the hash of its file, which an update's round must agree with."""
+    """The server's state that a bundle is made from: its round, and the SHA-256 of its file, by which ``fed-round`` recognises it."""
 
     round: int
     state_sha256: str
@@ -230,7 +232,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
     costs = {
         key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
     }
-    training = trainable(run, tier, chosen.network, chosen.control)
+    train, train_contents = trainable(run, tier, chosen.network, chosen.control)
     graph = files.contents[f"{tier.label}/forward.onnx"]
     accuracy, inference_bytes = _run_on_device(run, tier, graph, test, say)
     variants = list(_variants(run, tier, graph, test, wanted))
@@ -242,7 +244,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
         composed_layers=shaped.composed_layers,
         variants=tuple(record for record, _ in variants),
         budget=_budget(run, tier),
-        train=training.entry,
+        train=train,
         opset=files.opset,
         forward=f"{tier.label}/forward.onnx",
         reference=f"{tier.label}/reference.safetensors",
@@ -254,7 +256,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
         accuracy_torch=evaluate.accuracy(module, test),
         parity_max_abs_error=files.parity_max_abs_error,
     )
-    contents = {**files.contents, **training.contents, **{record.graph: content for record, content in variants}}
+    contents = {**files.contents, **train_contents, **{record.graph: content for record, content in variants}}
     predict = run.graphs_of(run.method, tier).predict
     return Deployed(entry, contents, inference_bytes, macs_per_sample(onnx.load_model_from_string(predict)))
 
@@ -264,9 +266,16 @@ def _formed(run: Run, tier: Tier, network: nn.Module, form: Form) -> Formed:
     if form != "auto":
         return formed(network, form)
     home = run.plan.home_of(tier)
-    limits, rates = home.budget, home.device.compute.training_step
+    limits, compute = home.budget, home.device.compute
+    table = compute.inference_step or compute.training_step
     x = run.architecture.samples(1)
-    return formed(network, form, choice_for(network, x, rates, home.device.training_bytes, limits.download_bytes).composed)
+    return formed(
+        network,
+        form,
+        choice_for(
+            network, x, None if table is None else table.seconds, home.device.training_bytes, limits.download_bytes
+        ).composed,
+    )
 
 
 def _variants(run: Run, tier: Tier, graph: bytes, test: Split, wanted: Wanted) -> Iterator[tuple[Variant, bytes]]:
@@ -288,7 +297,8 @@ def _run_on_device(run: Run, tier: Tier, graph: bytes, test: Split, say: Callabl
     """Run the exported file on the held-out samples within the device's memory, in smaller batches if necessary.
 
     Returns:
-        The accuracy, and what a batch of the size that costs are stated for held: activations and its inputs, in bytes.
+        The accuracy, and the peak bytes of activations and inputs for a batch of the size that costs are counted for. The bytes are
+        None if the tier ran only in smaller batches.
     """
     device = run.plan.home_of(tier).device
     full, memory_bytes = run.plan.costs[tier].batch_size, int(device.training_bytes)

@@ -1,6 +1,4 @@
-"""Several methods on the same clients, data, draws and tiers: one ordinary run each, and one report."""
-
-from __future__ import annotations
+"""Compares methods on the same clients, data, random draws and tiers: one ordinary run each, and one report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,16 +11,17 @@ from edgefl.errors import AggregationError, BudgetError, CheckpointError
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.compare_page import compare_page
-from edgefl.report.comparison import ComparisonSummary, Contender, Failure, MethodResult, Played, comparison_of
+from edgefl.report.compare_page_budget import budget_text, nothing_fits
+from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
+from edgefl.report.comparison_budget import RunBudget, check_target
 from edgefl.report.results import Results
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
-from edgefl.run.folder import RunFolder
+from edgefl.run.folder import Notify, RunFolder
 from edgefl.run.simulate import simulate
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes, write_json
 
-Notify = Callable[[str], None]
 OnRound = Callable[[Part, RoundRecord], None]
 
 
@@ -54,6 +53,8 @@ def compare(
     *,
     seeds: Sequence[int] | None = None,
     options: Mapping[str, Options] | None = None,
+    budget: RunBudget | None = None,
+    target_accuracy: float | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
     notify: Notify | None = None,
@@ -70,13 +71,15 @@ def compare(
         out: the folder to write: ``compare.html``, ``compare.json``, and a run folder ``METHOD/seed-N`` each.
         seeds: one run of every method each; None for the configuration's seed.
         options: method → its own options.
+        budget: what a run may take. Methods are ranked by the accuracy that they reach within it, and all runs train to their end.
+        target_accuracy: share in (0, 1]; the comparison shows what each method uses until it has this accuracy.
         resume: continue the comparison in ``out``: complete runs stay, interrupted runs resume.
         on_round: called with the run and the record of every round.
         notify: called with a line of text for the user.
 
     Raises:
         InputError: a name or value is wrong, or ``out`` holds something else; nothing was written. The message has all problems.
-        BudgetError: no run can start, or no run finished.
+        BudgetError: no run can start, no run finished, or no evaluated round of any run is within ``budget``.
 
     Example:
         >>> import tempfile
@@ -86,16 +89,20 @@ def compare(
         [('heterofl@0.5', (0.5,)), ('fedavg@0.5', (0.5,))]
     """
     say = notify or (lambda message: None)
+    check_target(target_accuracy)
     asked = asked_of(methods, config or RunConfig(), seeds, options or {})
+    asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy)
     folder = Path(out)
     with one_thread():
         parts, asked = parts_of(asked)
         _check_folder(folder, parts, resume)
-    _check_any(parts, "can be played")
+    _check_any(parts, "can start")
     write_bytes(folder / "comparison.toml", asked.to_toml().encode())
     done = [_play(folder, part, resume, on_round, say) for part in parts]
-    _check_any(done, "came to an end")
-    summary = comparison_of(_contenders(folder, done, asked), asked.seeds, asked.config.tiers or ())
+    _check_any(done, "finished")
+    contenders = _contenders(folder, done, asked)
+    summary = comparison_of(contenders, asked.seeds, asked.config.tiers or (), asked.budget, asked.target_accuracy)
+    _check_fits(summary, folder)
     write_bytes(folder / "compare.html", compare_page(summary.to_dict()).encode())
     write_json(folder / "compare.json", summary.to_dict())
     return Comparison(folder, summary)
@@ -104,9 +111,8 @@ def compare(
 def _check_folder(folder: Path, parts: Sequence[Part], resume: bool) -> None:
     """Raise if the folder holds something else, or runs that differ from those asked for."""
     if not resume and not RunFolder(folder).is_new():
-        raise CheckpointError(
-            f"{folder}: exists and is not an empty folder; give another --out, or --resume to continue a comparison"
-        )
+        remedy = "give another --out, or --resume to continue a comparison"
+        raise CheckpointError(f"{folder}: exists and is not an empty folder; {remedy}")
     for part in parts:
         if not part.failure:
             RunFolder(_home(folder, part)).check(part.config, resume)
@@ -119,7 +125,7 @@ def _home(folder: Path, part: Part) -> Path:
 def _play(folder: Path, part: Part, resume: bool, on_round: OnRound | None, say: Notify) -> Part:
     """Run or resume one part; return it, with the reason if it failed."""
     if part.failure:
-        say(f"{part.name}: cannot be played: {part.failure}")
+        say(f"{part.name}: cannot start: {part.failure}")
         return part
 
     told = partial(on_round, part) if on_round is not None else None
@@ -131,14 +137,14 @@ def _play(folder: Path, part: Part, resume: bool, on_round: OnRound | None, say:
     return part
 
 
-def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[tuple[Contender, list[Played]]]:
+def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[tuple[MethodResult, list[Played]]]:
     found = []
     for label in asked.methods:
         own = [part for part in parts if part.entry.label == label]
         homes = {part.seed: _home(folder, part) for part in own if not part.failure}
         runs = [Played(n, read_summary(at / "summary.json"), read_rounds(at / "rounds.jsonl")) for n, at in homes.items()]
         method = own[0].entry.method
-        contender = Contender(
+        contender = MethodResult(
             label=label,
             method=method,
             title=known_methods.load(method).title,
@@ -150,8 +156,17 @@ def _contenders(folder: Path, parts: Sequence[Part], asked: Asked) -> list[tuple
     return found
 
 
+def _check_fits(summary: ComparisonSummary, folder: Path) -> None:
+    """Raise :class:`BudgetError` if no evaluated round of any run is within the budget that was asked for."""
+    found = summary.under_budget
+    if found is not None and not any(round_ for row in found.methods for round_ in row.rounds):
+        needs = "\n".join(f"{row.label}: {nothing_fits(row.to_dict())}" for row in found.methods if row.first)
+        remedy = f"all runs are complete: give a larger budget with --resume --out {folder}"
+        raise BudgetError(f"no method has an evaluated round within {budget_text(vars(found.budget))}:\n{needs}\n{remedy}")
+
+
 def _check_any(parts: Sequence[Part], what: str) -> None:
-    """Raise if every run failed."""
+    """Raise :class:`BudgetError` with every reason if all runs failed."""
     if all(part.failure for part in parts):
         reasons = (f"{part.name}: {part.failure}" for part in parts)
         raise BudgetError("\n".join([f"no run of the comparison {what}:", *reasons]))

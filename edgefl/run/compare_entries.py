@@ -13,6 +13,7 @@ import tomlkit
 from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.registry import methods as known_methods
+from edgefl.report.comparison_budget import RunBudget, check_target
 from edgefl.run.prepare import prepare
 from edgefl.util.files import read_toml
 
@@ -31,7 +32,7 @@ class Entry:
         """Read ``METHOD`` or ``METHOD@R``.
 
         Raises:
-            InputError: there is no such method, or the ratio is no number in (0, 1].
+            InputError: there is no such method, or the ratio is not a number in (0, 1].
 
         >>> Entry.of("fedavg@0.50").label
         'fedavg@0.5'
@@ -53,7 +54,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Part:
-    """One run of a comparison; ``tiers_why`` is the reason for its tiers, ``failure`` why it failed, if it did."""
+    """One run of a comparison.
+
+    Attributes:
+        number: its place in the order of the runs, from 0.
+        tiers_why: the reason for its tiers.
+        failure: why it failed; empty if it did not.
+    """
 
     number: int
     entry: Entry
@@ -76,12 +83,17 @@ class Asked:
     config: RunConfig = field(default_factory=RunConfig)
     seeds: tuple[int, ...] = (0,)
     options: Mapping[str, Options] = field(default_factory=dict)
+    budget: RunBudget = field(default_factory=RunBudget)
+    target_accuracy: float | None = None
 
     def to_toml(self) -> str:
         """Return the TOML form."""
         config = {key: value for key, value in self.config.model_dump(mode="json").items() if value is not None}
         options = {method: dict(of) for method, of in self.options.items()}
-        return tomlkit.dumps({"methods": list(self.methods), "seeds": list(self.seeds), "config": config, "options": options})
+        limits = {key: value for key, value in vars(self.budget).items() if value is not None}
+        target = {} if self.target_accuracy is None else {"target_accuracy": self.target_accuracy}
+        values = {"methods": list(self.methods), "seeds": list(self.seeds), **target, "config": config, "options": options}
+        return tomlkit.dumps({**values, **({"budget": limits} if limits else {})})
 
     @classmethod
     def of_file(cls, path: Path, flags: Options | None = None) -> Asked:
@@ -92,10 +104,17 @@ class Asked:
             ConfigError: a flag is wrong.
         """
         values = read_toml(path, CheckpointError)
-        if values.keys() != {"methods", "seeds", "config", "options"}:
+        if values.keys() - {"budget", "target_accuracy"} != {"methods", "seeds", "config", "options"}:
             raise CheckpointError(f"{path}: expected the keys methods, seeds, config and options; start a new comparison")
         config = RunConfig.of({**RunConfig.of(values["config"], str(path)).model_dump(), **(flags or {})})
-        return cls(tuple(values["methods"]), config, tuple(values["seeds"]), values["options"])
+        limits, target = values.get("budget", {}), values.get("target_accuracy")
+        try:
+            check_target(target)
+            budget = RunBudget(**limits)
+        except (ConfigError, TypeError) as error:
+            remedy = "expected a table budget with s, bytes and j, and a target_accuracy in (0, 1]"
+            raise CheckpointError(f"{path}: {error}; {remedy}") from None
+        return cls(tuple(values["methods"]), config, tuple(values["seeds"]), values["options"], budget, target)
 
 
 def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | None, options: Mapping[str, Options]) -> Asked:
@@ -105,7 +124,7 @@ def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | N
     if not labels:
         raise ConfigError("methods: expected at least one, such as fedhm,heterofl")
     if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise ConfigError(f"methods: {twice} is there {labels.count(twice)} times, expected different ones")
+        raise ConfigError(f"methods: {twice} is listed {labels.count(twice)} times, expected each once")
     chosen = (config.seed,) if seeds is None else tuple(seeds)
     if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0:
         raise ConfigError(f"seeds: expected different whole numbers from 0, got {', '.join(map(str, chosen)) or 'none'}")
@@ -159,12 +178,12 @@ def _tiers_of(entry: Entry, asked: Asked) -> tuple[tuple[float, ...] | str, str]
     """Return the tiers that a method trains here, and the reason."""
     tiers, own = asked.config.tiers, _own_tiers(entry)
     if entry.ratio is not None:
-        return own, "held to this one by name"
+        return own, "the ratio that was asked for"
     if tiers == "auto":
         return "auto", "the largest that fits each class of the fleet" if len(own) > 1 else "the largest that fits every class"
     assert isinstance(tiers, tuple)
     if len(own) > 1:
-        return tiers, "the comparison's own"
+        return tiers, "the tiers of the comparison"
     # A default below 1 stays an upper bound: FedPara with γ = 1 would be as large as the dense network.
     candidates = sorted({own[0], *(tier for tier in tiers if tier <= own[0])}, reverse=True)
     return _largest_for_all(entry, asked, candidates)

@@ -1,9 +1,7 @@
 """One round with real devices: update files in, the next global model and bundle out."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,15 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry, read
+from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry
+from edgefl.bundle.manifest_file import read
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
 from edgefl.config import RunConfig
 from edgefl.errors import BundleError, CheckpointError, InputError, WireError
 from edgefl.records import Submodel, Tier, Update
 from edgefl.run.bundle import Source, build_bundle
-from edgefl.run.folder import MODEL, RunFolder
+from edgefl.run.folder import MODEL, Notify, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, tier_networks
@@ -32,14 +31,6 @@ from edgefl.util.files import sha256, whole_folder, write_bytes, write_json
 from edgefl.wire.update_file import DeviceUpdate, Expected, Received, read_update, receive
 
 _NEAR = 1e-4
-
-
-@dataclass(frozen=True)
-class Offer:
-    """By a tier's label, the sub-model that its devices were given; and what their updates must be."""
-
-    sent: Mapping[str, Submodel]
-    expected: Expected
 
 
 def run_of(bundle: Path, manifest: Manifest, run: Path | str | None) -> RunFolder:
@@ -64,21 +55,23 @@ def run_of(bundle: Path, manifest: Manifest, run: Path | str | None) -> RunFolde
 
 
 def check_aggregates(bundle: Path, manifest: Manifest) -> None:
-    """Raise :class:`BundleError` unless updates of every tier can be aggregated by a server that knows no client."""
+    """Raise :class:`BundleError` if a tier's updates cannot be aggregated without knowing the clients that sent them."""
     for entry in manifest.tiers:
         if entry.train is None:
             raise BundleError(f"{bundle}: tier {entry.label}: train: there is none: the bundle was exported for inference only")
         if entry.train.no_update:
-            raise BundleError(
-                f"{bundle}: updates of {manifest.method} cannot be aggregated outside of a run: {entry.train.no_update}"
-            )
+            reason = f"cannot be aggregated outside of a run: {entry.train.no_update}"
+            raise BundleError(f"{bundle}: updates of {manifest.method} {reason}")
 
 
-def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> Offer:
+def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> tuple[dict[str, Submodel], Expected]:
     """Return what ``bundle`` gave to devices, a bundle of the run that ``run`` and ``state`` are of.
 
+    Returns:
+        A tier's label → the sub-model of its devices, and what their update files must contain.
+
     Raises:
-        BundleError: it is not what this run's model gives: an update of it would have no place.
+        BundleError: its tensors differ from those of the run's model, so an update would have no place in the model.
     """
     sent, shapes = {}, {}
     for entry in manifest.tiers:
@@ -87,12 +80,11 @@ def offer(run: Run, state: ServerState, bundle: Path, manifest: Manifest) -> Off
         tier = sent[entry.label].tier
         shapes[entry.label] = run.method.upload_shapes(run.architecture, tier)
         if dict(entry.train.upload) != shapes[entry.label]:
-            raise BundleError(
-                f"{bundle}: tier {entry.label}: upload: the bundle's tensors are not those that {manifest.method} aggregates"
-            )
+            problem = f"upload: the bundle's tensors are not those that {manifest.method} aggregates"
+            raise BundleError(f"{bundle}: tier {entry.label}: {problem}")
         controls = run.rules.objective.control_shapes(trained_shapes(run.method, run.architecture, tier))
         shapes[entry.label] = {**shapes[entry.label], **controls}
-    return Offer(sent, Expected(manifest.manifest_sha256, manifest.round, shapes))
+    return sent, Expected(manifest.manifest_sha256, manifest.round, shapes, manifest.classes)
 
 
 def _sent(run: Run, state: ServerState, bundle: Path, manifest: Manifest, entry: TierEntry, train: TrainEntry) -> Submodel:
@@ -125,18 +117,15 @@ def _parameters(bundle: Path, manifest: Manifest, path: str) -> dict[str, Tensor
         raise BundleError(f"{file}: not a safetensors file ({error})") from None
 
 
-Notify = Callable[[str], None]
-
-
 @dataclass(frozen=True)
 class FedRound:
-    """What one round of updates made.
+    """The result of one round with devices.
 
     Attributes:
-        folder: of the kind that a run leaves, as far as the next round needs it: configuration, model, bundle.
-        round: how many rounds the new model has behind it.
-        tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, accuracy ``before`` and ``after``.
-        accuracy: of the global model, before and after.
+        folder: the folder that was written. It has what the next round needs of a run: configuration, model and bundle.
+        round: number of rounds after which the new model stands.
+        tiers: one row per tier, largest first: ``tier``, ``updates``, ``samples``, accuracy ``before`` and ``after`` in [0, 1].
+        accuracy: accuracy of the global model before and after the round, in [0, 1].
         refused: a message about every update that was left out.
     """
 
@@ -158,20 +147,20 @@ def fed_round(
 ) -> FedRound:
     """Aggregate the update files of devices that trained ``bundle`` into the next global model, and write it with its bundle.
 
-    The run's method, server optimizer and objective decide how, as in a simulated round; every file is checked first, and then they are
-    taken one at a time, so that memory does not grow with their number.
+    The method, server optimizer and objective of the run apply as in a simulated round. Every file is checked first. Files are then read
+    one at a time, so that memory does not grow with their number.
 
     Args:
-        bundle: what the devices trained.
-        updates: folder of the files that they sent back; hidden files are passed over.
-        out: folder to write, of the same kind as ``run``; None takes the next free ``runs/NNNN-method-round-R``.
-        run: the finished run, or what an earlier ``fed_round`` wrote, that the bundle was exported from; None: the folder it lies in.
-        skip_bad: leave out files that are wrong, instead of refusing all.
-        notify: called with a line about each file that is left out, and about tiers that do not run on their device.
+        bundle: folder of the bundle that the devices trained.
+        updates: folder of the files that they sent back; hidden files are skipped.
+        out: folder to write, in the form of ``run``; None: the next free ``runs/NNNN-method-round-R``.
+        run: folder of the finished run, or of an earlier ``fed_round``, that the bundle was exported from; None: the bundle's parent.
+        skip_bad: skip wrong files instead of refusing all.
+        notify: called with a line about each skipped file, and about tiers that do not run on their device.
 
     Raises:
-        InputError: bundle, run or a file is not what is expected, the method's updates mean nothing without the server's knowledge of
-            its clients, or nothing is left to aggregate. Nothing is written then.
+        InputError: the bundle, the run or a file is wrong, the method needs to know the clients of an update, or no update is left to
+            aggregate. Nothing is written then.
     """
     say = notify or (lambda message: None)
     manifest = read(Path(bundle))
@@ -183,11 +172,12 @@ def fed_round(
     if not RunFolder(target).is_new():
         raise CheckpointError(f"{target}: exists and is not an empty folder; give another --out")
     with one_thread():
-        state = folder.model()
-        prepared = prepare(config, required=False).resumed(state, str(folder.path / MODEL))
-        given = offer(prepared, state, Path(bundle), manifest)
-        received = _accepted(receive(Path(updates), given.expected), Path(updates), skip_bad, say)
-        after = _aggregated(prepared, state, given, received.updates)
+        prepared = prepare(config, required=False)
+        state = folder.model(prepared.architecture)
+        prepared = prepared.resumed(state, str(folder.path / MODEL))
+        sent, expected = offer(prepared, state, Path(bundle), manifest)
+        received = _accepted(receive(Path(updates), expected), Path(updates), skip_bad, say)
+        after = _aggregated(prepared, state, sent, expected, received.updates)
         with folder.client_store(state) as store:
             ways = [accuracies(Trained(prepared, of, store)) for of in (state, after)]
             result = _result(target, number, prepared, received, ways)
@@ -196,7 +186,7 @@ def fed_round(
 
 
 def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> Received:
-    """Return what was received once it is clear that there is something to aggregate, and nothing wrong unless that may be."""
+    """Return ``received``; raise :class:`WireError` if a file is wrong (unless ``skip_bad``) or no update is left."""
     if received.problems and not skip_bad:
         more = f"\n{len(received.problems) - 1} more files are wrong; --skip-bad leaves them out" if received.problems[1:] else ""
         raise WireError(f"{received.problems[0]}{more}")
@@ -207,26 +197,27 @@ def _accepted(received: Received, folder: Path, skip_bad: bool, say: Notify) -> 
     return received
 
 
-def _aggregated(run: Run, state: ServerState, given: Offer, updates: tuple[DeviceUpdate, ...]) -> ServerState:
-    """Return the server's state after the round."""
+def _aggregated(
+    run: Run, state: ServerState, sent: Mapping[str, Submodel], expected: Expected, updates: tuple[DeviceUpdate, ...]
+) -> ServerState:
+    """Return the server's state after the round; ``sent`` and ``expected`` are those of :func:`offer`."""
     method, exchange = run.method, Exchange(run.method, state, run.rules, run.config.clients)
-    names = {label: trained_shapes(method, run.architecture, of.tier) for label, of in given.sent.items()}
+    names = {label: trained_shapes(method, run.architecture, of.tier) for label, of in sent.items()}
 
     def arriving() -> Iterator[Update]:
         for client, accepted in enumerate(updates):
-            update = read_update(accepted.path, given.expected)  # again: only one is held at a time
-            submodel = given.sent[update.tier]
+            update = read_update(accepted.path, expected)  # again: only one is held at a time
+            submodel = sent[update.tier]
             tensors = {name: torch.from_numpy(tensor) for name, tensor in update.tensors.items()}
             exchange.control.add(submodel, names[update.tier], tensors, state.model)
             own = {name: tensor for name, tensor in tensors.items() if not name.startswith(CONTROL)}
-            yield Update(client, submodel.tier, own, submodel.places, update.samples)
+            yield Update(client, submodel.tier, own, submodel.places, update.samples, update.labels)
 
     after = exchange.aggregated(arriving())
     for name, tensor in after.model.tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise WireError(
-                f"{name}: the updates, finite each, do not add up to finite weights; leave out those with huge values"
-            )
+            problem = "the updates, finite each, do not add up to finite weights"
+            raise WireError(f"{name}: {problem}; leave out those with huge values")
     return replace(after, round=state.round + 1)
 
 

@@ -1,7 +1,5 @@
 """Dry runs: which clients take part, how long rounds take, and what is wasted, for populations of any size. No client trains."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ from edgefl.util.files import write_bytes, write_json
 CONFIG = "dry-run.toml"
 """Another name than a run's, because a dry run cannot be resumed."""
 LISTED = 3
-"""The records of this many first rounds, and of the last, list every client."""
+"""The records of this many first rounds, and of the last round, list every client."""
 POLICY_ROUNDS = 30
 """Rounds in which the assignments of tiers are compared."""
 
@@ -103,13 +101,14 @@ class PolicyOutcome(Result):
     """What a policy makes of a fleet over some rounds.
 
     Attributes:
-        deadline_s: the most that a round may last, None without a limit.
-        over_selection: clients selected for each one wanted.
-        round_s: how long the median round lasts.
+        tiers: ratios, largest first.
+        deadline_s: longest round in seconds; None: no limit.
+        over_selection: clients selected per update wanted.
+        round_s: seconds of the median round.
         inclusion: share of the sessions that trained, in [0, 1].
         inclusion_by_class: device → the same share, None for a device without a session.
         useful_share: share of the devices' time whose updates the server used; ``wasted_share`` is the rest.
-        weakest: the device with the smallest share of sessions that trained, None without a session.
+        weakest: the device with the smallest share of sessions that trained, None without a session; ``weakest_inclusion`` is the share.
         energy_j: joules on devices per useful update, None if there was none.
         rounds_per_hour: in simulated time, None if no time passed.
     """

@@ -1,6 +1,4 @@
-"""Which engine a run takes where it is to take the fastest: by a short trial on this computer, which is kept for the next time."""
-
-from __future__ import annotations
+"""The engine ``auto``: a short trial on this computer finds the fastest engine for a run. Its result is cached for later runs."""
 
 import contextlib
 import hashlib
@@ -17,37 +15,42 @@ from torch import Tensor
 from edgefl.client.client import loss_of
 from edgefl.client.fast.capture import CaptureError, Inputs, capture, gradient_of
 from edgefl.client.fast.grouping import captured_together, gradients_of
-from edgefl.client.fast.layout import in_layout, lay_out, layout_of
+from edgefl.client.fast.layout import in_layout
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.engine.pool import TOGETHER
 from edgefl.errors import StorageError
-from edgefl.models.base import named_tensors
+from edgefl.models.base import load, named_tensors
 from edgefl.records import Batch, Tier
 from edgefl.run.run import Run
 from edgefl.util.files import user_cache, write_json
 from edgefl.util.machine import processor_name, usable_threads
 
 LONG_S = 0.1
-"""A step as long as this is one of arithmetic: to take several at once gains nothing, and is not tried."""
+"""If a step takes longer, arithmetic dominates it. Steps of several clients together gain nothing then and are not tried."""
 SHORT_RUN_S = 1.0
-"""Training that takes less than this in all is over before workers pay off."""
+"""If the whole training takes less, starting worker processes costs more than they save."""
 _REPEATS = 9
 _STEPS = 3
-"""Goes up when steps are taken in another way than before: trials of the old one say nothing then."""
+"""Version of the way in which steps are computed. Cached trials of other versions are not used."""
 _LARGEST = 0.999
-"""The draw of the most expensive step, where steps are drawn."""
+"""The draw of the most expensive step, if a draw decides what a step trains."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a step took on this computer: seconds of a client's alone, and of a client's among :data:`TOGETHER` (None: not tried)."""
+    """Measured steps on this computer.
+
+    Attributes:
+        alone_s: seconds of one client's step.
+        together_s: seconds per client if :data:`TOGETHER` clients take a step together; None: not tried.
+    """
 
     alone_s: float
     together_s: float | None
 
     @property
     def groups(self) -> bool:
-        """Whether clients should be trained together: by 5 % at least, as readings vary."""
+        """Whether training together is faster, by at least 5 % because measurements vary."""
         return self.together_s is not None and self.together_s < 0.95 * self.alone_s
 
 
@@ -64,11 +67,11 @@ class Choice:
 
 
 def choose(run: Run) -> Choice:
-    """Return the engine for a run: by the steps of its largest tier, and how many of them there are."""
+    """Return the engine for a run, from the measured steps of its largest tier and their number."""
     config = run.config
     cores = 1 if config.device == "cuda" else min(usable_threads(), run.per_round)
     if config.enforce == "hard" or config.runtime == "onnx":
-        return Choice("pool" if cores > 1 else "inline", cores, "clients take their steps one by one here")
+        return Choice("pool" if cores > 1 else "inline", cores, "--enforce hard and --runtime onnx train clients one at a time")
     trial = kept(_key(run, cores), lambda: tried(run, run.tiers[0], 1 if cores > 1 else torch.get_num_threads()))
     step_s = trial.together_s if trial.groups and trial.together_s is not None else trial.alone_s
     steps = config.rounds * run.per_round * run.clients.task.training.steps(run.clients.shards.mean)
@@ -79,9 +82,10 @@ def choose(run: Run) -> Choice:
 
 
 def tried(run: Run, tier: Tier, threads: int) -> Trial:
-    """Measure the steps of ``tier``: captured, with batch and update, as those of a long run are; in turns, the least reading of each.
+    """Measure the steps of ``tier`` with ``threads`` threads of torch: one thread if worker processes will train.
 
-    Torch has ``threads`` meanwhile: one if workers will take the steps.
+    A step includes its batch and its update, and is captured as in a long run. Both kinds of steps take turns, and the fastest repeat of
+    each counts.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -93,17 +97,15 @@ def tried(run: Run, tier: Tier, threads: int) -> Trial:
 
 def _tried(run: Run, tier: Tier) -> Trial:
     method, task, device = run.method, run.clients.task, run.clients.device
-    training = replace(task.training, lr=0.0)  # the same step however often
-    state = run.first_state()
-    module = method.trained(state, tier, run.clients.parts(method, tier).personal).train().to(device)
+    training = replace(task.training, lr=0.0)  # every repeat computes the same step
+    parts = run.clients.parts(method, tier)
+    module, layout = parts.network(), parts.layout
+    load(module, method.trained(run.first_state(), tier, parts.personal).state_dict())
     size = min(training.batch_size, len(run.data.train))
     x, y = (torch.tensor(part[:size], device=device) for part in (run.data.train.x, run.data.train.y))
     present = torch.ones(task.architecture.classes, dtype=torch.bool, device=device)
-    layout = layout_of(module, x[:1])
-    lay_out(module, layout)
     one = Inputs(named_tensors(module), Batch(x, y, present, _LARGEST))
-    loss = loss_of(method, task.objective)
-    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    loss, trained = loss_of(method, task.objective), list(parts.trained)
     written = gradient_of(module, in_layout(loss, layout), trained)
     try:
         taken = capture(written, one)
@@ -122,7 +124,7 @@ def _tried(run: Run, tier: Tier) -> Trial:
         return Trial(alone_s, None)
     several = one.like(torch.stack([tensor.detach()] * TOGETHER) for tensor in one.flat())
     try:
-        all_taken = captured_together(gradients_of(module, loss, trained), several, taken)
+        all_taken = captured_together(taken, gradients_of(module, loss, trained), several)
     except CaptureError:
         return Trial(alone_s, None)
     updates = FusedOptimizer(training, {name: several.tensors[name] for name in trained}, (), TOGETHER)
@@ -146,13 +148,13 @@ def _least(*works: Callable[[], Tensor | None]) -> list[float]:
             started = time.perf_counter()
             loss = work()
             if loss is not None:
-                loss.sum().item()  # a graphics card answers when it is done
+                loss.sum().item()  # waits until a graphics card has finished
             times.append(time.perf_counter() - started)
     return [min(times) for times in found]
 
 
 def _key(run: Run, cores: int) -> Mapping[str, object]:
-    """Return what a trial depends on."""
+    """Return all that the result of a trial depends on."""
     config = run.config
     keys = ("method", "method_options", "model", "norm", "dataset", "batch_size", "micro_batch", "objective", "device")
     of_run = {key: getattr(config, key) for key in keys} | {"tier": run.tiers[0].ratio}
@@ -161,13 +163,13 @@ def _key(run: Run, cores: int) -> Mapping[str, object]:
 
 
 def kept(key: Mapping[str, object], measure: Callable[[], Trial]) -> Trial:
-    """Return the trial stored under ``key`` in the user's cache folder, else a new one, which is stored there if possible."""
+    """Return the trial that the user's cache folder has for ``key``, or else a new one, which is stored there if possible."""
     name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:16]
     path: Path = user_cache() / "trials" / f"{name}.json"
     try:
         return _TRIAL.validate_json(path.read_bytes())
-    except (OSError, ValueError):  # none yet, or no file of ours
+    except (OSError, ValueError):  # there is none yet, or it is damaged
         trial = measure()
-    with contextlib.suppress(StorageError, OSError):  # where it cannot be written the next run tries again
+    with contextlib.suppress(StorageError, OSError):  # without a cache the next run measures again
         write_json(path, {**asdict(trial), "of": key})
     return trial

@@ -1,4 +1,4 @@
-"""The bundle of a finished run, written anew and verified."""
+"""The bundle of a finished run, written anew."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from edgefl.run.trained import Trained, tier_networks
 from edgefl.util.compute import one_thread
 from edgefl.util.files import sha256
 
-# Exporting networks takes a second to import, and verifying a bundle needs no run.
+# Exporting networks takes a second to import.
 if TYPE_CHECKING:
     from edgefl.bundle.forms import Form
-    from edgefl.bundle.verify import VerifyReport
 
 
 def export(
@@ -53,25 +52,13 @@ def export(
     folder = RunFolder(Path(run))
     config = RunConfig.load(folder.require("config.toml"), {})
     with one_thread():
-        state = folder.model()
-        prepared = prepare(config).resumed(state, str(folder.path / MODEL))
+        prepared = prepare(config)
+        if notify is not None and (warning := folder.note_on_source(prepared.config)):
+            notify(warning)
+        state = folder.model(prepared.architecture)
+        prepared = prepared.resumed(state, str(folder.path / MODEL))
         with folder.client_store(state) as store:
             trained = Trained(prepared, state, store)
             source = Source(state.round, sha256((folder.path / MODEL).read_bytes()))
             build_bundle(prepared, tier_networks(trained), source, Path(out), notify or (lambda message: None), wanted)
     return Path(out)
-
-
-def verify(bundle: Path | str, *, key: Path | str | None = None) -> VerifyReport:
-    """Check a bundle: hashes, graphs, and what they compute in onnxruntime against the stored references.
-
-    Args:
-        bundle: its folder.
-        key: PEM file of the Ed25519 public key whose owner must have signed it.
-
-    Raises:
-        BundleError: anything is missing, extra, changed or wrong; the message lists all of it.
-    """
-    from edgefl.bundle.verify import verify as verify_bundle
-
-    return verify_bundle(Path(bundle), None if key is None else Path(key))

@@ -1,7 +1,5 @@
 """The folder of one run: its files, when it may be written, how it is read, and checkpoints in the background."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -16,14 +14,16 @@ from typing import Any, Self
 
 from edgefl.config import RunConfig, changed
 from edgefl.errors import CheckpointError, ConfigError, StorageError
+from edgefl.models.base import Architecture
 from edgefl.records import RoundRecord
-from edgefl.report.results import Results, validated
+from edgefl.report.results import Results, adapter
 from edgefl.report.run_files import TierRow
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.util.files import read_toml, storage_errors, write_bytes
+from edgefl.util.networks import title_of
 
 OnRound = Callable[[RoundRecord], None]
 """Called with the record of every round."""
@@ -66,6 +66,18 @@ class RunFolder:
         for key in changed(before, config):
             values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
+        if config.weights is not None and (before.sources or {}).get("weights") != (config.sources or {}).get("weights"):
+            raise CheckpointError(f"{self.path}: {config.weights} has changed since this run began; restore the file")
+
+    def note_on_source(self, config: RunConfig) -> str:
+        """Return a warning if the source of the network has changed since the run began, else an empty text."""
+        before = RunConfig.load(self.require("config.toml"), {}).sources or {}
+        if before.get("model") == (config.sources or {}).get("model"):
+            return ""
+        return (
+            f"{self.path}: the source of {title_of(str(config.model))} has changed since this run began; the run continues with the new "
+            "source, and a result of both cannot be repeated"
+        )
 
     def is_new(self) -> bool:
         """Whether the folder is empty, except for temporary files of interrupted writes."""
@@ -93,9 +105,9 @@ class RunFolder:
             raise CheckpointError(f"{self.path}: holds no {name}: not a run folder, or a run that is not complete")
         return path
 
-    def restore(self) -> checkpoint.Restored | None:
-        """Return the newest whole checkpoint, if any."""
-        return checkpoint.restore(self.path / "checkpoints")
+    def restore(self, own: Architecture | None = None) -> checkpoint.Restored | None:
+        """Return the newest whole checkpoint, if any, of the run's network ``own``; None: a reference network."""
+        return checkpoint.restore(self.path / "checkpoints", own)
 
     def save(self, state: ServerState) -> None:
         """Sync the records of the rounds, then write a checkpoint: no checkpoint is on the disk without its records."""
@@ -148,9 +160,9 @@ class RunFolder:
             raise CheckpointError(f"{path}: not valid JSON ({error}); delete it and resume") from None
         return summary
 
-    def model(self) -> ServerState:
-        """Return the state after the last round."""
-        return checkpoint.of_file(self.require(MODEL))
+    def model(self, own: Architecture | None = None) -> ServerState:
+        """Return the state after the last round, of the run's network ``own``; None: a reference network."""
+        return checkpoint.of_file(self.require(MODEL), own)
 
     def fresh_bundle(self) -> Path:
         """Return the path of ``bundle``, after deleting one that an interrupted run left."""
@@ -231,7 +243,7 @@ class RunResult:
     @property
     def tiers(self) -> Results[TierRow]:
         """One row per tier, largest first: accuracy, costs, bytes, simulated seconds and joules."""
-        return Results(validated(TierRow, row) for row in self.summary["tiers"])
+        return Results(map(adapter(TierRow).validate_python, self.summary["tiers"]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary and ``folder`` as JSON has them."""

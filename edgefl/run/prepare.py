@@ -1,8 +1,9 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
-from __future__ import annotations
-
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 
 import torch
 
@@ -13,22 +14,31 @@ from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, WireError
 from edgefl.fleet.budget import Budget, budget_of, shortfalls
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.methods.axes import AXES, conflict
-from edgefl.methods.base import Method, check_tiers, create
-from edgefl.models.base import Architecture
+from edgefl.methods.base import Method
+from edgefl.methods.create import check_tiers, create
+from edgefl.methods.state import travelling_shapes
+from edgefl.models.base import Architecture, stem_and_classifier
+from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.models.factory import root_of
+from edgefl.models.weights import checked_weights, weights_in
+from edgefl.planning.network import architecture_of, check_classifies
 from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
+from edgefl.rng import generator
 from edgefl.run.run import Run, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
+from edgefl.util.networks import OBJECT, title_of
 
 _OF_TASK = (
-    "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "enforce", "cpu_limit_s", "device",
+    "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
+    "cpu_limit_s", "device",
 )  # fmt: skip
 
 
@@ -43,10 +53,12 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     check_device(config)
     fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
     conditions = conditions_of(config, fleet)
-    data = load(config.dataset, config.data_dir)
+    data = load(config.dataset, config.data_dir, config.validation_share)
     config = resolve(config, data)
-    architecture = Architecture(str(config.model), data.input_shape, data.classes, config.norm)
-    _check_inputs(data, architecture)
+    architecture = _architecture(config, data)
+    if config.weights is not None:
+        architecture = _with_weights(architecture, config.weights, config.new_classifier)
+    config = config.model_copy(update={"sources": _sources(architecture)})
     training = training_of(config)
     task = Task(
         architecture=architecture,
@@ -56,10 +68,12 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     )
     clients = Clients(task, data)
     if config.tiers == "auto":
-        config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, architecture, training, clients)})
+        config = config.model_copy(update={"tiers": chosen_tiers(config, fleet, clients)})
     tiers, method = tiers_of(config), method_of(config)
     check_axes(method, config)
     method.check(architecture, tiers, config.clients)
+    if config.weights is not None:
+        _check_begins(method, architecture, tiers, config.seed)
     costs = Costs(method, config, architecture, training)
     plan = plan_of(costs, config, fleet, clients, conditions)
     if required:
@@ -73,32 +87,94 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
 def check_device(config: RunConfig) -> None:
     """Raise :class:`ConfigError` if clients cannot train on the run's device, or torch does not find it."""
     if config.device == "cuda" and (config.enforce == "hard" or config.runtime == "onnx"):
-        raise ConfigError(
-            "device: cuda trains in torch, and holds no client to a limit; give runtime torch, and enforce meter or plan"
-        )
+        remedy = "give runtime torch, and enforce meter or plan"
+        raise ConfigError(f"device: cuda trains in torch, and holds no client to a limit; {remedy}")
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: cuda, but torch finds no CUDA device here; use cpu, or install torch with CUDA and its driver")
 
 
-def _check_inputs(data: Dataset, architecture: Architecture) -> None:
-    """Raise :class:`ConfigError` if the data are images and the network reads text, or the reverse."""
-    kinds = {True: "token ids", False: "images"}
-    known, model = architecture.vocabulary, architecture.model
-    if (has := bool(data.vocabulary)) != (takes := bool(known)):
+def _architecture(config: RunConfig, data: Dataset) -> Architecture:
+    """Return the network of a resolved configuration; raise :class:`InputError` if it does not fit the data or cannot be built."""
+    shape, model = "x".join(map(str, data.input_shape)), str(config.model)
+    if config.augment != "none" and len(data.input_shape) != 3:
         raise ConfigError(
-            f"model: {model} takes {kinds[takes]}, and {data.name} has {kinds[has]}; choose another model or dataset"
+            f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape}, no images "
+            "(channels x height x width)"
         )
+    if ":" in model:
+        if model.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers > 1):
+            raise ConfigError(
+                f"model: {title_of(model)} is an object that other processes cannot import; define a factory at the top of a module, or "
+                "use engine inline"
+            )
+        if (root := (config.sources or {}).get("root")) and root not in sys.path:
+            sys.path.append(root)
+        dtype = torch.int64 if data.vocabulary else torch.float32
+        own = architecture_of(model, InputSpec(data.input_shape, dtype), data.classes, config.norm)
+        check_classifies(own, data.name)
+        return own
+    architecture = Architecture(model, data.input_shape, data.classes, config.norm)
+    kinds = {True: "token ids", False: "images"}
+    known = architecture.vocabulary
+    if (has := bool(data.vocabulary)) != (takes := bool(known)):
+        both = f"{model} takes {kinds[takes]}, and {data.name} has {kinds[has]}"
+        raise ConfigError(f"model: {both}; choose another model or dataset")
     if data.vocabulary > known:
         raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {data.vocabulary}")
+    return architecture
 
 
-def chosen_tiers(
-    config: RunConfig, fleet: Fleet, architecture: Architecture, training: Training, clients: Clients
-) -> tuple[float, ...]:
+def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -> Architecture:
+    """Return the architecture with the initial weights in the file at ``path``; WireError if it does not fit the network."""
+    skeleton = architecture.skeleton()
+    classifier, shapes = f"{stem_and_classifier(skeleton)[1]}.", travelling_shapes(skeleton)
+    try:
+        checked_weights(path, shapes, classifier if new_classifier else "")
+    except WireError as error:
+        if new_classifier:
+            raise
+        with suppress(WireError):
+            checked_weights(path, shapes, classifier)
+            raise ConfigError(f"{error}; give --new-classifier to leave {classifier.rstrip('.')} out") from None
+        raise
+    return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
+
+
+def _sources(architecture: Architecture) -> dict[str, str] | None:
+    """Return what a run records about the files of its network; None: there are none."""
+    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None}
+    if isinstance(architecture, CustomArchitecture):
+        found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
+    return {name: value for name, value in found.items() if value} or None
+
+
+def _check_begins(method: Method, architecture: Architecture, tiers: tuple[Tier, ...], seed: int) -> None:
+    """Raise :class:`ConfigError` unless the server's state, and what clients store, begin with the network's given weights."""
+    assert architecture.weights is not None
+    given = architecture.weights.tensors()
+    state = method.init(architecture, tiers, generator(seed, "init")).tensors
+    ratios = ",".join(f"{tier.ratio:g}" for tier in tiers)
+    if other := next(
+        (name for name, t in given.items() if name not in state or not torch.equal(state[name], t.to(state[name]))), ""
+    ):
+        raise ConfigError(
+            f"weights: the server of {type(method).title} with tiers {ratios} does not begin with a dense network of width 1: "
+            f"{other} is not among its tensors, or is computed anew; choose another method, such as fedhm or fedavg"
+        )
+    for tier in tiers:
+        if tier.ratio < 1 and (stored := sorted(method.personal(method.skeleton(architecture, tier)))):
+            raise ConfigError(
+                f"weights: clients of tier {tier.label} store {stored[0]} of their own, which is no part of the file; give tiers 1"
+            )
+
+
+def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> tuple[float, ...]:
     """Return the tiers of "auto": the largest that fit each class of the fleet."""
-    method = create(config.method, config.method_options)
-    costs = Costs(method, config, architecture, training)
-    return auto_tiers(method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full)
+    method, training = create(config.method, config.method_options), clients.task.training
+    costs = Costs(method, config, clients.task.architecture, training)
+    return auto_tiers(
+        method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full, config.clock_margin
+    )
 
 
 def check_axes(method: Method, config: RunConfig) -> None:
@@ -113,7 +189,13 @@ def check_axes(method: Method, config: RunConfig) -> None:
 
 
 def auto_tiers(
-    method: Method, fleet: Fleet, trace: Callable[[float], Cost], training: Training, samples: int, full: Cost | None = None
+    method: Method,
+    fleet: Fleet,
+    trace: Callable[[float], Cost],
+    training: Training,
+    samples: int,
+    full: Cost | None = None,
+    clock_margin: float = 1.0,
 ) -> tuple[float, ...]:
     """Return the largest ratio that fits each class of the fleet with ``samples`` local samples, each once, largest first.
 
@@ -127,7 +209,7 @@ def auto_tiers(
 
         def fits(ratio: float, device: DeviceProfile = fleet_class.device, budget: Budget = budget) -> bool:
             cost = trace(ratio)
-            timing = timing_of(device, cost, training, samples, method.evaluated)
+            timing = timing_of(device, cost, training, samples, method.evaluated, 1 / clock_margin)
             return not shortfalls(cost, timing, budget, device.name, Tier(ratio))
 
         if ratio := largest_ratio(fits):
@@ -143,7 +225,8 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
     if tiers != "auto":
         check_tiers(config.method, tuple(tiers))
     model = config.model or data.default_model
-    models.check(model)
+    if ":" not in model:
+        models.check(model)
     per_round = config.per_round or max(1, (config.clients + 1) // 2)
     return config.model_copy(
         update={

@@ -18,7 +18,8 @@ from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
 from edgefl.fleet.resolve import conditions_of, with_deadline
-from edgefl.methods.base import Method, check_tiers, create
+from edgefl.methods.base import Method, Scenario
+from edgefl.methods.create import check_tiers, create
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import Costs
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 INTERIM_SAMPLES = 1000
-"""Held-out samples that rounds before the last are evaluated on: all of 10,000 took longer than a round's training."""
+"""Number of held-out samples in evaluations before the last round. Evaluation on all 10,000 took longer than a round's training."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +64,23 @@ class Run:
         """Run the round after ``state``; return the next state and the record. Without an ``engine``, no client trains."""
         buffer = self.config.buffer
         waiting = None if buffer is None else Buffer(buffer, self.per_round, self.config.staleness_power)
-        return run_round(Server(self.method, self.forecast, self.rules, self.per_round, engine, store, waiting), state)
+        asked = self.config.eval_after_training
+        evaluates = self.evaluates(state.round + 1) and (self.method.personalised if asked is None else asked)
+        return run_round(Server(self.method, self.forecast, self.rules, self.per_round, engine, store, waiting, evaluates), state)
+
+    def evaluates(self, round_: int) -> bool:
+        """Whether ``round_`` is evaluated: every ``eval_every``-th one, and the last."""
+        return round_ % self.config.eval_every == 0 or round_ == self.config.rounds
 
     @property
     def per_round(self) -> int:
-        """How many clients answer in a round."""
+        """Updates wanted per round; in mode async, the number of clients that train at any time."""
         assert self.config.per_round is not None  # resolved
         return self.config.per_round
 
     @property
     def rules(self) -> ExchangeRules:
-        """How updates are made and aggregated."""
+        """How updates are encoded and aggregated."""
         optimizer = optimizer_named(self.config.server_optimizer, self.config.server_lr)
         graphs = self.step_graphs if self.config.runtime == "onnx" else None
         return ExchangeRules(self.config.seed, self.config.codec, self.clients.task.objective, optimizer, graphs)
@@ -92,7 +99,7 @@ class Run:
 
     @cached_property
     def forecast(self) -> Forecast:
-        """What is expected of clients."""
+        """What the server expects of clients under the plan."""
         return Forecast(self.plan, self.conditions, self.config.seed, self.clients.shards.size)
 
     def at(self, method: Method) -> Run:
@@ -111,7 +118,7 @@ class Run:
         return self.method.config.model_dump(mode="json")
 
     def advanced(self, state: ServerState) -> tuple[Run, ServerState]:
-        """Return this run and the state as the next round finds them: in another phase of the method if one begins."""
+        """Return the run and the state for the next round; they change if a new phase of the method begins with it."""
         method, model = self.method.advance(state.model, state.round + 1)
         run = self if method == self.method else self.at(method)
         return run, replace(state, model=model, options=run.options)
@@ -120,7 +127,7 @@ class Run:
         """Return this run in the phase of ``state``.
 
         Raises:
-            CheckpointError: the state is not one of this run's method and network; the message names ``source``.
+            CheckpointError: the state belongs to another method or network; the message names ``source``.
         """
         method = create(self.config.method, state.options)
         run = self if method == self.method else self.at(method)
@@ -128,16 +135,17 @@ class Run:
         problem = method.fits(first, model)
         if problem or (first.architecture, first.tiers) != (model.architecture, model.tiers):
             problem = problem or "it is of another model"
-            raise CheckpointError(f"{source}: {problem}; it cannot be resumed with this configuration")
+            remedy = "; restore the source that the run began with" if "model" in (self.config.sources or {}) else ""
+            raise CheckpointError(f"{source}: {problem}; it cannot be resumed with this configuration{remedy}")
         return run
 
     def varied(self, **changes: Any) -> Run:
-        """Return this run with another deadline, other tiers or another over-selection. Data and costs are shared.
+        """Return this run with other values of ``deadline_s``, ``tiers`` or ``over_selection``. It shares data and costs with this run.
 
         The result may fit no device: for dry runs only.
 
         Raises:
-            ConfigError: a value is wrong, or the method does not take such tiers.
+            ConfigError: a value is wrong, or the method does not support the tiers.
         """
         config = RunConfig.of({**self.config.model_dump(), **changes})
         tiers = tiers_of(config)
@@ -187,14 +195,17 @@ def tiers_of(config: RunConfig) -> tuple[Tier, ...]:
 def method_of(config: RunConfig) -> Method:
     """Return the method of a resolved configuration."""
     ratios = tuple(tier.ratio for tier in tiers_of(config))
-    return create(config.method, config.method_options, dynamic_tiers=config.tier_assignment == "dynamic", tiers=ratios)
+    dynamic = config.tier_assignment == "dynamic"
+    scenario: Scenario = "domains" if "+" in config.dataset else "permuted" if config.permute_labels else "alike"
+    return create(config.method, config.method_options, dynamic_tiers=dynamic, tiers=ratios, scenario=scenario)
 
 
 def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
-    """Return which class of the fleet takes which tier."""
+    """Return the plan of a run: which tier each class of the fleet trains."""
     tiers = tiers_of(config)
     plan_costs = PlanCosts({tier: costs.of(tier) for tier in tiers}, costs.full, costs.of if costs.splits(tiers[0]) else None)
-    workload = Workload(clients.task.training, clients.shards.largest, clients.shards.mean, costs.method.evaluated)
+    training, shards = clients.task.training, clients.shards
+    workload = Workload(training, shards.largest, shards.mean, costs.method.evaluated, config.clock_margin)
     population = Population(fleet, config.clients, config.seed)
     plan = make_plan(population, plan_costs, workload, config.on_shortfall, conditions.states)
     return replace(plan, policy=TierPolicy(config.tier_assignment, config.tier_shares))

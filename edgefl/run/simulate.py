@@ -1,7 +1,5 @@
 """A whole run: train a fleet and write its run folder."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +9,9 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.engine.contract import prepare_workers
-from edgefl.report.run_files import RunSummary
+from edgefl.methods.ranks import energy_of_tiers
+from edgefl.records import Tier
+from edgefl.report.run_files import RunSummary, TierResult
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder, RunResult
 from edgefl.run.prepare import prepare
@@ -72,16 +72,18 @@ def simulate(
         if resume and (summary := folder.summary()) is not None:
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
+        if not folder.is_new() and (warning := folder.note_on_source(config)):
+            say(warning)
         if trace is not None:
             watch.trace_to(Path(trace))
         folder.start(config)
         store = opened.enter_context(folder.client_store())
-        output = _Output(folder, say, watch, on_round)
-        return _finish(_train(run, output, store, resume), output)
+        output = Output(folder, say, watch, on_round)
+        return _finish(train_into(output, run, store, resume), output)
 
 
 @dataclass(frozen=True)
-class _Output:
+class Output:
     """Where a run's results go: its folder, the user, a stopwatch for this computer's time, and a callback."""
 
     folder: RunFolder
@@ -103,10 +105,10 @@ def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     return replace(run, config=run.config.model_copy(update={"engine": choice.engine, "workers": choice.workers}))
 
 
-def _train(run: Run, output: _Output, store: ClientStore, resume: bool) -> Trained:
-    """Train the remaining rounds, with a record and a checkpoint after each."""
+def train_into(output: Output, run: Run, store: ClientStore, resume: bool) -> Trained:
+    """Train the remaining rounds, with a record and a checkpoint after each in the folder of ``output``, which holds its configuration."""
     folder, state = output.folder, run.start()
-    if resume and (restored := folder.restore()) is not None:
+    if resume and (restored := folder.restore(run.architecture)) is not None:
         for warning in restored.warnings:
             output.say(warning)
         state = restored.state
@@ -129,7 +131,7 @@ def _train(run: Run, output: _Output, store: ClientStore, resume: bool) -> Train
     return Trained(run, state, store)
 
 
-def _finish(trained: Trained, output: _Output) -> RunResult:
+def _finish(trained: Trained, output: Output) -> RunResult:
     """Write the model, the bundle, the report, and last the summary, which marks a run as complete."""
     folder, watch = output.folder, output.watch
     with span("start"):
@@ -150,20 +152,27 @@ def _finish(trained: Trained, output: _Output) -> RunResult:
             **vars(totals(rounds)),
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
-            "tiers": tier_rows(run.plan, {tier: d.result for tier, d in deployed.items()}, rounds),
+            "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
+            "tiers": tier_rows(run.plan, _with_energy(trained, {tier: d.result for tier, d in deployed.items()}), rounds),
             "classes": class_rows(run.plan),
             "participation": participation_rows(run.plan, rounds, _distinct(rounds), taken),
         }
     before = added([*(line.get("stages", {}) for line in rounds), watch.lap()])
     with span("report"):
-        write_bytes(
-            folder.path / "report.html", html.render(RunSummary(**values | {"host_stages": before}).to_dict(), rounds).encode()
-        )
+        page = html.render(RunSummary(**values | {"host_stages": before}).to_dict(), rounds)
+        write_bytes(folder.path / "report.html", page.encode())
     # The page leaves this stage out, so that one rendered again from the summary is the same.
     stages = added([before, {"server": {"report": sum(watch.lap()["server"].values())}}])
     summary = RunSummary(**values | {"host_stages": stages}).to_dict()
     write_json(folder.path / "summary.json", summary)
     return RunResult(folder.path, summary)
+
+
+def _with_energy(trained: Trained, results: Mapping[Tier, TierResult]) -> dict[Tier, TierResult]:
+    """Return ``results`` with each tier's share of the energy of the final weights."""
+    model = trained.state.model
+    shares = dict(zip(sorted(model.tiers), energy_of_tiers(trained.run.method.energy_bands(model)), strict=False))
+    return {tier: replace(result, energy_share=shares.get(tier)) for tier, result in results.items()}
 
 
 def _distinct(rounds: Sequence[Mapping[str, Any]]) -> Counter[str]:

@@ -1,7 +1,5 @@
 """The rounds of a run, and what it has trained so far: the networks of tiers and clients, and their accuracies."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,14 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgefl.client import evaluate
 from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
 from edgefl.engine.contract import open_engine
+from edgefl.models.base import load
 from edgefl.records import RoundRecord, Submodel, Tier
 from edgefl.rng import shuffled
 from edgefl.run.run import Run
-from edgefl.server import evaluate
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import device_submodel
 from edgefl.server.state import ServerState
@@ -27,7 +26,7 @@ from edgefl.timing.spans import span
 from edgefl.wire.payload import stored_tensors
 
 EVALUATED_CLIENTS = 100
-"""Of larger populations, this many randomly drawn clients are evaluated."""
+"""If a run has more clients, this many are drawn at random and evaluated."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,11 @@ class Trained:
     def network(self, tier: Tier, client: int | None = None) -> nn.Module:
         """Return the network of ``tier`` as ``client`` would train it next, with statistics, in evaluation mode."""
         method, personal = self.run.method, self.personal(tier, client)
-        if method.per_client and method.personalised:  # what such a client is sent depends on who it is
+        if method.per_client and method.personalised:  # its payload depends on the client
             return self._ready(method.trained(self.state.model, tier, personal, client))
         submodel, tensors = self.handed_out(tier)
         module = submodel.build()
-        module.load_state_dict({**{name: tensors[name] for name in submodel.tensors}, **personal})
+        load(module, {**{name: tensors[name] for name in submodel.tensors}, **personal})
         return self._ready(module.eval())
 
     def control(self, tier: Tier) -> dict[str, Tensor]:
@@ -68,12 +67,12 @@ class Trained:
         return {name: tensor for name, tensor in self.handed_out(tier)[1].items() if name.startswith(CONTROL)}
 
     def handed_out(self, tier: Tier) -> tuple[Submodel, dict[str, Tensor]]:
-        """Return what devices of ``tier`` train in the next round: fed_round finds the places of updates by the same call."""
+        """Return the sub-model that devices of ``tier`` train in the next round; ``fed_round`` places their updates by the same call."""
         run = self.run
         return device_submodel(run.method, self.state, run.rules, run.config.clients, tier)
 
     def personal(self, tier: Tier, client: int | None) -> dict[str, Tensor]:
-        """Return what ``client`` keeps, the objective's memory left out; what everybody begins with for one who has not trained yet."""
+        """Return the personal tensors of ``client``, without the objective's memory; the initial ones if it has not trained yet."""
         if client is not None and (kept := self.store.get(client)) is not None:
             tensors = stored_tensors(kept, f"what client {client} kept")
             return {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}
@@ -91,8 +90,8 @@ def of_clients(run: Run) -> bool:
 def accuracies(trained: Trained) -> dict[str, float]:
     """Return ``global`` and every tier's accuracy, shares in [0, 1].
 
-    Of one model for all, they are accuracies on the held-out samples. Of clients with models or labels of their own, they are means
-    over clients; a tier that no client has is then evaluated as nobody's network.
+    If all clients share one model, these are accuracies on the held-out samples. If clients have their own models or labels, these are
+    means over clients. A tier without clients is then evaluated on the held-out samples, without any personal tensors.
     """
     run, method = trained.run, trained.run.method
     if of_clients(run):
@@ -136,7 +135,7 @@ def train(run: Run, store: ClientStore, state: ServerState | None = None) -> Ite
             with span("prepare", round=state.round + 1):
                 run, state = run.advanced(state)
             state, record = run.round(state, engine, store)
-            if state.round % config.eval_every == 0 or state.round == config.rounds:
+            if run.evaluates(state.round):
                 started = time.perf_counter()
                 with span("evaluate", round=state.round):
                     accuracy = accuracies(Trained(run, state, store))
@@ -155,7 +154,14 @@ def without_training(run: Run, rounds: int) -> Iterator[RoundRecord]:
 
 @dataclass(frozen=True)
 class TierNetworks:
-    """The networks of a tier in a bundle: what a device runs, with factors, and what it trains, with its control variates."""
+    """The networks of a tier in a bundle.
+
+    Attributes:
+        deployed: the network that a device infers with, its factors not multiplied out.
+        network: the network that a device trains.
+        test: the samples on which the tier is evaluated.
+        control: the server's control variates for the tier, by name.
+    """
 
     deployed: nn.Module
     network: nn.Module

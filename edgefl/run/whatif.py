@@ -1,6 +1,4 @@
-"""Deadlines, tiers and over-selections compared on simulated rounds, without training."""
-
-from __future__ import annotations
+"""Compares deadlines, tiers and over-selections on simulated rounds, without training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +16,11 @@ OnPolicy = Callable[[str], None]
 
 @dataclass(frozen=True)
 class WhatIf(Result):
-    """What every policy makes of the fleet ``profile``.
+    """The outcomes of all policies for the fleet ``profile``.
 
     Attributes:
         rounds: rounds per policy.
+        clock_error: the factor by which seconds of training may be wrong, the largest of the fleet's devices.
         titles: device → its name for people.
         rows: one outcome per policy, in the order asked for.
     """
@@ -32,6 +31,7 @@ class WhatIf(Result):
     clients: int
     per_round: int | None
     seed: int
+    clock_error: float
     titles: Mapping[str, str]
     rows: Results[PolicyOutcome]
 
@@ -48,13 +48,13 @@ def whatif(
     *,
     on_policy: OnPolicy | None = None,
 ) -> WhatIf:
-    """Return what every combination of policies makes of a fleet, over ``config.rounds`` rounds each.
+    """Return the outcome of every combination of deadline, tiers and over-selection, over ``config.rounds`` rounds each.
 
     Args:
         config: the run whose policies are varied.
         deadlines_s: seconds; empty for the fleet's own deadline.
         tiers: ratios, largest first; empty for the run's own.
-        over_selections: clients selected for each one wanted; empty for the run's own.
+        over_selections: clients selected per update wanted; empty for the run's own.
         on_policy: called with the label of every policy before its rounds are simulated.
 
     Raises:
@@ -77,11 +77,12 @@ def whatif(
                 on_policy(label)
             if config.tiers == "auto" and "tiers" not in changes:
                 one = run.varied(**changes)
-                changes["tiers"] = chosen_tiers(one.config, one.fleet, one.architecture, one.plan.workload.training, one.clients)
+                changes["tiers"] = chosen_tiers(one.config, one.fleet, one.clients)
             rows.append(outcome_of(label, run.varied(**changes), config.rounds))
     keys = ("profile", "method", "rounds", "clients", "per_round", "seed")
     titles = {c.device.name: c.device.title for c in run.fleet.classes}
-    return WhatIf(**{key: getattr(run.config, key) for key in keys}, titles=titles, rows=Results(rows))
+    error = max(c.device.clock_error for c in run.fleet.classes)
+    return WhatIf(**{key: getattr(run.config, key) for key in keys}, clock_error=error, titles=titles, rows=Results(rows))
 
 
 def _label(changes: dict[str, Any]) -> str:

@@ -1,1 +1,1 @@
-"""A bundle in this computer's own browser: the page, onnxruntime-web, and the server that hands them out."""
+"""Runs a bundle in this computer's browser: a local web server for the page, onnxruntime-web and the bundle's files."""

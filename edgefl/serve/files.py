@@ -1,6 +1,4 @@
-"""The table of served files: address → file, complete before the first request. No address is ever joined to a folder."""
-
-from __future__ import annotations
+"""The table of served files: address → file. It is complete before the first request, and no address is ever joined to a folder."""
 
 import os
 import stat
@@ -8,7 +6,8 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from edgefl.bundle.manifest import MANIFEST, differences, read
+from edgefl.bundle.manifest import MANIFEST
+from edgefl.bundle.manifest_file import differences, read
 from edgefl.errors import BundleError
 from edgefl.util.files import shared
 
@@ -25,18 +24,18 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Served:
-    """A file that is served, and the folder that it must not lead out of."""
+    """A file that is served; its path must not lead out of ``folder``."""
 
     path: Path
     folder: Path
 
     @property
     def content_type(self) -> str:
-        """By the ending of the name; what a browser does not need to know is only bytes."""
+        """The media type, by the ending of the name; ``application/octet-stream`` for other endings."""
         return TYPES.get(self.path.suffix, "application/octet-stream")
 
     def open(self) -> BufferedReader:
-        """Open the file; OSError if it is missing, not a plain file, or behind a link, whatever it was when the table was made."""
+        """Open the file; OSError if by now it is missing, not a plain file, or behind a link."""
         if self.path.resolve() != self.folder.resolve() / self.path.relative_to(self.folder):
             raise OSError(None, "behind a symbolic link")
         if not stat.S_ISREG(self.path.lstat().st_mode):
@@ -46,7 +45,7 @@ class Served:
 
 
 def bundle_addresses(bundle: Path) -> dict[str, Served]:
-    """Return address → file of a bundle: the manifest and what it lists, under ``/bundle/``; BundleError if anything is not as listed."""
+    """Return address → file for a manifest and the files that it lists, below ``/bundle/``; BundleError if one is missing or changed."""
     manifest = read(bundle)
     if problems := list(differences(manifest, lambda name: Served(bundle / name, bundle).open())):
         raise BundleError("\n".join(f"{bundle}: {name}: {what}" for name, what in problems))
@@ -54,7 +53,7 @@ def bundle_addresses(bundle: Path) -> dict[str, Served]:
 
 
 def page_addresses(runtime: Path) -> dict[str, Served]:
-    """Return address → file of the page, at ``/``, and of onnxruntime-web's files in ``runtime``, under ``/ort/``."""
+    """Return address → file for the page, at ``/``, and for onnxruntime-web's files in the folder ``runtime``, below ``/ort/``."""
     page = _listed("/", shared("export") / "web", (".html", ".css", ".js", ".svg"))
     return {"/": page["/index.html"], **page, **_listed("/ort/", runtime, (".mjs", ".wasm"))}
 

@@ -1,6 +1,4 @@
-"""onnxruntime-web's files: not part of edgefl (15 MB), but fetched once, by npm, in the version that the page names."""
-
-from __future__ import annotations
+"""Finds the files of onnxruntime-web, which are not part of edgefl (15 MB). npm fetches them once, in the version that the page names."""
 
 import json
 import shutil
@@ -19,17 +17,17 @@ _LONGEST_S = 600
 
 
 def version() -> str:
-    """Return the version of onnxruntime-web that the page is made for, ``export/web/package.json``'s."""
+    """Return the version of onnxruntime-web that ``export/web/package.json`` names."""
     return str(json.loads(_page("package.json").read_text(encoding="utf-8"))["dependencies"][PACKAGE])
 
 
 def cache() -> Path:
-    """Return the folder where the files are kept between runs: ``edgefl/web/VERSION`` in the user's cache folder."""
+    """Return the folder that caches the files: ``edgefl/web/VERSION`` in the user's cache folder."""
     return user_cache() / "web" / version()
 
 
 def runtime(say: Callable[[str], None]) -> Path:
-    """Return a folder with :data:`FILES`: beside the page, or the cache, which npm fills the first time; InputError if npm fails."""
+    """Return a folder with :data:`FILES`: beside the page, or the cache, which npm fills if it is empty; InputError if npm fails."""
     beside = _page("node_modules") / PACKAGE
     if _holds(beside / "dist") and _version_of(beside) == version():
         return beside / "dist"
@@ -55,7 +53,7 @@ def _version_of(package: Path) -> str:
 
 
 def _fetch(folder: Path, say: Callable[[str], None]) -> None:
-    """Let npm install what the lock file pins, by hash, into a temporary folder, and move the files in: all or none."""
+    """Let npm install the packages of the lock file into a temporary folder, and rename the folder of :data:`FILES` to ``folder``."""
     npm = shutil.which("npm")
     if npm is None:
         raise InputError(

@@ -1,6 +1,4 @@
-"""A web server for one page and one bundle, meant for a browser on the same computer."""
-
-from __future__ import annotations
+"""A web server for one page and one bundle, for a browser on the same computer."""
 
 import http.server
 import os
@@ -33,7 +31,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers GET and HEAD for the addresses of ``table``, if the request's Host is this computer or ``host``; InputError if it cannot."""
+    """Answers GET and HEAD for the addresses of ``table`` if Host is this computer or ``host``; InputError if the port cannot be used."""
 
     daemon_threads = True
 
@@ -49,7 +47,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/"
 
     def server_bind(self) -> None:
-        """Bind without what the base class does besides: asking a name server what this computer is called."""
+        """Bind the socket. The base class would also ask a name server for this computer's name, which may take seconds."""
         if os.name == "posix":  # elsewhere the option lets two servers take the same port
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
@@ -57,7 +55,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report nothing: a browser may leave in the middle of an answer."""
+        """Report nothing: a browser may close the connection in the middle of an answer."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -75,7 +73,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         hosts = self.headers.get_all("Host") or []
         served = self.server.table.get(_path_of(self.path))
         if len(hosts) != 1 or _host_name(hosts[0]) not in self.server.names:
-            # Otherwise a page of another name that leads here (DNS rebinding) could read what is served.
+            # Otherwise a foreign page whose name resolves to this computer (DNS rebinding) could read the files.
             self._say(HTTPStatus.MISDIRECTED_REQUEST, f"this server is {self.server.url}")
         elif self.command not in ("GET", "HEAD"):
             self._say(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD only", {"Allow": "GET, HEAD"})
@@ -104,7 +102,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return None
 
     def _say(self, status: HTTPStatus, text: str, more: Mapping[str, str] | None = None) -> None:
-        """Answer with a line of text, and close: a body that came with the request is not read."""
+        """Answer with a line of text, and close the connection: the body of the request was not read."""
         self.close_connection = True
         content = f"{status.value} {status.phrase}: {text}\n".encode()
         self._head(status, {"Content-Type": _PLAIN, "Content-Length": str(len(content)), "Connection": "close", **(more or {})})
@@ -118,7 +116,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def version_string(self) -> str:
-        """Return what the header Server says."""
+        """Return the value of the header Server."""
         return "edgefl"
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -126,7 +124,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _path_of(target: str) -> str:
-    """Return the path that a request asks for, as the table writes it; what has none becomes empty.
+    """Return the decoded path of a request's target, as in the table; empty if there is none.
 
     >>> _path_of("/bundle/0.5/a%20b.onnx?again=1"), _path_of("/bundle/%2e%2e/secret"), _path_of("/%ff")
     ('/bundle/0.5/a b.onnx', '/bundle/../secret', '')
@@ -138,7 +136,7 @@ def _path_of(target: str) -> str:
 
 
 def _host_name(host: str) -> str:
-    """Return the name in a Host header, without its port; empty where there is none.
+    """Return the name in a Host header, without its port; empty if there is none.
 
     >>> _host_name("LocalHost:8765"), _host_name("[::1]:8765"), _host_name("evil.example"), _host_name("a:b:c")
     ('localhost', '::1', 'evil.example', '')

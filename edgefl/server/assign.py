@@ -1,6 +1,4 @@
-"""Plans a run: each class of devices is given a tier in whole batches, in micro-batches, a smaller tier, or none."""
-
-from __future__ import annotations
+"""Plans a run: gives each class of devices a tier in whole batches or in micro-batches, a smaller tier, or none."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,11 +36,15 @@ def make_plan(
     on_shortfall: Sequence[str] = ("tier",),
     states: Sequence[State] = (UNDISTURBED,),
 ) -> Plan:
-    """Work out the budget of every class of the population's fleet, and the tiers that fit it.
+    """Return the plan of a run: the budget of every class of the fleet, and the tiers that fit it.
 
-    ``states`` are what devices may be in during a round, the undisturbed state first. ``on_shortfall`` says what to do about a tier that
-    does not fit, in order: ``micro-batch`` (the same step in several passes), ``tier`` (a smaller one). A class that still fits nothing is
-    refused, or, if the last entry is ``send``, sent the tier all the same.
+    Args:
+        population: the clients and their fleet.
+        costs: the cost of every tier.
+        workload: what a client does in a round. Budgets are checked for its largest shard.
+        on_shortfall: steps to try, in order, if a tier does not fit: ``micro-batch`` (the same step in several passes), ``tier`` (a
+            smaller one), ``send`` (send it anyway). A class that fits nothing after them is refused.
+        states: the states that devices may be in during a round, the undisturbed one first.
     """
     fleet, largest_shard = population.fleet, workload.largest_shard
     fastest_s = fastest_round_s(fleet, costs.full or next(iter(costs.tiers.values())), workload.training, largest_shard)
@@ -61,7 +63,8 @@ def make_plan(
 
         def short(assignment: Assignment) -> tuple[Shortfall, ...]:
             cost, training = cost_of(assignment), split(workload.training, assignment)
-            timing = timing_of(of.device, cost, training, largest_shard, workload.evaluated, state.speed_share)
+            speed = state.speed_share / workload.clock_margin
+            timing = timing_of(of.device, cost, training, largest_shard, workload.evaluated, speed)
             return shortfalls(cost, timing, budget, of.device.name, assignment.tier, assignment.micro_batch)
 
         options, attempts = _options(costs, workload.training, on_shortfall, short)
@@ -76,7 +79,7 @@ def make_plan(
 def _options(
     costs: PlanCosts, training: Training, order: Sequence[str], short: Short
 ) -> tuple[tuple[Assignment | None, ...], tuple[Attempt, ...]]:
-    """Return what a class can be given, and the attempts that led there."""
+    """Return the assignments that a class can get, largest tier first, and every attempt that was made."""
     tried: dict[Assignment, tuple[Shortfall, ...]] = {}
 
     def whole(tier: Tier) -> Assignment | None:

@@ -1,6 +1,4 @@
-"""Assignments: which class of devices takes which tier, known before anything is sent."""
-
-from __future__ import annotations
+"""Assignments: which tier each class of devices trains. They are known before anything is sent."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +18,7 @@ Evaluated = Callable[[int], int]
 
 
 def no_evaluation(samples: int) -> int:
-    """Return 0: the samples that go forward only in a round in which nothing is evaluated."""
+    """Return 0, the samples that a client evaluates in a round without evaluation on clients."""
     return 0
 
 
@@ -29,14 +27,17 @@ class Workload:
     """What a client of a run does in a round.
 
     Attributes:
-        largest_shard, mean_shard: samples of a client, the most and the mean.
-        evaluated: a client's samples → those that it sends forward only, besides training.
+        largest_shard: the most samples of any client.
+        mean_shard: the mean number of samples of a client, rounded to a whole number.
+        evaluated: number of a client's samples → number of samples that it evaluates (forward pass only) besides training.
+        clock_margin: factor on the predicted seconds of training with which plans are made.
     """
 
     training: Training
     largest_shard: int
     mean_shard: int
     evaluated: Evaluated = no_evaluation
+    clock_margin: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Assignment:
     """A tier that a class is given.
 
     Attributes:
-        micro_batch: samples that pass the network at once, their gradients accumulated; None: whole batches.
+        micro_batch: samples of one forward and backward pass; the gradients of a batch are accumulated. None: whole batches.
     """
 
     tier: Tier
@@ -53,7 +54,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One step of the planning; an assignment that fits has no refusals."""
+    """One step of the planning: an assignment, and the budgets that it exceeds (none if it fits)."""
 
     assignment: Assignment
     refusals: tuple[Shortfall, ...]
@@ -63,13 +64,14 @@ class Attempt:
 class ClassPlan:
     """One device class in one state of its devices.
 
-    All of it holds for the run's largest shard, so a class that fits does so with every client's data.
+    Budgets are checked for the run's largest shard, so a tier that fits does so with the data of every client.
 
     Attributes:
-        share: of all clients.
-        budget: what the device has.
-        options: what the class can be given, largest tier first; None for a tier that is refused without a substitute.
-        attempts: the steps of the planning, in their order.
+        share: share of all clients that belong to the class, in [0, 1].
+        clients: number of its clients.
+        budget: the limits of the device in this state.
+        options: the assignments that the class can get, largest tier first; None for a tier that is refused without a substitute.
+        attempts: the steps of the planning, in order.
     """
 
     device: DeviceProfile
@@ -82,32 +84,32 @@ class ClassPlan:
 
     @property
     def fits(self) -> tuple[Tier, ...]:
-        """The tiers that it can be given."""
+        """The tiers that the class can train, largest first."""
         return tuple(option.tier for option in self.options if option is not None)
 
     @property
     def assignment(self) -> Assignment | None:
-        """What it is given if the devices decide: the largest tier."""
+        """The assignment with the largest tier, which the class gets under the policy "auto"; None if nothing fits."""
         return self.options[0] if self.options else None
 
     @property
     def tier(self) -> Tier | None:
-        """The tier that it is given if the devices decide."""
+        """The tier of :attr:`assignment`."""
         return self.assignment.tier if self.assignment else None
 
     @property
     def refusals(self) -> tuple[Shortfall, ...]:
-        """Every budget that an attempt does not meet."""
+        """Every budget that some attempt exceeds."""
         return tuple(short for attempt in self.attempts for short in attempt.refusals)
 
 
 @dataclass(frozen=True)
 class TierPolicy:
-    """How clients are given tiers.
+    """How clients get their tiers.
 
     Attributes:
-        name: "auto" (the largest that fits), "uniform" or "dynamic".
-        shares: of clients at each tier, largest first; None: no preference.
+        name: "auto" (the largest that fits), "uniform" (a random one per client) or "dynamic" (a random one per client and round).
+        shares: share of the clients at each tier, largest tier first; None: no preference.
     """
 
     name: str = "auto"
@@ -116,14 +118,15 @@ class TierPolicy:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which class of a fleet takes which tier, under a run's costs.
+    """Which tier each class of a fleet trains, under the costs of a run.
 
     Attributes:
         class_plans: ``class_plans[class][state]`` is the plan of a class in a state of its devices.
         costs: tier, largest first → its cost in whole batches.
-        deadline_s: the most that a round may last; None: no limit.
+        deadline_s: longest round in simulated seconds; None: no limit.
         split_costs: assignment in micro-batches → its cost.
-        substitutes: whether a smaller tier stands in for one that does not fit.
+        substitutes: whether a smaller tier replaces one that does not fit.
+        policy: which of the fitting tiers a client gets.
     """
 
     population: Population
@@ -142,17 +145,17 @@ class Plan:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """What a device may be in during a round."""
+        """The states that a device may be in during a round."""
         return tuple(plan.state for plan in self.class_plans[0])
 
     def class_plans_of(self, clients: np.ndarray, round_: int) -> list[ClassPlan]:
-        """Return the plan of each client's class in the state that its device is in during a round."""
+        """Return, for each of ``clients`` (int64), the plan of its class in the state of its device during a round."""
         classes = self.population.classes(clients).tolist()
         states = self.population.states(clients, self.states, round_).tolist()
         return [self.class_plans[number][state] for number, state in zip(classes, states, strict=True)]
 
     def assigned(self, clients: np.ndarray, plans: Sequence[ClassPlan], round_: int) -> list[Assignment | None]:
-        """Return what each client is given in a round, whose class plans are ``plans``."""
+        """Return the assignment of each client in a round, None for a refused one; ``plans`` are their class plans in that round."""
         name, shares = self.policy.name, self.policy.shares
         if shares is None:
             options = np.array([len(plan.options) for plan in plans], np.int64)
@@ -163,33 +166,25 @@ class Plan:
         return [_nearest(plan, tiers[number], self.substitutes) for plan, number in zip(plans, dealt, strict=True)]
 
     def tier_of(self, client: int, round_: int) -> Tier | None:
-        """Return the tier of ``client`` in a round, None if it is given none."""
+        """Return the tier of ``client`` in a round, None if it gets none."""
         clients = np.array([client])
         (assignment,) = self.assigned(clients, self.class_plans_of(clients, round_), round_)
         return assignment.tier if assignment else None
 
     def cost(self, assignment: Assignment) -> Cost:
-        """Return what an assignment costs."""
+        """Return the cost of an assignment."""
         return self.costs[assignment.tier] if assignment.micro_batch is None else self.split_costs[assignment]
 
     def timing(self, device: DeviceProfile, given: Assignment | Tier, samples: int) -> Timing:
         """Return the simulated seconds and joules of one round on ``device`` with ``samples`` local samples."""
-        training, cost = self._trained(given)
-        return timing_of(device, cost, training, samples, self.workload.evaluated)
-
-    def macs(self, given: Assignment | Tier, samples: int) -> int:
-        """Return the MACs of one client's round with ``samples`` local samples."""
-        training, cost = self._trained(given)
-        return cost.macs_of(samples * training.epochs, training.passes(samples), self.workload.evaluated(samples))
-
-    def _trained(self, given: Assignment | Tier) -> tuple[Training, Cost]:
         assignment = Assignment(given) if isinstance(given, Tier) else given
-        return split(self.workload.training, assignment), self.cost(assignment)
+        training = split(self.workload.training, assignment)
+        return timing_of(device, self.cost(assignment), training, samples, self.workload.evaluated)
 
     def home_of(self, tier: Tier) -> ClassPlan:
-        """Return the class that a tier's row describes.
+        """Return the class for which tables show a tier.
 
-        That is the largest class with this tier. If no class has it, it is the slowest that could, else the fastest of all.
+        That is the largest class that trains the tier. If no class trains it: the slowest class that could, or else the fastest class.
         """
         taking = [c for c in self.classes if c.tier == tier]
         if taking:
@@ -202,7 +197,7 @@ class Plan:
         return max(able, key=seconds) if able else min(self.classes, key=seconds)
 
     def require_someone(self) -> None:
-        """Raise :class:`BudgetError` with every need when no class can take any tier."""
+        """Raise :class:`BudgetError` if no class fits any tier; its message lists every need."""
         if not any(c.fits for c in self.classes):
             needs = "\n".join(f"  {refusal}" for c in self.classes for refusal in c.refusals)
             raise BudgetError(f"no device of the fleet fits any tier:\n{needs}\ngive smaller tiers, a smaller model or batch")
@@ -216,7 +211,10 @@ def split(training: Training, assignment: Assignment) -> Training:
 def timing_of(
     device: DeviceProfile, cost: Cost, training: Training, samples: int, evaluated: Evaluated = no_evaluation, speed: float = 1.0
 ) -> Timing:
-    """Return the simulated round of one client with ``samples`` local samples: all epochs, and what it evaluates."""
+    """Return the simulated seconds and joules of one client's round with ``samples`` local samples: all epochs, and its evaluation.
+
+    ``speed`` is the share of the device's rate that its state leaves, in (0, 1].
+    """
     return round_timing(device, cost, samples * training.epochs, training.passes(samples), evaluated(samples), speed)
 
 
@@ -226,7 +224,7 @@ def fastest_round_s(fleet: Fleet, full: Cost, training: Training, samples: int) 
 
 
 def _nearest(plan: ClassPlan, dealt: Tier, substitutes: bool) -> Assignment | None:
-    """Return the dealt tier; if it does not fit, the next smaller one that does, else the smallest larger one."""
+    """Return the dealt tier; if it does not fit, the largest smaller one that fits, or else the smallest larger one."""
     fits = [option for option in plan.options if option is not None]
     if not substitutes:
         return next((option for option in fits if option.tier == dealt), None)

@@ -1,10 +1,8 @@
-"""The server's state after every round, on disk: whole or absent, verified when it is read; the newest three are kept.
+"""Checkpoints: the server's state after every round as one file each. The newest three stay on the disk.
 
-A file's name carries the beginning of its content's SHA-256, so a checkpoint is one file that proves itself. It is renamed into place
-when it is complete. A damaged checkpoint is skipped, and the one before it is used.
+A file's name contains the first 16 hex digits of the SHA-256 of its content, which is verified when the file is read. A file is renamed
+into place when it is complete. A damaged checkpoint is skipped, and the one before it is used.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -16,7 +14,7 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from edgefl.errors import CheckpointError, ConfigError
+from edgefl.errors import CheckpointError, ConfigError, UnknownNameError
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
@@ -38,7 +36,7 @@ def to_bytes(state: ServerState) -> bytes:
         "format": FORMAT,
         **{key: getattr(state, key) for key in _OWN},
         "fleet": asdict(state.fleet),
-        "architecture": asdict(model.architecture),
+        "architecture": model.architecture.described(),
         "tiers": [tier.ratio for tier in model.tiers],
     }
     parts = {**model.parts(), _MEMORY: state.memory}
@@ -47,11 +45,12 @@ def to_bytes(state: ServerState) -> bytes:
     return safetensors.torch.save(tensors, metadata={_ABOUT: json.dumps(about, sort_keys=True)})
 
 
-def of_file(path: Path) -> ServerState:
-    """Return the state in the file at ``path``.
+def of_file(path: Path, own: Architecture | None = None) -> ServerState:
+    """Return the state in the file at ``path``, of the network ``own`` if the file describes it; None: a reference network.
 
     Raises:
-        CheckpointError: the file holds no state, or is cut.
+        CheckpointError: the file is no checkpoint, of another format version, or cut.
+        OSError: it cannot be read.
     """
     try:
         tensors = safetensors.torch.load(path.read_bytes())
@@ -64,11 +63,12 @@ def of_file(path: Path) -> ServerState:
             part, _, name = path_of.partition("/")
             parts.setdefault(part, {})[name] = tensor
         memory, shape = parts.pop(_MEMORY), about["architecture"]
-        architecture = Architecture(**{**shape, "input_shape": tuple(shape["input_shape"])})
-        model = GlobalState(architecture, tuple(map(Tier, about["tiers"])), {}).of_parts(parts)
+        if own is None or shape != own.described():
+            own = Architecture(**{**shape, "input_shape": tuple(shape["input_shape"])})
+        model = GlobalState(own, tuple(map(Tier, about["tiers"])), {}).of_parts(parts)
         fleet = _FLEET.validate_python(about["fleet"])
         return ServerState(model, memory, fleet=fleet, **{key: about[key] for key in _OWN})
-    except (SafetensorError, ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (SafetensorError, ConfigError, UnknownNameError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: not a checkpoint ({error})") from None
 
 
@@ -81,7 +81,7 @@ class Restored:
 
 
 def save(folder: Path, state: ServerState) -> Path:
-    """Write the checkpoint of ``state`` atomically, then delete all but the newest three.
+    """Write the checkpoint of ``state`` atomically, delete all except the newest three, and return its path.
 
     Raises:
         StorageError: the disk is full; earlier checkpoints are untouched.
@@ -94,8 +94,8 @@ def save(folder: Path, state: ServerState) -> Path:
     return path
 
 
-def restore(folder: Path) -> Restored | None:
-    """Return the newest whole checkpoint in ``folder``; None if there is none yet.
+def restore(folder: Path, own: Architecture | None = None) -> Restored | None:
+    """Return the newest whole checkpoint in ``folder``; None if there is none yet. For ``own`` see :func:`of_file`.
 
     Raises:
         CheckpointError: there are checkpoints, but none is whole.
@@ -104,10 +104,10 @@ def restore(folder: Path) -> Restored | None:
     for path in _newest_first(folder):
         match = _NAME.fullmatch(path.name)
         if match is None or sha256(path.read_bytes())[:16] != match[2]:
-            problem = "its content is not what its name says (damaged or cut)"
+            problem = "its SHA-256 differs from the one in its name (damaged or cut)"
         else:
             try:
-                return Restored(of_file(path), tuple(warnings))
+                return Restored(of_file(path, own), tuple(warnings))
             except CheckpointError as error:
                 problem = str(error)
         warnings.append(f"{path.name}: {problem}; falling back to the checkpoint before it")

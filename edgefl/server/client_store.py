@@ -1,10 +1,8 @@
-"""The client store: one SQLite file per run with what clients store between rounds. A row is a version of one client's content.
+"""The client store: one SQLite file per run with what clients store between rounds. A row is one version of one client's content.
 
-The simulator stands in for the clients, so it also has their storage. None of it is part of a payload. None of it stays in memory: a row
-is read when its client takes part. A checkpoint contains one hash of the store, however many clients there are.
+The simulator replaces the clients, so it also needs their storage. Nothing in the store is part of a payload. Nothing stays in memory: a
+row is read when its client takes part. A checkpoint contains one hash of the store, for any number of clients.
 """
-
-from __future__ import annotations
 
 import contextlib
 import hashlib

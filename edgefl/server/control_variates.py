@@ -1,4 +1,4 @@
-"""The server's half of objectives that remember, in the coordinates of the global state."""
+"""The server's half of objectives with memory (SCAFFOLD, FedDyn), in the coordinates of the global state."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,9 @@ SERVER = "objective:"
 class Control:
     """One round of an objective on the server. Entries that no client of the round trained stay as they are.
 
-    ``kept`` are the server's tensors from the round before, by prefixed name; ``clients`` is N, the number of all clients.
+    Attributes:
+        kept: the server's tensors from the round before, by names with the prefix :data:`SERVER`.
+        clients: N, the number of all clients of the run.
     """
 
     objective: Objective
@@ -50,7 +52,7 @@ class Control:
             self._covered.setdefault(place.target, torch.zeros(like.shape, dtype=torch.bool))[place.index] = True
 
     def finish(self, state: GlobalState, aggregated: GlobalState) -> tuple[GlobalState, dict[str, Tensor]]:
-        """Return the state after the round, and what the server stores for the next one."""
+        """Return the aggregated state with the objective's correction, and the tensors that the server stores for the next round."""
         kept, changed = dict(self.kept), {}
         for target, total in self._sums.items():
             before = self.kept.get(SERVER + target, torch.zeros_like(state.tensors[target])).double()

@@ -5,8 +5,6 @@ from a read-only folder. There are few large transactions, all of one process. W
 survives a power cut, including the removal of the journal from its folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from collections.abc import Iterator
@@ -41,7 +39,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """Open the file at ``path``, empty where there is none, without Python's own transactions.
 
     Raises:
-        sqlite3.Error: to be read by :func:`errors`.
+        sqlite3.Error: SQLite cannot open the file; call this within :func:`errors`.
         StorageError: its folder cannot be made.
     """
     with storage_errors(path):
@@ -109,6 +107,5 @@ def errors(path: Path, what: str) -> Iterator[None]:
         # Extended codes say more in their upper bits. Python's own errors, such as of text that is not UTF-8, have none.
         if reason := _STORAGE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF):
             raise StorageError(f"{path}: {reason}") from error
-        raise CheckpointError(
-            f"{path}: {what} cannot be read ({error}): the file is damaged, cut or not SQLite's; {REMEDY}"
-        ) from None
+        problem = f"cannot be read ({error}): the file is damaged, cut or not SQLite's"
+        raise CheckpointError(f"{path}: {what} {problem}; {REMEDY}") from None

@@ -33,12 +33,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class ExchangeRules:
-    """How updates are made and aggregated, the same in all rounds of a run.
+    """How updates are encoded and aggregated, the same in all rounds of a run.
 
     Attributes:
+        seed: seed of the random draws of sub-models.
         codec: name of the codec of updates.
-        optimizer: the server's.
-        graphs: gives a tier's training steps if onnxruntime trains; None: torch does.
+        objective: what clients add to their loss, and the server's half of it.
+        optimizer: the server optimizer.
+        graphs: (method, tier) → training steps as ONNX graphs, if onnxruntime trains; None: torch trains.
     """
 
     seed: int
@@ -50,13 +52,13 @@ class ExchangeRules:
 
 @dataclass
 class Exchange:
-    """One round's payloads and updates. Clients of a tier share one payload unless the method sends each its own.
+    """The payloads and updates of one round. Clients of a tier share one payload, unless the method sends one to each client.
 
     Attributes:
         state: the server's state before the round.
         clients: how many clients the run has.
-        control: the objective's part on the server.
-        sent: a sub-model without tensors for everything that was sent.
+        control: the server's half of the objective.
+        sent: the sub-models that were sent, without their tensors.
     """
 
     method: Method
@@ -73,7 +75,10 @@ class Exchange:
         self.control = Control(self.rules.objective, self.state.memory, self.clients)
 
     def send(self, client: int, tier: Tier, drawn: int | None = None) -> tuple[Submodel, bytes]:
-        """Return the sub-model for ``client`` and its payload; ``drawn``: the round that draws its part of the model; None: this one."""
+        """Return the sub-model for ``client`` and its payload.
+
+        Which part of the model a sub-model has may be drawn at random: ``drawn`` is the round of that draw, None the present round.
+        """
         architecture = self.state.model.architecture
         if tier not in self._answers:
             self._answers[tier] = self.method.upload_shapes(architecture, tier)
@@ -90,18 +95,23 @@ class Exchange:
         return made
 
     def shapes(self, tier: Tier) -> Shapes:
-        """Return name → shape of what a client of ``tier`` is sent."""
+        """Return name → shape of the tensors in the payload for a client of ``tier``."""
         control = self.rules.objective.control_shapes(self._parameters.get(tier, {}))
         return {**self.method.shapes(self.state.model.architecture, tier), **control}
 
-    def job(self, session: OpenSession, payload: bytes, kept: bytes | None) -> Job:
-        """Return the job of a session, whose client was sent ``payload`` and stored ``kept`` in its last round."""
+    def job(self, session: OpenSession, payload: bytes, kept: bytes | None, eval_after_training: bool = False) -> Job:
+        """Return the job of a session: its client received ``payload`` and stored ``kept`` after its last session (None: it had none)."""
         graphs = self.rules.graphs and self.rules.graphs(self.method, session.tier)
         limits = session.expected.memory_bytes, session.expected.micro_batch
-        return Job(session.step + 1, session.client, self.method, session.tier, payload, kept, *limits, graphs)
+        of_client = session.step + 1, session.client, self.method, session.tier
+        return Job(*of_client, payload, kept, *limits, graphs, eval_after_training)
 
     def receive(self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore) -> Update:
-        """Return the verified update of a client without its control variates, and store what the client keeps."""
+        """Return the verified update of a client, without its control variates; write what the client stores to ``store``.
+
+        Raises:
+            WireError: the payload is damaged, or has other tensors than expected; names the client.
+        """
         if outcome.kept:
             with span("keep"):
                 store.put(outcome.client, outcome.kept)
@@ -112,10 +122,10 @@ class Exchange:
             tensors = decode(outcome.payload, expected, f"client {outcome.client}", self.rules.codec, copy=False)
         self.control.add(submodel, names, tensors, self.state.model)
         tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
-        return Update(outcome.client, submodel.tier, tensors, submodel.places, samples)
+        return Update(outcome.client, submodel.tier, tensors, submodel.places, samples, outcome.labels)
 
     def aggregated(self, updates: Iterator[Update]) -> ServerState:
-        """Return the state with the model and the memory after ``updates``; without an update, the state as it is."""
+        """Return the state with the model and the memory after ``updates``. Without any update the state does not change."""
         state = self.state
         with span("aggregate", round=state.round + 1):
             if (first := next(updates, None)) is None:
@@ -136,16 +146,16 @@ class Exchange:
 
 
 _FIRST_CLIENT = 0
-"""If each client of a tier is sent a part of its own, real devices of the tier all train the part of this client."""
+"""If a method sends each client its own part of the model, all real devices of a tier train the part of this client."""
 
 
 def device_submodel(
     method: Method, state: ServerState, rules: ExchangeRules, clients: int, tier: Tier
 ) -> tuple[Submodel, dict[str, Tensor]]:
-    """Return the sub-model that a bundle made of ``state`` has for ``tier``, and the tensors sent with it.
+    """Return the sub-model for ``tier`` in a bundle made from ``state``, and the tensors of its payload by name.
 
-    The same arguments give the same parts of the model, so a bundle need not store where an update belongs. ``clients`` is how many the
-    run has. With ``scaffold`` the tensors include the server's control variates, under ``control:``.
+    The same arguments give the same part of the model, so a bundle does not need to store where an update belongs. ``clients`` is the
+    number of clients of the run. With ``scaffold`` the tensors include the server's control variates, under ``control:``.
     """
     exchange = Exchange(method, state, rules, clients)
     submodel, payload = exchange.send(_FIRST_CLIENT, tier)

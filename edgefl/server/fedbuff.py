@@ -1,21 +1,16 @@
-"""Asynchronous training with a buffer, FedBuff (Nguyen et al., AISTATS 2022): the server makes a step with every K updates.
+"""Asynchronous training with a buffer, FedBuff (Nguyen et al., AISTATS 2022): the server makes a step after every K updates.
 
-A fixed number of clients is at work at any time. When a session ends, the server asks another client at once. An update that arrives τ
-steps after its model was sent is weighed with s(τ) = 1/(1 + τ)^p (section 5, p = 0.5). What the client changed, Δ = received − sent, is
+A fixed number of clients trains at any time. When a session ends, the server selects another client at once. An update that arrives τ
+steps after its model was sent has the weight s(τ) = 1/(1 + τ)^p (section 5, p = 0.5). The change of the client, Δ = received − sent, is
 applied to the present model::
 
     x ← aggregate of (x + s(τ_i) · Δ_i) over the K updates in the buffer
 
-Differs from the paper: updates weigh as the method weighs them (by samples, for most), while the paper's weigh alike. The server's rate is
-that of the server optimizer.
+Differs from the paper: the method weighs the updates (most methods by samples); the paper gives them equal weights. The learning rate of
+the server is that of the server optimizer.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-from torch import Tensor
 
 from edgefl.fleet.conditions import WAIT_STEP_S
 from edgefl.records import ClientRecord
@@ -29,12 +24,12 @@ _MOST_FAILURES = 10
 
 @dataclass(frozen=True)
 class Buffer:
-    """How the server makes steps.
+    """When an asynchronous server makes a step.
 
     Attributes:
-        size: updates of a step.
-        at_work: clients at work at a time.
-        power: p.
+        size: K, the number of updates per step.
+        at_work: number of clients that train at any time.
+        power: p, the exponent of the staleness weight.
     """
 
     size: int
@@ -42,7 +37,7 @@ class Buffer:
     power: float = 0.5
 
     def weight(self, staleness: int) -> float:
-        """Return s(τ).
+        """Return s(τ) for an update that is τ = ``staleness`` steps old, rounded to six decimals.
 
         >>> Buffer(10, 20).weight(0), Buffer(10, 20).weight(3)
         (1.0, 0.5)
@@ -58,7 +53,7 @@ class Buffered:
         self._step, self._clock_s, self._fleet = state.round, state.clock_s, state.fleet
         self._ended: list[ClientRecord] = []
         self._asked: set[int] = set()
-        """Clients that have answered or were refused since the last step."""
+        """Clients that answered or were refused since the last step."""
         self._low_battery: set[int] = set()
         self._slept = False
         """Whether the server has waited for the night in this step."""
@@ -67,28 +62,25 @@ class Buffered:
         self._waited_s = 0.0
 
     def arrive(self, most: int) -> list[OpenSession]:
-        """Return the next ``most`` sessions that answer in time, fewer if no more will. A client answers once in a step at most.
+        """Return the next sessions that answer in time: ``most``, or fewer if no more clients can answer in this step.
 
-        After too many sessions in a row without an answer the server gives up: the reason may never go away.
+        A client answers at most once per step. After too many sessions in a row without an answer, the server ends the step.
         """
-        with span("select", round=self._step + 1):
-            return self._arrive(most)
-
-    def _arrive(self, most: int) -> list[OpenSession]:
         arrived: list[OpenSession] = []
-        while len(arrived) < most and self._failures < _MOST_FAILURES * max(self._buffer.at_work, _MOST_FAILURES):
-            self._fill()
-            if not self._fleet.sessions:
-                break
-            first = min(self._fleet.sessions, key=lambda session: (session.end_s, session.client))
-            others = tuple(session for session in self._fleet.sessions if session is not first)
-            self._clock_s = max(self._clock_s, first.end_s)
-            self._fleet = replace(fleet_at(self._forecast, self._fleet, self._clock_s), sessions=others)
-            if first.expected.status == "expected" and self._in_time(first):
-                arrived.append(first)
-                self._asked.add(first.client)
-            else:
-                self.end(first, ClientRecord(first.expected))
+        with span("select", round=self._step + 1):
+            while len(arrived) < most and self._failures < _MOST_FAILURES * max(self._buffer.at_work, _MOST_FAILURES):
+                self._fill()
+                if not self._fleet.sessions:
+                    break
+                first = min(self._fleet.sessions, key=lambda session: (session.end_s, session.client))
+                others = tuple(session for session in self._fleet.sessions if session is not first)
+                self._clock_s = max(self._clock_s, first.end_s)
+                self._fleet = replace(fleet_at(self._forecast, self._fleet, self._clock_s), sessions=others)
+                if first.expected.status == "expected" and self._in_time(first):
+                    arrived.append(first)
+                    self._asked.add(first.client)
+                else:
+                    self.end(first, ClientRecord(first.expected))
         return arrived
 
     def end(self, session: OpenSession, record: ClientRecord) -> None:
@@ -106,7 +98,7 @@ class Buffered:
         return Closed(clients, round_s, self._waited_s, self._clock_s, self._fleet)
 
     def _wait(self, until_s: float) -> None:
-        """Move the clock on while no client is at work."""
+        """Advance the clock to ``until_s`` while no client trains."""
         self._waited_s += max(0.0, until_s - self._clock_s)
         self._clock_s = max(self._clock_s, until_s)
 
@@ -115,7 +107,7 @@ class Buffered:
         return deadline_s is None or session.end_s - session.expected.start_s <= deadline_s
 
     def _fill(self) -> None:
-        """Ask clients until enough are at work; skip those that have answered or were refused since the last step."""
+        """Select clients until enough of them train; skip clients that answered or were refused since the last step."""
         population, seed = self._forecast.plan.population.clients, self._forecast.seed
         one = replace(self._forecast.conditions, over_selection=1.0)
         while len(self._fleet.sessions) < min(self._buffer.at_work, population):
@@ -145,13 +137,6 @@ class Buffered:
                 continue
             session = OpenSession(turn, self._step, expected)
             self._fleet = replace(self._fleet, sessions=(*self._fleet.sessions, session))
-
-
-def moved(
-    received: Mapping[str, Tensor], sent: Mapping[str, Tensor], now: Mapping[str, Tensor], weight: float
-) -> dict[str, Tensor]:
-    """Return ``now + weight · (received − sent)``, tensor by tensor: the client's change, applied to the present model."""
-    return {name: now[name] + weight * (tensor - sent[name]) for name, tensor in received.items()}
 
 
 def blob_of(session: OpenSession, per_client: bool) -> str:

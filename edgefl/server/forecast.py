@@ -1,28 +1,29 @@
-"""What is expected of clients before any of them trains: their tiers, how long sessions take, and which sessions are lost.
+"""What the server expects of clients before they train: their tiers, how long sessions take, and which sessions are lost.
 
-Nothing here computes a network. What is expected of a client follows from (seed, turn, client), to the last bit on any host.
+No network is computed here. The expectation follows from (seed, turn, client) alone and has the same bits on every computer.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from edgefl.fleet.clock import durations, energies
 from edgefl.fleet.conditions import Conditions
-from edgefl.fleet.rates import train_s
+from edgefl.fleet.time_model import train_s
 from edgefl.records import Expected, Foreseen, Shortfall, Tier, Timing
 from edgefl.server.assignment import Assignment, ClassPlan, Plan, split
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Clients that the server asks at ``start_s`` of the simulated clock.
+    """Clients that the server selects at one moment.
 
     Attributes:
-        turn: the number of the round or of the request, from which their random draws follow.
+        clients: client numbers, int64.
+        turn: number of the round, or of the request in mode async; it seeds their random draws.
+        start_s: that moment, in seconds on the simulated clock.
     """
 
     clients: np.ndarray
@@ -32,10 +33,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Predicts clients' sessions: the plan of a phase under the run's conditions.
+    """Predicts the sessions of clients under a plan and the conditions of a run.
 
     Attributes:
-        size_of: a client's training samples.
+        plan: which tier each class trains, in the present phase of the method.
+        size_of: client → number of its training samples.
     """
 
     plan: Plan
@@ -45,11 +47,11 @@ class Forecast:
     _loads: dict[tuple[int, Assignment, int], tuple[int, float]] = field(default_factory=dict, repr=False, compare=False)
 
     def expected(self, asked: Asked, drained_j: Mapping[int, float]) -> list[Expected]:
-        """Return what is expected of each client asked, in their order.
+        """Return what is expected of each selected client, in their order.
 
-        ``expected`` clients answer when their :class:`Timing` ends. ``interrupted`` and ``dropped`` sessions end earlier: their record
-        covers the part that takes place. ``refused`` clients spend nothing. ``drained_j`` maps a client to the joules that its sessions
-        drew from its battery today.
+        A session with the status ``expected`` ends with its :class:`Timing`. An ``interrupted`` or ``dropped`` one ends earlier; its
+        record has the time, work and bytes until then. A ``refused`` client spends nothing. ``drained_j`` is client → joules that its
+        sessions drew from its battery today.
         """
         clients, turn, conditions = asked.clients, asked.turn, self.conditions
         plans = self.plan.class_plans_of(clients, turn)
@@ -85,10 +87,9 @@ class Forecast:
         self, of_class: ClassPlan, given: Assignment | None, client: int, link: float, response: float, start_s: float
     ) -> Expected:
         samples, device = self.size_of(client), of_class.device
-        memory_bytes, state = of_class.budget.memory_bytes, of_class.state.name
+        known: dict[str, Any] = {"start_s": start_s, "memory_bytes": of_class.budget.memory_bytes, "state": of_class.state.name}
         if given is None:
-            refused = Expected(client, device.name, "refused", None, samples, refusal=of_class.refusals)
-            return replace(refused, memory_bytes=memory_bytes, start_s=start_s, state=state)
+            return Expected(client, device.name, "refused", None, samples, refusal=of_class.refusals, **known)
         cost, (macs, work_s) = self.plan.cost(given), self._load(of_class, given, samples)
         down_s, train_s, up_s = durations(device, cost.download_bytes, work_s, cost.upload_bytes, link)
         parts = down_s, train_s * response, up_s
@@ -104,10 +105,8 @@ class Forecast:
             download_bytes=cost.download_bytes,
             upload_bytes=cost.upload_bytes,
             predicted_memory_bytes=cost.training_memory_bytes,
-            memory_bytes=memory_bytes,
             micro_batch=given.micro_batch,
-            start_s=start_s,
-            state=state,
+            **known,
         )
 
     def _load(self, of_class: ClassPlan, given: Assignment, samples: int) -> tuple[int, float]:
@@ -122,7 +121,7 @@ class Forecast:
         return self._loads[key]
 
     def class_plan_of(self, client: int, turn: int) -> ClassPlan:
-        """Return the plan of a client's class in the state that its device is in during a turn."""
+        """Return the plan of a client's class in the state of its device during a turn."""
         return self.plan.class_plans_of(np.array([client]), turn)[0]
 
 

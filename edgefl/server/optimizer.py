@@ -1,7 +1,7 @@
-"""The contract of a server optimizer: what the server does with an aggregated round.
+"""The contract of a server optimizer: how the server uses the aggregate of a round.
 
-It treats Δ = aggregated − old as a gradient (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm 2). Adding one is adding a
-file in ``edgefl/server/optimizers/`` with a class decorated ``@server_optimizer("name", needs=("server_step",))``.
+It treats Δ = aggregated − old as a gradient (Reddi et al. 2021, Adaptive Federated Optimization, Algorithm 2). To add one, write a file
+in ``edgefl/server/optimizers/`` with a class decorated ``@server_optimizer("name", needs=("server_step",))``.
 """
 
 import abc
@@ -17,7 +17,7 @@ from edgefl.registry import server_optimizers
 Tensors = Mapping[str, Tensor]
 
 SLOT = "optimizer:"
-"""Prefix of what an optimizer remembers, among the server's tensors."""
+"""Prefix of the names of an optimizer's slots among the server's tensors."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class ServerOptimizer(abc.ABC):
     """w ← w + η·change(Δ), tensor by tensor.
 
     Attributes:
-        lr: η.
-        usual_lr: η of a run that names none.
-        slots: names of the tensors that the optimizer remembers for each tensor of the state; they begin at zero.
+        lr: η, the learning rate of the server.
+        usual_lr: η if a run does not set it.
+        slots: names of the tensors that the optimizer stores for each tensor of the state, such as moments; they start at zero.
     """
 
     lr: float
@@ -40,7 +40,9 @@ class ServerOptimizer(abc.ABC):
         """Return the change for Δ, and the slots after this step in the order of :attr:`slots`."""
 
     def step(self, old: Tensors, aggregated: Tensors, memory: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the new tensors, and the slots by name. A tensor without an older one of its shape is not changed, nor are integers.
+        """Return the new tensors, and the slots by name.
+
+        Integer tensors, and tensors that are new or have a new shape, are those of ``aggregated``.
 
         >>> old, new = {"w": torch.zeros(1)}, {"w": torch.ones(1)}
         >>> momentum = optimizer_named("avgm")

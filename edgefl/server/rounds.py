@@ -1,6 +1,4 @@
-"""One round of training: ask clients, send, train, receive, aggregate. Synchronous rounds and buffered steps differ in their schedule."""
-
-from __future__ import annotations
+"""One round of training: select, send, train, receive, aggregate. Synchronous rounds and buffered steps differ only in their schedule."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -13,7 +11,7 @@ from edgefl.methods.base import Method
 from edgefl.records import ClientRecord, Outcome, RoundRecord, Submodel, Update
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import Exchange, ExchangeRules
-from edgefl.server.fedbuff import Buffer, Buffered, blob_of, moved
+from edgefl.server.fedbuff import Buffer, Buffered, blob_of
 from edgefl.server.forecast import Forecast, failed_after
 from edgefl.server.schedule import Schedule, Synchronous
 from edgefl.server.state import OpenSession, ServerState
@@ -26,10 +24,14 @@ class Server:
     """What a server needs to run a round, besides its state.
 
     Attributes:
-        method: in its present phase.
-        per_round: how many answers a synchronous round waits for.
-        engine: trains clients; None: everything is simulated, and no client trains.
-        buffer: how an asynchronous server makes steps; None: rounds are synchronous.
+        method: the method in its present phase.
+        forecast: what the server expects of clients.
+        rules: how updates are encoded and aggregated.
+        per_round: number of answers that a synchronous round waits for.
+        engine: trains clients; None: a dry run, in which no client trains.
+        store: what clients store between rounds.
+        buffer: when an asynchronous server makes a step; None: rounds are synchronous.
+        eval_after_training: whether clients evaluate the networks that they train in this round.
     """
 
     method: Method
@@ -39,6 +41,7 @@ class Server:
     engine: Engine | None
     store: ClientStore
     buffer: Buffer | None = None
+    eval_after_training: bool = False
 
     @property
     def wanted(self) -> int:
@@ -64,8 +67,8 @@ class _Sent(NamedTuple):
 def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRecord]:
     """Run the round after ``state``; return the next state, and the round's record without accuracies.
 
-    Clients train in the order in which they answer. A client whose job fails is replaced by the next one. If no client trains, or all
-    diverge, the model stays as it is.
+    Clients train in the order in which they answer. If a job fails, the next client replaces it. If no update arrives, the model does
+    not change.
     """
     started = time.perf_counter()
     schedule = server.schedule(state)
@@ -77,15 +80,13 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
         after = exchange.aggregated(_updates(server, server.engine, schedule, exchange))
         with span("observe"):
             observed = server.method.observe(state.model, exchange.sent)
-    closed = schedule.close()
+    end = schedule.close()
     if server.engine is not None and server.buffer is not None:
         with span("keep"):
-            _store_payloads(server, exchange, closed.fleet.sessions)
+            _store_payloads(server, exchange, end.fleet.sessions)
     host_s, deadline_s = time.perf_counter() - started, server.forecast.plan.deadline_s
-    record = RoundRecord(
-        state.round + 1, closed.clients, closed.round_s, closed.clock_s, {}, host_s, observed, closed.waited_s, deadline_s
-    )
-    return replace(after, round=record.round, clock_s=closed.clock_s, fleet=closed.fleet), record
+    record = RoundRecord(state.round + 1, end.clients, end.round_s, end.clock_s, {}, host_s, observed, end.waited_s, deadline_s)
+    return replace(after, round=record.round, clock_s=end.clock_s, fleet=end.fleet), record
 
 
 def _simulate(schedule: Schedule, missing: int) -> None:
@@ -97,7 +98,7 @@ def _simulate(schedule: Schedule, missing: int) -> None:
 
 
 def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Exchange) -> Iterator[Update]:
-    """Yield the updates of the round in the order of their arrival; in mode async, each applied to the present model."""
+    """Yield the updates of the round in order of arrival; in mode async, the change of each is applied to the present model."""
     missing = server.wanted
     while missing and (arrived := schedule.arrive(missing)):
         sent: dict[int, _Sent] = {}
@@ -115,7 +116,7 @@ def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Excha
                 with span("decode"):
                     start = decode(payload, exchange.shapes(session.tier), f"what client {outcome.client} was sent")
                 weight = server.buffer.weight(exchange.state.round - session.step)
-                update = replace(update, tensors=moved(update.tensors, start, submodel.tensors, weight))
+                update = server.method.rebased(update, start, submodel.tensors, weight)
             yield update
 
 
@@ -127,25 +128,25 @@ def _jobs(server: Server, exchange: Exchange, arrived: Iterable[OpenSession], se
         sent[session.client] = _Sent(session, submodel, payload)
         with span("keep"):
             kept = server.store.get(session.client)
-        yield exchange.job(session, payload, kept)
+        yield exchange.job(session, payload, kept, server.eval_after_training)
 
 
 def _sent_to(server: Server, exchange: Exchange, session: OpenSession) -> tuple[Submodel | None, bytes]:
-    """Return what a client was sent: made now, or stored if the session was opened in an earlier round."""
+    """Return what a client received: encoded now, or read from the store if the session began in an earlier round."""
     if session.step == exchange.state.round:
         return exchange.send(session.client, session.tier)
     return None, server.store.blob(blob_of(session, server.method.per_client))
 
 
 def _awaited(outcomes: Iterator[Outcome]) -> Outcome | None:
-    """Return the next outcome, and record how long it was waited for: without workers, clients train meanwhile."""
+    """Return the next outcome, and record the waiting time. Without workers, clients train in this time."""
     with span("wait"):
         return next(outcomes, None)
 
 
 def ended(session: OpenSession, outcome: Outcome, forecast: Forecast) -> ClientRecord:
-    """Return the record of a client whose job ended; the session of a failed job is cut where the job failed."""
-    expected, bare = session.expected, replace(outcome, payload=b"", kept=b"")
+    """Return the record of a client whose job ended; the session of a failed job ends where the job failed."""
+    expected, bare = session.expected, replace(outcome, payload=b"", kept=b"", labels=None)
     if outcome.status == "trained":
         return ClientRecord(replace(expected, upload_bytes=len(outcome.payload)), bare)
     steps = forecast.plan.workload.training.steps(expected.samples)
@@ -156,7 +157,7 @@ def ended(session: OpenSession, outcome: Outcome, forecast: Forecast) -> ClientR
 
 
 def _store_payloads(server: Server, exchange: Exchange, sessions: Iterable[OpenSession]) -> None:
-    """Store the payloads of sessions that outlast this step, where the next step and a resumed run find them; drop the others."""
+    """Store the payloads of sessions that are still open, for later steps and resumed runs; drop all other payloads."""
     open_sessions = {blob_of(session, server.method.per_client): session for session in sessions}
     stored = set(server.store.blobs())
     server.store.drop_blobs(open_sessions)

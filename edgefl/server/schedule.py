@@ -1,9 +1,7 @@
-"""When clients are asked, when they answer, and when the server stops waiting; :mod:`edgefl.server.fedbuff` has the schedule of async.
+"""When the server selects clients, when they answer, and when a round closes. :mod:`edgefl.server.fedbuff` has the asynchronous schedule.
 
-In synchronous rounds, the server asks clients at one moment and waits until enough of them have answered.
+In a synchronous round, the server selects all clients at one moment and waits until enough of them have answered.
 """
-
-from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
@@ -21,9 +19,11 @@ class Closed:
     """The end of a round.
 
     Attributes:
-        round_s: how long the round lasted on the simulated clock, after the wait.
-        waited_s: how long the server waited for eligible clients.
+        clients: the record of every selected client.
+        round_s: length of the round in simulated seconds, without the wait before it.
+        waited_s: how long the server waited for eligible clients, in simulated seconds.
         clock_s: the simulated clock at the end.
+        fleet: what the server remembers of its clients at that time.
     """
 
     clients: tuple[ClientRecord, ...]
@@ -37,10 +37,10 @@ class Schedule(Protocol):
     """The sessions of one round, in the order in which clients answer."""
 
     def arrive(self, most: int) -> list[OpenSession]:
-        """Return the next sessions that answer in time, at most ``most``; none if no more will."""
+        """Return the next sessions that answer in time, at most ``most``; an empty list if no more clients answer."""
 
     def end(self, session: OpenSession, record: ClientRecord) -> None:
-        """Record how a session ended that :meth:`arrive` returned."""
+        """Record how a session that :meth:`arrive` returned ended."""
 
     def close(self) -> Closed:
         """Return how the round ended, after the last session that the server waits for."""
@@ -61,9 +61,10 @@ class Round:
     """The clients of one round.
 
     Attributes:
-        start_s: the simulated clock when they are asked.
-        expected: what is expected of each, by their numbers.
-        deadline_s: the most that the round may last; None: no limit.
+        number: the round's number, from 1.
+        start_s: the simulated clock when the server selects them.
+        expected: what is expected of each, sorted by client.
+        deadline_s: longest round in seconds; None: no limit.
     """
 
     number: int
@@ -81,8 +82,9 @@ class Round:
     def closed(self, done: Sequence[ClientRecord], wanted: int) -> tuple[tuple[ClientRecord, ...], float]:
         """Return how every session ended, and how long the round lasted, after the sessions ``done``.
 
-        The round closes with answer number ``wanted``. With fewer answers, it lasts until all sessions have ended, or to its deadline. If
-        every client was refused, the server asks again after a while. A client that would answer later is late: its work is wasted.
+        The round closes when answer number ``wanted`` arrives. With fewer answers, it lasts until all sessions have ended, or until the
+        deadline. If every client was refused, it lasts as long as the server waits before it selects again. A client that answers after
+        the end is late, and its work is wasted.
         """
         ended = {record.client: record for record in done}
         final = tuple(ended.get(e.client) or ClientRecord(e) for e in self.expected)
@@ -96,7 +98,7 @@ class Round:
 
 
 def ask(forecast: Forecast, state: ServerState, wanted: int) -> Round:
-    """Return the clients of the round after ``state``: drawn from the eligible ones as soon as enough are eligible."""
+    """Return the clients of the round after ``state``, drawn at the first moment at which enough clients are eligible."""
     population, clock_s, number = forecast.plan.population.clients, state.clock_s, state.round + 1
     while True:
         busy = fleet_at(forecast, state.fleet, clock_s).busy

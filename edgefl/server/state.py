@@ -17,8 +17,9 @@ class OpenSession:
     """A session that has not ended.
 
     Attributes:
-        turn: the number of the request that opened it; in a synchronous round, the round's.
-        step: how many steps the server had made when it sent the model.
+        turn: number of the request that opened it; in a synchronous round, the number of the round.
+        step: number of steps that the server had made when it sent the model.
+        expected: what the server expects of the client.
     """
 
     turn: int
@@ -47,11 +48,11 @@ class FleetMemory:
     """What the server remembers of its clients between two rounds.
 
     Attributes:
-        busy: client → the clock when it ends a session whose round has closed.
+        busy: client → simulated time in seconds at which it ends a session whose round has closed.
         drained_j: client → joules that its sessions drew from its battery since midnight, when batteries are charged.
-        day: the local day of ``drained_j``.
+        day: the day, counted from the start of the run, that ``drained_j`` is about.
         sessions: the open sessions, in mode async.
-        turns: how many clients were asked so far, in mode async.
+        turns: number of clients selected so far, in mode async.
     """
 
     busy: Mapping[int, float] = field(default_factory=dict)
@@ -61,12 +62,12 @@ class FleetMemory:
     turns: int = 0
 
     def at(self, clock_s: float, day: int = 0) -> FleetMemory:
-        """Return what is left of it at a later time: clients that are still busy, and what was drained on that ``day``."""
+        """Return the memory at a later time: only clients that are still busy, and no drained joules if the ``day`` is another one."""
         busy = {client: until for client, until in self.busy.items() if until > clock_s}
         return replace(self, busy=busy, drained_j=self.drained_j if day == self.day else {}, day=day)
 
     def after(self, sessions: Iterable[Expected], clock_s: float, battery: bool) -> FleetMemory:
-        """Return it with the sessions of a round that closes at ``clock_s``; ``battery``: whether batteries drain."""
+        """Return the memory with the sessions of a round that closes at ``clock_s``; ``battery``: whether sessions drain batteries."""
         busy, drained_j = dict(self.busy), dict(self.drained_j)
         for session in sessions:
             if (timing := session.timing) is None:
@@ -83,12 +84,13 @@ class ServerState:
     """What a server has between two rounds. A checkpoint stores all of it, and a resumed run continues with it.
 
     Attributes:
-        model: the method's state.
-        memory: tensors of the server's optimizer and of the objective, by name.
-        round: how many rounds there were.
+        model: the global model, in the method's own parameters.
+        memory: tensors of the server optimizer and of the objective, by prefixed name.
+        clock_s: simulated time in seconds.
+        round: number of rounds so far.
         options: the method's options in its present phase.
-        clients: the chain of :class:`edgefl.server.client_store.ClientStore`, which proves that the store belongs to this state; empty if
-            clients have stored nothing.
+        clients: the hash of the client store (:attr:`edgefl.server.client_store.ClientStore.chain`), which proves that it belongs to this
+            state; empty if clients have stored nothing.
     """
 
     model: GlobalState

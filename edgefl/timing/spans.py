@@ -1,6 +1,4 @@
-"""Where this computer's time goes: named spans of all processes, by one clock, seconds per stage, and traces for ui.perfetto.dev."""
-
-from __future__ import annotations
+"""Host time as named spans of all processes, by one clock; seconds per stage, and events for ui.perfetto.dev. Workers send their spans."""
 
 import os
 import threading
@@ -35,7 +33,7 @@ STAGES: Mapping[str, str] = {
 """Stage → meaning, in the order of a run. The server's stages add up to its working time."""
 
 KEPT = 1 << 18
-"""At most this many spans wait to be drained, the newest ones: about 60 MB."""
+"""So many spans are held until they are drained, the newest ones: about 60 MB."""
 
 Detail = int | float | str
 
@@ -46,9 +44,9 @@ class Span:
 
     Attributes:
         name: the stage, one of :data:`STAGES`.
-        start_s, duration_s: by ``time.perf_counter``.
+        start_s, duration_s: host seconds by ``time.perf_counter``, one clock for all processes on Linux and macOS.
         worker: 0 is the server, 1 and up its worker processes.
-        detail: shown in a trace, such as the client.
+        detail: what a trace shows with it, such as the client.
         thread: the thread's name, empty for the process's main thread.
     """
 
@@ -65,7 +63,7 @@ class Span:
         return self.start_s + self.duration_s
 
 
-# A tuple takes a third of the time of a frozen record; append and popleft of a deque are atomic.
+# Making a tuple takes a third of the time of a frozen record. A deque's append and popleft are atomic.
 _recorded: deque[Span | tuple[str, float, float, dict[str, Detail], threading.Thread]] = deque(maxlen=KEPT)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_recorded.clear)  # the parent reports its own spans
@@ -95,7 +93,7 @@ class span:  # noqa: N801 - used like a function
 
 
 def drain() -> list[Span]:
-    """Return what this process recorded since the last call, in the order in which spans ended, and forget it."""
+    """Remove and return the spans of this process since the last call, in the order in which they ended."""
     taken: list[Span] = []
     while True:
         try:
@@ -109,7 +107,7 @@ def drain() -> list[Span]:
 
 
 def here() -> str:
-    """Return the name that spans of this thread have: empty in the process's main thread."""
+    """Return :attr:`Span.thread` of spans of the calling thread."""
     return _track(threading.current_thread())
 
 
@@ -123,7 +121,7 @@ def absorb(spans: Iterable[Span], worker: int) -> None:
 
 
 def seconds(spans: Iterable[Span]) -> dict[str, float]:
-    """Return stage → seconds, in the order of :data:`STAGES`; nested spans of a thread count for the inner one only.
+    """Return stage → seconds, in the order of :data:`STAGES`; time in nested spans of a thread counts for the inner one only.
 
     >>> seconds([Span("wait", 0.0, 5.0), Span("encode", 1.0, 2.0), Span("encode", 3.5, 1.0)])
     {'encode': 3.0, 'wait': 2.0}
@@ -138,7 +136,7 @@ def seconds(spans: Iterable[Span]) -> dict[str, float]:
             while around and around[-1].end_s <= one.start_s:
                 around.pop()
             found[one.name] += one.duration_s
-            if around:  # the span around it ran something else meanwhile
+            if around:  # the time belongs to this inner span
                 found[around[-1].name] -= min(one.end_s, around[-1].end_s) - one.start_s
             around.append(one)
     order = [*STAGES, *sorted(found.keys() - STAGES.keys())]
@@ -146,9 +144,9 @@ def seconds(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def events(spans: Iterable[Span], named: set[tuple[int, str]]) -> list[dict[str, Any]]:
-    """Return spans as Google's Chrome trace events, times in microseconds: a process per worker, a track per thread.
+    """Return spans as events of Chrome's trace format, in microseconds: a process per worker, a track per thread.
 
-    ``named`` has the (worker, thread) pairs whose names were written before; new ones are added.
+    ``named`` contains the (worker, thread) pairs whose names were written before; new pairs are added to it.
 
     >>> [event["name"] for event in events([Span("train", 0.5, 0.25, worker=1)], set())]
     ['process_name', 'process_sort_index', 'thread_name', 'train']

@@ -1,6 +1,4 @@
-"""Where the time of a run went: seconds per stage, round by round, and the trace file that shows each span."""
-
-from __future__ import annotations
+"""Host time of a run: seconds per stage in each round, and a trace file of all spans."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +11,12 @@ from edgefl.timing.spans import STAGES, Span, drain, events, here, seconds
 from edgefl.util.files import storage_errors
 
 Stages = dict[str, Any]
-"""``server``: stage → seconds of the thread that runs the rounds. Optional: ``background``, those of its other threads, and ``workers``,
-number → those of one worker process."""
+"""``server``: stage → seconds of the thread that runs the rounds. If there are any, ``background`` has the seconds of the other threads and
+``workers`` has number → stage → seconds of each worker process."""
 
 
 def check_trace(path: Path) -> None:
-    """Raise :class:`StorageError` if no trace can be written to ``path``: it is a folder, or its folder is missing."""
+    """Raise :class:`StorageError` if ``path`` is a folder, or its folder is missing: no trace can be written there."""
     if path.is_dir():
         raise StorageError(f"{path}: is a folder; give the name of a file for the trace, such as {path / 'trace.json'}")
     if not path.parent.is_dir():
@@ -26,7 +24,7 @@ def check_trace(path: Path) -> None:
 
 
 class TraceFile:
-    """A file of spans in Chrome's trace event format: a JSON array with one line per event, which opens without its closing bracket too."""
+    """A file of spans in Chrome's trace format: a JSON array, one line per event. Without its closing bracket it can be opened too."""
 
     def __init__(self, path: Path) -> None:
         check_trace(path)
@@ -34,14 +32,14 @@ class TraceFile:
         self._write("[", "w")
 
     def add(self, spans: Iterable[Span]) -> None:
-        """Write spans; they are in the file when this returns."""
+        """Append spans to the file; raise :class:`StorageError` if it cannot be written."""
         lines = [json.dumps(event, separators=(",", ":"), allow_nan=False) for event in events(spans, self._named)]
         if lines:
             self._write(self._before + ",\n".join(lines))
             self._before = ",\n"
 
     def close(self) -> None:
-        """End the array: the file is then strictly JSON."""
+        """Write the closing bracket: the file is then valid JSON."""
         self._write("\n]\n")
 
     def _write(self, text: str, mode: Literal["w", "a"] = "a") -> None:
@@ -50,12 +48,12 @@ class TraceFile:
 
 
 class Stopwatch:
-    """Measures the stages between two laps. Without a trace each lap discards its spans, so that memory does not grow with the rounds."""
+    """Measures the stages between two laps. Each lap writes its spans to the trace, if there is one, and drops them."""
 
     def __init__(self) -> None:
         self._trace: TraceFile | None = None
         self._since_s = perf_counter()
-        # Earlier spans do not belong to the run, except the start of the process, which happens once.
+        # Of the earlier spans, only the start of the process belongs to the run.
         self._before = [one for one in drain() if one.name == "start"]
 
     def __enter__(self) -> Self:
@@ -81,7 +79,7 @@ class Stopwatch:
 
 
 def stages_of(spans: Sequence[Span], since_s: float, now_s: float, thread: str = "") -> Stages:
-    """Return the stages of ``spans``; ``thread`` runs the rounds, and its time outside spans since ``since_s`` is ``other``.
+    """Return the stages of ``spans``; ``thread`` runs the rounds, and its time from ``since_s`` to ``now_s`` without spans is ``other``.
 
     >>> stages_of([Span("train", 1.0, 2.0), Span("checkpoint", 1.0, 0.5, thread="disk"), Span("train", 0.0, 3.0, worker=1)], 0.5, 3.5)
     {'server': {'train': 2.0, 'other': 1.0}, 'background': {'checkpoint': 0.5}, 'workers': {'1': {'train': 3.0}}}
@@ -96,7 +94,7 @@ def stages_of(spans: Sequence[Span], since_s: float, now_s: float, thread: str =
 
 
 def added(parts: Iterable[Mapping[str, Any]]) -> Stages:
-    """Return the sum of several stages, rounded to microseconds.
+    """Return the sum of several :data:`Stages`, rounded to microseconds.
 
     >>> added([{"server": {"train": 1.0}}, {}, {"server": {"select": 0.5, "train": 1.0}}])
     {'server': {'select': 0.5, 'train': 2.0}}

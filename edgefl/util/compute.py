@@ -1,20 +1,21 @@
-"""Torch's threads, with the same bits for any number of them, and whether tensors are finite."""
-
-from __future__ import annotations
+"""Threads of torch that never change the bits of a result, and a test for finite tensors."""
 
 import contextlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
+from torch import Tensor
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread, so that sums have the same bits on any number of cores and workers."""
+    """Let torch compute with one thread in a block, so that sums have the same bits on any number of cores and workers."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -23,11 +24,8 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-T = TypeVar("T")
-
-
 def in_parallel(tasks: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """Return name → result of each task, one thread per task, so that its bits depend on nothing else; list the longest tasks first.
+    """Run each task in one thread, so that its bits are always the same; return name → result. List the longest tasks first.
 
     >>> in_parallel({"two": lambda: 1 + 1, "four": lambda: 2 + 2})
     {'two': 2, 'four': 4}
@@ -36,7 +34,7 @@ def in_parallel(tasks: Mapping[str, Callable[[], T]]) -> dict[str, T]:
         return {}
     before = torch.get_num_threads()
     try:
-        # Each thread sets the number of threads inside its own operations.
+        # torch's number of threads inside an operation is set by each thread for itself.
         with ThreadPoolExecutor(min(len(tasks), os.cpu_count() or 1), initializer=torch.set_num_threads, initargs=(1,)) as pool:
             running = {name: pool.submit(task) for name, task in tasks.items()}
             return {name: future.result() for name, future in running.items()}
@@ -44,14 +42,9 @@ def in_parallel(tasks: Mapping[str, Callable[[], T]]) -> dict[str, T]:
         torch.set_num_threads(before)
 
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
 def is_finite(tensor: Tensor) -> bool:
-    """Return whether all values are finite: if one is not, the sum is not; if the sum overflows, every value is checked.
+    """Return whether all values are finite. A finite sum proves it; otherwise, as the sum may overflow, every value is checked.
 
-    >>> import torch
     >>> is_finite(torch.tensor([3e38, 3e38])), is_finite(torch.tensor([1.0, float("nan")]))
     (True, False)
     """

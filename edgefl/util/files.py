@@ -1,6 +1,4 @@
-"""Files that are whole or absent, and where the folders that ship beside the package are found."""
-
-from __future__ import annotations
+"""Atomic writes of files and folders, and the places of the folders that ship with the package."""
 
 import contextlib
 import errno
@@ -9,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from edgefl.errors import InputError, StorageError
 
 
 def shared(folder: str) -> Path:
-    """Return the folder ``profiles`` or ``export``: inside the package when installed from a wheel, beside it in a checkout.
+    """Return the path of folder ``profiles`` or ``export``: inside an installed package, beside the package in a checkout.
 
     >>> (shared("profiles") / "devices").is_dir()
     True
@@ -29,15 +28,21 @@ def shared(folder: str) -> Path:
     return installed if installed.is_dir() else package.parent / folder
 
 
+def module_command(module: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """Return command and environment to run a module of this package, without the working directory, whose files could shadow modules."""
+    paths = os.pathsep.join(filter(None, (str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH"))))
+    return [sys.executable, "-P", "-m", module, *arguments], {**os.environ, "PYTHONPATH": paths}
+
+
 def user_cache() -> Path:
-    """Return the folder for what can be fetched or measured again: ``edgefl`` in the user's cache folder."""
+    """Return ``edgefl`` in the user's cache folder, for files that can be fetched or measured again."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "edgefl"
 
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn a full or unwritable disk into a :class:`StorageError` that names ``path``."""
+    """Turn the error of a full or unwritable disk into a :class:`StorageError` that names ``path``."""
     try:
         yield
     except OSError as error:
@@ -49,7 +54,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write ``content`` to a temporary name beside ``path``, sync it, then rename: a reader sees all or nothing, also after an error."""
+    """Write ``content`` to a temporary file beside ``path``, sync it, then rename it: a reader never sees a part of the content."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -68,7 +73,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill, which takes the place of ``folder`` (absent or empty) at the end, or disappears after an error."""
+    """Yield a temporary folder to fill. At the end it replaces ``folder``, which is absent or empty; after an error it is removed."""
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
@@ -87,7 +92,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` durable, where the platform can."""
+    """Sync ``folder`` to the disk, so that a rename in it survives a power failure, if the system can."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -97,7 +102,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` as indented JSON, atomically; NaN and infinities are refused because JSON has none."""
+    """Write ``content`` as indented JSON, atomically; raise ValueError for NaN and infinity, which JSON lacks."""
     write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 
 
@@ -110,8 +115,21 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def read_at_most(path: Path, limit_bytes: int, error_class: type[InputError]) -> bytes:
+    """Return the content of a file; an ``error_class`` names ``path`` if it cannot be read or holds more than ``limit_bytes``."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit_bytes + 1)
+    except OSError as error:
+        raise error_class(f"{path}: cannot be read ({error.strerror})") from None
+    if len(content) > limit_bytes:
+        size_bytes = max(len(content), path.stat().st_size)  # a device has no size
+        raise error_class(f"{path}: {size_bytes:,} bytes, expected at most {limit_bytes:,}")
+    return content
+
+
 def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
-    """Return the content of a TOML file; an error of ``error_class`` names the file and line of a malformed one."""
+    """Return the content of a TOML file; raise ``error_class``, with file and line, if it is missing, unreadable or malformed."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

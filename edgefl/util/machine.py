@@ -1,7 +1,5 @@
 """This computer: its processor, its usable threads, its memory, and the load of other programs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform
@@ -19,7 +17,7 @@ _PROCESSORS = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Machine:
-    """A computer as a profile describes it, without host name, path or serial number. ``threads``: the cores that this process may use."""
+    """A computer as a profile describes it, without identifying data; ``threads`` is the number of :func:`usable_threads`."""
 
     processor: str
     system: str
@@ -30,7 +28,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Return this computer as it is now."""
+    """Return a description of this computer at this moment."""
     memory = psutil.virtual_memory()
     limit, battery = memory.total, None
     with contextlib.suppress(OSError, ValueError):  # no such file, or the word "max"
@@ -62,13 +60,13 @@ class Others:
     @staticmethod
     def _now() -> tuple[float, float, float]:
         times = psutil.cpu_times()
-        # A guest's time is part of the user's; waiting for a disk leaves the core free.
+        # "guest" is part of "user", and a core that waits for a disk ("iowait") is free.
         busy = sum(getattr(times, kind, 0.0) for kind in ("user", "nice", "system", "irq", "softirq", "steal"))
         return time.perf_counter(), busy, time.process_time()
 
 
 def usable_threads() -> int:
-    """Return the cores that this process may use; two threads of one core count once, because they share its arithmetic."""
+    """Return how many cores this process may use. Two threads of one core count once, because they share its arithmetic units."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(allowed, psutil.cpu_count(logical=False) or allowed))
 

@@ -1,9 +1,7 @@
-"""Numbers for people: decimal prefixes (1 kB = 1,000 B, memory included), three significant figures, always with the unit.
+"""Numbers as text for people: three significant figures, the unit, and decimal prefixes (1 kB = 1,000 B, for memory too).
 
 ``None`` becomes a dash; a negative or infinite value raises :class:`InputError`.
 """
-
-from __future__ import annotations
 
 import math
 import re
@@ -17,28 +15,53 @@ _Steps = tuple[tuple[float, str], ...]
 _COUNTS: _Steps = ((1, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"))
 _BYTES: _Steps = tuple((factor, f"{prefix}B") for factor, prefix in _COUNTS)
 _SECONDS: _Steps = ((1e-6, "µs"), (1e-3, "ms"), (1, "s"))
+_CLOCK: _Steps = ((1e-6, "µs"), (1e-3, "ms"), (1, "s"), (60, "min"), (3600, "h"), (86_400, "d"))
 _JOULES: _Steps = ((1e-6, "µJ"), (1e-3, "mJ"), (1, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"))
-
-
 _PREFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_AMOUNT = re.compile(r"^\s*(?P<number>[0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?P<prefix>[kKMGT]i?)?(?:B|MAC|MACs|s|J)?\s*$")
+_AMOUNT = re.compile(
+    r"^\s*(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*(?P<prefix>[kKMGT]i?)?(?P<unit>B|MACs?|s|J|min|h|d|%)?\s*$"
+)
+_ANY_UNIT = ("B", "MAC", "MACs", "s", "J")
+_SUCH_AS = {
+    "": "an amount above 0, such as 64MB, 100M or 30",
+    "s": "a time above 0, such as 600, 10min or 2h",
+    "B": "a number of bytes above 0, such as 100MB or 64KiB",
+    "J": "an energy above 0, such as 1kJ or 30",
+}
 
 
-def parse_amount(text: str) -> float:
-    """Return a number above 0 written with a decimal prefix (or a binary one, ``Mi``) and any unit; InputError for anything else.
+def parse_amount(text: str, unit: str = "") -> float:
+    """Return the number above 0 in ``text``, with a decimal or binary prefix (M, Mi) and a unit or none; otherwise raise InputError.
+
+    With ``unit`` (s, B or J) no other unit is allowed; seconds may also be written as ``min``, ``h`` or ``d``.
 
     >>> parse_amount("64MB"), parse_amount("1.5 Gi"), parse_amount("100M"), parse_amount("30")
     (64000000.0, 1610612736.0, 100000000.0, 30.0)
+    >>> parse_amount("10 min", "s"), parse_amount("1 kJ", "J")
+    (600.0, 1000.0)
+    """
+    value, match = math.nan, _AMOUNT.match(text)
+    if match:
+        prefix, found = (match["prefix"] or "").replace("k", "K"), match["unit"] or ""
+        clock = {name: factor for factor, name in _CLOCK[3:]} if unit == "s" and not prefix else {}
+        if found in clock or found in ("", *([unit] if unit else _ANY_UNIT)):
+            value = float(match["number"]) * _PREFIXES[prefix] * clock.get(found, 1)
+    if not math.isfinite(value) or value <= 0:
+        raise InputError(f"{text!r} is not {_SUCH_AS[unit]}")
+    return value
+
+
+def parse_share(text: str) -> float:
+    """Return the share in (0, 1] in ``text``, which may be in percent; otherwise raise InputError.
+
+    >>> parse_share("0.85"), parse_share("85 %")
+    (0.85, 0.85)
     """
     match = _AMOUNT.match(text)
-    try:
-        value = float(match["number"]) if match else math.nan
-    except ValueError:
-        value = math.nan
-    prefix = (match["prefix"] or "") if match else ""
-    value *= _PREFIXES[prefix.replace("k", "K")]
-    if not math.isfinite(value) or value <= 0:
-        raise InputError(f"{text!r} is not an amount above 0, such as 64MB, 100M or 30")
+    able = match is not None and not match["prefix"] and match["unit"] in (None, "%")
+    value = float(match["number"]) / (100 if match["unit"] else 1) if match and able else math.nan
+    if not 0 < value <= 1:
+        raise InputError(f"{text!r} is not a share above 0 and at most 1, such as 0.85 or 85%")
     return value
 
 
@@ -79,6 +102,18 @@ def human_seconds(value: float | None) -> str:
         return f"{hours} h {minutes:02d} min"
     days, hours = divmod(round(value / 3600), 24)
     return f"{days:,} d {hours:02d} h"
+
+
+def human_range(low: float | None, high: float | None) -> str:
+    """Return a range of seconds in one unit, to two figures; nothing if its ends are within a fifth of each other.
+
+    >>> human_range(0.92, 1.61), human_range(64, 100), human_range(0.004, 0.0121), human_range(1.0, 1.1), human_range(None, None)
+    ('0.92–1.6 s', '1.1–1.7 min', '4–12 ms', '', '')
+    """
+    if low is None or high is None or high <= 1.2 * low:
+        return ""
+    unit_s, unit = max(step for step in _CLOCK if step[0] <= max(high, _CLOCK[0][0]))
+    return f"{low / unit_s:.2g}–{high / unit_s:{'.2g' if high < 99.5 * unit_s else '.0f'}} {unit}"
 
 
 def human_joules(value: float | None) -> str:

@@ -1,6 +1,4 @@
-"""What pydantic says about a wrong value, as one plain line."""
-
-from __future__ import annotations
+"""Errors of pydantic in plain English, one line each."""
 
 from collections.abc import Collection
 
@@ -30,7 +28,7 @@ _EXPECTED = {
 
 
 def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str = "") -> str:
-    """Return one problem of a pydantic ``ValidationError`` as one line; ``known``, or ``otherwise``, helps with a misspelt key.
+    """Return one problem of a pydantic ``ValidationError`` as one line; for an unknown key, suggest one of ``known`` or say ``otherwise``.
 
     >>> explain({"type": "greater_than_equal", "loc": ("rounds",), "msg": "", "input": 0, "ctx": {"ge": 1}})
     'rounds must be at least 1, got 0'
@@ -55,6 +53,6 @@ def explain(problem: ErrorDetails, known: Collection[str] = (), otherwise: str =
 
 
 def short(value: object) -> str:
-    """Return a value as an error shows it: its ``repr``, cut where it is long."""
+    """Return the ``repr`` of a value for an error, cut after 80 characters."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

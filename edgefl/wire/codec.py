@@ -1,8 +1,8 @@
-"""The contract of a codec, how the values of one float32 tensor travel, and the layout of the parts in a safetensors file.
+"""The contract of a codec, which packs the values of one float32 tensor, and the layout of the parts in a safetensors file.
 
-:mod:`edgefl.wire.payload` makes payloads of what a codec packs. Codecs know tensors and numbers only, no files and no senders. Adding one
-is adding a file in ``edgefl/wire/codecs/`` with a class decorated ``@codec("name")``. Codecs that change the values, or leave some out,
-declare ``needs=("uploads",)``.
+:mod:`edgefl.wire.payload` makes payloads of the packed parts: a codec deals with tensors only, not with files or senders. To add a codec,
+add a file in ``edgefl/wire/codecs/`` with a class decorated ``@codec("name")``. Codecs that change values, or leave some out, declare
+``needs=("uploads",)``.
 """
 
 import abc
@@ -19,21 +19,16 @@ from torch import Tensor
 from edgefl.registry import codecs
 
 Shape = tuple[int, ...]
-# The types of parts, in the order in which safetensors lays them out in a file (within a type: by name).
+# The dtypes of parts, in the order in which safetensors stores them in a file (within a dtype: by name).
 TYPES = {
-    "I64": torch.int64,
-    "F32": torch.float32,
-    "I32": torch.int32,
-    "F16": torch.float16,
-    "U16": torch.uint16,
-    "I8": torch.int8,
+    "I64": torch.int64, "F32": torch.float32, "I32": torch.int32, "F16": torch.float16, "U16": torch.uint16, "I8": torch.int8,
     "U8": torch.uint8,
-}
+}  # fmt: skip
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
 class Part(NamedTuple):
-    """One entry of a payload; ``dtype`` is one of ``TYPES``."""
+    """One entry of a payload; ``dtype`` is a key of ``TYPES``."""
 
     name: str
     dtype: str
@@ -41,16 +36,17 @@ class Part(NamedTuple):
 
     @property
     def data_bytes(self) -> int:
-        """Length of the values, without their entry in the header."""
+        """Bytes of the values, without the entry in the header."""
         return math.prod(self.shape) * TYPES[self.dtype].itemsize
 
 
 class Layout(NamedTuple):
-    """Where everything lies in a file.
+    """Where everything lies in a file of ``length`` bytes.
 
     Attributes:
-        order, counts: the parts' positions and numbers of values, in the order of the file.
-        begins: each part's offset in bytes, in the order of the parts.
+        header: the first bytes: length and JSON, padded.
+        order, counts: positions of the parts and their numbers of values, in the order of the file.
+        begins: offset of each part in bytes, in the order of the parts.
     """
 
     header: bytes
@@ -76,7 +72,7 @@ def layout_of(parts: tuple[Part, ...], codec: str) -> Layout:
 
 
 cached_layout_of = lru_cache(maxsize=64)(layout_of)
-"""The same, for parts that come again in every payload."""
+"""The same with a cache, for parts that occur in every payload."""
 
 
 def entry_of(part: Part, begin: int, end: int) -> str:
@@ -95,13 +91,13 @@ def padded(length: int) -> int:
 
 
 class Codec(abc.ABC):
-    """How one float32 tensor travels: as a part of the tensor's name, and perhaps a second one called ``name + suffix``.
+    """How one float32 tensor travels: as a part of the tensor's name, and for some codecs a second one called ``name + suffix``.
 
     Attributes:
-        suffix: what the second part's name ends with; empty if there is never a second part.
-        raw: whether tensors travel as they are, of any type.
-        draws: whether packing rounds at random, so that it needs a generator.
-        chooses: whether a tensor that packing would not shorten travels as float32. The receiver sees it from the parts that arrived.
+        suffix: end of the second part's name; empty if there is never a second part.
+        raw: whether tensors travel unchanged, whatever their dtype.
+        draws: whether packing rounds at random and needs a generator.
+        chooses: whether a tensor that packing would not shorten travels as float32. The parts that arrive tell the receiver which it was.
     """
 
     suffix: ClassVar[str] = ""
@@ -111,28 +107,28 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
-        """Return the parts of a tensor of this shape; ``count``: how many values a codec that :attr:`chooses` sends, None the most."""
+        """Return the parts of a tensor of this shape. A codec that :attr:`chooses` sends ``count`` values; None: as many as it can."""
 
     def pack(self, w: Tensor, rng: np.random.Generator | None) -> tuple[Tensor, ...]:
-        """Return the tensors of the parts that carry ``w``, which is finite, contiguous and float32."""
+        """Return the tensors of the parts that represent ``w``, which is finite, contiguous and float32; ``rng`` draws the rounding."""
         return (w,)
 
     def unpack(self, values: Sequence[Tensor], shape: Shape) -> Tensor:
         """Return the float32 tensor of this shape from the tensors of its parts, whose shapes and types are those of :meth:`parts`.
 
         Raises:
-            ValueError: the last part holds what :meth:`pack` never writes; the message goes on after the part's name.
+            ValueError: the last part holds what :meth:`pack` never writes. The message continues a sentence that begins with its name.
         """
         return values[0]
 
     def bytes(self, shape: Shape) -> int:
-        """Return how many bytes the values of a tensor of this shape take as they are sent, at most."""
+        """Return the most bytes that the packed values of a tensor of this shape take."""
         return sum(part.data_bytes for part in self.parts("", shape))
 
 
 @cache
 def codec_named(name: str) -> Codec:
-    """Return the codec ``name``, or raise :class:`UnknownNameError`.
+    """Return the codec ``name``; raise :class:`UnknownNameError` if there is none.
 
     >>> codec_named("int8").bytes((8, 3)), codec_named("fp32").bytes((8, 3))
     (56, 96)

@@ -1,16 +1,14 @@
 """Messages between processes: a JSON header, then blobs of bytes that are addressed by the SHA-256 of their content.
 
-A message begins with four letters, the version and the header's length. Its header names the blobs that follow, each once. Nothing is
-pickled: what a message cannot say in JSON is a blob, such as a payload (safetensors) or a graph (ONNX).
+A message begins with four letters, its version and the length of its header. The header lists the blobs that follow, each once. Nothing is
+pickled: data without a JSON form are blobs, such as payloads (safetensors) and graphs (ONNX).
 """
-
-from __future__ import annotations
 
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from pydantic_core import from_json, to_json
@@ -23,15 +21,15 @@ _START = struct.Struct("<4sHI")  # letters, version, bytes of the header
 
 
 class Blob(bytes):
-    """Bytes that several messages refer to. They are hashed once.
+    """Bytes that several messages may refer to, and that are hashed once.
 
     >>> Blob(b"weights").digest[:8]
     '9a129038'
     """
 
     @classmethod
-    def of(cls, content: bytes) -> Blob:
-        """Return ``content``, copied unless it is a blob."""
+    def of(cls, content: bytes) -> Self:
+        """Return ``content`` as a blob, copied unless it is one."""
         return content if isinstance(content, cls) else cls(content)
 
     @cached_property
@@ -41,7 +39,7 @@ class Blob(bytes):
 
 
 def checked(content: bytes, digest: str) -> Blob:
-    """Return ``content`` as a blob, or raise :class:`WireError` if its hash is not ``digest``."""
+    """Return ``content`` as a blob; raise :class:`WireError` if its hash is not ``digest``."""
     blob = Blob.of(content)
     if blob.digest != digest:
         raise WireError(f"a blob of {len(blob):,} bytes is damaged: its SHA-256 is {blob.digest[:16]}…, expected {digest[:16]}…")
@@ -49,7 +47,7 @@ def checked(content: bytes, digest: str) -> Blob:
 
 
 def write_header(kind: str, fields: Mapping[str, Any]) -> bytes:
-    """Return the header of a message of ``kind``; ``fields`` are JSON values, tuples and NaN included."""
+    """Return the header of a message of ``kind``; ``fields`` are JSON values, tuples, dataclasses, NumPy arrays or NaN."""
     header = to_json({"kind": kind, **fields}, inf_nan_mode="constants", fallback=_plain)
     return _START.pack(_LETTERS, VERSION, len(header)) + header
 
@@ -61,7 +59,7 @@ def _plain(value: object) -> Any:
 
 
 def read_header(content: bytes, *kinds: str) -> tuple[dict[str, Any], int]:
-    """Return the fields of a message of one of ``kinds``, and where its blobs begin, or raise :class:`WireError` if it is none."""
+    """Return the fields of a message and the offset of its blobs; raise :class:`WireError` unless it is an intact one of ``kinds``."""
     if len(content) < _START.size or content[:4] != _LETTERS:
         raise WireError(
             f"no message of edgefl: {len(content):,} bytes that begin with {bytes(content[:4])!r}, expected {_LETTERS!r}"
@@ -83,14 +81,14 @@ def read_header(content: bytes, *kinds: str) -> tuple[dict[str, Any], int]:
 
 
 def write_message(kind: str, fields: Mapping[str, Any], blobs: Iterable[Blob] = ()) -> bytes:
-    """Return a message that holds each of ``blobs`` once."""
+    """Return a message with ``fields`` and each of ``blobs`` once."""
     held = {blob.digest: blob for blob in blobs}
     header = write_header(kind, {**fields, "blobs": [(digest, len(blob)) for digest, blob in held.items()]})
     return b"".join((header, *held.values()))
 
 
 def read_message(content: bytes, *kinds: str) -> tuple[dict[str, Any], dict[str, Blob]]:
-    """Return the fields of a message and its blobs by hash; raise :class:`WireError` as :func:`read_header`, or if a blob is damaged."""
+    """Return the fields of a message and its blobs by hash; raise :class:`WireError` as :func:`read_header` does, or for a damaged blob."""
     fields, start = read_header(content, *kinds)
     blobs = {}
     try:

@@ -1,7 +1,7 @@
 """Tensors ↔ bytes: the only place where transferred bytes are counted. A payload is a safetensors file, never a pickle.
 
-A codec says how the values travel (:mod:`edgefl.wire.codec`). Both ends know it beforehand, and a payload that is not fp32 names its codec
-in the file's metadata.
+A codec packs the values (:mod:`edgefl.wire.codec`). Both ends are configured with the same codec. The file's metadata names it, unless it
+is fp32.
 """
 
 import json
@@ -26,21 +26,21 @@ Shapes = Mapping[str, tuple[int, ...]]
 Payload = bytes | bytearray | memoryview
 
 with warnings.catch_warnings():
-    # Once per process, torch warns that it cannot prevent writes to bytes; the docstring of decode says so.
+    # torch warns once per process that it cannot prevent writes to bytes. The docstring of decode warns of it too.
     warnings.simplefilter("ignore")
     torch.frombuffer(b"\0", dtype=torch.uint8)
 
 
 def encode(tensors: Mapping[str, Tensor], codec: str = "fp32", rng: np.random.Generator | None = None) -> bytes:
-    """Return the payload of ``tensors``; its length is what a link carries, header included.
+    """Return the payload of ``tensors``; its length, header included, is what counts as transferred.
 
-    ``rng`` draws the rounding of codecs that round at random, such as ``int8``.
+    ``rng`` is needed by codecs that round at random, such as ``int8``.
 
     Raises:
         UnknownNameError: there is no such codec.
-        WireError: a tensor has a name that the file or the codec needs; under a codec other than fp32, it is not float32 or holds
-            NaN or infinity.
-        ValueError: ``rng`` is missing.
+        WireError: a tensor has a name that is reserved for the file or the codec. With a codec other than fp32: it is not float32, or it
+            contains NaN or infinity.
+        ValueError: the codec needs ``rng``.
 
     >>> len(encode({"w": torch.zeros(10)})) - 4 * 10
     64
@@ -64,7 +64,7 @@ def encode(tensors: Mapping[str, Tensor], codec: str = "fp32", rng: np.random.Ge
     elif any(tensor.dtype not in NAMES for tensor in tensors.values()):
         return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
     parts = tuple(_part(name, tensor) for name, tensor in packed.items())
-    # The parts of a payload whose codec chooses are never the same twice: there is nothing to cache.
+    # If the codec chooses, the parts differ from payload to payload: a cache is of no use.
     layout = (layout_of if of.chooses else cached_layout_of)(parts, codec)
     arrays = [tensor.detach().contiguous().numpy() for tensor in packed.values()]
     pieces: list[Any] = [layout.header, *(arrays[place] for place in layout.order)]
@@ -72,7 +72,7 @@ def encode(tensors: Mapping[str, Tensor], codec: str = "fp32", rng: np.random.Ge
 
 
 def payload_bytes(shapes: Shapes, codec: str = "fp32") -> int:
-    """Return the length of the payload of tensors of these shapes, header included; for ``sparse`` it is the most that it can be.
+    """Return the bytes of the payload of tensors of these shapes, header included; for ``sparse``, the most that it can have.
 
     >>> payload_bytes({"w": (10,)}), payload_bytes({"w": (10,)}, "int8")
     (104, 174)
@@ -81,7 +81,7 @@ def payload_bytes(shapes: Shapes, codec: str = "fp32") -> int:
 
 
 def tensor_bytes(shapes: Shapes, codec: str = "fp32") -> dict[str, int]:
-    """Return the bytes of each tensor's values, an int8 tensor's scales included; for ``sparse`` those of the dense tensor.
+    """Return name → bytes of a tensor's packed values, with the scales of int8; for ``sparse``, those of the dense tensor.
 
     >>> tensor_bytes({"w": (8, 3), "b": (8,)}, "int8")
     {'w': 56, 'b': 12}
@@ -91,7 +91,7 @@ def tensor_bytes(shapes: Shapes, codec: str = "fp32") -> dict[str, int]:
 
 
 def header_bytes(shapes: Shapes, codec: str = "fp32") -> int:
-    """Return the bytes of a payload that are not values: the length of the header, and the header padded to a multiple of 8.
+    """Return the bytes of a payload that are not values: 8 for the length of the header, and the header, padded to a multiple of 8.
 
     >>> header_bytes({"w": (10,)}), header_bytes({})
     (64, 16)
@@ -103,12 +103,12 @@ def header_bytes(shapes: Shapes, codec: str = "fp32") -> int:
 def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32", copy: bool = True) -> dict[str, Tensor]:
     """Return the tensors of ``payload``, encoded by ``codec``: float32, of the shapes and in the order of ``expected``.
 
-    With ``copy`` the tensors share no memory with ``payload``. Without, tensors that travelled as float32 may be views of it: do not
-    write to them, and do not free the memory of ``payload`` while they are in use.
+    ``sender`` is named in errors. Without ``copy``, tensors that travelled as float32 may be views of ``payload``: do not write to them,
+    and do not free the memory of ``payload`` while they are in use.
 
     Raises:
-        WireError: the payload is damaged or of another codec, a tensor is missing, extra, of another shape or type, or its values
-            are not finite, or its indices or scales are not what the codec writes; names ``sender`` and the tensor.
+        WireError: the payload is damaged or of another codec; a tensor is missing, extra, of another shape or dtype, or not finite; or
+            its indices or scales are not what the codec writes.
 
     >>> decode(encode({"w": torch.tensor([0.1, 1e9])}, "fp16"), {"w": (2,)}, "client 7", "fp16")["w"].tolist()
     [0.0999755859375, 65504.0]
@@ -138,7 +138,7 @@ def decode(payload: Payload, expected: Shapes, sender: str, codec: str = "fp32",
 
 
 def stored_tensors(payload: bytes, sender: str) -> dict[str, Tensor]:
-    """Return the float32 tensors of a payload of undeclared shapes; raise :class:`WireError` if it is damaged or not finite."""
+    """Return the float32 tensors of a payload, of any shapes; raise :class:`WireError` if it is damaged or not finite."""
     shapes = {name: tuple(entry["shape"]) for name, entry in _read(payload, sender, "fp32").items()}
     return decode(payload, shapes, sender)
 
@@ -148,7 +148,7 @@ def _packed(codec: Codec, name: str, w: Tensor, rng: np.random.Generator | None,
     packed = dict(zip((name, name + codec.suffix), codec.pack(w, rng), strict=False))
     if codec.chooses:
         parts = [_part(part, tensor) for part, tensor in packed.items()]
-        # The most that the entries can take, their offsets as wide as the dense payload's: so a payload is never longer than that.
+        # Entries are counted at the most they can take, with offsets as long as the dense payload's: no payload is longer than that.
         entries = sum(padded(len(("," + entry_of(part, dense_bytes, dense_bytes)).encode())) for part in parts[1:])
         if entries + sum(part.data_bytes for part in parts) >= 4 * w.numel():
             return {name: w}
@@ -160,7 +160,7 @@ def _part(name: str, tensor: Tensor) -> Part:
 
 
 def _predicted(payload: Payload, parts: tuple[Part, ...], codec: str) -> tuple[dict[str, Tensor] | None, bool]:
-    """Return views of the parts, and whether all are known to be finite; (None, False) if the header is not the one that they predict."""
+    """Return views of ``parts``, and whether all are known to be finite; (None, False) if the header differs from the one of ``parts``."""
     layout = cached_layout_of(parts, codec)
     if len(payload) != layout.length or bytes(payload[: len(layout.header)]) != layout.header:
         return None, False
@@ -174,16 +174,16 @@ def _predicted(payload: Payload, parts: tuple[Part, ...], codec: str) -> tuple[d
 def _view(buffer: Payload, part: Part, begin: int = 0) -> Tensor:
     """Return the tensor of ``part`` as a view of the memory of ``buffer`` from ``begin`` on."""
     count, dtype = math.prod(part.shape), TYPES[part.dtype]
-    # frombuffer takes no empty buffer.
+    # frombuffer refuses an empty buffer.
     flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=begin) if count else torch.empty(0, dtype=dtype)
     return flat.view(part.shape)
 
 
 def _read(payload: Payload, sender: str, codec: str) -> dict[str, Any]:
-    """Return safetensors' entries by name: shape, dtype and data of each, not yet compared with anything."""
+    """Return the file's entries by name, with shape, dtype and data, unchecked except for the codec."""
     payload = bytes(payload)
     try:
-        # Not safetensors.torch.load: it hides the metadata, and a type that torch lacks is a bare KeyError.
+        # safetensors.torch.load hides the metadata, and raises a bare KeyError for a dtype that torch lacks.
         received = dict(safetensors.deserialize(payload))  # type: ignore[no-untyped-call]
         header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])
     except (SafetensorError, ValueError) as error:
@@ -195,7 +195,7 @@ def _read(payload: Payload, sender: str, codec: str) -> dict[str, Any]:
 
 
 def _expected_parts(codec: Codec, name: str, shape: tuple[int, ...], received: Mapping[str, Any]) -> tuple[Part, ...]:
-    """Return the parts that must have arrived for one tensor; the sender of a codec that chooses decided whether it is dense."""
+    """Return the parts that must have arrived for one tensor. If the codec chooses, the parts that did arrive tell whether it is dense."""
     if codec.chooses and {name, name + codec.suffix} <= received.keys():
         return codec.parts(name, shape, math.prod(received[name]["shape"]))
     return codec.parts(name, shape)
@@ -210,12 +210,12 @@ def _values(part: Part, entry: Mapping[str, Any], sender: str) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _largest(shapes: tuple[tuple[str, tuple[int, ...]], ...], codec: str) -> tuple[Part, ...]:
-    """Return the parts of tensors of these shapes, the largest that there can be."""
+    """Return the largest possible parts of tensors of these shapes."""
     return tuple(part for name, shape in shapes for part in codec_named(codec).parts(name, shape))
 
 
 def _checked(names: Mapping[str, Any], codec: str) -> Codec:
-    """Return the codec, once no tensor has a name that it or safetensors needs."""
+    """Return the codec, after checking that no tensor has a name that is reserved for it or for safetensors."""
     of = codec_named(codec)
     if "__metadata__" in names:
         raise WireError("__metadata__ is safetensors' own entry, no name for a tensor; rename the tensor")

@@ -1,7 +1,7 @@
-"""Update files, which devices send back: each is checked against what its bundle asked for. No torch, no pickle.
+"""Update files, which devices send back: each is checked against its bundle. This module needs no torch and no pickle.
 
-A file is read whole once its size is plausible: the header has at most 1 MiB, and header and expected tensors are its exact length, so
-no file can grow in memory. Messages show a file's values as Python writes them, cut.
+A file is read only if it is no larger than a header of 1 MiB and the tensors of the largest tier, and its length must be exact. Messages
+show a file's values as Python writes them, shortened.
 """
 
 import json
@@ -17,33 +17,40 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from edgefl.errors import WireError
+from edgefl.util.validation import short
 
 FORMAT, VERSION = "edgefl-update", "1"
 MAX_HEADER_BYTES = 1 << 20
 KEYS = ("format", "version", "bundle", "round", "tier", "samples", "steps", "client")
 _COUNT = re.compile(r"[1-9][0-9]{0,8}|10{9}")
+_LABELS = re.compile(r"[0-9]{1,9}(,[0-9]{1,9})*")
 _CLIENT = re.compile(r"[0-9A-Za-z._-]{1,64}")
-_SHOWN = 80
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What updates must be: of the bundle of this ``manifest_sha256`` and round, with tensors of tier → name → shape."""
+    """What updates must match.
+
+    Attributes:
+        bundle, round, classes: ``manifest_sha256``, round and number of labels of the bundle.
+        tiers: per tier name → shape of float32 tensors.
+    """
 
     bundle: str
     round: int
     tiers: Mapping[str, Shapes]
+    classes: int
 
     def data_bytes(self, tier: str) -> int:
-        """Return the bytes of the tensors of an update of ``tier``, which are float32."""
+        """Return the bytes of the tensors of an update of ``tier``."""
         return 4 * sum(math.prod(shape) for shape in self.tiers[tier].values())
 
 
 @dataclass(frozen=True)
 class DeviceUpdate:
-    """An update file that passed every check, with its float32 tensors."""
+    """An update file that passed every check, with its float32 tensors; ``labels`` are those in its client's data, None: not stated."""
 
     path: Path
     client: str
@@ -51,18 +58,19 @@ class DeviceUpdate:
     samples: int
     steps: int
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    labels: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Received:
-    """A folder of updates: the right ones, without their tensors, and a message about each wrong one."""
+    """A folder of updates: the valid ones, without their tensors, and a message about each invalid one."""
 
     updates: tuple[DeviceUpdate, ...]
     problems: tuple[str, ...]
 
 
 def receive(folder: Path, expected: Expected) -> Received:
-    """Check every file in ``folder`` that is not hidden, in the order of names. A client's second update is a wrong one."""
+    """Check every visible file in ``folder`` by name; a client's second update is invalid. Raise WireError if there is no such folder."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -80,7 +88,7 @@ def receive(folder: Path, expected: Expected) -> Received:
 
 
 def read_update(path: Path, expected: Expected) -> DeviceUpdate:
-    """Return the update at ``path``, or raise :class:`WireError`, naming file, key, value and expectation."""
+    """Return the update at ``path``; a :class:`WireError` names file, key, value and expectation."""
     content = _content(path, expected)
     header = _header(path, content)
     about = _about(path, header, expected)
@@ -89,23 +97,26 @@ def read_update(path: Path, expected: Expected) -> DeviceUpdate:
     for name, shape in shapes.items():
         got = header[name].get("dtype"), header[name].get("shape")
         if got != ("F32", list(shape)):
-            raise WireError(f"{path}: {name}: got {_cut(got[0])} of shape {_cut(got[1])}, expected 'F32' of shape {list(shape)}")
+            raise WireError(
+                f"{path}: {name}: got {short(got[0])} of shape {short(got[1])}, expected 'F32' of shape {list(shape)}"
+            )
     length = 8 + int.from_bytes(content[:8], "little") + expected.data_bytes(tier)
     if len(content) != length:
         raise WireError(f"{path}: {len(content):,} bytes, expected {length:,} for the tensors of tier {tier}")
     try:
         tensors = safetensors.numpy.load(content)
     except (SafetensorError, KeyError, ValueError) as error:
-        raise WireError(f"{path}: not a valid safetensors file ({_cut(str(error))})") from None
+        raise WireError(f"{path}: not a valid safetensors file ({short(str(error))})") from None
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise WireError(f"{path}: {name}: holds {tensor[~np.isfinite(tensor)].flat[0]}, expected finite values")
     ordered = {name: tensors[name] for name in shapes}
-    return DeviceUpdate(path, about["client"], tier, int(about["samples"]), int(about["steps"]), ordered)
+    counts = int(about["samples"]), int(about["steps"])
+    return DeviceUpdate(path, about["client"], tier, *counts, ordered, _labels(about.get("labels", ""), expected.classes))
 
 
 def _content(path: Path, expected: Expected) -> bytes:
-    """Return the bytes of a file that is no larger than an update of some tier."""
+    """Return the content of a file, unless it is too large for any tier."""
     if path.is_symlink() or not path.is_file():
         raise WireError(f"{path}: a folder, a link or no plain file; expected an update file")
     most = 8 + MAX_HEADER_BYTES + max(map(expected.data_bytes, expected.tiers))
@@ -125,7 +136,7 @@ def _header(path: Path, content: bytes) -> dict[str, Any]:
     try:
         header = json.loads(content[8 : 8 + length], object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"{path}: its header is not valid JSON ({_cut(str(error))})") from None
+        raise WireError(f"{path}: its header is not valid JSON ({short(str(error))})") from None
     if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
         raise WireError(f"{path}: its header is no table of tensors: no safetensors file")
     return header
@@ -141,7 +152,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, str]:
     """Return the file's metadata, every key checked."""
     about = header.pop("__metadata__", {})
-    _check_names(path, about, KEYS, f"an update says {', '.join(KEYS)}")
+    _check_names(path, about, (*KEYS, *({"labels"} & about.keys())), f"an update says {', '.join(KEYS)}")
     count = "a whole number from 1 to 1,000,000,000"
     rules: dict[str, tuple[Callable[[str], object], str]] = {
         "format": (FORMAT.__eq__, repr(FORMAT)),
@@ -152,19 +163,24 @@ def _about(path: Path, header: dict[str, Any], expected: Expected) -> dict[str, 
         "samples": (_COUNT.fullmatch, count),
         "steps": (_COUNT.fullmatch, count),
         "client": (_CLIENT.fullmatch, "1 to 64 of 0-9 A-Z a-z . _ -"),
+        "labels": (
+            lambda text: _labels(text, expected.classes),
+            f"labels from 0 to {expected.classes - 1}, separated by commas, each once, ascending",
+        ),
     }
     for key, (right, expectation) in rules.items():
-        if not isinstance(value := about[key], str) or not right(value):
-            raise WireError(f"{path}: {key}: got {_cut(value)}, expected {expectation}")
+        if key in about and (not isinstance(value := about[key], str) or not right(value)):
+            raise WireError(f"{path}: {key}: got {short(value)}, expected {expectation}")
     return dict(about)
+
+
+def _labels(text: str, classes: int) -> tuple[int, ...] | None:
+    """Return the labels in ``text``, such as 0,3,7; None unless they are labels of ``classes`` classes, each once and ascending."""
+    labels = tuple(map(int, text.split(","))) if _LABELS.fullmatch(text) else ()
+    return labels if labels and labels[-1] < classes and labels == tuple(sorted({*labels})) else None
 
 
 def _check_names(path: Path, got: Mapping[str, Any], expected: Collection[str], rule: str) -> None:
     if different := sorted(got.keys() ^ set(expected)):
         state = "missing" if different[0] in expected else "not expected"
-        raise WireError(f"{path}: {_cut(different[0])}: {state}; {rule}")
-
-
-def _cut(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        raise WireError(f"{path}: {short(different[0])}: {state}; {rule}")

@@ -1,10 +1,14 @@
-"""Measures a board with a bundle's own models: onnxruntime and numpy, nothing else, and writes its device profile.
+"""Measures a board with the models of a bundle, and writes a device profile. Needs only onnxruntime and NumPy.
 
     python calibrate.py BUNDLE --out my-device.toml
+    python calibrate.py BUNDLE --steps steps.csv --sustained 10
 
-Measured are inference of one sample (the median over the bundle's tiers, on one thread and on all), a matrix product, one core's memory
-bandwidth, and memory. Training is not, nor power: the profile marks them as assumed, and says why. On a computer that has edgefl itself,
-`edgefl calibrate` measures training too.
+The first command measures the inference of one sample (the median over the tiers, on one thread and on all), a matrix product, the memory
+bandwidth of one core, and memory. Training and power are not measured: the profile marks them as assumed. If the computer has edgefl, use
+`edgefl calibrate`, which measures training too.
+
+The second command times training steps and inference of every tier, and again after ten minutes of load. It needs the client's other
+files beside this one, and safetensors. On another computer, `edgefl calibrate --from steps.csv` fits a profile from the file.
 """
 
 from __future__ import annotations
@@ -29,20 +33,25 @@ import onnxruntime
 
 TRAINING_SHARE = 0.4
 POWER = {"idle_w": 1.6, "load_w": 7.2, "energy_pj_per_mac": 471}
-"""Of a Raspberry Pi 4, as edgefl's profile of it has them: what stands in where nothing measures a board's power."""
+"""Power of a Raspberry Pi 4, from edgefl's profile of it, as a placeholder."""
 
 _SIDE = 512
 _COPIED_BYTES = 64 * 2**20
 _LEAST = 5
 _SHORTEST_S = 0.005
+_LONGEST_MINUTES = 1440
 
 
 class InputError(Exception):
-    """Something given is wrong; nothing was written."""
+    """An input is wrong, or (``exit_code`` 1) a graph cannot be run; no file was written."""
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def read_manifest(bundle: Path) -> dict[str, Any]:
-    """Return a bundle's manifest, after its own hash and those of the models that it names."""
+    """Return a bundle's manifest, after checking its hash and those of its models; InputError if one was changed."""
     path = bundle / "manifest.json"
     try:
         content = path.read_bytes()
@@ -65,31 +74,31 @@ def read_manifest(bundle: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def spread(run: Callable[[], object], seconds: float) -> list[float]:
-    """Return the seconds of at least five repeats of ``run``, in order; what is short runs several times in one."""
+def spread(run: Callable[[], object], seconds: float, clock: Callable[[], float] = time.perf_counter) -> list[float]:
+    """Return the seconds of at least five repeats of ``run``, in ascending order; a short ``run`` is called several times per repeat."""
     run()
-    begun = time.perf_counter()
+    begun = clock()
     run()
-    times = max(1, int(_SHORTEST_S / max(time.perf_counter() - begun, 1e-7)))
+    times = max(1, int(_SHORTEST_S / max(clock() - begun, 1e-7)))
     found: list[float] = []
-    started = time.perf_counter()
-    while len(found) < _LEAST or time.perf_counter() - started < seconds:
-        begun = time.perf_counter()
+    started = clock()
+    while len(found) < _LEAST or clock() - started < seconds:
+        begun = clock()
         for _ in range(times):
             run()
-        found.append((time.perf_counter() - begun) / times)
+        found.append((clock() - begun) / times)
     return sorted(found)
 
 
 def rate(seconds: list[float], amount: float) -> tuple[float, str]:
-    """Return 10⁹ per second that a quarter of the repeats reached, and their median and range."""
+    """Return a rate in 10⁹ per second that a quarter of the repeats reached, and a note with median and range."""
     found = [amount / s / 1e9 for s in seconds]
     value = found[len(found) // 4]
     return value, f"{value:.3g} (median {statistics.median(found):.3g}, {found[-1]:.3g} to {found[0]:.3g}, {len(found)} repeats)"
 
 
 def inference(bundle: Path, manifest: dict[str, Any], threads: int, seconds: float) -> tuple[float, str]:
-    """Return the median rate over the tiers in GMAC/s, each with a batch of one, and the note of it."""
+    """Return the median rate over the tiers in GMAC/s, for a batch of one, and a note with each tier's rate."""
     values, notes = [], []
     for tier in manifest["tiers"]:
         options = onnxruntime.SessionOptions()
@@ -105,7 +114,7 @@ def inference(bundle: Path, manifest: dict[str, Any], threads: int, seconds: flo
 
 
 def memory_bytes() -> tuple[int, int]:
-    """Return all memory of this computer, and what is free."""
+    """Return total and free bytes of memory."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in text.splitlines() if line.endswith("kB")}
@@ -121,7 +130,7 @@ def memory_bytes() -> tuple[int, int]:
 
 
 def processor() -> str:
-    """Return the board's or the processor's name."""
+    """Return the name of the board, or of the processor."""
     for path, key in (("/proc/device-tree/model", ""), ("/proc/cpuinfo", "model name")):
         try:
             lines = Path(path).read_text(encoding="utf-8", errors="replace").rstrip("\0").splitlines()
@@ -133,7 +142,7 @@ def processor() -> str:
 
 
 def profile(bundle: Path, name: str, link: str, threads: int, seconds: float) -> str:
-    """Measure this computer for about ``seconds`` and return its profile, the text of a TOML file."""
+    """Measure this computer for about ``seconds``, and return its profile as the text of a TOML file."""
     manifest = read_manifest(bundle)
     total, free = memory_bytes()
     every, every_note = inference(bundle, manifest, threads, seconds * 0.35)
@@ -172,19 +181,37 @@ def profile(bundle: Path, name: str, link: str, threads: int, seconds: float) ->
     return "\n".join(lines) + "\n"
 
 
+def steps(bundle: Path, threads: int, seconds: float, sustained_s: float) -> str:
+    """Time training steps and inference of every tier, and return the content of the CSV file; progress goes to stderr."""
+    try:
+        from edgefl_bundle import ClientError, read_bundle
+        from edgefl_timing import measure, to_csv
+    except ImportError as error:
+        needs = "expected the client's other files beside calibrate.py, and the packages onnxruntime, numpy and safetensors"
+        raise InputError(f"--steps: {error.name} is missing; {needs}") from None
+    try:
+        return to_csv(measure(read_bundle(bundle), threads, seconds, sustained_s, spread, _say))
+    except ClientError as error:
+        raise InputError(str(error), error.exit_code) from None
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
 def figure(value: float, mark: str, source: str, note: str) -> str:
-    """Return a figure as TOML."""
+    """Return a figure of a profile as an inline table of TOML."""
     written = str(value) if isinstance(value, int) else f"{value:.4g}"
     return f"{{ value = {written}, mark = {text(mark)}, source = {text(source)}, note = {text(note)} }}"
 
 
 def text(value: str) -> str:
-    """Return a TOML string: what JSON escapes, TOML reads alike."""
+    """Return a TOML string: TOML reads the escapes of JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
-def write(out: Path, content: str) -> None:
-    """Write a file whole or not at all."""
+def write(out: Path, content: str, option: str) -> None:
+    """Write a file, which ``option`` names, whole or not at all."""
     try:
         handle, temporary = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
         try:
@@ -195,36 +222,54 @@ def write(out: Path, content: str) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise InputError(f"{out}: cannot be written ({error.strerror}); give another --out FILE") from None
+        raise InputError(f"{out}: cannot be written ({error.strerror}); give another {option} FILE") from None
 
 
-def main() -> int:
-    """Run the command: exit 2 on wrong input, 130 when interrupted."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return 0, 1 if a graph cannot be run, 2 for wrong input, or 130 if interrupted."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("bundle", type=Path, help="folder that edgefl export wrote")
-    parser.add_argument("--out", type=Path, default=Path("my-device.toml"), help="profile to write (default: my-device.toml)")
+    parser.add_argument("--out", type=Path, help="profile to write (default: my-device.toml)")
     parser.add_argument("--name", help="of the profile (default: that of the file)")
     parser.add_argument("--link", default="wifi-world", help="name of its network connection (default: wifi-world)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads to run on (default: every core)")
     parser.add_argument("--seconds", type=float, default=20.0, help="about how long to measure (default: 20)")
-    given = parser.parse_args()
+    parser.add_argument(
+        "--steps", type=Path, metavar="FILE", help="CSV file to write instead of a profile: seconds of training steps"
+    )
+    parser.add_argument(
+        "--sustained", type=float, metavar="MINUTES", help="with --steps: measure again after this long under load"
+    )
+    given = parser.parse_args(arguments)
     if not 0 < given.seconds <= 3600 or given.threads < 1:
         parser.error(f"expected --seconds in (0, 3600] and --threads of at least 1, got {given.seconds:g} and {given.threads}")
-    if given.out.is_dir():
-        parser.error(f"--out: {given.out} is a folder, expected a file")
-    if not given.out.absolute().parent.is_dir():
-        parser.error(f"--out: {given.out.parent} is no folder")
+    if given.steps and (given.out or given.name):
+        parser.error("--steps: no profile is written with it: leave out --out and --name")
+    if given.sustained is not None and not given.steps:
+        parser.error("--sustained: expected with --steps FILE only")
+    if given.sustained is not None and not 0 < given.sustained <= _LONGEST_MINUTES:
+        parser.error(f"--sustained: got {given.sustained:g}, expected minutes above 0, at most {_LONGEST_MINUTES}")
+    option, out = ("--steps", given.steps) if given.steps else ("--out", given.out or Path("my-device.toml"))
+    if out.is_dir():
+        parser.error(f"{option}: {out} is a folder, expected a file")
+    if not out.absolute().parent.is_dir():
+        parser.error(f"{option}: {out.parent} is no folder")
     try:
-        write(given.out, profile(given.bundle, given.name or given.out.stem, given.link, given.threads, given.seconds))
+        if given.steps:
+            content = steps(given.bundle, given.threads, given.seconds, 60 * (given.sustained or 0))
+        else:
+            content = profile(given.bundle, given.name or out.stem, given.link, given.threads, given.seconds)
+        write(out, content, option)
     except InputError as error:
         sys.stderr.write(f"Error: {error}\n")
-        return 2
+        return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted; nothing was written.\n")
         return 130
-    sys.stderr.write(f"written: {given.out}\n")
+    sys.stderr.write(f"written: {out}\n")
     return 0
 
 
 if __name__ == "__main__":
+    sys.dont_write_bytecode = True  # a bundle, in which this file may be, must not get other files
     sys.exit(main())

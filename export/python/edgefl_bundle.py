@@ -1,6 +1,6 @@
-"""What a device reads: bundles, whose every file is checked before it is used, and the state that training left.
+"""Reads bundles and states of training on a device. Every file of a bundle is checked against its hash before it is used.
 
-No line here runs anything of a bundle but its graphs, in onnxruntime.
+Nothing of a bundle is executed except its graphs, in onnxruntime.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 FORMAT_VERSION = 2
-# A graph whose weights lie beside it names their file after the key "location", of at most 127 bytes (protobuf's own encoding).
+# In protobuf's encoding, a graph names the file of external weights after the key "location", in at most 127 bytes.
 _LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])", re.DOTALL)
 _MANIFEST: dict[str, type | tuple[type, ...]] = {
     "manifest_sha256": str, "round": int, "input_shape": list, "input_dtype": str, "classes": int, "class_names": list,
@@ -37,19 +37,19 @@ Table = dict[str, Any]
 
 
 class ClientError(Exception):
-    """Training diverged, or onnxruntime failed; nothing was written."""
+    """Training diverged, or onnxruntime failed; no file was written."""
 
     exit_code = 1
 
 
 class InputError(ClientError):
-    """Something given is wrong."""
+    """An input is wrong: a file, a bundle or an argument."""
 
     exit_code = 2
 
 
 class BudgetError(ClientError):
-    """The device's memory or time is not enough: ``need`` and ``have``, in bytes or seconds."""
+    """A limit of memory or time is too small: ``need`` and ``have`` are bytes or seconds."""
 
     exit_code = 3
 
@@ -61,13 +61,13 @@ class BudgetError(ClientError):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose manifest was checked; every file is checked against its hash when it is used."""
+    """A bundle: its folder, and its checked manifest. Other files are checked when they are read."""
 
     folder: Path
     manifest: Table
 
     def tier(self, label: str) -> Table:
-        """Return a tier's entry."""
+        """Return the manifest's entry of the tier ``label``; InputError if there is none."""
         entries = {}
         for number, entry in enumerate(self.manifest["tiers"]):
             check_keys(entry, {"label": str, "forward": str}, f"{self.folder / 'manifest.json'}: tiers.{number}")
@@ -77,7 +77,7 @@ class Bundle:
         return dict(entries[label])
 
     def training(self, label: str) -> Table:
-        """Return what the manifest says of training a tier."""
+        """Return the entry ``train`` of a tier; InputError if the bundle is for inference only."""
         table = self.tier(label).get("train")
         where = f"{self.folder / 'manifest.json'}: tier {label}: train"
         if table is None:
@@ -86,7 +86,7 @@ class Bundle:
         return dict(table)
 
     def content(self, path: str) -> bytes:
-        """Return the bytes of one file of the bundle, which are those that the manifest promises."""
+        """Return the content of a file of the bundle; InputError if it is not listed, missing, a link or changed."""
         parts, entry = PurePosixPath(path).parts, self.manifest["files"].get(path)
         if entry is None or not parts or path.startswith("/") or ".." in parts or re.search(r"[\\:\0]", path):
             raise InputError(f"{self.folder}: {path!r} is no file of the bundle: expected a path inside that the manifest lists")
@@ -101,7 +101,7 @@ class Bundle:
         return content
 
     def session(self, path: str, options: ort.SessionOptions) -> ort.InferenceSession:
-        """Return a graph, ready to run. Weights beside it, where it has some, are files of the bundle too."""
+        """Return a session for the graph at ``path``; InputError if a file was changed, or onnxruntime does not accept the graph."""
         content = self.content(path)
         outside = {content[m.end() : m.end() + m[1][0]].decode(errors="replace") for m in _LOCATION.finditer(content)}
         for name in outside:
@@ -115,7 +115,7 @@ class Bundle:
             ) from None
 
     def parameters(self, label: str) -> Tensors:
-        """Return the first values of a tier's tensors by name, and the server's control variates under ``control:``."""
+        """Return the first values of a tier's tensors: name → value, with the server's control variates under ``control:NAME``."""
         table = self.training(label)
         path, found = table["parameters"], {}
         try:
@@ -134,9 +134,9 @@ class Bundle:
 
 @dataclass(frozen=True)
 class State:
-    """What training leaves on the device: tensors by name, what is said of them, the loss of every step and the seconds of all.
+    """The result of training, which stays on the device: tensors by name, metadata, the loss of every step, and the seconds of all.
 
-    Under ``memory:`` and ``before:`` is what an objective keeps after and before the round, under ``control:`` what it sends.
+    An objective adds ``memory:NAME`` and ``before:NAME``, its tensors after and before the round, and ``control:NAME``, which it sends.
     """
 
     tensors: Tensors
@@ -145,12 +145,12 @@ class State:
     seconds: float = 0.0
 
     def to_bytes(self) -> bytes:
-        """Return the content of its file."""
+        """Return the content of the state's file (safetensors)."""
         return safetensors.numpy.save(self.tensors, metadata=self.about)
 
     @classmethod
     def of_file(cls, path: Path) -> State:
-        """Return the state that ``train`` wrote to ``path``."""
+        """Return the state that ``train`` wrote to ``path``; InputError if the file holds none."""
         try:
             content = path.read_bytes()
             tensors = safetensors.numpy.load(content)
@@ -169,7 +169,7 @@ class State:
 
 
 def read_bundle(folder: Path, key: Path | None = None) -> Bundle:
-    """Return the bundle in ``folder`` after checking its manifest's hash, and with ``key`` its Ed25519 signature."""
+    """Return the bundle in ``folder`` after checking the manifest's hash and, with ``key``, its Ed25519 signature; InputError if wrong."""
     path = folder / "manifest.json"
     try:
         content = path.read_bytes()
@@ -213,7 +213,7 @@ def _check_signature(path: Path, content: bytes, key: Path) -> None:
 
 
 def check_keys(table: object, keys: Mapping[str, type | tuple[type, ...]], where: str) -> None:
-    """Raise unless ``table`` has all ``keys`` with values of their types; says which is wrong, and how."""
+    """Raise an InputError unless ``table`` has all ``keys``, with values of the given types."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: got {type(table).__name__}, expected a table")
     for key, kind in keys.items():
@@ -223,7 +223,7 @@ def check_keys(table: object, keys: Mapping[str, type | tuple[type, ...]], where
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's message, or its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

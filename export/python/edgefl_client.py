@@ -4,10 +4,10 @@
     python edgefl_client.py train  BUNDLE TIER DATA --out my.state
     python edgefl_client.py update my.state --out my.update.safetensors
 
-DATA is an .npz file with x and y, or a folder of images with one subfolder per class (that needs Pillow). x of uint8 are raw pixels,
-which are prepared as the manifest says; x of float32 (or int64 token ids) is what the network takes. What a client keeps for itself
-stays in its state: give it as --state when the next round's bundle is trained. Exit status: 0, 1 where training diverged, 2 on wrong
-input, 3 where a budget cannot be met; nothing is written then.
+DATA is an .npz file with x and y, or a folder of images with one subfolder per class (which needs Pillow). uint8 x are raw pixels, which
+are prepared as the manifest describes; float32 x (or int64 token ids) are the network's input. Personal tensors stay in the state:
+give it as --state when you train the bundle of the next round. Exit status: 0, 1 if training diverged, 2 for wrong input, 3 if a budget
+cannot be met. Unless it is 0, no file is written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 import safetensors.numpy
 
 if __name__ == "__main__":
-    sys.dont_write_bytecode = True  # it may run inside a bundle, in which nothing else may appear
+    sys.dont_write_bytecode = True  # a bundle, in which this file may be, must not get other files
 
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors, read_bundle, write
 from edgefl_data import read_data
@@ -40,10 +40,10 @@ __all__ = ["BudgetError", "ClientError", "InputError", "Training", "infer", "rea
 
 @dataclass(frozen=True)
 class Training:
-    """How to train. None takes the manifest's value; a limit of 0 is none.
+    """Settings of training. None: the manifest's value. A limit of 0: no limit.
 
-    ``memory_bytes`` is what may be held: weights, optimizer state, a batch, and all that onnxruntime takes; the interpreter and the data
-    set are not counted. It holds for the rest of the process.
+    ``max_seconds`` limits all steps together. ``memory_bytes`` limits weights, optimizer state, a batch and onnxruntime's memory, but not
+    the interpreter and the data set; it cannot be changed later in the same process.
     """
 
     epochs: int | None = None
@@ -56,14 +56,14 @@ class Training:
     seed: int = 0
 
     def of(self, entry: Table) -> Training:
-        """Return it with the values of a tier's entry where it has none."""
+        """Return these settings with None replaced by the values of a tier's ``entry``."""
         table, budget = entry["train"], entry.get("budget") or {}
         own = {key: table[key] for key in ("epochs", "batch_size", "lr")}
         own |= {"max_seconds": budget.get("round_s"), "memory_bytes": budget.get("memory_bytes")}
         return replace(self, **{key: value for key, value in own.items() if getattr(self, key) is None})
 
     def batches(self, samples: int) -> Iterator[np.ndarray]:
-        """Yield the samples of each step, shuffled anew in every epoch; the last batch of an epoch may be partial."""
+        """Yield the indices of the samples of each step, shuffled in every epoch; the last batch of an epoch may be smaller."""
         shuffle = np.random.default_rng([self.seed, 0])
         size = int(self.batch_size or samples)
         for _ in range(int(self.epochs or 1)):
@@ -74,7 +74,7 @@ class Training:
 def infer(
     bundle: Bundle, label: str, x: np.ndarray, state: State | None = None, variant: str = "", threads: int = 1
 ) -> np.ndarray:
-    """Return probabilities (n, classes) float32: of the tier as deployed, of a variant of it, or of what ``state`` was trained to."""
+    """Return probabilities (n, classes) float32 for samples ``x`` (n, …), by the tier's graph, a variant, or the weights of ``state``."""
     entry = bundle.tier(label)
     path, weights, variants = entry["forward"], Tensors(), {one["kind"]: one["graph"] for one in entry.get("variants", ())}
     if variant:
@@ -102,14 +102,14 @@ def train(
     state: State | None = None,
     client: str = "",
 ) -> State:
-    """Train a tier on samples ``x``, ``y`` and return the new state.
+    """Train a tier on samples ``x`` (n, …) and labels ``y`` (n,) int64, and return the new state.
 
-    ``state`` of an earlier round gives what the client keeps for itself; one of this very bundle is trained further. When the time is
-    nearly over training stops: what was done until then counts.
+    A ``state`` of an earlier round has the personal tensors; a state of the same bundle is trained further. Training stops before a step
+    that would exceed the time limit; the finished steps count.
 
     Raises:
-        BudgetError: a step needs more memory, or the first one more time, than there is for all.
-        ClientError: the loss, or a weight, is no number any more.
+        BudgetError: a step needs more memory than allowed, or the first step more time than all steps may take.
+        ClientError: training diverged (NaN or infinity). InputError: the state does not fit the tier, or a file is wrong.
     """
     table = bundle.training(label)
     how = how.of(bundle.tier(label))
@@ -118,12 +118,11 @@ def train(
     said = state.about if state is not None and _is_of(state, bundle) else {}
     kept = state.tensors if state is not None else {}
     objective = Objective(table, given, {name: kept.get(f"{'before' if said else 'memory'}:{name}") for name in table["trained"]})
-    feeds: dict[str, Any] = {**_by_role(table, held), **objective.feeds(), "lr": how.lr, "beta": table["momentum"]}
-    if table["present"]:
-        feeds["present"] = np.isin(np.arange(bundle.manifest["classes"]), y)
+    feeds = first_inputs(table, held, objective, float(how.lr or 0), np.isin(np.arange(bundle.manifest["classes"]), y))
+    feeds["seed"] = (how.seed * 40_503 + int(said.get("steps", 0))) % 2**23  # of dropout, if the tier has it
     first = slice(0, how.batch_size)
     steps = Steps(bundle, table["graphs"], feeds, x[first], y[first], how.threads, how.memory_bytes)
-    losses, seconds = _loop(steps, how, x, y, len(table["graphs"]))
+    losses, seconds = _loop(steps, how, x, y, len(table["graphs"]), table.get("augment") == "flip")
     travelled = float(said.get("lr_sum", 0)) + float(how.lr or 0) * len(losses)
     stays = [name for name in table["frozen"] if name in table["upload"] or name in table["personal"]]
     tensors = {**steps.tensors(), **{name: held[name] for name in stays}}
@@ -137,16 +136,19 @@ def train(
         "client": client or said.get("client") or secrets.token_hex(8), "upload": json.dumps(list(table["upload"])),
         "no_update": table["no_update"],
     }  # fmt: skip
+    if table.get("labels"):
+        about["labels"] = ",".join(map(str, sorted({*map(int, filter(None, said.get("labels", "").split(","))), *y.tolist()})))
     return State(tensors, about, tuple(losses), seconds)
 
 
 def update(state: State) -> bytes:
-    """Return the update file of a state: what the server aggregates, and nothing that stays on the device."""
+    """Return the update file of a state: only the tensors that the server aggregates. InputError if it cannot aggregate them."""
     about = state.about
     if about["no_update"]:
         raise InputError(f"updates of this model cannot be aggregated outside of a simulation: {about['no_update']}")
     names = [*json.loads(about["upload"]), *(name for name in state.tensors if name.startswith("control:"))]
-    metadata = {key: about[key] for key in ("version", "bundle", "round", "tier", "samples", "steps", "client")}
+    keys = ("version", "bundle", "round", "tier", "samples", "steps", "client", "labels")
+    metadata = {key: about[key] for key in keys if key in about}
     tensors = {name: np.ascontiguousarray(state.tensors[name], np.float32) for name in names}
     return safetensors.numpy.save(tensors, metadata={"format": "edgefl-update", **metadata})
 
@@ -154,16 +156,20 @@ def update(state: State) -> bytes:
 _DIVERGED = "training diverged; a smaller --lr may help"
 
 
-def _loop(steps: Steps, how: Training, x: np.ndarray, y: np.ndarray, graphs: int) -> tuple[list[float], float]:
-    """Return the loss of every step, and the seconds that they took."""
-    draws = np.random.default_rng([how.seed, 1])
+def _loop(steps: Steps, how: Training, x: np.ndarray, y: np.ndarray, graphs: int, flip: bool) -> tuple[list[float], float]:
+    """Run the steps, with ``flip`` on images of which half are mirrored; return the loss of each step, and the seconds of all."""
+    draws, flips = np.random.default_rng([how.seed, 1]), np.random.default_rng([how.seed, 2])
     losses: list[float] = []
     limit_s, spent_s, started = how.max_seconds, 0.0, time.perf_counter()
     for index in how.batches(len(x)):
-        # As many steps as surely fit: the next one may take as long as those before it did on average.
+        # Stop if the next step would exceed the limit, should it take as long as the average step.
         if len(losses) == how.max_steps or (limit_s and losses and spent_s * (len(losses) + 1) / len(losses) > limit_s):
             break
-        loss = steps.step(x[index], y[index], int(draws.integers(graphs)))
+        batch = x[index]
+        if flip:
+            mirrored = flips.integers(2, size=len(index)) == 1
+            batch[mirrored] = batch[mirrored][..., ::-1]
+        loss = steps.step(batch, y[index], int(draws.integers(graphs)))
         spent_s = time.perf_counter() - started
         losses.append(loss)
         if not math.isfinite(loss):
@@ -178,7 +184,7 @@ def _is_of(state: State, bundle: Bundle) -> bool:
 
 
 def _current(bundle: Bundle, label: str, given: Tensors, state: State | None) -> Tensors:
-    """Return a tier's tensors: the bundle's, over them all of a state of this bundle, or what the client keeps of an earlier one."""
+    """Return a tier's tensors: those of ``state`` if it is of this bundle, else the bundle's with personal ones of ``state``."""
     if state is None:
         return given
     table, about = bundle.training(label), state.about
@@ -196,8 +202,14 @@ def _current(bundle: Bundle, label: str, given: Tensors, state: State | None) ->
     return {**given, **{name: state.tensors[name] for name in names}}
 
 
+def first_inputs(table: Table, tensors: Tensors, objective: Objective, lr: float, present: np.ndarray) -> dict[str, Any]:
+    """Return the inputs of a tier's training graphs at the first step, except x and y; ``present`` (classes,) bool: labels in the data."""
+    found: dict[str, Any] = {**_by_role(table, tensors), **objective.feeds(), "lr": lr, "beta": table["momentum"]}
+    return {**found, "present": present} if table["present"] else found
+
+
 def _by_role(table: Table, tensors: Tensors) -> Tensors:
-    """Return tensors by the names of the graphs' inputs: trained ones under p., statistics under s., the others under f."""
+    """Return input → value: trained tensors are ``p.NAME``, statistics ``s.NAME``, frozen ones ``f.NAME``."""
     roles = {"p": "trained", "s": "statistics", "f": "frozen"}
     return {f"{prefix}.{name}": tensors[name] for prefix, role in roles.items() for name in table[role]}
 
@@ -301,7 +313,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted: nothing was written.\n")
         return 130
-    except BrokenPipeError:  # whoever read the output has left: nothing is wrong, and nothing more can be written
+    except BrokenPipeError:  # the reader of the output has closed it, which is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
 

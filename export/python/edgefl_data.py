@@ -1,4 +1,4 @@
-"""What a device trains on and classifies: an .npz file, or images in folders named like their classes."""
+"""Reads samples and labels: from an .npz file, or from images in folders that are named like the classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgefl_bundle import InputError, first_line
 
 
 def read_data(path: Path, manifest: Mapping[str, Any], labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return samples (n, …), ready for the network, and their labels (n,) int64; ``labels`` says that there must be some."""
+    """Return prepared samples (n, …) and labels (n,) int64 (None: there are none); InputError if wrong, or if ``labels`` are missing."""
     dtype = manifest.get("input_dtype", "float32")
     x, y = _read_npz(path) if path.suffix == ".npz" else _read_images(path, manifest)
     shape = tuple(manifest["input_shape"])
@@ -57,7 +57,7 @@ def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def _prepared(path: Path, pixels: np.ndarray, how: Mapping[str, Any]) -> np.ndarray:
-    """Return raw pixels as the network takes them: (pixel · scale − mean) / std, of every channel or of each its own."""
+    """Return (pixel · scale − mean) / std as float32; mean and std are one for all channels or one for each."""
     if not {"scale", "mean", "std"} <= how.keys():
         raise InputError(f"{path}: x: raw pixels (uint8), but the manifest has no scale, mean and std: expected prepared float32")
     mean, std = (np.asarray(how[key], np.float64).reshape(-1, 1, 1) for key in ("mean", "std"))
@@ -65,7 +65,7 @@ def _prepared(path: Path, pixels: np.ndarray, how: Mapping[str, Any]) -> np.ndar
 
 
 def _read_images(path: Path, manifest: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return images as float32: white, 255, counts as the largest pixel that ``scale`` knows. Without subfolders there are no labels."""
+    """Return images as float32 (n, channels, height, width), scaled to [0, 1] before mean and std; labels if there are subfolders."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; expected an .npz file or a folder of images")
     try:

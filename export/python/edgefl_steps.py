@@ -1,4 +1,4 @@
-"""Training steps in onnxruntime: weights that stay where they are between steps, a limit to memory, and objectives that remember."""
+"""Runs training steps in onnxruntime, with a limit of memory and the tensors of objectives."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, Tensors,
 _REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 _limits: list[int] = []
-"""The limit of this process's arena, once it has one: onnxruntime takes one, for good."""
+"""The memory limit of this process, once it is set: onnxruntime cannot change it."""
 
 
 def options(threads: int) -> ort.SessionOptions:
-    """Return the options of a session that frees every value after its last use, and is silent."""
+    """Return the options of a session that logs nothing and frees every value after its last use."""
     found = ort.SessionOptions()
     found.intra_op_num_threads, found.inter_op_num_threads = threads, 1
     found.enable_mem_pattern = found.enable_mem_reuse = False
@@ -29,7 +29,7 @@ def options(threads: int) -> ort.SessionOptions:
 
 
 def run(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return all outputs for ``feeds``, copied out of onnxruntime's memory."""
+    """Return copies of all outputs for ``feeds``, input → value; ClientError if onnxruntime fails."""
     try:
         return [output.copy() for output in session.run(None, {n: np.ascontiguousarray(v) for n, v in feeds.items()})]
     except Exception as error:  # onnxruntime's exception types live in its C extension
@@ -37,14 +37,14 @@ def run(session: ort.InferenceSession, feeds: Mapping[str, np.ndarray]) -> list[
 
 
 def dtypes(session: ort.InferenceSession) -> dict[str, type]:
-    """Return name → type of a graph's inputs."""
+    """Return input → NumPy type, of a graph."""
     return {one.name: _TYPES.get(one.type, np.float32) for one in session.get_inputs()}
 
 
 class Steps:
-    """The graphs of a tier and the tensors that they train.
+    """The training graphs of a tier, and the tensors that they train.
 
-    What a step changes has two buffers, one to read and one to write, which take turns: nothing is copied between steps.
+    Tensors that steps change have two buffers, one to read and one to write, which are swapped: nothing is copied between steps.
     """
 
     def __init__(
@@ -74,22 +74,22 @@ class Steps:
         self._outputs = [{one.name for one in session.get_outputs()} for session in sessions]
 
     def _limit(self, outside_bytes: int, reserved_bytes: list[int]) -> None:
-        """Limit onnxruntime's memory to what weights, their second buffers and the batch, which lie outside of it, leave."""
+        """Limit onnxruntime's memory to the limit minus ``outside_bytes``: weights, their second buffers and the batch."""
         have, need = int(self._memory_bytes or 0), outside_bytes + sum(reserved_bytes)
-        # The arena takes constants without looking at its limit, and one below them wraps around to none at all.
+        # onnxruntime does not check constants against the limit; a limit smaller than them would overflow to no limit.
         if need >= have:
             raise BudgetError(f"weights, optimizer state and a batch take {need:,} bytes, {have:,} are allowed", need, have)
         limit = have - outside_bytes
         if not _limits:
             arena = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-            # 1: grow by what is asked for, no more. -1: the library's own chunk sizes; others have been seen to abort the process.
+            # 1: grow by the requested bytes only. -1: default chunk sizes; with others the process sometimes aborted.
             ort.create_and_register_allocator(arena, ort.OrtArenaCfg(limit, 1, -1, -1))
             _limits.append(limit)
         elif _limits != [limit]:
             raise InputError("memory_bytes: this process has another limit already, for good; train in a new process")
 
     def step(self, x: np.ndarray, y: np.ndarray, number: int) -> float:
-        """Run one step of graph ``number`` on a batch and return its loss."""
+        """Run one step of graph ``number`` on a batch, and return its loss; BudgetError if the step needs more memory than allowed."""
         session, binding, kinds = self._bound[number]
         batch = {"x": x, "y": y}
         for name, kind in kinds.items():
@@ -115,19 +115,19 @@ class Steps:
         return float(self._loss.numpy())
 
     def tensors(self) -> Tensors:
-        """Return parameters and statistics as they are now, by bare name."""
-        # What numpy() returns may lie in the buffer itself, which ends with these steps.
+        """Return copies of parameters and statistics: name in the network → value."""
+        # numpy() may return a view of the buffer, which is freed with this object.
         return {name[2:]: value.numpy().copy() for name, value in self._now.items() if name[:2] in ("p.", "s.")}
 
 
 def _complete(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> Tensors:
-    """Return a graph's inputs but for x and y; what an optimizer keeps begins with zeros."""
+    """Return input → value of a graph, except x and y; the optimizer's state begins with zeros."""
     found: Tensors = {}
     for name, kind in dtypes(session).items():
         if name in ("x", "y"):
             continue
         value = feeds.get(name)
-        if value is None and name == "t":
+        if value is None and name in ("t", "seed"):
             value = 0
         if value is None and name[:2] in ("m.", "v."):
             value = np.zeros_like(feeds[f"p.{name[2:]}"])
@@ -138,7 +138,7 @@ def _complete(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> Tensor
 
 
 def _reserved(bundle: Bundle, path: str, arrays: Tensors, x: np.ndarray, y: np.ndarray) -> int:
-    """Return what onnxruntime takes for a graph's own constants before its first operator runs, as its profile of one step says."""
+    """Return the bytes of a graph's constants in onnxruntime's memory, from its profile of one step."""
     with tempfile.TemporaryDirectory() as folder:
         profiled = options(1)
         profiled.enable_profiling, profiled.profile_file_prefix = True, str(Path(folder) / "step")
@@ -159,10 +159,10 @@ def _in_arena(threads: int) -> ort.SessionOptions:
 
 
 class Objective:
-    """What prox, dyn and scaffold add to a round: μ/2·‖w − w₀‖² + ⟨s, w⟩ over the parameters that travel.
+    """The term that ``prox``, ``dyn`` and ``scaffold`` add to the loss: μ/2·‖w − w₀‖² + ⟨s, w⟩ over the uploaded parameters.
 
-    w₀ are the weights at the start of the round, s = −h for ``dyn`` and c − cₖ for ``scaffold``. After K steps at rate η, h ← h − α(w − w₀)
-    and cₖ⁺ = cₖ − c + (w₀ − w)/(K·η) stay on the device; ``scaffold`` sends cₖ⁺ − cₖ.
+    w₀ are the weights at the start of the round; s is −h for ``dyn`` and c − cₖ for ``scaffold``. After K steps at rate η,
+    h ← h − μ(w − w₀) and cₖ⁺ = cₖ − c + (w₀ − w)/(K·η) stay on the device; ``scaffold`` sends cₖ⁺ − cₖ.
     """
 
     def __init__(self, table: Mapping[str, Any], given: Tensors, before: Mapping[str, np.ndarray | None]) -> None:
@@ -174,13 +174,13 @@ class Objective:
         self.before = {n: np.zeros_like(given[n]) if kept is None else kept for n, kept in remembered.items()}
 
     def feeds(self) -> Tensors:
-        """Return what the training graphs read: w₀ and s."""
+        """Return the inputs ``f.start.NAME`` (w₀) and ``f.shift.NAME`` (s) of the training graphs."""
         sign = 1 if self.name == "scaffold" else 0
         shifts = {f"f.shift.{name}": sign * self.control[name] - self.before[name] for name in self.start}
         return {f"f.start.{name}": value for name, value in self.start.items()} | shifts
 
     def finish(self, after: Tensors, travelled: float) -> Tensors:
-        """Return what the device keeps and sends besides weights; ``travelled`` is K·η, the sum of the steps' rates."""
+        """Return the tensors that the device stores and sends in addition to weights; ``travelled`` is K·η, the sum of the steps' rates."""
         found: Tensors = {}
         for name, start in self.start.items() if self.name in ("dyn", "scaffold") else ():
             moved, before = after[name] - start, self.before[name]

@@ -3,6 +3,7 @@
 import { openBundle } from "./bundle.js";
 import { $, bytes, count, element, guarded, percent, plural, problem, say } from "./dom.js";
 import { InputView } from "./input-view.js";
+import { MeasureView } from "./measure-view.js";
 import { Model } from "./model.js";
 import { Samples } from "./samples.js";
 import { figures, TrainingView } from "./training-view.js";
@@ -18,6 +19,7 @@ async function start() {
   const samples = new Samples(manifest);
   const input = new InputView(model, samples);
   const training = new TrainingView(model, samples, () => input.classify());
+  const measure = new MeasureView(bundle, training);
   describe(manifest);
   $("tier").replaceChildren(
     ...manifest.tiers.map(({ label, device }) => element("option", { value: label, textContent: device ? `${label} – ${device}` : label })),
@@ -37,7 +39,7 @@ async function start() {
     }
   };
   $("tier").addEventListener("change", guarded(() => choose($("tier").value)));
-  window.edgefl = api(model, samples, choose, input);
+  window.edgefl = api(model, samples, choose, input, measure);
   await choose(smallest(manifest.tiers));
   await worker;
   storeBundle(bundle);
@@ -72,7 +74,7 @@ function showTier(entry, manifest, loaded) {
 }
 
 /** What tests and the console use; values are plain numbers and arrays. */
-function api(model, samples, choose, input) {
+function api(model, samples, choose, input, measure) {
   return {
     model,
     samples,
@@ -87,6 +89,8 @@ function api(model, samples, choose, input) {
     update: () => model.update().then(({ bytes: content }) => Array.from(content)),
     reset: () => model.reset(),
     check: () => model.check(),
+    /** {seconds, minutes} → the rows of steps.csv. */
+    measure: (options) => measure.measure(options),
   };
 }
 

@@ -41,6 +41,22 @@ export function guarded(action, button = null) {
   };
 }
 
+/** Return the number in a field. Throws what was expected where there is none. */
+export function setting(id) {
+  const field = $(id);
+  if (field.checkValidity()) return field.valueAsNumber;
+  field.focus();
+  const whole = field.step === "any" ? "a number" : "a whole number";
+  throw new Error(`${field.labels[0].textContent}: ${field.value || "nothing"}, expected ${whole} from ${field.min} to ${field.max}.`);
+}
+
+/** Hand a file to the browser's downloads. */
+export function save(name, parts, type = "application/octet-stream") {
+  const link = element("a", { href: URL.createObjectURL(new Blob(parts, { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
 /** Return a number of bytes with a decimal unit. */
 export function bytes(value) {
   if (value === null || value === undefined) return "–";

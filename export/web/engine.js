@@ -27,11 +27,20 @@ export class Engine {
 
   /** Ask the worker for `kind` with `values`; resolves to its result. */
   call(kind, values = {}, onProgress = null) {
+    if (this.closed) return Promise.reject(this.closed);
     const id = ++this.last;
     return new Promise((resolve, reject) => {
       this.calls.set(id, { resolve, reject, onProgress });
       this.worker.postMessage({ id, kind, ...values });
     });
+  }
+
+  /** End the worker at once; calls that wait for it, or come later, are refused for `reason`. */
+  close(reason) {
+    this.worker.terminate();
+    this.closed = new Error(reason);
+    for (const { reject } of this.calls.values()) reject(this.closed);
+    this.calls.clear();
   }
 
   /** Ask every training so far, also one that waits, to end after the step it is at. */

@@ -96,7 +96,7 @@ export class Model {
     await this.prepare();
     if (this.stopping) return { losses: [], stopped: true, diverged: false, seconds: 0, totalSteps: this.steps };
     const { train } = this.entry;
-    const options = { lr: lr ?? train.lr, momentum: momentum ?? train.momentum, batchSize: batchSize ?? train.batch_size, seed, shuffle };
+    const options = { lr: lr ?? train.lr, momentum: momentum ?? train.momentum, batchSize: batchSize ?? train.batch_size, seed, shuffle, augment: train.augment };
     const all = steps ?? (epochs ?? train.epochs) * Math.ceil(count / options.batchSize);
     const result = await this.engine.call("train", { x, y: labels, steps: all, options }, onProgress);
     this.steps = result.totalSteps;

@@ -4,6 +4,7 @@
 export function inputKind(manifest) {
   const shape = manifest.input_shape;
   if (manifest.preprocessing.alphabet) return "text";
+  if (manifest.preprocessing.differences) return "file"; // its channels are no colours
   return manifest.input_dtype === "float32" && shape.length === 3 && (shape[0] === 1 || shape[0] === 3) ? "image" : "file";
 }
 

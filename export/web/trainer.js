@@ -1,30 +1,9 @@
 // Local training of one tier: a training graph is run step by step, its outputs being the next step's inputs.
 // No page and no network here; `ort` comes from outside.
 
+import { batches, seeded } from "./batches.js";
+
 const OPTIONS = { executionProviders: ["wasm"] };
-
-/** A small generator of numbers in [0, 1) (mulberry32): the same seed gives the same batches everywhere. */
-export function seeded(seed) {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let t = Math.imul(state ^ (state >>> 15), state | 1);
-    t = (t + Math.imul(t ^ (t >>> 7), t | 61)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
-  };
-}
-
-/** Yield the indices of batch after batch without end: every sample once per epoch, the last batch of one may be smaller. */
-export function* batches(count, size, random, shuffled = true) {
-  const order = Array.from({ length: count }, (_, i) => i);
-  for (;;) {
-    for (let i = count - 1; shuffled && i > 0; i--) {
-      const j = Math.floor(random() * (i + 1));
-      [order[i], order[j]] = [order[j], order[i]];
-    }
-    for (let start = 0; start < count; start += size) yield order.slice(start, start + size);
-  }
-}
 
 const sizeOf = (dims) => dims.reduce((product, side) => product * side, 1);
 const finite = (tensors) => tensors.every((tensor) => tensor.data.every(Number.isFinite));
@@ -51,10 +30,10 @@ export class Trainer {
   /** Back to the parameters that came with the bundle. */
   reset() {
     this.state = new Map();
-    Object.assign(this, { steps: 0, samples: 0, rateSum: 0, before: null });
+    Object.assign(this, { steps: 0, samples: 0, rateSum: 0, before: null, labels: new Set() });
     for (const session of this.sessions) {
       session.inputNames.forEach((name, i) => {
-        if (name.includes(".") || name === "t") this.state.set(name, this.first(name, session.inputMetadata[i]));
+        if (name.includes(".") || name === "t" || name === "seed") this.state.set(name, this.first(name, session.inputMetadata[i]));
       });
     }
     for (const name of this.predictSession.inputNames) {
@@ -72,8 +51,8 @@ export class Trainer {
     if (!source && role === "f" && name.startsWith("shift.")) source = this.initial.get(`control:${name.slice(6)}`);
     if (source) return this.tensor(source.type, source.data, source.dims);
     const shifted = role === "f" && name.startsWith("shift.") ? name.slice(6) : name;
-    const dims = role === "t" ? [] : trained[shifted];
-    if (!dims || !"fmvt".includes(role)) throw new Error(`the graph asks for ${input}, which the bundle does not hold`);
+    const dims = role === "t" || role === "seed" ? [] : trained[shifted];
+    if (!dims || !["f", "m", "v", "t", "seed"].includes(role)) throw new Error(`the graph asks for ${input}, which the bundle does not hold`);
     return this.tensor(metadata?.type ?? "float32", new Float32Array(sizeOf(dims)), dims);
   }
 
@@ -81,12 +60,24 @@ export class Trainer {
     return new this.ort.Tensor(type, data, dims);
   }
 
-  /** Return a batch as tensors: the samples `indices` of x (flat) and y (numbers). */
-  batch(x, y, indices) {
+  /** Return what all steps read: learning rate, momentum, and which classes are present in the data. */
+  constants(lr, momentum, isPresent) {
+    const scalar = (value) => this.tensor("float32", Float32Array.of(value), []);
+    const present = Uint8Array.from({ length: this.manifest.classes }, (_, label) => Number(isPresent(label)));
+    return { lr: scalar(lr), beta: scalar(momentum), present: this.tensor("bool", present, [present.length]) };
+  }
+
+  /** Return a batch as tensors: the samples `indices` of x (flat) and y (numbers); images for which `mirrored()` is true are mirrored. */
+  batch(x, y, indices, mirrored = () => false) {
     const { input_shape: shape, input_dtype: type = "float32" } = this.manifest;
     const size = sizeOf(shape);
     const data = new x.constructor(indices.length * size);
-    indices.forEach((index, i) => data.set(x.subarray(index * size, (index + 1) * size), i * size));
+    const width = shape.at(-1);
+    indices.forEach((index, i) => {
+      data.set(x.subarray(index * size, (index + 1) * size), i * size);
+      if (!mirrored()) return;
+      for (let row = i * size; row < (i + 1) * size; row += width) data.subarray(row, row + width).reverse();
+    });
     const labels = BigInt64Array.from(indices, (index) => BigInt(y[index]));
     return { x: this.tensor(type, data, [indices.length, ...shape]), y: this.tensor("int64", labels, [indices.length]) };
   }
@@ -116,22 +107,23 @@ export class Trainer {
   /**
    * Train for `steps` steps. `x` is flat (samples × input_shape), `y` one class number per sample.
    * `options`: lr, momentum, batchSize, seed; shuffle: false keeps the order of the samples, graph: the number of one instead of drawing
-   * it, everyClass: true counts every class as present. `progress(done, loss)` is awaited after each step; returning false stops.
+   * it, everyClass: true counts every class as present, augment: "flip" mirrors images with chance ½. `progress(done, loss)` is awaited after each step; returning false stops.
    * Returns {losses, stopped, diverged, seconds}.
    */
   async train(x, y, steps, options, progress) {
-    const { lr, momentum, batchSize, seed = 0, shuffle = true, graph = null, everyClass = false } = options;
-    const random = seeded(seed);
-    const scalar = (value) => this.tensor("float32", Float32Array.of(value), []);
-    const present = Uint8Array.from({ length: this.manifest.classes }, (_, label) => Number(everyClass || y.includes(label)));
-    const fixed = { lr: scalar(lr), beta: scalar(momentum), present: this.tensor("bool", present, [present.length]) };
+    const { lr, momentum, batchSize, seed = 0, shuffle = true, graph = null, everyClass = false, augment = "none" } = options;
+    const [random, flips] = [seeded(seed), seeded(~seed)];
+    const mirrored = () => augment === "flip" && flips() < 0.5;
+    const fixed = this.constants(lr, momentum, (label) => everyClass || y.includes(label));
+    // The seed of dropout, if the tier has it: as in Python, another one for each step. Each step returns its successor.
+    if (this.state.has("seed")) this.state.set("seed", this.tensor("float32", Float32Array.of((seed * 40503 + this.steps) % 2 ** 23), []));
     const next = batches(y.length, batchSize, random, shuffle);
     const result = { losses: [], stopped: false, diverged: false, seconds: 0 };
     this.before = null;
     for (let k = 0; k < steps && !result.stopped; k++) {
       const started = performance.now();
       const drawn = this.sessions.length > 1 && graph === null ? Math.floor(random() * this.sessions.length) : (graph ?? 0);
-      const loss = await this.step(this.sessions[drawn], { ...fixed, ...this.batch(x, y, next.next().value) });
+      const loss = await this.step(this.sessions[drawn], { ...fixed, ...this.batch(x, y, next.next().value, mirrored) });
       result.seconds += (performance.now() - started) / 1000;
       result.diverged = !Number.isFinite(loss);
       if (result.diverged) break;
@@ -144,6 +136,7 @@ export class Trainer {
     if (result.diverged) this.undo(lr); // to the parameters of the last finite loss
     this.before = null;
     this.samples = y.length;
+    for (const label of y) this.labels.add(label);
     return result;
   }
 

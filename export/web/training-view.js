@@ -1,7 +1,7 @@
 // The sections Training and Update: settings, the run with its curve and figures, and the file for the server.
 
 import { draw, table } from "./chart.js";
-import { $, bytes, digits, element, guarded, percent, plural, say } from "./dom.js";
+import { $, bytes, digits, element, guarded, percent, plural, save, say, setting } from "./dom.js";
 
 const JUDGED = 1000; // samples on which accuracy before and after is taken
 
@@ -21,7 +21,7 @@ export function figures(list, rows) {
 export class TrainingView {
   /** `after` is called when the model has changed. */
   constructor(model, samples, after) {
-    Object.assign(this, { model, samples, after, losses: [], running: false });
+    Object.assign(this, { model, samples, after, losses: [], running: false, measuring: false });
     $("training").addEventListener("submit", (event) => {
       event.preventDefault();
       guarded(() => this.train(), $("train"))();
@@ -51,10 +51,12 @@ export class TrainingView {
 
   enable() {
     const { running } = this;
+    const busy = running || this.measuring;
     const trained = this.model.steps > 0;
-    for (const id of ["train", "tier", "epochs", "batch", "rate", "seed"]) $(id).disabled = running || !this.model.entry;
+    for (const id of ["train", "tier", "epochs", "batch", "rate", "seed"]) $(id).disabled = busy || !this.model.entry;
+    $("measure").disabled = busy;
     $("stop").disabled = !running;
-    $("reset").disabled = running || !trained;
+    $("reset").disabled = busy || !trained;
     const hindrance = this.model.entry?.train?.no_update;
     $("download").disabled = running || !trained || Boolean(hindrance);
     if (hindrance) $("update-note").textContent = `Updates of this tier cannot be sent: ${hindrance}`;
@@ -72,17 +74,8 @@ export class TrainingView {
     return Object.keys(upload).reduce((sum, name) => sum + size(name) * (objective.name === "scaffold" && name in trained ? 2 : 1), 0);
   }
 
-  /** Return the number in a field. Throws what was expected where there is none. */
-  setting(id) {
-    const field = $(id);
-    if (field.checkValidity()) return field.valueAsNumber;
-    field.focus();
-    const whole = field.step === "any" ? "a number" : "a whole number";
-    throw new Error(`${field.labels[0].textContent}: ${field.value || "nothing"}, expected ${whole} from ${field.min} to ${field.max}.`);
-  }
-
   async train() {
-    const [epochs, batchSize, lr, seed] = ["epochs", "batch", "rate", "seed"].map((id) => this.setting(id));
+    const [epochs, batchSize, lr, seed] = ["epochs", "batch", "rate", "seed"].map(setting);
     if (!this.samples.length) throw new Error("There is nothing to train on: add labelled samples first.");
     const [x, y] = [this.samples.flat(), [...this.samples.y]];
     this.running = true;
@@ -184,9 +177,7 @@ export class TrainingView {
   async download() {
     const { bytes: content } = await this.model.update();
     const name = `update-round${this.model.manifest.round}-tier${this.model.entry.label}-${this.model.client}.safetensors`;
-    const link = element("a", { href: URL.createObjectURL(new Blob([content])), download: name });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    save(name, [content]);
     say(`${name}: ${bytes(content.length)}, handed to the browser's downloads.`);
   }
 }

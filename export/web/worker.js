@@ -3,6 +3,7 @@
 
 import * as ort from "./ort/ort.wasm.min.mjs";
 import { readTensors, writeTensors } from "./safetensors.js";
+import { cases, median, spread } from "./timing.js";
 import { Trainer, predicted } from "./trainer.js";
 
 // onnxruntime tells nobody how large its heap is: remember the memory that it makes for itself.
@@ -18,7 +19,7 @@ ort.env.logLevel = "error";
 
 const MAX_ABS_ERROR = 1e-4;
 const PROGRESS_MS = 60;
-let tier = null; // {manifest, entry, forward, trainer}
+let tier = null; // {manifest, entry, forward, trainer, samples: its reference inputs}
 let training = false;
 let lastStopped = 0; // trainings up to this call were asked to end
 let queue = Promise.resolve(); // onnxruntime runs one thing at a time, in the order asked
@@ -37,7 +38,7 @@ const handlers = {
     }
     await tier?.forward.release();
     await tier?.trainer?.release();
-    tier = { manifest, entry, forward: session, trainer: null };
+    tier = { manifest, entry, forward: session, trainer: null, samples: data };
     return { maxAbsError, ...usage() };
   },
 
@@ -72,7 +73,7 @@ const handlers = {
   async check({ reference }) {
     const { trainer, entry } = tier;
     const tensors = readTensors(reference, entry.train.reference);
-    const kept = { state: trainer.state, steps: trainer.steps, rateSum: trainer.rateSum, samples: trainer.samples };
+    const kept = { state: trainer.state, steps: trainer.steps, rateSum: trainer.rateSum, samples: trainer.samples, labels: trainer.labels };
     trainer.reset();
     const { lr, momentum } = entry.train;
     const y = Array.from(tensors.get("y").data, Number);
@@ -83,10 +84,31 @@ const handlers = {
     return { losses, expected };
   },
 
+  /** Time the tier's training step, if it is prepared for training, and its inference; `progress` is a row for each batch size. */
+  async measure({ id, seconds }) {
+    for await (const { phase, batch, macs, times, run } of cases(ort, tier)) {
+      const found = (await spread(run, seconds)).map((s) => s / times);
+      const row = { phase, batch, macs, seconds: median(found), low_seconds: found[0], high_seconds: found.at(-1), repeats: found.length };
+      postMessage({ id, progress: row });
+    }
+  },
+
+  /** Run the first of the tier's cases for that many seconds; `progress` is {minute} after each minute. */
+  async sustain({ id, seconds }) {
+    const { value } = await cases(ort, tier).next();
+    const begun = performance.now();
+    for (let minute = 1, past = 0; past < seconds; past = (performance.now() - begun) / 1000) {
+      await value.run();
+      if (past >= 60 * minute) postMessage({ id, progress: { minute: minute++ } });
+    }
+  },
+
   async update({ metadata }) {
-    const { trainer } = tier;
+    const { trainer, entry } = tier;
     const { steps, samples } = trainer;
-    return { bytes: writeTensors(trainer.update(), { ...metadata, steps: String(steps), samples: String(samples) }), steps, samples };
+    const about = { ...metadata, steps: String(steps), samples: String(samples) };
+    if (entry.train.labels) about.labels = [...trainer.labels].sort((a, b) => a - b).join(",");
+    return { bytes: writeTensors(trainer.update(), about), steps, samples };
   },
 
   async reset() {

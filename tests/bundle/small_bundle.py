@@ -11,25 +11,25 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgefl.bundle import sandbox_child as trial_child
 from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry
-from edgefl.bundle.sandbox import Tried
+from edgefl.bundle.sandbox import TierChecks
 from edgefl.bundle.write import write
 from edgefl.util.files import sha256
 
 WEIGHT = np.random.default_rng(2).standard_normal((6, 3)).astype(np.float32)
 
 
-def tried_here(folder, labels, limits, bundle_bytes) -> Tried:
+def checked_here(folder, labels, limits, bundle_bytes) -> TierChecks:
     """Check tiers in this process: what a child of its own does, in a tenth of the time."""
-    tried = Tried()
+    checks = TierChecks()
 
     def hear(message: dict[str, Any]) -> None:
         if "problem" in message:
-            tried.problems.append((f"tier {message['tier']}", message["problem"]))
+            checks.problems.append((f"tier {message['tier']}", message["problem"]))
         elif "errors" in message:
-            tried.errors[message["tier"]] = tuple(message["errors"])
+            checks.errors[message["tier"]] = tuple(message["errors"])
 
     trial_child.run(folder, list(labels), 1 << 32, hear)
-    return tried
+    return checks
 
 
 def value(name, shape, kind=TensorProto.FLOAT):

@@ -9,17 +9,19 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from exported import forward_graph
 from small_bundle import replaced, rewrite
 from torch import nn
 
-from edgefl.bundle.forms import forward_graph
-from edgefl.bundle.manifest import Manifest, TierEntry, read
+from edgefl.bundle.manifest import Manifest, TierEntry
+from edgefl.bundle.manifest_file import read
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import build_tier, write
 from edgefl.errors import BundleError, EdgeflError
 from edgefl.models.base import Architecture
-from edgefl.onnxgrad.exporter import OPSET
-from edgefl.onnxgrad.predict import OutOfMemoryError, predict, predict_capped
+from edgefl.onnxgrad.lowering import OPSET
+from edgefl.onnxgrad.predict import predict, predict_capped
+from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.util.files import shared
 
 SHAPE = (1, 8, 8)
@@ -216,7 +218,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, bundle, monkeypatch):
     def fail(path, content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "_write_synced", fail)
+    monkeypatch.setattr(module, "write_bytes", fail)
     with pytest.raises(EdgeflError, match="no space left on the device"):
         write(tmp_path / "new", read(bundle), dict.fromkeys(read(bundle).files, b""))
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]

@@ -7,10 +7,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from exported import forward_graph
 from torch import nn
 
 from edgefl.bundle.form_choice import FormCost, LayerForms, Room, choice_for, choose, layer_forms, room_for
-from edgefl.bundle.forms import form_files, formed, forward_graph
+from edgefl.bundle.forms import form_files, formed
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, composes, factorized_layers, plain_layer
 from edgefl.factor.hadamard_layers import ComposedLinear, HadamardWeight, ProductWeight, composed
@@ -18,16 +19,19 @@ from edgefl.factor.kernels import KernelConv2d, kernel_layer
 from edgefl.factor.layers import LowRankConv2d, LowRankLinear
 from edgefl.factor.rank1 import RankOneConv2d
 from edgefl.factor.tucker import TuckerConv2d
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.graphs import check, split
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier
+from edgefl.records.work import KINDS, Work
+from edgefl.rng import generator
 
 form_graph = functools.partial(forward_graph, fold=False)
 
 CNN = Architecture("cnn-digits", (1, 8, 8), 10)
 MLP = Architecture("mlp", (1, 8, 8), 10)
+WIDE_STEM = Architecture("cnn-flanc", (1, 8, 8), 10)
 TEXT = Architecture("lstm-shakespeare", (6,), 90)
 FACTORIZING = {
     "factorized-fl": 1.0, "factorized-fl-beta": 1.0, "fedhm": 0.5, "fedpara": 0.4, "flanc": 0.5, "lowrank": 0.25, "orthdrop": 0.4,
@@ -144,7 +148,7 @@ def factored_graph(method: str, architecture: Architecture = CNN) -> bytes:
     ("method", "architecture", "structure_bytes"),  # nodes and names: what a network of no size would take
     [
         ("fedpara", CNN, 12_000), ("pfedpara", MLP, 4_000), ("flanc", MLP, 4_000), ("factorized-fl", MLP, 4_000),
-        ("fedpara", TEXT, 15_000), ("prism", TEXT, 15_000),
+        ("fedpara", TEXT, 15_000), ("prism", TEXT, 15_000), ("flanc", WIDE_STEM, 4_000),
     ],
     ids=lambda value: str(getattr(value, "model", value)),
 )  # fmt: skip
@@ -176,6 +180,17 @@ def test_reshapes_of_samples_have_constant_targets():
     model = onnx.load_model_from_string(factored_graph("fedpara"))
     constants = {tensor.name for tensor in model.graph.initializer}
     assert all(node.input[1] in constants for node in model.graph.node if node.op_type == "Reshape")
+
+
+def test_flanc_s_own_network_is_deployed_plain():
+    """Its weights are multiplied once: two convolutions follow the stem, without any product of matrices."""
+    method, tiers = create("flanc"), (Tier(1.0), Tier(0.5))
+    network = method.deploy(method.init(WIDE_STEM, tiers, generator(0, "init")), tiers[1])
+    model = onnx.load_model_from_string(forward_graph(network, WIDE_STEM.input_shape))
+    kinds = [node.op_type for node in model.graph.node]
+    assert (kinds.count("Conv"), kinds.count("Gemm"), kinds.count("MatMul")) == (3, 1, 0)
+    weights = {tuple(tensor.dims) for tensor in model.graph.initializer}
+    assert {(64, 1, 3, 3), (64, 64, 3, 3), (10, 64 * 4)} <= weights
 
 
 def test_the_same_network_gives_the_same_bytes():
@@ -214,10 +229,12 @@ def test_costs_of_a_layer_in_both_forms_by_hand():
     weight = HadamardWeight((4, 8), 3)
     network = nn.Sequential(LowRankLinear(nn.Linear(10, 8), 2), ComposedLinear(nn.Linear(8, 4), weight)).eval()
     low_rank, hadamard = layer_forms(network, torch.zeros(1, 10))
-    assert (low_rank.factored, low_rank.composed) == (FormCost(36, 2, 4 * (36 + 8)), FormCost(80, 1, 4 * (80 + 8)))
-    assert (hadamard.factored.macs, hadamard.composed.macs) == (2 * 3 * 4 * 8 + 32, 32)
+    assert (low_rank.factored.weight_bytes, low_rank.composed.weight_bytes) == (4 * (36 + 8), 4 * (80 + 8))
+    # Bytes of a product: x, weight, result; the bias of the second one too. Operations: each product.
+    assert low_rank.factored.work == Work(product_macs=36, product_bytes=4 * (10 + 20 + 2) + 4 * (2 + 16 + 8 + 8), operations=2)
+    assert low_rank.composed.work == Work(product_macs=80, product_bytes=4 * (10 + 80 + 8 + 8), operations=1)
+    assert (hadamard.factored.work.macs, hadamard.composed.work.macs) == (2 * 3 * 4 * 8 + 32, 32)
     assert (low_rank.at_run_time, hadamard.at_run_time) == (False, True)
-    assert (low_rank.kind, hadamard.kind) == ("dense", "dense")
     chosen = choose([low_rank, hadamard])
     assert chosen.composed == {"1"}
     assert chosen.reasons == {"0": "in factors: 36 MACs, composed 80", "1": "composed: 32 MACs, in factors 224"}
@@ -228,12 +245,13 @@ def test_a_convolution_with_a_stride_is_composed_from_the_rank_on_at_which_its_f
     # k×1 from 4 to r channels halves the rows of 8 × 8 only: 32 positions of 4·3·r; 1×k to 8 channels: 16 of 3·r·8. Dense: 16 of 36·8.
     network = nn.Sequential(LowRankConv2d(nn.Conv2d(4, 8, 3, 2, 1, bias=False), rank)).eval()
     (layer,) = layer_forms(network, torch.zeros(1, 4, 8, 8))
-    assert (layer.factored.macs, layer.composed.macs) == (factored, 4608)
+    assert (layer.factored.work.macs, layer.composed.work.macs) == (factored, 4608)
     assert choice_for(network, torch.zeros(1, 4, 8, 8)).composed == which
 
 
 def forms(name: str, factored: int, composed_macs: int, more_bytes: int, at_run_time: bool = False) -> LayerForms:
-    return LayerForms(name, "convolution", FormCost(factored, 2, 100), FormCost(composed_macs, 1, 100 + more_bytes), at_run_time)
+    works = Work(convolution_macs=factored, operations=2), Work(convolution_macs=composed_macs, operations=1)
+    return LayerForms(name, FormCost(works[0], 100), FormCost(works[1], 100 + more_bytes), at_run_time)
 
 
 def test_budgets_go_to_the_largest_saving_per_byte():
@@ -261,11 +279,9 @@ def test_where_the_budget_is_passed_already_a_smaller_form_is_taken_whatever_it_
 
 
 def test_a_devices_rates_count_what_a_layer_takes_however_small_it_is():
-    class Slow:
-        seconds = (1e-9, 1e-9, 1e-9, 0.0, 0.0, 3e-6)  # a layer's pass forward: a third of 3 µs
-
+    slow = tuple({"convolution_macs": 1e-9, "operations": 1e-6}.get(kind, 0.0) for kind in KINDS)
     layer = forms("a", 1000, 1500, 10)  # 1 + 2 · 1 µs in two layers, 1.5 + 1 µs in one
-    assert choose([layer], Slow()).reasons == {"a": "composed: 2.5 µs, in factors 3.0"}
+    assert choose([layer], slow).reasons == {"a": "composed: 2.5 µs, in factors 3.0"}
     assert choose([layer]).composed == frozenset()
 
 

@@ -19,7 +19,8 @@ from small_bundle import contents, manifest, model, replaced, rewrite, tier, tra
 
 from edgefl.bundle import graph_check
 from edgefl.bundle.graph_check import OPERATORS
-from edgefl.bundle.manifest import TierEntry, parse, read
+from edgefl.bundle.manifest import TierEntry
+from edgefl.bundle.manifest_file import parse, read
 from edgefl.bundle.sandbox import Limits, _lines, default_memory_bytes
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import write
@@ -288,7 +289,7 @@ def test_sizes_are_looked_at_before_any_content(tmp_path, monkeypatch):
     folder = written(tmp_path / "bundle")
     with (folder / "1" / "forward.onnx").open("r+b") as file:
         file.truncate(1 << 40)  # a hole of a terabyte, for which there is no room
-    monkeypatch.setattr("edgefl.bundle.verify.try_tiers", None)
+    monkeypatch.setattr("edgefl.bundle.verify.check_tiers", None)
     with pytest.raises(BundleError, match=r"1/forward\.onnx: 1099511627776 bytes, the manifest says \d{3}$"):
         verify(folder)
     rewrite(folder, lambda m: m["files"]["1/forward.onnx"].update(bytes=1 << 40))

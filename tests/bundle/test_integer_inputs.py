@@ -9,20 +9,21 @@ import onnx
 import pytest
 import safetensors.numpy
 import torch
+from exported import forward_graph
 
-from edgefl.bundle.forms import forward_graph
-from edgefl.bundle.manifest import MANIFEST, Manifest, TierEntry, read
+from edgefl.bundle.manifest import MANIFEST, Manifest, TierEntry
+from edgefl.bundle.manifest_file import read
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import build_tier, write
+from edgefl.client import evaluate
 from edgefl.data.sources import Split
 from edgefl.errors import BundleError, ConfigError, EdgeflError
 from edgefl.models.base import Architecture
 from edgefl.models.custom import InputSpec
-from edgefl.onnxgrad.exporter import OPSET
+from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.predict import predict, predict_capped
 from edgefl.planning.network import architecture_of
 from edgefl.rng import torch_seeded
-from edgefl.server import evaluate
 from edgefl.util.files import sha256
 
 WINDOW = (6,)

@@ -103,7 +103,7 @@ def test_keys_of_other_kinds_are_refused(tmp_path, keys):
     wrong = {
         signer: {
             secret: r"a key of another kind \(RSA\), expected an Ed25519 private key", locked: "has a passphrase",
-            public: "no private key in PEM form", text: "no private key in PEM form", large: "more than 65,536 bytes",
+            public: "no private key in PEM form", text: "no private key in PEM form", large: "131,072 bytes, expected at most 65,536",
             tmp_path: "cannot be read", tmp_path / "none": r"cannot be read \(No such file or directory\)",
         },
         public_key: {

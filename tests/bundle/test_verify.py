@@ -18,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 from pydantic import ValidationError
 from small_bundle import WEIGHT, contents, manifest, model, reference, tier, value, written, written_trainable
 
-from edgefl.bundle.manifest import Budget, FileEntry, Manifest, Objective, TierEntry, TrainEntry, Variant, read
+from edgefl.bundle.manifest import Budget, FileEntry, Manifest, Objective, TierEntry, TrainEntry, Variant
+from edgefl.bundle.manifest_file import read
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import client_files, write
 from edgefl.errors import BundleError
@@ -81,7 +82,8 @@ def test_the_readmes_example_trains_and_writes_an_update(tmp_path):
     assert (done.stdout.split(), done.returncode) == ([f"{loss:.4f}" for loss in losses], 0)
     manifest_ = read(folder)
     update = read_update(
-        tmp_path / "update.safetensors", Expected(manifest_.manifest_sha256, 3, {"0.5": manifest_.tiers[0].train.upload})
+        tmp_path / "update.safetensors",
+        Expected(manifest_.manifest_sha256, 3, {"0.5": manifest_.tiers[0].train.upload}, manifest_.classes),
     )
     assert (update.tier, update.samples, update.steps) == ("0.5", 8, 3)
     for name, tensor in learned.items():
@@ -200,7 +202,7 @@ def test_what_is_wrong_with_every_tier_is_listed(tmp_path):
 def test_nothing_of_a_damaged_bundle_is_run(tmp_path, monkeypatch):
     folder = written(tmp_path / "bundle")
     (folder / "0.5" / "forward.onnx").write_bytes(b"")
-    monkeypatch.setattr("edgefl.bundle.verify.try_tiers", None)
+    monkeypatch.setattr("edgefl.bundle.verify.check_tiers", None)
     with pytest.raises(BundleError, match="0.5/forward.onnx: 0 bytes, the manifest says"):
         verify(folder)
 

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 from pydantic import ValidationError
 from small_bundle import manifest, saved, tier, trainable, written_trainable
 
-from edgefl.bundle.manifest import Objective, TrainEntry, read
+from edgefl.bundle.manifest import Objective, TrainEntry
+from edgefl.bundle.manifest_file import read
 from edgefl.bundle.verify import verify
 from edgefl.bundle.write import write
 from edgefl.errors import BundleError
@@ -257,6 +258,17 @@ def test_keys_that_a_tier_need_not_have():
     assert (manifest().round, manifest().state_sha256) == (0, None)
     assert train().objective == Objective(name="none", strength=0.0)
     assert not train().present
+    assert not train().labels
+    assert train().augment == "none"
+
+
+def test_only_images_are_mirrored():
+    mirrored = tier(0.5, train=train(augment="flip"))
+    assert manifest(mirrored, input_shape=(1, 8, 8)).tiers[0].train.augment == "flip"
+    with pytest.raises(
+        ValidationError, match=r"augment: flip, but samples have shape \(6,\), expected \(channels, height, width\)"
+    ):
+        manifest(mirrored)
 
 
 def test_a_file_stands_for_one_thing():

@@ -97,10 +97,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
 
 VALUES: dict[str, tuple[str, Any]] = {
     "permute_labels": ("", True),
+    "eval_after_training": ("", True),
     "tiers": ("1,0.5", (1.0, 0.5)),
     "tier_shares": ("0.25,0.75", (0.25, 0.75)),
     "tier_assignment": ("uniform", "uniform"),
     "data_share": ("0.5", 0.5),
+    "validation_share": ("0.1", 0.1),
     "momentum": ("0.5", 0.5),
     "weight_decay": ("0", 0.0),
     "server_lr": ("0.1", 0.1),
@@ -109,6 +111,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "objective": ("prox", "prox"),
     "server_optimizer": ("yogi", "yogi"),
     "lr_schedule": ("cosine", "cosine"),
+    "augment": ("flip", "flip"),
     "optimizer": ("sgd", "sgd"),
     "codec": ("fp16", "fp16"),
     "runtime": ("onnx", "onnx"),
@@ -121,28 +124,32 @@ VALUES: dict[str, tuple[str, Any]] = {
     "eligible_when": ("idle,charging", ("idle", "charging")),
     "start_hour": ("7.5", 7.5),
     "dynamic_devices": ("", True),
+    "new_classifier": ("", True),
     "mode": ("async", "async"),
     "staleness_power": ("0.25", 0.25),
     "enforce": ("hard", "hard"),
     "on_shortfall": ("tier,send", ("tier", "send")),
     "cpu_limit_s": ("60", 60.0),
 }
-TEXTS = {"profile", "method", "model", "norm", "dataset", "data_dir", "partition"}
+TEXTS = {"profile", "method", "model", "weights", "norm", "dataset", "data_dir", "partition"}
 
 
 def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> None:
     given = {
         key: VALUES.get(key, ("x", "x") if key in TEXTS else ("3", 3))
         for key in RunConfig.model_fields
-        if key != "method_options"
+        if key not in ("method_options", "sources")
     }
     flags = [f"--{key.replace('_', '-')}" + (f"={text}" if text else "") for key, (text, _) in given.items()]
     invoked("simulate", *flags, "--method-option", "a=1")
     (config,) = asked
-    assert config.model_dump() == {**{key: value for key, (_, value) in given.items()}, "method_options": {"a": 1}}
+    weights = str(Path("x").resolve())  # the same file from any folder
+    assert config.model_dump() == {
+        **{key: value for key, (_, value) in given.items()}, "weights": weights, "method_options": {"a": 1}, "sources": None
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("key", RunConfig.model_fields)
+@pytest.mark.parametrize("key", sorted(RunConfig.model_fields.keys() - {"sources"}))  # which a run records
 def test_help_shows_the_default_of_every_key(key: str) -> None:
     default = RunConfig.model_fields[key].default
     command = group.get_command(None, "simulate")  # type: ignore[arg-type]
@@ -150,7 +157,7 @@ def test_help_shows_the_default_of_every_key(key: str) -> None:
     shown = str(option.help).rpartition("[")[2]  # type: ignore[attr-defined]
     if default is not None and key != "method_options":
         listed = ",".join(default) if isinstance(default, tuple) else default
-        plain = {"permute_labels": "no", "dynamic_devices": "static"}.get(key, listed)
+        plain = {"permute_labels": "no", "new_classifier": "no", "dynamic_devices": "static"}.get(key, listed)
         assert shown == f"{plain:g}]" if isinstance(default, float) else shown == f"{plain}]"
 
 
@@ -209,7 +216,7 @@ def test_options_of_a_method_go_over_those_of_the_file(asked: list[RunConfig], t
         (["--tier-shares", "a"], "'a' is not a list of numbers such as 0.5,0.3,0.2"),
         (["--objective", "scaffold"], "give optimizer sgd and weight_decay 0"),
         (["--momentum", "1"], "momentum must be below 1"),
-        (["--lr-schedule", "linear"], "lr_schedule must be 'constant' or 'cosine'"),
+        (["--lr-schedule", "linear"], "lr_schedule must be 'constant', 'cosine' or 'step'"),
     ],
 )
 def test_wrong_values_are_said_in_the_words_of_the_configuration(flags: list[str], message: str) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from edgefl.client.fast import grouping as together
 from edgefl.client.fast.capture import CaptureError
 from edgefl.config import RunConfig
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models import cnn
 from edgefl.records import Expected, Outcome, Tier
 from edgefl.registry import methods
@@ -91,7 +91,7 @@ def test_each_client_has_its_own_terms(objective):
 def test_the_same_bundle_gives_the_same_bits_and_steps_are_really_taken_together(monkeypatch):
     taken = []
     original = together.captured_together
-    monkeypatch.setattr(together, "captured_together", lambda *given: taken.append(len(given[1].batch.x)) or original(*given))
+    monkeypatch.setattr(together, "captured_together", lambda *given: taken.append(len(given[2].batch.x)) or original(*given))
     run = session_of(method="fedhm", tiers=(1.0, 0.5))
     jobs = list(jobs_of(run, Tier(0.5), range(5)))
     first, second = run.clients.run_all(jobs), run.clients.run_all(jobs)

@@ -26,11 +26,11 @@ from edgefl.client.job import Job, Task
 from edgefl.client.training import Training
 from edgefl.engine import pool
 from edgefl.engine.contract import in_order, open_engine
-from edgefl.engine.fork_server import fork_server, warm
+from edgefl.engine.fork_server import fork_server
 from edgefl.engine.inline import InlineEngine
 from edgefl.engine.pool import PoolEngine
 from edgefl.errors import ConfigError, DataError, EdgeflError, WireError
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Outcome, Tier
 from edgefl.rng import generator
@@ -154,7 +154,9 @@ class Killer(threading.Thread):
     def run(self) -> None:
         while self.killed < self.clients and not self.stopped:
             time.sleep(0.005)
-            workers = set(children_of(fork_server().pid))
+            if (server := fork_server()._common) is None:
+                continue
+            workers = set(children_of(server.process.pid))
             self.workers |= workers
             for maker, client in [(worker, client) for worker in workers for client in children_of(worker)]:
                 if maker not in self._first:  # its first one measures: killing those would only make the test take longer
@@ -197,7 +199,7 @@ def kill(pid: int) -> bool:
 def test_two_hundred_clients_killed_at_random_moments_leave_no_process_and_no_lost_round(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    warm()  # stays for later engines
+    fork_server().warm()  # stays for later engines
     task = task_of("hard", "mlp")
     pattern = [replace(job, memory_bytes=64.0 * MIB) for job in jobs_of(task, 3)]
     expected = inline(task, pattern)

@@ -11,7 +11,7 @@ from edgefl.client.objective import CONTROL, MEMORY, objective_named
 from edgefl.client.objectives.none import PLAIN
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.rng import generator

@@ -9,7 +9,7 @@ import pytest
 
 from edgefl.client.objective import objective_named
 from edgefl.config import RunConfig
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import ClientRecord, Cost, Tier

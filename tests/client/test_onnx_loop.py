@@ -23,7 +23,7 @@ from edgefl.data.mix import load
 from edgefl.engine.contract import in_order
 from edgefl.engine.pool import PoolEngine
 from edgefl.errors import DataError
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
@@ -59,10 +59,12 @@ def tensors_of(outcome):
         ("heterofl", PLAIN, {"optimizer": "sgd", "weight_decay": 0.0}),
         ("heterofl", PLAIN, {"micro_batch": 10}),
         ("fjord", PLAIN, {}),
+        ("depthfl", PLAIN, {"micro_batch": 10}),
+        ("last-blocks", objective_named("dyn", 0.5), {}),
         ("heterofl", objective_named("prox", 0.5), {}),
         ("heterofl", objective_named("dyn", 0.5), {}),
     ],
-    ids=["momentum", "adam", "sgd", "in parts", "several kinds of steps", "prox", "dyn"],
+    ids=["momentum", "adam", "sgd", "in parts", "several kinds of steps", "several exits", "frozen blocks", "prox", "dyn"],
 )
 def test_a_client_answers_as_with_torch(method, objective, changes):
     task = task_of(training=replace(PLAIN_STEPS, **changes), objective=objective)

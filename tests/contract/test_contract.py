@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from mobile import Mobile
 
 from edgefl.bundle.tier_graphs import same_network
 from edgefl.bundle.write import TierFiles, build_tier
@@ -24,7 +25,8 @@ from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.training import Training
 from edgefl.errors import AggregationError
-from edgefl.methods.base import Method, create
+from edgefl.methods.base import Method
+from edgefl.methods.create import create
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.macs import count_macs
@@ -44,6 +46,18 @@ ARCHITECTURES = {
     "mlp": Architecture("mlp", (1, 8, 8), 4),
     "static": Architecture("cnn-digits", (1, 8, 8), 4, "static"),
 }
+# Every method, and options that change its networks.
+METHODS = {name: create(name) for name in methods.names()} | {
+    "prism outputs": create("prism", {"outputs": 0.4}),
+    "factorized-fl-beta flat": create("factorized-fl-beta", {"reshape": "flat"}),
+}
+# Options that change what travels or how the server aggregates, and none of the networks.
+AGGREGATIONS = {
+    **{f"fedhm {how}": create("fedhm", {"aggregation": how}) for how in ("residual", "bands")},
+    "clustered-fl personal classifier": create("clustered-fl", {"personal_classifier": True}),
+}
+# A network of 1×1 convolutions, which are factorized only if they are named.
+ONLY = (("fedhm 1x1", create("fedhm", {"factorize": "conv,linear,1x1"})), ("mobile", Mobile()))
 TRAINING = Training(epochs=1, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-4)
 
 
@@ -82,17 +96,19 @@ class Case:
 RULES: set[str] = set()
 
 
-def rule(words: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test for every method and kind of network; where the method says that it cannot keep the rule, it must fail."""
+def rule(words: str, of_networks: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test for every method and kind of network; where the method says that it cannot keep the rule, it must fail.
+
+    A rule of networks does not depend on how the server aggregates, nor on what travels.
+    """
     RULES.add(words)
     params = []
-    for name in methods.names():
-        method = create(name)
-        for kind, architecture in ARCHITECTURES.items():
-            case = Case(method, architecture, tuple(Tier(ratio) for ratio in method.default_tiers))
-            reason = method.contract_exceptions.get(words) or method.contract_exceptions.get(f"{words} [{kind}]")
-            marks = [pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True)] if reason else []
-            params.append(pytest.param(case, id=f"{name}-{kind}", marks=marks))
+    every = METHODS if of_networks else METHODS | AGGREGATIONS
+    for (name, method), (kind, architecture) in [*itertools.product(every.items(), ARCHITECTURES.items()), ONLY]:
+        case = Case(method, architecture, tuple(Tier(ratio) for ratio in method.default_tiers))
+        reason = method.contract_exceptions.get(words) or method.contract_exceptions.get(f"{words} [{kind}]")
+        marks = [pytest.mark.xfail(reason=reason, raises=AssertionError, strict=True)] if reason else []
+        params.append(pytest.param(case, id=f"{name}-{kind}", marks=marks))
     return pytest.mark.parametrize("case", params)
 
 
@@ -102,9 +118,9 @@ def equal_states(one: GlobalState, other: GlobalState) -> None:
         torch.testing.assert_close(other.tensors[name], tensor, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", METHODS | AGGREGATIONS)
 def test_exceptions_name_rules_that_exist(name):
-    exceptions = create(name).contract_exceptions
+    exceptions = (METHODS | AGGREGATIONS)[name].contract_exceptions
     assert {words.partition(" [")[0] for words in exceptions} <= RULES
     assert all(len(reason) > 30 for reason in exceptions.values())
 
@@ -140,7 +156,7 @@ def test_every_tier_fits_its_declared_size_exactly(case):
         assert not (kept.keys() & sent.keys()) or case.method.personalised
 
 
-@rule("cost grows with the tier")
+@rule("cost grows with the tier", of_networks=True)
 def test_cost_grows_with_the_tier(case):
     costs = [tier_cost(case.method, case.architecture, tier, TRAINING) for tier in case.tiers]
     names = ["params", "macs_forward", "parameter_bytes"]
@@ -215,6 +231,32 @@ def test_entries_that_nobody_covered_keep_their_value(case):
         assert torch.equal(after.tensors[name][~mask], state.tensors[name][~mask])
     for place in update.places.values():
         assert covered[place.target].any()
+
+
+@rule("rows of a label without clients keep their value")
+def test_rows_of_a_label_without_clients_keep_their_value(case):
+    state, every = case.state(), tuple(range(case.architecture.classes))
+    updates = [case.update(state, tier, client) for client, tier in enumerate(case.tiers)]
+
+    def after(labels: tuple[int, ...] | None) -> GlobalState:
+        return case.method.aggregate(state, [replace(update, labels=labels) for update in updates])
+
+    unknown, complete, some = after(None), after(every), after((1, 3))
+    named = case.method.label_rows(case.architecture)
+    assert named <= state.tensors.keys()
+    for name, before in state.tensors.items():
+        assert torch.equal(unknown.tensors[name], complete.tensors[name])
+        if name not in named:
+            assert torch.equal(unknown.tensors[name], some.tensors[name])
+            continue
+        assert len(before) == len(every)
+        torch.testing.assert_close(some.tensors[name][[1, 3]], unknown.tensors[name][[1, 3]])
+        assert torch.equal(some.tensors[name][[0, 2]], before[[0, 2]])
+        assert not torch.equal(unknown.tensors[name][[0, 2]], before[[0, 2]])
+    with pytest.raises(
+        AggregationError, match=f"client 0, .*labels: got 1, {len(every)}; expected labels from 0 to {len(every) - 1}"
+    ):
+        after((1, len(every)))
 
 
 @rule("a wrong shape raises")
@@ -308,8 +350,8 @@ def trained(case: Case, state: GlobalState, tier: Tier, client: int, home: Home,
 
 @rule("a toy problem reaches its optimum")
 def test_a_toy_problem_reaches_its_optimum(case):
+    from edgefl.client.evaluate import accuracy, with_statistics
     from edgefl.data.sources import Split
-    from edgefl.server.evaluate import accuracy, with_statistics
 
     method, state = case.method, case.state()
     homes = [Home(*images(60, client)) for client in range(3)]
@@ -400,13 +442,13 @@ def exported(case: Case, tier: Tier) -> tuple[torch.nn.Module, TierFiles]:
     return known[-1]
 
 
-@rule("ONNX equals torch")
+@rule("ONNX equals torch", of_networks=True)
 def test_onnx_equals_torch(case):
     for tier in case.tiers:
         assert exported(case, tier)[1].parity_max_abs_error <= 1e-4
 
 
-@rule("a training step in onnxruntime is torch's")
+@rule("a training step in onnxruntime is torch's", of_networks=True)
 def test_a_training_step_in_onnxruntime_is_torchs(case):
     """Loss and every gradient against torch in float64; of networks but the first, the smallest tier stands for all."""
     tiers = case.tiers if case.architecture is ARCHITECTURES["cnn"] else case.tiers[-1:]
@@ -415,7 +457,7 @@ def test_a_training_step_in_onnxruntime_is_torchs(case):
             assert row.passes, row
 
 
-@rule("a deployed network has the size and the MACs of its row of costs")
+@rule("a deployed network has the size and the MACs of its row of costs", of_networks=True)
 def test_a_deployed_network_has_the_size_and_the_macs_of_its_row_of_costs(case):
     for tier in case.tiers:
         module, files = exported(case, tier)

@@ -14,7 +14,7 @@ from edgefl.cost.macs import COUNTED, ELEMENTWISE, IGNORED
 from edgefl.cost.memory import LivenessMeter
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject, Tracer
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier

@@ -10,7 +10,7 @@ from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
 from edgefl.cost.trace import Subject, Tracer
 from edgefl.fleet.budget import Budget, use
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning import tier_costs
 from edgefl.planning.profile import profile
@@ -62,7 +62,7 @@ def test_no_more_is_traced_than_differs(method, inferences, monkeypatch):
     calls = []
     original = Tracer.inference
     monkeypatch.setattr(Tracer, "inference", lambda self, size: calls.append(size) or original(self, size))
-    monkeypatch.setattr(tier_costs, "_traced_once", tier_costs._traced)  # whatever other tests have traced
+    monkeypatch.setattr(tier_costs, "_traced", tier_costs._traced.__wrapped__)  # whatever other tests have traced
     chosen = create(method)
     tier_cost(chosen, ARCHITECTURE, Tier(chosen.default_tiers[0]), training_of(RunConfig()))
     assert len(calls) == inferences

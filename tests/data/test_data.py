@@ -10,6 +10,7 @@ import pytest
 
 import edgefl.data.digits
 from edgefl.data.digits import digits
+from edgefl.data.digits_edges import digits_edges, with_edges
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER, fashion_mnist, read_idx
 from edgefl.data.sources import Dataset, Pixels, Split
 from edgefl.errors import DataError
@@ -52,6 +53,28 @@ def test_digits_are_those_of_scikit_learn_in_the_same_order():
     with np.load(Path(edgefl.data.digits.__file__).with_name("digits.npz"), allow_pickle=False) as stored:
         content = b"".join(stored[name].astype(np.int64).tobytes() for name in ("images", "labels"))
     assert hashlib.sha256(content).hexdigest() == "267f86e03ae0481efa68bbcf4dcd04133dbc88a3145b0551cb2221500a4881e0"
+
+
+def test_edges_are_differences_of_neighbours_and_no_multiples_of_the_image():
+    x = np.random.default_rng(0).standard_normal((2, 1, 4, 5)).astype(np.float32)
+    found = with_edges(x)
+    assert found.dtype == np.float32
+    for sample, row, column in np.ndindex(2, 4, 5):
+        image = x[sample, 0]
+        across = image[row, min(column + 1, 4)] - image[row, max(column - 1, 0)]
+        down = image[min(row + 1, 3), column] - image[max(row - 1, 0), column]
+        assert found[sample, :, row, column] == pytest.approx([image[row, column], across, down], abs=1e-6)
+    data = digits_edges()
+    assert data.input_shape == (3, 8, 8)
+    assert np.array_equal(data.train.x[:, :1], digits().train.x)
+    assert np.array_equal(data.test.y, digits().test.y)
+    assert data.train.x.std(axis=(0, 2, 3)) == pytest.approx([1, 1, 1], rel=1e-4)
+    across, down = data.preprocessing["differences"]["std"]
+    assert np.allclose(
+        data.test.x * np.array([1, across, down], np.float32)[:, None, None], with_edges(digits().test.x), atol=1e-5
+    )
+    channels = data.train.x.transpose(1, 0, 2, 3).reshape(3, -1)
+    assert np.linalg.svd(channels / np.linalg.norm(channels, axis=1, keepdims=True), compute_uv=False).min() > 0.5
 
 
 def test_samples_cannot_be_changed_by_accident():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edgefl.data.digits import digits
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER
 from edgefl.data.mix import check, load, mixed, resized
-from edgefl.data.scenario import apportion, drawn, permutation, permuted, share, stratified
+from edgefl.data.scenario import apportion, drawn, permutation, permuted, share, stratified, validating
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError, UnknownNameError
 from edgefl.rng import generator
@@ -177,3 +177,25 @@ def test_fashion_mnist_and_digits(tmp_path):
         assert (data.input_shape, data.classes, len(data.train), len(data.test)) == ((1, 28, 28), 20, 61437, 10360)
         assert np.array_equal(np.unique(data.train.y[data.train_domain == 1]), np.arange(10, 20))
     assert data.default_model == "cnn-fashion"
+
+
+def test_validation_samples_are_training_samples_that_no_client_has():
+    data, held_out = digits(), validating(digits(), 0.1)
+    assert (len(held_out.train), len(held_out.test)) == (1437 - 142, 142)
+    both = np.concatenate([held_out.train.x, held_out.test.x]).reshape(1437, -1)
+    assert np.array_equal(np.unique(both, axis=0), np.unique(data.train.x.reshape(1437, -1), axis=0)), "no test sample among them"
+    assert np.array_equal(np.bincount(held_out.test.y), np.rint(np.bincount(data.train.y) * 0.1)), "every class gives its share"
+    assert np.array_equal(held_out.test.y, load("digits", None, 0.1).test.y), "the same ones in every run"
+    assert validating(data, 0.0) is data
+
+
+def test_validation_samples_keep_their_domain_and_owner():
+    domains = validating(mixed("a+b", [images("a", (1, 4, 4), 3, 30), images("b", (1, 4, 4), 2, 20)]), 0.2)
+    assert np.bincount(domains.test_domain).tolist() == [6, 4]
+    assert np.bincount(domains.train.y).tolist() == [8, 8, 8, 8, 8]
+    owners = np.arange(12, dtype=np.int64) % 4
+    owned = validating(images("a", (1, 4, 4), 3, train_owner=owners, test_owner=owners), 0.3)
+    assert np.bincount(owned.test_owner).tolist() == [1, 1, 1, 1]
+    alone = np.array([9] + [5] * 11, np.int64)
+    with pytest.raises(DataError, match="owner 9 has samples only in one of train and test"):
+        validating(images("a", (1, 4, 4), 3, train_owner=alone, test_owner=alone), 0.3)

@@ -11,7 +11,7 @@ import torch
 
 from edgefl import RunConfig, simulate
 from edgefl.client.client import Clients
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.rng import generator

@@ -113,3 +113,35 @@ def test_a_method_that_no_device_fits_is_a_row_and_the_others_run(tmp_path):
     result = run("--methods=heterofl@1", *flags, "--out", str(tmp_path / "d"))
     assert result.returncode == 3
     assert not (tmp_path / "d").exists()
+
+
+def test_another_budget_only_shows_finished_runs_anew(finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path / "c")
+    homes = sorted((tmp_path / "c").glob("*/seed-*"))
+    before = {path: path.stat().st_mtime_ns for home in homes for path in home.rglob("*") if path.is_file()}
+    row = finished.methods[1]
+    first_s = lines_of(homes[0].parents[1] / row.label / "seed-0")[0]["clock_s"]
+
+    result = run("--out", str(tmp_path / "c"), "--resume", f"--budget-s={2 * first_s}", "--budget-j=1kJ", "--target-accuracy=99%")
+    assert result.returncode == 0, result.stderr
+    assert "in budget accuracy" in result.stdout
+    found = json.loads((tmp_path / "c" / "compare.json").read_text())
+    assert found["under_budget"]["budget"] == {"s": 2 * first_s, "bytes": None, "j": 1000}
+    assert found["under_budget"]["target_accuracy"] == 0.99
+    assert {r["label"] for r in found["under_budget"]["methods"]} == set(METHODS)
+    assert "Who wins under the budget" in (tmp_path / "c" / "compare.html").read_text()
+
+    # What was asked last is asked again, and a budget replaces it as a whole.
+    assert json.loads(run("--out", str(tmp_path / "c"), "--resume", "--json").stdout) == found
+    other = json.loads(run("--out", str(tmp_path / "c"), "--resume", "--budget-bytes=1GB", "--json").stdout)["under_budget"]
+    assert (other["budget"], other["target_accuracy"]) == ({"s": None, "bytes": 1e9, "j": None}, None)
+    assert {row["label"]: row["accuracy"]["mean"] for row in other["methods"]} == {
+        row.label: pytest.approx(row.accuracy.mean) for row in finished.methods
+    }
+
+    # A budget below every first round is status 3, with what each method needs.
+    result = run("--out", str(tmp_path / "c"), "--resume", "--budget-bytes=10")
+    assert result.returncode == 3
+    assert "no method has an evaluated round within 10 B a client" in result.stderr
+    assert all(f"{label}: the first evaluated round ends after" in result.stderr for label in METHODS)
+    assert {path: path.stat().st_mtime_ns for path in before} == before

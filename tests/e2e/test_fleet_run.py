@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command import edgefl
 from pages import Page
 from runs import checkpoint_of, lines_of, stopped_after
@@ -31,8 +32,8 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 ASYNC: dict[str, Any] = {"mode": "async", "per_round": 4, "buffer": 2}
 TIERS = {"tiers": (1.0, 0.5)}
-# A session of this network takes a phone about 0.13 s: some clients leave in the midst of one, and then all wait for half an hour.
-_STRETCHES = [(c, begin, end) for c in range(8) for begin, end in ((0, 0.1 + 0.05 * c), (1800, 3000))]
+# A session of this network takes a phone about 0.2 s: some clients leave in the midst of one, and then all wait for half an hour.
+_STRETCHES = [(c, begin, end) for c in range(8) for begin, end in ((0, 0.17 + 0.05 * c), (1800, 3000))]
 TRACE = (
     "client,from,to,state\n" + "".join(f"{c},{begin},{end:g},eligible\n" for c, begin, end in _STRETCHES) + "0,3600,3601,none\n"
 )
@@ -92,6 +93,12 @@ STOPPED: dict[str, dict[str, Any]] = {
     "a buffer, personal factors": {**ASYNC, "method": "pfedpara", "rounds": 4},
     "a buffer, networks drawn for each client": {**ASYNC, "method": "splitmix", "tiers": (1.0, 0.25)},
     "a buffer, server momentum": {**ASYNC, "server_optimizer": "avgm", "objective": "prox"},
+    "a buffer, changes of factors": {
+        **ASYNC,
+        "method": "fedhm",
+        "model": "cnn-digits",
+        "method_options": {"aggregation": "residual"},
+    },
     "a buffer and nights": {**ASYNC, "availability": "daily", "start_hour": 22, "clients": 30, "deadline_s": 1},
     "a buffer and a trace": {**ASYNC, "availability": trace_file, "rounds": 5},
     "nights": {"availability": "daily", "start_hour": 12, "per_round": 4},
@@ -154,6 +161,18 @@ def busy_host() -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
+
+
+def test_old_factors_give_the_same_bits_on_every_engine(tmp_path: Path) -> None:
+    values = {**STOPPED["a buffer, changes of factors"], "tier_assignment": "uniform", "rounds": 4, "tiers": (1.0, 0.5, 0.25)}
+    found = []
+    for engine in ({"engine": "inline"}, {"engine": "pool", "workers": 2}):
+        folder = stopped_after(config_of({**values, **engine}, tmp_path), tmp_path / engine["engine"], 4)
+        found.append((lines_of(folder), of_file(checkpoint_of(folder, 4)).model.tensors))
+    (lines, tensors), (others, same) = found
+    assert lines == others
+    assert all(torch.equal(tensor, same[name]) for name, tensor in tensors.items())
+    assert any(client["staleness"] and client["tier"] < 1 for line in lines for client in line["clients"])
 
 
 def test_a_killed_asynchronous_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:

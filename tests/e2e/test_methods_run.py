@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from pages import Page
 from runs import checkpoint_of, lines_of, stopped_after
 
 from edgefl import RunConfig, simulate, verify
-from edgefl.methods.base import create
+from edgefl.bundle.manifest_file import read
+from edgefl.methods.create import create
 from edgefl.registry import methods
 from edgefl.server.checkpoint import of_file
 
@@ -21,8 +23,12 @@ SMALL = {
 }  # fmt: skip
 
 
-# It downloads other clients' models, which over a phone's link misses so small a run's deadline.
-OTHERWISE: dict[str, dict[str, object]] = {"fedfomo": {"profile": "lab"}}
+# FedFOMO downloads other clients' models, which over a phone's link misses so small a run's deadline. A perceptron has one block only.
+OTHERWISE: dict[str, dict[str, object]] = {
+    "fedfomo": {"profile": "lab"},
+    "depthfl": {"model": "cnn-tiny"},
+    "last-blocks": {"model": "cnn-tiny"},
+}
 
 
 def config_of(name: str) -> RunConfig:
@@ -54,7 +60,54 @@ def test_a_stopped_run_goes_on_to_the_same_bits_and_comes_to_its_end(name: str, 
     assert result.summary["accuracy_of"] == ("clients" if create(name).personalised else "global")
     verified, labels = verify(result.folder / "bundle"), [f"{row.tier:g}" for row in result.tiers]
     assert list(verified.max_abs_errors) == list(verified.max_loss_errors) == labels
+    stated = bool(create(name).label_rows(model.model.architecture))
+    trains = [entry.train for entry in read(result.folder / "bundle").tiers if entry.train is not None]
+    assert all(train.labels == (stated and not train.no_update) for train in trains)
     assert name in Page((result.folder / "report.html").read_text(encoding="utf-8")).headings[0][1]
+
+
+def test_the_summary_has_the_energy_of_the_final_weights(tmp_path: Path) -> None:
+    small = {**SMALL, "profile": "lab", "conditions": "ideal", "tier_assignment": "uniform"}
+    config = RunConfig.of({**small, "method": "fedhm", "tiers": (1.0, 0.5, 0.25), "model": "cnn-digits"})
+    result = simulate(config, tmp_path / "run")
+    tensors = of_file(result.folder / "model.safetensors").model.tensors
+    energies = torch.zeros(4, dtype=torch.float64)
+    for layer, ranks in {"conv2": (0, 16, 32), "conv3": (0, 16, 32)}.items():
+        weight = tensors[f"{layer}.weight"]
+        n, m, k, _ = weight.shape
+        squares = torch.linalg.svdvals(weight.permute(1, 2, 0, 3).reshape(m * k, n * k).double()) ** 2
+        energies += torch.tensor([squares[rank:].sum() for rank in (*ranks, len(squares))])
+    shares = -energies.diff() / energies[0]
+    assert [row.energy_share for row in reversed(result.tiers)] == pytest.approx(shares.tolist(), abs=1e-5)
+    observed = [line["observed"]["energy"] for line in lines_of(result.folder)]
+    names = [f"energy first held by tier {tier}" for tier in ("0.25", "0.5", "1")]
+    assert [list(of) for of in observed] == [names, names]
+    assert observed[0] != observed[1] != pytest.approx(shares.tolist())
+
+
+def test_masks_and_rows_by_label_are_options_of_their_own_on_every_engine(tmp_path: Path) -> None:
+    found = {}
+    for mask, rows, engine in itertools.product((True, False), (True, False), ("inline", "pool")):
+        options = {"mask_labels": mask, "label_rows": rows}
+        values = {
+            **SMALL,
+            "method": "heterofl",
+            "method_options": options,
+            "partition": "classes:3",
+            "clients": 4,
+            "per_round": 2,
+        }
+        config = RunConfig.of({**values, "engine": engine, "conditions": "ideal"})
+        folder = stopped_after(config, tmp_path / f"{mask}-{rows}-{engine}", 2)
+        found[mask, rows, engine] = lines_of(folder), of_file(checkpoint_of(folder, 2)).model.tensors
+    for mask, rows in itertools.product((True, False), repeat=2):
+        (lines, tensors), (others, same) = found[mask, rows, "inline"], found[mask, rows, "pool"]
+        assert lines == others
+        assert all(torch.equal(tensor, same[name]) for name, tensor in tensors.items())
+    weights = [found[mask, rows, "inline"][1]["fc.weight"] for mask, rows in itertools.product((True, False), repeat=2)]
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(weights, 2))
+    sessions = [client for lines, _ in found.values() for line in lines for client in line["clients"]]
+    assert len({(client["tier"], client["upload_bytes"]) for client in sessions}) == len({client["tier"] for client in sessions})
 
 
 AXES: dict[str, dict[str, Any]] = {
@@ -69,8 +122,27 @@ AXES: dict[str, dict[str, Any]] = {
     "server momentum": {"method": "fedhm", "server_optimizer": "avgm", "tiers": (1.0, 0.5)},
     "server Yogi": {"method": "heterofl", "server_optimizer": "yogi", "tiers": (1.0, 0.5)},
     "ranks planned anew": {"method": "fedhm", "tiers": (1.0, 0.5), "method_options": {"allocate": "spectral", "plan_every": 2}},
+    "kernels drawn after a warm-up": {
+        "method": "prism",
+        "tiers": (0.4, 0.2),
+        "method_options": {"warmup_rounds": 1, "outputs": 0.4},
+    },
     "a phase after the warm-up": {"method": "pufferfish", "method_options": {"warmup_rounds": 1}},
     "permuted labels and a falling rate": {"method": "pfedpara", "permute_labels": True, "lr_schedule": "cosine"},
+    "mirrored images": {"method": "heterofl", "tiers": (1.0, 0.5), "augment": "flip"},
+    "classifiers at home, in clusters": {
+        "method": "clustered-fl",
+        "method_options": {"personal_classifier": True, "eps1": 100.0, "eps2": 0.01},
+        "permute_labels": True,
+    },
+    "factors matched for permuted labels": {"method": "factorized-fl", "permute_labels": True},
+    "exits of depths that change": {
+        "method": "depthfl",
+        "tier_assignment": "dynamic",
+        "tiers": (1.0, 0.5),
+        "tier_shares": (0.3, 0.7),
+    },
+    "blocks that nobody trains, and memory": {"method": "last-blocks", "tiers": (0.6, 0.3), "objective": "dyn"},
     "sampled widths": {"method": "fjord", "tier_assignment": "dynamic", "tiers": (1.0, 0.5), "tier_shares": (0.3, 0.7)},
 }
 
@@ -89,5 +161,36 @@ def test_a_run_stopped_in_any_state_goes_on_to_the_same_bits(what: str, tmp_path
         # The file's name ends in its content's hash: memory of clients and server included, to the last bit.
         assert again.name == last.name
     kept = of_file(last)
-    assert bool(kept.clients) == (values["method"] == "pfedpara" or values.get("objective") in ("dyn", "scaffold"))
+    assert bool(kept.clients) == (
+        create(values["method"], values.get("method_options")).personalised or values.get("objective") in ("dyn", "scaffold")
+    )
     assert bool(kept.memory) == ("objective" in values or "server_optimizer" in values)
+
+
+def test_kernels_at_full_width_are_trained_by_two_workers_and_run_on_a_device(tmp_path: Path) -> None:
+    values = {**SMALL, "model": "cnn-digits", "data_share": 0.1, **AXES["kernels drawn after a warm-up"]}
+    one, two = (simulate(RunConfig.of({**values, "workers": workers}), tmp_path / str(workers)) for workers in (1, 2))
+    assert lines_of(one.folder) == lines_of(two.folder)
+    assert checkpoint_of(one.folder, 2).name == checkpoint_of(two.folder, 2).name
+    assert list(verify(one.folder / "bundle").max_abs_errors) == ["0.4", "0.2"]
+    draws = [line["observed"]["kernels"]["conv2.weight"]["draws"] for line in lines_of(one.folder)]
+    assert not any(draws[0][26:]), "only the first kernels in the warm-up"
+    assert any(draws[1][26:])
+
+
+@pytest.mark.parametrize("name", ["clustered-fl", "factorized-fl-beta"])
+def test_options_about_what_travels_and_what_is_composed_give_the_same_bits_on_every_engine(name: str, tmp_path: Path) -> None:
+    options = {
+        "clustered-fl": {"personal_classifier": True, "eps1": 100.0, "eps2": 0.01},
+        "factorized-fl-beta": {"reshape": "flat"},
+    }
+    values = {**SMALL, "method": name, "method_options": options[name], "model": "cnn-digits", "permute_labels": True}
+    found = []
+    for engine in ("inline", "pool"):
+        config = RunConfig.of({**values, "profile": "lab", "data_share": 0.1, "engine": engine, "conditions": "ideal"})
+        folder = stopped_after(config, tmp_path / engine, 2)
+        found.append((lines_of(folder), of_file(checkpoint_of(folder, 2)).model.parts()))
+    (lines, parts), (others, same) = found
+    assert lines == others
+    assert parts.keys() == same.keys()
+    assert all(torch.equal(tensor, same[part][key]) for part, tensors in parts.items() for key, tensor in tensors.items())

@@ -119,7 +119,7 @@ def test_a_killed_run_resumes_to_the_same_bits(finished, tmp_path):
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (folder / "summary.json").exists()
-    resumed = in_a_process("simulate", "--out", str(folder), "--resume")
+    resumed = edgefl("simulate", "--out", str(folder), "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert model_of(folder) == model_of(finished.folder)
     assert lines_of(folder) == lines_of(finished.folder)
@@ -154,7 +154,7 @@ def test_a_corrupt_checkpoint_falls_back_to_the_one_before_and_says_so(finished,
     newest.write_bytes(content)
     messages: list[str] = []
     simulate(RunConfig.of(SMALL), folder, resume=True, notify=messages.append)
-    assert f"{newest.name}: its content is not what its name says" in messages[0]
+    assert f"{newest.name}: its SHA-256 differs from the one in its name" in messages[0]
     assert "falling back to the checkpoint before it" in messages[0]
     assert model_of(folder) == model_of(finished.folder)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,10 +26,19 @@ VALUES = {
     "method": "fedper", "profile": "lab", "rounds": 12, "clients": 4, "per_round": 2, "local_epochs": 1, "data_share": 0.05,
     "model": "mlp", "eval_samples": 20, "seed": 1, "tiers": (1.0,), "conditions": "ideal",
 }  # fmt: skip
-RUN = """
-import sys
+# A process that imports torch once. Each line that it reads starts a run in a process of its own, which prints its number and its rounds.
+RUNS = """
+import os, sys, torch
 from edgefl import RunConfig, simulate
-simulate(RunConfig.of({values!r}), sys.argv[1], resume=True, on_round=lambda record: print(record.round, flush=True))
+torch.set_num_threads(1)
+for _ in sys.stdin:
+    if process := os.fork():
+        os.waitpid(process, 0)
+        print("ended", flush=True)
+    else:
+        print(os.getpid(), flush=True)
+        simulate(RunConfig.of({values!r}), sys.argv[1], resume=True, on_round=lambda record: print(record.round, flush=True))
+        os._exit(0)
 """
 KILLS = 6
 
@@ -88,16 +99,21 @@ def test_a_trace_changes_nothing(finished, tmp_path):
 
 
 def test_killed_again_and_again_a_run_ends_with_the_same_bits(finished, tmp_path):
-    folder, command = tmp_path / "run", [sys.executable, "-c", RUN.format(values=VALUES), str(tmp_path / "run")]
+    folder, command = tmp_path / "run", [sys.executable, "-c", RUNS.format(values=VALUES), str(tmp_path / "run")]
     moments_s = generator(0, "kills").uniform(0.0, 0.03, KILLS)  # from the end of a round to somewhere in the next one
     seen = []
-    for moment_s in moments_s:
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            seen.append(process.stdout.readline())
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runs:
+        assert runs.stdin is not None
+        assert runs.stdout is not None
+        for moment_s in moments_s:
+            runs.stdin.write("run\n")
+            runs.stdin.flush()
+            process = int(runs.stdout.readline())
+            seen.append(runs.stdout.readline())
             time.sleep(moment_s)
-            process.kill()
-        assert not (folder / "summary.json").exists()
+            os.kill(process, signal.SIGKILL)
+            assert "ended\n" in iter(runs.stdout.readline, "")
+            assert not (folder / "summary.json").exists()
     assert all(seen)
     simulate(RunConfig.of(VALUES), folder, resume=True)
     assert outcome(folder) == outcome(finished)
@@ -165,7 +181,7 @@ def test_a_trace_that_cannot_be_written_ends_the_run_which_can_be_resumed(tmp_pa
     [
         (["--trace", "missing/trace.json"], "there is no folder missing; make it first"),
         (["--trace", "."], "is a folder; give the name of a file for the trace"),
-        (["--trace", "trace.json", "--dry-run"], "nobody trains with --dry-run"),
+        (["--trace", "trace.json", "--dry-run"], "no client trains with --dry-run"),
     ],
 )
 def test_a_wrong_place_for_a_trace_is_refused_before_anything_is_written(flags, message, tmp_path):

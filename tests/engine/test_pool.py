@@ -34,7 +34,7 @@ from edgefl.engine.mailbox import LASTING, Reader, ServerMailbox, WorkerMailbox
 from edgefl.engine.pool import PoolEngine
 from edgefl.engine.shared_memory import SharedArena, SharedFile, share, shared
 from edgefl.errors import EdgeflError, WireError
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Outcome, Tier
 from edgefl.rng import generator
@@ -67,6 +67,10 @@ def jobs_of(task: Task, many: int, first: int = 0, tiers: tuple[Tier, ...] = TIE
 def inline(task: Task, jobs: list[Job], together: int = 1) -> list[Outcome]:
     with InlineEngine(Clients(task), together) as engine:
         return list(in_order(engine, jobs))
+
+
+def taken_bytes(arena: SharedArena) -> int:
+    return arena._size - sum(end - start for start, end in arena._gaps)
 
 
 def pids(engine: PoolEngine) -> list[int]:
@@ -160,7 +164,7 @@ def test_what_is_killed_is_played_again_to_the_same_bits():
             if len(outcomes) in (5, 20):
                 os.kill(next(pid for pid in pids(engine) if pid), signal.SIGKILL)
             if len(outcomes) == 12:
-                os.kill(fork_server().pid, signal.SIGKILL)
+                os.kill(fork_server()._common.process.pid, signal.SIGKILL)
     assert outcomes == inline(task, jobs, 2)
     assert len(outcomes) == len(expected)
 
@@ -197,7 +201,6 @@ def test_each_worker_is_a_process_of_its_own_where_nothing_forks(monkeypatch):
     monkeypatch.setattr(fork_servers, "FORKS", False)
     own = ForkServer()
     monkeypatch.setattr(pool, "fork_server", lambda: own)
-    monkeypatch.setattr(pool, "warm", own.warm)
     task = task_of()
     jobs = jobs_of(task, 6)
     with PoolEngine(task, 2, data=digits()) as engine:
@@ -207,7 +210,7 @@ def test_each_worker_is_a_process_of_its_own_where_nothing_forks(monkeypatch):
             if len(outcomes) == 2:
                 os.kill(next(pid for pid in pids(engine) if pid), signal.SIGKILL)
         assert outcomes == inline(task, jobs)
-        assert own.pid is None
+        assert own._common is None
     own.close()
 
 
@@ -299,7 +302,7 @@ def test_regions_never_overlap_and_all_of_them_come_back(steps):
     for number, (region, length) in taken.items():
         assert arena.read(region.start, length) == bytes([number]) * length
         arena.free(region)
-    assert arena.taken_bytes == 0
+    assert taken_bytes(arena) == 0
     assert len(arena._gaps) == 1
     arena.close()
 
@@ -327,9 +330,9 @@ def test_jobs_that_share_bytes_get_one_object_for_as_long_as_the_server_has_it(m
     again = server.write_request(jobs[:1], reader)
     assert worker.read_request(again.frame)[0].payload is read[0].payload
     server.release(again)
-    taken_bytes = server.arena.taken_bytes
+    before = taken_bytes(server.arena)
     server.forget_payloads()
-    assert server.arena.taken_bytes <= taken_bytes - sum(len(job.payload) for job in jobs[:3])
+    assert taken_bytes(server.arena) <= before - sum(len(job.payload) for job in jobs[:3])
     other = replace(jobs[0], payload=bytes(len(jobs[0].payload)))
     request = server.write_request([other], reader)
     assert worker.read_request(request.frame)[0].payload == other.payload

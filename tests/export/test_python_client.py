@@ -98,6 +98,23 @@ def test_each_step_draws_one_of_several_graphs(tmp_path):
     same(after.tensors, expected)
 
 
+def test_images_are_mirrored_as_the_bundle_says(tmp_path):
+    model = Regression(shape=(1, 2, 3))
+    folder = model.write(tmp_path / "b")
+    edit_train(folder, augment="flip")
+    how, flips = Training(epochs=2, batch_size=4), np.random.default_rng([0, 2])
+    x, y = samples(10, model.shape, model.classes)
+    before, batches = x.copy(), []
+    for index in how.batches(10):
+        mirrored = flips.integers(2, size=len(index)).astype(bool)
+        batches.append((np.where(mirrored[:, None, None, None], x[index, :, :, ::-1], x[index]), y[index]))
+    expected, losses = model.trained(batches)
+    after = train(read_bundle(folder), "0.5", x, y, how)
+    same(after.tensors, expected)
+    np.testing.assert_allclose(after.losses, losses, rtol=1e-4)
+    np.testing.assert_array_equal(x, before)
+
+
 def test_given_settings_go_before_those_of_the_manifest(tmp_path):
     model = Regression()
     how = Training(epochs=3, batch_size=5, lr=0.02, seed=1)
@@ -462,6 +479,19 @@ def test_an_update_says_what_it_is(bundle, data, tmp_path, capsys):
     tensors, kept = (safetensors.numpy.load(path.read_bytes()) for path in (sent, state))
     assert {n: list(t.shape) for n, t in tensors.items()} == manifest["tiers"][0]["train"]["upload"]
     assert all(np.array_equal(tensor, kept[name]) and tensor.dtype == np.float32 for name, tensor in tensors.items())
+
+
+def test_an_update_states_the_labels_of_the_device_only_if_the_bundle_asks_for_them(bundle, data, tmp_path, capsys):
+    edit_train(bundle, labels=True)
+    x = np.load(data)["x"]
+    np.savez(tmp_path / "some.npz", x=x[:3], y=np.array([2, 0, 2]))
+    np.savez(tmp_path / "more.npz", x=x[:2], y=np.array([1, 1]))
+    state, said = tmp_path / "state", []
+    for name, before in (("some.npz", ()), ("more.npz", ("--state", state))):
+        assert called(capsys, "train", bundle, "0.5", tmp_path / name, "--out", state, *before)[0] == 0
+        assert called(capsys, "update", state, "--out", tmp_path / "up")[0] == 0
+        said.append(header(tmp_path / "up")["labels"])
+    assert said == ["0,2", "0,1,2"]
 
 
 def test_a_model_that_nobody_can_aggregate_sends_nothing(bundle, data, tmp_path, capsys):

@@ -14,7 +14,7 @@ from runs import checkpoint_of, stopped_after
 from edgefl import RunConfig
 from edgefl.factor import subspace
 from edgefl.factor.svd import Factors, counted, factorize, singular_values, truncated
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
@@ -325,7 +325,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(options, tmp_path):
     config = RunConfig.of(
         {
             "method": "fedhm", "tiers": (0.25, 0.125), "profile": "lab", "rounds": 3, "clients": 4, "per_round": 2, "local_epochs": 1,
-            "data_share": 0.05, "model": "resnet9", "eval_every": 2, "seed": 1, **options,
+            "data_share": 0.05, "model": "resnet9", "eval_every": 2, "eval_samples": 20, "seed": 1, **options,
         }
     )  # fmt: skip
     whole = stopped_after(config, tmp_path / "whole", 3)

@@ -445,7 +445,7 @@ def test_work_beyond_the_burst_is_throttled(folder):
     board = load_device(str(folder / "board.toml"))
     slow = cost(macs_forward=1_000_000, macs_backward_input=1_000_000, macs_backward_weight=1_000_000, macs_compose=0)
     assert round_timing(board, slow, samples=2000, passes=1).train_s == pytest.approx(10 + 2 / 0.5)
-    assert inference_s(board, 4_000_000) == pytest.approx(0.002)
+    assert inference_s(board, cost(macs_forward=4_000_000)) == pytest.approx(0.002)
     assert energy_j(board, 4_000_000, 0.002) == pytest.approx(0.0016 + 0.0005)
 
 

@@ -107,6 +107,7 @@ TOGETHER: list[tuple[list[str], list[str]]] = [
     (["--dynamic-devices", "--profile=lab"], ["dynamic_devices: ", "[[state]]", "lab"]),
     (["--availability=hourly"], ["availability: expected always, daily or the path of a trace", "got 'hourly'"]),
     (["--availability=nowhere.csv"], ["availability: ", "'nowhere.csv'", "no such file"]),
+    (["--availability=/"], ["/: availability: cannot be read, because it is a folder", "expected a trace file"]),
     (["--deadline-s=0.02"], ["deadline_s: got 0.02 s", "expected more than ", "round trip"]),
     (["--resume", "--dry-run", "--out=new"], ["--resume", "--dry-run"]),
     (["--resume"], ["--resume needs --out"]),
@@ -132,7 +133,7 @@ def test_a_dry_run_refuses_the_same(flags: list[str], called: Any) -> None:
 def fleet_file(folder: Path, text: str) -> Path:
     shipped = (shared("profiles") / "fleets" / "phone.toml").read_text(encoding="utf-8")
     path = folder / "fleet.toml"
-    path.write_text(shipped.replace("round_deadline_ratio = 1.25", text), encoding="utf-8")
+    path.write_text(shipped.replace("round_deadline_ratio = 2.1", text), encoding="utf-8")
     return path
 
 

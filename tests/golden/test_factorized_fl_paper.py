@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.wire.payload import encode, payload_bytes

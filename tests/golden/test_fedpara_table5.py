@@ -12,7 +12,7 @@ from torch import nn
 
 from edgefl.factor import hadamard, tucker
 from edgefl.factor.hadamard import inner_weight, rank_of, rank_range
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 

@@ -1,9 +1,12 @@
-"""PriSM's published costs: Table 1 of Niu et al., for the two methods as they are trained here.
+"""PriSM's published costs: Table 1 of Niu et al., for the two methods as they are trained here, and the costs of PriSM's other widths.
 
 What the table counts follows from its column of the full model: 35 G is 2 x 32 samples x 547 M MACs and 31.5 M is two maps (what a
 convolution gives to its normalisation, and what the ReLU gives to the next convolution) of 32 samples, both of the sixteen 3x3
 convolutions in the residual blocks. So the projections of shortcuts are left out, and the stem's maps; and memory is activations: the
 regulariser's products, of the weights' size, are not among them.
+
+The authors' code trains another network than the table counts: Conv_U gives 0.4 n outputs at every keep ratio, and everything else has
+its full width. Those costs are closed forms here.
 """
 
 import math
@@ -12,7 +15,7 @@ from functools import cache
 import pytest
 
 from edgefl.client.training import Training
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
@@ -41,6 +44,12 @@ MEASURED = {
     ("orthdrop", "macs_forward"): (90.4, 67.9, 45.5, 23.0),
     ("orthdrop", "saved_bytes"): (140.4, 130.3, 120.3, 110.2),
 }
+OUTPUTS = {
+    "params": (84.2, 63.3, 42.2, 21.3),
+    "macs_forward": (84.5, 63.5, 42.6, 21.5),
+    "saved_bytes": (140.4, 130.3, 120.3, 110.2),
+}
+"""Measured shares with ``outputs = 0.4``: about those of OrthDrop, and at keep ratio 0.2 more than four times PriSM's printed costs."""
 POINTS = {"params": 1.5, "macs_forward": 1.5, "saved_bytes": 8}
 NOT_MET = {
     (
@@ -59,10 +68,12 @@ NOT_MET = {
 
 @cache
 def layers(method: str, keep: float, batch_size: int = 32):
-    """Every counted layer of a tier."""
+    """Every counted layer of a tier; ``prism 0.4`` is PriSM with this share of outputs."""
+    name, _, outputs = method.partition(" ")
     options = {} if method == "fedavg" else {"frobenius_decay": 0.0}
+    options |= {"outputs": float(outputs)} if outputs else {}
     training = Training(2, batch_size, 0.1, 0.9, 2e-4)
-    cost = tier_cost(create(method, options), ARCHITECTURE, Tier(keep), training)
+    cost = tier_cost(create(name, options), ARCHITECTURE, Tier(keep), training)
     assert not cost.uncounted_ops
     return [layer for layer in cost.layers if ".shortcut" not in layer.layer]
 
@@ -103,6 +114,11 @@ def test_measured_shares_are_those_written_down(method, figure):
     assert tuple(round(share(method, figure, keep), 1) for keep in KEEPS) == MEASURED[method, figure]
 
 
+@pytest.mark.parametrize("figure", list(OUTPUTS))
+def test_measured_shares_with_outputs_at_full_width(figure):
+    assert tuple(round(share("prism 0.4", figure, keep), 1) for keep in KEEPS) == OUTPUTS[figure]
+
+
 def test_the_full_model_has_the_printed_size_work_and_memory():
     """Printed: 11 M, 35 G and 31.5 M; the second counts a multiplication and an addition as two."""
     full = costs("fedavg", 1.0)
@@ -127,8 +143,28 @@ def test_parameters_of_prism_are_the_closed_form(keep):
     assert costs("prism", keep)["params"] == total + inputs * 10 + 10
 
 
+@pytest.mark.parametrize("keep", KEEPS)
+def test_parameters_and_macs_with_outputs_at_full_width_are_the_closed_form(keep):
+    """r (9 m + 0.4 n) of each convolution, times its pixels; stem, norms and classifier as in the full model, shortcuts left out."""
+    params, macs, inputs = 9 * 3 * 64 + 2 * 64, 9 * 3 * 64 * 32 * 32, 64
+    for channels, side in STAGES:
+        rank, outputs = kept(keep, channels), kept(0.4, channels)
+        for taken in (inputs, channels, channels, channels):
+            params += rank * (9 * taken + outputs) + 2 * channels
+            macs += rank * (9 * taken + outputs) * side * side
+        inputs = channels
+    found = costs("prism 0.4", keep)
+    assert (found["params"], found["macs_forward"]) == (params + 512 * 10 + 10, macs + 512 * 10)
+
+
 @pytest.mark.parametrize(
-    ("method", "maps"), [("fedavg", lambda keep: 2), ("prism", lambda keep: 3 * keep), ("orthdrop", lambda keep: 2 + keep)]
+    ("method", "maps"),
+    [
+        ("fedavg", lambda keep: 2),
+        ("prism", lambda keep: 3 * keep),
+        ("orthdrop", lambda keep: 2 + keep),
+        ("prism 0.4", lambda keep: 2 + keep),
+    ],
 )
 @pytest.mark.parametrize("keep", [0.25, 0.5])
 def test_the_blocks_leave_two_maps_a_convolution_and_one_more_of_the_kernels(method, maps, keep):

@@ -1,6 +1,8 @@
 """Running sums of what clients send: they are what numpy computes, however the tensors lie, and hold one accumulator."""
 
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,5 +157,31 @@ def test_adding_makes_no_tensor_of_the_size_of_what_is_added(index):
 def test_values_that_are_not_finite_are_refused_by_client_and_name(value):
     tensors = {"a": torch.full((9,), 3e38), "b": torch.tensor([1.0, value])}
     with pytest.raises(AggregationError, match="^client 1, tier 1: b holds NaN or infinity$"):
-        list(checked([update(tensors)], lambda _: {"a": (9,), "b": (2,)}))
-    assert len(list(checked([update({"a": tensors["a"]})], lambda _: {"a": (9,)}))) == 1  # only the sum overflows
+        list(checked([update(tensors)], lambda _: {"a": (9,), "b": (2,)}, 10))
+    assert len(list(checked([update({"a": tensors["a"]})], lambda _: {"a": (9,)}, 10))) == 1  # only the sum overflows
+
+
+@pytest.mark.parametrize(("labels", "got"), [((), "none"), ((2, 10), "2, 10"), ((-1,), "-1"), ((3, 1), "3, 1"), ((1, 1), "1, 1")])
+def test_labels_that_are_no_classes_are_refused(labels, got):
+    arrived = replace(update({"a": torch.ones(2)}), labels=labels)
+    expected = f"client 1, tier 1: labels: got {got}; expected labels from 0 to 9, each once, ascending"
+    with pytest.raises(AggregationError, match=re.escape(expected)):
+        list(checked([arrived], lambda _: {"a": (2,)}, 10))
+
+
+@given(st.lists(st.tuples(SLICES, st.sets(st.integers(0, 3)), st.floats(0.01, 100)), min_size=1, max_size=6), st.booleans())
+def test_the_mean_of_some_rows(places, whole):
+    old = torch.randn(7, 4, 3)
+    total, sums, weights = WeightedSum({"w": old}), np.zeros((7, 4, 3)), np.zeros((7, 4, 3))
+    for rows, chosen, weight in places:
+        held = np.arange(7)[rows]
+        part = torch.randn(len(held), 2, 3)
+        chosen = sorted(chosen & {*range(len(held))})
+        total.add("w", part, weight, (rows, slice(1, 3)), tuple(chosen))
+        sums[held[chosen], 1:3] += weight * part.double().numpy()[chosen]
+        weights[held[chosen], 1:3] += weight
+    if whole:
+        total.add("w", old, 2.0, rows=range(7))
+        sums, weights = sums + 2.0 * old.double().numpy(), weights + 2.0
+    expected = np.where(weights > 0, sums / np.where(weights > 0, weights, 1), old.numpy())
+    np.testing.assert_allclose(total.mean({"w": old})["w"].numpy(), expected, rtol=1e-6, atol=1e-7)

@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 
 from edgefl.methods.axes import AXES, Need, choices, conflict, needs, refused
+from edgefl.methods.create import create
 from edgefl.registry import methods
 
 
@@ -12,13 +13,13 @@ def test_every_need_and_every_lack_is_a_capability_that_there_is():
     known = set(get_args(Need))
     assert {need for key in AXES for choice in choices(key) for need in needs(key, choice)} == known
     for name in methods.names():
-        assert set(methods.load(name).lacks) <= known
+        assert set(create(name).lacks) <= known
 
 
 @pytest.mark.parametrize("key", AXES)
 def test_every_method_takes_some_choice_of_every_axis(key):
     for name in methods.names():
-        assert set(choices(key)) - refused(methods.load(name).lacks).keys()
+        assert set(choices(key)) - refused(create(name).lacks).keys()
 
 
 def test_the_first_need_that_is_lacking_gives_the_reason():

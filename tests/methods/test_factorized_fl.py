@@ -23,11 +23,11 @@ from edgefl.factor.rank1 import (
     prune,
     rank_one,
 )
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier, Update
-from edgefl.rng import generator
+from edgefl.rng import generator, torch_seeded
 from edgefl.wire.payload import encode
 
 CNN = Architecture("cnn-digits", (1, 8, 8), 4)
@@ -70,7 +70,7 @@ def test_a_layer_computes_what_the_dense_layer_of_its_composed_weight_computes(d
 @given(st.sampled_from([(3, 2, 3, 3), (5, 7), (4, 4, 1, 1), (2, 3, 1, 5), (1, 1, 3, 3), (6, 1)]), st.integers(0, 100))
 def test_first_factors_keep_the_size_of_the_dense_weight_and_are_balanced(shape, seed):
     weight = random(shape, seed)
-    u, v = first_factors(weight)
+    u, v = first_factors(weight, "dense")
     assert (u.numel(), v.numel()) == factor_sizes(shape)
     size = float(weight.norm())
     assert float(u.norm()) == pytest.approx(size**0.5, rel=1e-4)
@@ -83,16 +83,69 @@ def test_first_factors_keep_the_size_of_the_dense_weight_and_are_balanced(shape,
     )
 
 
+@pytest.mark.parametrize("dense", [nn.Conv2d(4, 6, 3), nn.Conv2d(2, 4, (1, 3), groups=2), nn.Conv2d(4, 6, 1), nn.Linear(5, 3)])
+def test_a_flat_layer_has_the_values_of_the_product_row_after_row(dense):
+    layer = rank_one(dense, flat=True)
+    for number, name in enumerate(("u", "v", "mu")):
+        getattr(layer, name).data = random(tuple(getattr(layer, name).shape), number)
+    u, v, mu = (getattr(layer, name).detach().numpy() for name in ("u", "v", "mu"))
+    product = np.outer(u, v).ravel().reshape(mu.shape) if dense.weight[0, 0].numel() > 1 else np.outer(v, u).reshape(mu.shape)
+    np.testing.assert_allclose(layer.weight().detach().numpy(), product + mu, rtol=1e-5, atol=1e-6)
+    # Its first factors are the leading pair of the same matrix.
+    u, v = first_factors(product := torch.from_numpy(product), "dense", layer.flat)
+    torch.testing.assert_close(compose(u, v, torch.zeros_like(product), layer.flat), product, rtol=1e-3, atol=1e-4)
+
+
+def test_filters_of_a_flat_layer_differ_in_shape():
+    """One input channel: by the text every filter is a multiple of u; flat ones span all nine dimensions."""
+    ranks = []
+    for flat in (False, True):
+        layer = rank_one(nn.Conv2d(1, 32, 3), flat)
+        with torch_seeded(np.random.default_rng(0)):
+            fill(layer, layer.mu, "xavier")
+        ranks.append(int(torch.linalg.matrix_rank(layer.weight().detach().view(32, 9))))
+    assert ranks == [1, 9]
+
+
 def test_a_weight_of_zeros_has_factors_of_zeros_and_a_padded_convolution_stays_dense():
-    assert all(not part.any() for part in first_factors(torch.zeros(3, 2, 3, 3)))
+    assert all(not part.any() for part in first_factors(torch.zeros(3, 2, 3, 3), "dense"))
     with pytest.raises(ConfigError, match="only convolutions that pad with zeros can have rank-1 weights"):
         rank_one(nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"))
 
 
-def test_filling_leaves_mu_at_zero():
+@given(st.sampled_from([(64, 32, 3, 3), (40, 60), (8, 4, 1, 1), (6, 3, 5, 5)]), st.integers(0, 100))
+def test_xavier_factors_are_within_its_bounds_whatever_the_weight(shape, seed):
+    """±√(6 / (fan in + fan out)) for u as (a, 1) and v as (1, b)."""
+    with torch_seeded(np.random.default_rng(seed)):
+        u, v = first_factors(torch.zeros(shape), "xavier")
+    assert (u.numel(), v.numel()) == factor_sizes(shape)
+    for part in (u, v):
+        bound = math.sqrt(6 / (1 + part.numel()))
+        assert bool((part.abs() <= bound).all())
+        assert part.numel() < 40 or part.min() < -0.5 * bound < 0.5 * bound < part.max()
+    with torch_seeded(np.random.default_rng(seed)):
+        again = first_factors(torch.ones(shape), "xavier")
+    assert torch.equal(u, again[0])
+    assert torch.equal(v, again[1])
+
+
+@pytest.mark.parametrize(("init", "size"), [("xavier", 1.9), ("dense", math.sqrt(2 * 64))])
+def test_the_size_of_the_first_weights(init, size):
+    """‖u vᵀ‖ of a convolution from 64 to 64 channels: ≈ 1.9 by Xavier, and the norm of the dense weight, √(2n) ≈ 11, by He's."""
+    weight = nn.init.kaiming_normal_(torch.empty(64, 64, 3, 3), nonlinearity="relu", generator=torch.Generator().manual_seed(1))
+    norms = []
+    for seed in range(40):
+        with torch_seeded(np.random.default_rng(seed)):
+            u, v = first_factors(weight, init)
+        norms.append(float(u.norm() * v.norm()))
+    assert np.mean(norms) == pytest.approx(size, rel=0.03)
+
+
+@pytest.mark.parametrize("init", ["xavier", "dense"])
+def test_filling_leaves_mu_at_zero(init):
     dense = nn.Conv2d(3, 4, 3)
     layer = rank_one(dense)
-    fill(layer, dense.weight)
+    fill(layer, dense.weight, init)
     assert not layer.mu.any()
     assert layer.u.any()
     assert torch.equal(layer.bias, dense.bias)
@@ -112,6 +165,57 @@ def test_clients_below_the_threshold_are_left_out_and_the_own_similarity_is_one(
 def test_a_similarity_exactly_at_the_threshold_counts():
     """Eq. 4: σ ≥ τ."""
     assert matching_weights(torch.tensor([1.0, 0.5]), 0, 0.5, 0.0).tolist() == [0.5, 0.5]
+
+
+def test_as_many_clients_as_asked_are_averaged_the_most_similar_ones():
+    sigma = torch.tensor([0.3, 1.0, -0.2, 0.5, -0.9, 0.5], dtype=torch.float64)
+    counted = [np.flatnonzero(matching_weights(sigma, 1, 0.4, 1.0, least)).tolist() for least in range(7)]
+    # Beyond the three at or above τ: 0.3, then −0.2, then −0.9.
+    assert counted == [[1, 3, 5]] * 4 + [[0, 1, 3, 5], [0, 1, 2, 3, 5], [0, 1, 2, 3, 4, 5]]
+    weights = matching_weights(sigma, 1, 0.4, 2.0, 4)
+    expected = np.array([math.exp(0.6), math.exp(2), 0, math.exp(1), 0, math.exp(1)])
+    np.testing.assert_allclose(weights.numpy(), expected / expected.sum())
+    # Of two that are equally similar the first counts; the client itself always does.
+    assert np.flatnonzero(matching_weights(sigma, 4, 2.0, 1.0, 3)).tolist() == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "tau", "epsilon", "least"), [("alike", 0, 1, 20), ("permuted", 0, 1, 10), ("domains", 0.95, 20, 4)]
+)
+def test_matching_of_the_authors_by_scenario(scenario, tau, epsilon, least):
+    """Their code's tau, alpha and minimum_aggr for 20 clients, all of which take part in every round."""
+    method = create("factorized-fl", scenario=scenario)
+    rng = np.random.default_rng(1)
+    common = 0.4 * rng.standard_normal(4096)
+    state = method.init(CNN, (TIER,), generator(0, "init"))
+    updates = []
+    for client in range(20):
+        tensors = {name: random(shape, client) for name, shape in method.upload_shapes(CNN, TIER).items()}
+        v = (1 if client < 7 else -1) * common + rng.standard_normal(4096)
+        updates.append(Update(client, TIER, {**tensors, "conv3.v": torch.from_numpy(v).float()}, {}, 1))
+    after = method.aggregate(state, updates)
+    vs = [update.tensors["conv3.v"].double().numpy() for update in updates]
+    for client in (0, 12):
+        sigma = np.array([v @ vs[client] / np.sqrt((v @ v) * (vs[client] @ vs[client])) for v in vs])
+        order = np.argsort(-sigma)
+        chosen = order[: max(int((sigma >= tau).sum()), least)]
+        weights = np.exp(epsilon * sigma[chosen])
+        expected = sum(
+            w / weights.sum() * updates[c].tensors["conv1.u"].double().numpy() for w, c in zip(weights, chosen, strict=True)
+        )
+        found = method.submodel(after, TIER, generator(0), client).tensors["conv1.u"]
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-6)
+    counts = {"alike": 20, "permuted": (7 * 10 + 13 * 13) / 20, "domains": 4}
+    assert method.observe(after, [])["matched_clients"] == pytest.approx(counts[scenario])
+
+
+def test_options_of_ones_own_replace_those_of_the_scenario_and_a_threshold_alone_is_equation_4():
+    matching = create("factorized-fl", {"threshold": 0.3}, scenario="alike").config.matching()
+    assert (matching.threshold, matching.scale, matching.least_share) == (0.3, 1.0, 0.0)
+    matching = create("factorized-fl", {"scale": 5.0, "least_share": 0.1}, scenario="domains").config.matching()
+    assert (matching.threshold, matching.scale, matching.least_share) == (0.95, 5.0, 0.1)
+    stored = create("factorized-fl", create("factorized-fl", scenario="permuted").config.model_dump(mode="json"))
+    assert stored.config.scenario == "permuted"
 
 
 def test_cosines_of_parallel_opposite_and_zero_vectors():
@@ -275,7 +379,10 @@ def test_composition_and_its_gradients_are_counted_apart_from_the_samples():
     assert not cost.uncounted_ops
 
 
-@pytest.mark.parametrize("option", [{"sparsity": -1}, {"threshold": 1.5}, {"scale": float("inf")}])
+@pytest.mark.parametrize(
+    "option",
+    [{"sparsity": -1}, {"threshold": 1.5}, {"scale": float("inf")}, {"least_share": 1.5}, {"init": "zeros"}, {"reshape": "rows"}],
+)
 def test_options_out_of_range_are_named(option):
     with pytest.raises(ConfigError, match=f"method_options.{next(iter(option))}"):
         create("factorized-fl", option)

@@ -18,8 +18,8 @@ from edgefl.client.training import Training
 from edgefl.errors import ConfigError
 from edgefl.factor.hadamard import factor_shapes, inner_weight, jacobian_gap, parameters_of_rank, rank_of, rank_range
 from edgefl.factor.hadamard_layers import ComposedRecurrent, HadamardWeight, composed
-from edgefl.methods.base import create
-from edgefl.methods.fedpara import candidates, hadamard_weights
+from edgefl.methods.create import create
+from edgefl.methods.factored_weights import candidates
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier
@@ -41,7 +41,7 @@ class Built(Architecture):
 
 
 def of(make, inputs=(3, 8, 8)):
-    return Built("mlp", inputs, 4, None, make)
+    return Built("mlp", inputs, 4, make=make)
 
 
 @given(SHAPES)
@@ -290,7 +290,7 @@ def test_the_jacobian_correction_is_trained_and_gives_the_weights_back(tanh):
     assert loss.item() > plain.item()
     loss.backward()
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in module.parameters())
-    assert all(weight.given is None for weight in hadamard_weights(module))
+    assert all(part.given is None for part in module.modules() if isinstance(part, HadamardWeight))
     costs = [tier_cost(m, architecture, tier, Training(1, 4, 0.05, 0.0, 0.0)) for m in (create("fedpara"), method)]
     assert costs[1].macs_compose > 2 * costs[0].macs_compose
 

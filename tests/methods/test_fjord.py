@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from edgefl.config import RunConfig
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Batch, Tier
@@ -76,7 +76,7 @@ def test_the_skeleton_of_a_width_is_made_once_and_holds_no_weights(monkeypatch):
     for draw in (0.1, 0.2, 0.5, 0.1, 0.5, 0.9):
         method.local_loss(module, Batch(x, y, None, draw))
     assert made == [0.25, 0.5]
-    assert all(p.is_meta for skeleton in module.nested._skeletons.values() for p in skeleton.parameters())
+    assert all(p.is_meta for skeleton, _ in module.nested._narrow.values() for p in skeleton.parameters())
     assert not any("nested" in name for name in module.state_dict())
 
 

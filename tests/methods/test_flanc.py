@@ -12,7 +12,7 @@ from torch import nn
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.factor.basis import BasisRule, compose, composed_layers, first_basis, first_coefficients, orthogonality
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture, scaled
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Batch, Tier, Update
@@ -59,12 +59,33 @@ def loaded(method, state, tier):
 def test_r1_divides_every_width_and_r2_vectors_fit(inputs, outputs, kernel, widths, share, bases):
     shapes = [(scaled(outputs, w), scaled(inputs, w), kernel, kernel) for w in (1.0, *widths)]
     for whole in (False, True):
-        size = BasisRule(share, bases).size(shapes, whole)
+        size = BasisRule(share, bases).size(shapes, shapes[0], whole)
         assert all(shape[1] % size.channels == 0 for shape in shapes)
         assert 1 <= size.count <= kernel**2 * size.channels
-        smallest = min(shape[1] for shape in shapes)
         if not whole and inputs > 1:
-            assert size.channels <= max(1, share * smallest)
+            assert size.channels <= max(1, share * inputs)
+            # Coefficients are fewer than the weights that they compose, unless a basis vector is a single number.
+            assert size.count < kernel**2 * size.channels or kernel == size.channels == 1
+
+
+@pytest.mark.parametrize(
+    ("full", "scales", "expected"),
+    [
+        # An eighth of the inputs; a quarter of the outputs of a 3×3 kernel, more vectors if there are more outputs than inputs.
+        ((64, 64, 3, 3), True, (8, 16)),
+        ((128, 64, 3, 3), True, (8, 32)),
+        ((128, 64, 3, 3), False, (8, 32)),
+        # √(64·16) = 32 inputs count if there are few outputs; two thirds of 4 vectors for a kernel of 1.
+        ((16, 64, 3, 3), True, (4, 8)),
+        ((16, 64), True, (4, 2)),
+        # Twice the outputs: 8/3·4 vectors are more than 15/16 of the largest basis, 7.5.
+        ((128, 64), True, (8, 7)),
+    ],
+)
+def test_the_rule_by_hand(full, scales, expected):
+    shapes = [(full[0] * p // 4, full[1] * p // 4 if scales else full[1], *full[2:]) for p in (1, 2, 3, 4)]
+    size = BasisRule().size(shapes, full)
+    assert (size.channels, size.count) == expected
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 9))
@@ -85,8 +106,19 @@ def test_first_weights_have_orthonormal_bases_and_the_variance_of_he():
     assert weight.var().item() == pytest.approx(2 / (9 * 32), rel=0.05)
 
 
-def test_a_state_starts_with_one_basis_for_all_and_coefficients_for_each_tier():
+def test_the_stem_and_the_classifier_are_dense_and_one_per_tier():
     method = create("flanc", tiers=(1.0, 0.5, 0.25))
+    state = method.init(Architecture("cnn-flanc", (1, 8, 8), 4), TIERS, generator(0, "init"))
+    assert {n for n in state.tensors if "@" not in n} == {"conv2.basis", "conv3.basis"}
+    for tier in TIERS:
+        assert state.tensors[f"conv1.weight@{tier.label}"].shape == (64, 1, 3, 3)
+        assert state.tensors[f"fc.weight@{tier.label}"].shape == (4, 128 * tier.ratio * 4)
+    stems = [state.tensors[f"conv1.weight@{tier.label}"] for tier in TIERS]
+    assert not torch.equal(stems[0], stems[1])
+
+
+def test_a_state_starts_with_one_basis_for_all_and_coefficients_for_each_tier():
+    method = create("flanc", {"composed": "all"}, tiers=(1.0, 0.5, 0.25))
     state = method.init(DIGITS, TIERS, generator(0, "init"))
     assert state.tensors["conv3.basis"].shape == (16, 8, 3, 3)
     shapes = {t.label: tuple(state.tensors[f"conv3.coefficients@{t.label}"].shape) for t in TIERS}
@@ -98,8 +130,9 @@ def test_a_state_starts_with_one_basis_for_all_and_coefficients_for_each_tier():
     assert all(orthogonality(t).item() < 1e-8 for n, t in state.tensors.items() if n.endswith(".basis"))
 
 
-def test_the_loss_adds_the_orthogonality_of_every_basis():
-    method = create("flanc", {"orthogonality": 0.3}, tiers=(1.0, 0.5, 0.25))
+@pytest.mark.parametrize("options", [{"composed": "all", "penalty": "sum", "orthogonality": 0.3}, {}])
+def test_the_loss_adds_the_orthogonality_of_every_basis(options):
+    method = create("flanc", options, tiers=(1.0, 0.5, 0.25))
     state = method.init(DIGITS, TIERS, generator(0, "init"))
     state = state.replace({n: t + 0.1 if "basis" in n else t for n, t in state.tensors.items()})
     module = loaded(method, state, TIERS[1])
@@ -108,16 +141,17 @@ def test_the_loss_adds_the_orthogonality_of_every_basis():
     for name, tensor in state.tensors.items():
         if name.endswith(".basis"):
             rows = tensor.double().numpy().reshape(len(tensor), -1)
-            penalty += float(np.sum((rows @ rows.T - np.eye(len(rows))) ** 2))
+            squares = (rows @ rows.T - np.eye(len(rows))) ** 2
+            penalty += float(0.3 * np.sum(squares) if options else 10 * np.mean(squares))
     plain = nn.functional.cross_entropy(module(batch.x), batch.y)
-    assert penalty > 1
-    assert method.local_loss(module, batch).item() == pytest.approx(plain.item() + 0.3 * penalty, rel=1e-5)
+    assert penalty > 0.3
+    assert method.local_loss(module, batch).item() == pytest.approx(plain.item() + penalty, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", [RecurrentArchitecture, Elman])
 def test_recurrent_layers_are_composed_and_deployed_plain(kind):
     architecture = kind("cnn-digits", (5, 6), 3)
-    method = create("flanc", tiers=(1.0, 0.5))
+    method = create("flanc", {"share": 0.5}, tiers=(1.0, 0.5))
     tiers = (Tier(1.0), Tier(0.5))
     method.check(architecture, tiers, 2)
     state = method.init(architecture, tiers, generator(0, "init"))
@@ -177,6 +211,16 @@ def test_costs_are_those_of_the_plain_width_and_composition_beside_them():
             (1.0,),
             "method_options.basis_count: there is no layer 'conf2'; did you mean 'conv2'? known",
         ),
+        (
+            {"basis_count": {"fc": 4}},
+            (1.0,),
+            "method_options.basis_count: there is no layer 'fc'; known: conv2, conv3",
+        ),
+        (
+            {"share": 0.01, "bases": 0.1},
+            (1.0, 0.25),
+            "FLANC finds no layer with more than one basis vector: all are small, the stem, 1x1, grouped, or the classifier; try a larger",
+        ),
     ],
 )
 def test_what_cannot_be_composed_is_refused_before_training(options, tiers, message):
@@ -187,7 +231,15 @@ def test_what_cannot_be_composed_is_refused_before_training(options, tiers, mess
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("orthogonality", -1.0), ("share", 0.0), ("bases", 0.0), ("basis_channels", {"conv2": 0})]
+    ("key", "value"),
+    [
+        ("orthogonality", -1.0),
+        ("share", 0.0),
+        ("bases", 0.0),
+        ("basis_channels", {"conv2": 0}),
+        ("composed", "some"),
+        ("penalty", "max"),
+    ],
 )
 def test_options_out_of_range_are_named(key, value):
     with pytest.raises(ConfigError, match=f"method_options.{key}"):
@@ -210,3 +262,12 @@ def test_costs_of_a_width_that_is_no_tier_can_be_asked_for():
     assert tier_cost(method, DIGITS, Tier(1.0), training_of(RunConfig())).params > 0
     state = method.init(DIGITS, TIERS[1:], generator(0, "init"))
     assert method.global_tier(state) == Tier(0.5)
+
+
+def test_a_weight_of_one_basis_vector_stays_dense():
+    """An embedding of 8 has R₁ = 1, and so no basis; a user may still ask for one."""
+    architecture = Architecture("rnn-shakespeare", (80,), 80)
+    sizes = create("flanc", tiers=(1.0, 0.25)).sizes(architecture, Tier(1.0))
+    assert {name: list(of) for name, of in sizes.items()} == {"rnn": ["weight_hh_l0"]}
+    asked = create("flanc", {"basis_channels": {"rnn.weight_ih_l0": 2}}, tiers=(1.0, 0.25)).sizes(architecture, Tier(1.0))
+    assert sorted(asked["rnn"]) == ["weight_hh_l0", "weight_ih_l0"]

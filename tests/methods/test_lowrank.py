@@ -18,8 +18,8 @@ from edgefl.factor import hadamard, tucker
 from edgefl.factor.layers import SquaredNorm
 from edgefl.factor.tucker import small_layers
 from edgefl.methods.axes import refused
-from edgefl.methods.base import create
-from edgefl.methods.fedpara import candidates
+from edgefl.methods.create import create
+from edgefl.methods.factored_weights import candidates
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
@@ -144,7 +144,7 @@ def test_pufferfish_switches_once_and_says_so_in_its_options():
     for round_ in (1, 2):
         assert method.advance(state, round_) == (method, state)
     switched, factors = method.advance(state, 3)
-    assert switched.config.model_dump() == {"warmup_rounds": 2, "phase": "lowrank"}
+    assert switched.config.model_dump() == {"factorize": "", "warmup_rounds": 2, "phase": "lowrank"}
     assert switched.advance(factors, 4) == (switched, factors)
     assert {n: tuple(t.shape) for n, t in factors.tensors.items()} == switched.shapes(DIGITS, tier)
     assert list(factors.tensors) == list(switched.shapes(DIGITS, tier))

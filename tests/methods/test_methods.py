@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from edgefl.errors import ConfigError, UnknownNameError
-from edgefl.methods.base import create, masked_cross_entropy
+from edgefl.methods.base import masked_cross_entropy
+from edgefl.methods.create import create
 from edgefl.methods.ranks import hybrid_ranks
 from edgefl.models.base import Architecture
 from edgefl.records import Batch, Tier, Update
+from edgefl.registry import methods
 from edgefl.rng import generator
 
 ARCHITECTURE = Architecture("cnn-digits", (1, 8, 8), 4)
@@ -58,6 +61,43 @@ def test_heterofl_averages_each_entry_over_the_clients_that_hold_it():
         expected = np.where(count > 0, total / np.maximum(count, 1), before.numpy())
         np.testing.assert_allclose(after.tensors[name].numpy(), expected, rtol=1e-6, atol=1e-6)
         assert count.max() == 3
+
+
+def test_heterofl_averages_rows_of_the_classifier_over_the_clients_with_the_label():
+    """Labels 0 to 3; nobody has label 3. The second client has half of the classifier's inputs, the third does not tell its labels."""
+    method, state, tiers = start("heterofl", [1.0, 0.5])
+    first, second, third = updates_of(method, state, [tiers[0], tiers[1], tiers[0]], [1, 50, 2])
+    first, second = replace(first, labels=(0, 2)), replace(second, labels=(1, 2))
+
+    def row(update: Update, label: int, kind: str = "weight") -> np.ndarray:
+        return update.tensors[f"fc.{kind}"][label].numpy().astype(np.float64)
+
+    after = method.aggregate(state, [first, second])
+    weight, bias, before = (
+        after.tensors["fc.weight"].numpy(),
+        after.tensors["fc.bias"].numpy(),
+        state.tensors["fc.weight"].numpy(),
+    )
+    narrow = len(row(second, 1))
+    np.testing.assert_allclose(weight[0], row(first, 0), rtol=1e-6)
+    np.testing.assert_allclose(weight[1, :narrow], row(second, 1), rtol=1e-6)
+    np.testing.assert_array_equal(weight[1, narrow:], before[1, narrow:])
+    np.testing.assert_allclose(weight[2, :narrow], (row(first, 2)[:narrow] + row(second, 2)) / 2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(weight[2, narrow:], row(first, 2)[narrow:], rtol=1e-6)
+    np.testing.assert_array_equal(weight[3], before[3])
+    biases = row(first, 0, "bias"), row(second, 1, "bias"), (row(first, 2, "bias") + row(second, 2, "bias")) / 2
+    np.testing.assert_allclose(bias, [*biases, state.tensors["fc.bias"][3].item()], rtol=1e-5, atol=1e-6)
+    assert weight.min() < 0 < weight.max()
+
+    # All other tensors are averaged as before. Unknown labels count as all of them.
+    all_rows = create("heterofl", {"label_rows": False})
+    plain = all_rows.aggregate(state, [first, second])
+    different = {name for name in state.tensors if not torch.equal(plain.tensors[name], after.tensors[name])}
+    assert different == {"fc.weight", "fc.bias"}
+    np.testing.assert_allclose(method.aggregate(state, [first, third]).tensors["fc.bias"][3], row(third, 3, "bias"), rtol=1e-6)
+    every = [replace(update, labels=(0, 1, 2, 3)) for update in (first, second, third)]
+    same, bits = method.aggregate(state, every), all_rows.aggregate(state, every)
+    assert all(torch.equal(same.tensors[name], bits.tensors[name]) for name in state.tensors)
 
 
 @pytest.mark.parametrize(("options", "tau"), [({}, math.inf), ({"dynamic_tiers": True}, 5.0), ({"temperature": 0.5}, 0.5)])
@@ -139,6 +179,35 @@ def test_heterofl_scales_while_training_and_the_deployed_network_computes_the_sa
         plain = ARCHITECTURE.build(0.5)
         plain.load_state_dict(submodel.tensors)
         assert torch.allclose(module.conv1(x), plain.conv1(x) / 0.5)
+
+
+def test_heterofl_does_not_scale_a_stem_that_has_all_channels():
+    method, tiers = create("heterofl"), (Tier(1.0), Tier(0.25))
+    state = method.init(Architecture("cnn-flanc", (1, 8, 8), 4), tiers, generator(0, "init"))
+    network = method.deploy(state, tiers[1]).state_dict()
+    torch.testing.assert_close(network["conv1.weight"], state.tensors["conv1.weight"])
+    torch.testing.assert_close(network["conv2.weight"], state.tensors["conv2.weight"][:32] / 0.25)
+    torch.testing.assert_close(network["conv3.weight"], state.tensors["conv3.weight"][:32, :32] / 0.25)
+    torch.testing.assert_close(network["fc.weight"], state.tensors["fc.weight"][:, : 32 * 4])
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_trains_a_network_whose_stem_has_all_channels(name):
+    method, architecture = create(name), Architecture("cnn-flanc", (1, 8, 8), 4)
+    tiers = tuple(map(Tier, method.default_tiers))
+    method.check(architecture, tiers, 4)
+    state = method.init(architecture, tiers, generator(0, "init"))
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 1, 8, 8))).float()
+    y = torch.arange(6) % 4
+    for tier in tiers:
+        submodel = method.submodel(state, tier, generator(0, "s"), 0)
+        module = submodel.build()
+        method.receive(module, submodel.tensors, method.first_personal(architecture, tier, generator(0, "init")), (x, y))
+        method.local_loss(module, Batch(x, y, torch.ones(4, dtype=torch.bool), 0.0)).backward()
+        stems = {parameter.shape[0] for n, parameter in module.named_parameters() if n.endswith("conv1.weight")}
+        assert stems <= {64}
+        with torch.no_grad():
+            assert method.deploy(state, tier, None, 0)(x).shape == (6, 4)
 
 
 def test_fedavg_at_half_width_is_a_narrow_network():

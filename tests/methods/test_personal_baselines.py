@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from edgefl.client.training import Training
 from edgefl.errors import ConfigError
-from edgefl.methods.base import create
 from edgefl.methods.clustered import bipartition
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier, Update

@@ -12,7 +12,7 @@ from torch import nn
 from edgefl.errors import AggregationError, ConfigError
 from edgefl.factor.hadamard_layers import HadamardWeight
 from edgefl.methods.axes import refused
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.records import Tier, Update
 from edgefl.rng import generator

@@ -24,12 +24,11 @@ from edgefl.factor.kernels import (
     importance,
     kept_kernels,
     kernel_layer,
-    kernel_modules,
     kernels_of,
 )
-from edgefl.factor.layers import LowRank, frobenius_sq
+from edgefl.factor.layers import LowRank, frobenius_sq, low_rank_layers
 from edgefl.factor.svd import factorize
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture, scaled
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier, Update
@@ -212,7 +211,7 @@ def test_the_loss_has_equation_6_and_plain_decay_leaves_the_factors_alone():
     y = torch.tensor([0, 1, 2, 3])
     sent = method.submodel(first_state(method, CNN, 0.4), Tier(0.4), generator(0), 0)
     module = loaded(sent)
-    weight = sum(((u := layer.factors())[0] @ u[1]).square().sum() for layer in kernel_modules(module))
+    weight = sum(((u := layer.factors())[0] @ u[1]).square().sum() for layer in low_rank_layers(module))
     expected = nn.functional.cross_entropy(module(x), y) + 0.15 * weight
     torch.testing.assert_close(method.local_loss(module, Batch(x, y)), expected)
     decayed = set(method.decayed(module))
@@ -308,6 +307,40 @@ def test_clients_and_rounds_draw_anew():
 
     assert kernels(1, 1) == kernels(1, 1)
     assert len({tuple(kernels(round_, client)) for round_ in range(3) for client in range(3)}) == 9
+
+
+def test_a_warm_up_sends_the_first_kernels_to_everyone_and_ends():
+    method = create("prism", {"warmup_rounds": 2, "sampling": "uniform"})
+    state = first_state(method, CNN, 0.4)
+
+    def kernels(method, round_, client):
+        sent = method.submodel(state, Tier(0.4), generator(0, round_, client), client)
+        return sent.places["conv2.u.weight"].index[0].flatten().tolist()
+
+    warming, same = method.advance(state, 1)
+    assert same is state
+    assert warming.config.model_dump() == {**method.config.model_dump(), "warming_up": True}
+    assert all(kernels(warming, round_, client) == list(range(26)) for round_ in (1, 2) for client in range(3))
+    assert warming.advance(state, 2) == (warming, state)
+    # A resumed run creates the method from the options of the checkpoint, here that of round 2.
+    after, _ = create("prism", warming.config.model_dump()).advance(state, 3)
+    assert after == method
+    assert after.advance(state, 4) == (after, state)
+    assert kernels(after, 3, 0) == kernels(create("prism", {"sampling": "uniform"}), 3, 0) != list(range(26))
+
+
+def test_outputs_are_those_of_convolutions_below_keep_ratio_1():
+    method = create("prism", {"outputs": 0.4})
+    whole, small = (method.shapes(CNN, Tier(keep)) for keep in (1.0, 0.2))
+    assert whole == create("prism").shapes(CNN, Tier(1.0))
+    assert small["conv3.first.u.weight"] == (26, 13, 1, 1)
+    assert small["conv3.first.v.weight"] == (13, 64, 3, 3)
+    assert (small["conv1.weight"], small["norm3.bias"]) == (whole["conv1.weight"], whole["norm3.bias"])
+    assert create("prism", {"outputs": 1.0}).shapes(CNN, Tier(0.2)) == create("orthdrop").shapes(CNN, Tier(0.2))
+    text = first_state(method, TEXT, 0.5)
+    sent = method.submodel(text, Tier(0.5), generator(0), 0)
+    assert sent.tensors["lstm.weight_hh_l0.3.u"].shape == (10, 5), "a recurrent layer computes all outputs"
+    assert sent.tensors["lstm.weight_hh_l0.3.v"].shape == (5, 10)
 
 
 # Recurrent layers.
@@ -428,6 +461,9 @@ def test_prism_refuses_more_than_all():
         ({"kappa": float("nan")}, "method_options.kappa"),
         ({"sampling": "greedy"}, "method_options.sampling must be 'power', 'uniform' or 'softmax'"),
         ({"frobenius_decay": -1e-4}, "method_options.frobenius_decay"),
+        ({"outputs": 0.0}, "method_options.outputs"),
+        ({"outputs": 1.1}, "method_options.outputs"),
+        ({"warmup_rounds": -1}, "method_options.warmup_rounds"),
         ({"kapa": 2.0}, "did you mean 'kappa'"),
     ],
 )

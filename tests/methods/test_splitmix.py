@@ -10,7 +10,7 @@ import torch
 from edgefl.bundle.write import build_tier
 from edgefl.config import RunConfig
 from edgefl.methods.axes import refused
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.methods.splitmix import Ensemble
 from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost, training_of

@@ -9,7 +9,7 @@ import torch
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.factor.width import cut, leading, nested, stacked_in
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.deit import Attention
 from edgefl.planning.tier_costs import tier_cost, training_of
@@ -32,6 +32,7 @@ PRINTED = [
     ("resnet18", 10, 11.17e6, "FedHM, Table 2"),
     ("resnet34", 100, 21.33e6, "FedHM, Table 3"),
     ("cnn-fashion", 10, 285e3, "FLANC, Table 1"),
+    ("cnn-flanc", 10, 285e3, "FLANC, Table 1"),
 ]
 
 
@@ -48,12 +49,16 @@ def test_sizes_by_hand():
     assert parameters("cnn-femnist", 10) == 64 * 26 + 64 * (64 * 9 + 1) + 10 * (64 * 25 + 1)
     block = 2 * 2 * 192 + 4 * (192 * 192 + 192) + (192 * 768 + 768) + (768 * 192 + 192)
     assert parameters("deit-tiny", 10) == 192 * 49 + 192 + 65 * 192 + 12 * block + 2 * 192 + 193 * 10
+    assert parameters("cnn-flanc", 10) == 64 * 10 + 128 * 64 * 9 + 128 * 128 * 9 + 10 * (128 * 49 + 1)
+    assert parameters("cnn-flanc", 10, 0.25) == 64 * 10 + 32 * 64 * 9 + 32 * 32 * 9 + 10 * (32 * 49 + 1)
     vgg = [64, 128, 256, 256, 512, 512, 512, 512]
     convolutions = sum(n * (9 * m + 2) for m, n in zip([3, *vgg], vgg, strict=False))
     assert parameters("vgg11", 10) == convolutions + 513 * 10
 
 
-@pytest.mark.parametrize("name", ["lstm-shakespeare", "rnn-shakespeare", "deit-tiny", "resnet9", "vgg11", "cnn-femnist"])
+@pytest.mark.parametrize(
+    "name", ["lstm-shakespeare", "rnn-shakespeare", "deit-tiny", "resnet9", "vgg11", "cnn-femnist", "cnn-flanc"]
+)
 def test_a_narrow_network_computes_what_its_units_compute_in_the_wide_one(name):
     """With every other weight zero, the wide network's outputs are those of the narrow one inside it.
 
@@ -167,3 +172,23 @@ def test_leading_channels_of_attention_are_the_leading_ones_of_every_head():
         narrow.query.weight[::3] += 1
         changed = (narrow(x) - before).abs().amax((0, 1)) > 0
     assert changed.tolist() == [True, False, False] * 4
+
+
+def test_the_stem_of_flanc_s_network_has_every_channel_at_every_width():
+    architecture = Architecture("cnn-flanc", (3, 12, 20), 10, "group")
+    for width, hidden in ((1.0, 128), (0.3, 39), (0.1, 13)):
+        network = architecture.build(width)
+        assert (network.conv1.out_channels, network.conv2.out_channels) == (64, hidden)
+        assert (network.conv1.bias is None, network.conv2.bias, network.conv3.bias) == (False, None, None)
+        assert network.fc.in_features == hidden * 3 * 5
+
+
+def test_flanc_s_network_has_no_activation_after_the_stem():
+    """Without it, the two first convolutions are one linear map: f(x) + f(−x) = 2·f(0) in front of the first ReLU."""
+    network = Architecture("cnn-flanc", (1, 8, 8), 4).build()
+    seen = []
+    network.conv2.register_forward_hook(lambda layer, inputs, output: seen.append(output))
+    x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    for images in (x, -x, torch.zeros_like(x)):
+        network(images)
+    torch.testing.assert_close(seen[0] + seen[1], 2 * seen[2], rtol=1e-4, atol=1e-5)

@@ -2,21 +2,23 @@
 
 import functools
 import logging
+import os
 import re
 import subprocess
 import sys
 
+import exported
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from exported import forward_graph
 from torch import nn
 
-from edgefl.bundle.forms import forward_graph
 from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.exporter import OPSET
 from edgefl.onnxgrad.graphs import graphs_in
+from edgefl.onnxgrad.lowering import OPSET
 
 
 class Residual(nn.Module):
@@ -119,7 +121,7 @@ QUIET = """
 import torch
 from torch import nn
 from edgefl.errors import EdgeflError
-from edgefl.bundle.forms import forward_graph
+from exported import forward_graph
 class Branches(nn.Module):
     def forward(self, x):
         return x.flatten(1) if x.sum() > 0 else -x.flatten(1)
@@ -132,7 +134,11 @@ for module in (nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), Branches(), nn.Seq
 
 
 def test_exporting_prints_logs_and_warns_nothing_even_when_it_fails():
-    done = subprocess.run([sys.executable, "-W", "default", "-c", QUIET], capture_output=True, text=True, check=True)
+    beside = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [exported.__file__.rpartition(os.sep)[0], os.environ.get("PYTHONPATH")])),
+    }
+    done = subprocess.run([sys.executable, "-W", "default", "-c", QUIET], capture_output=True, text=True, check=True, env=beside)
     assert (done.stdout, done.stderr) == ("", "")
 
 

@@ -7,10 +7,9 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
+from exported import forward_graph
 from torch import nn
 from torch.export import ExportedProgram
-
-from edgefl.bundle.forms import forward_graph
 
 
 class Plain(nn.Module):
@@ -19,20 +18,23 @@ class Plain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(48, 2, generator=torch.Generator().manual_seed(1)))
+        self.grouped = nn.GroupNorm(3, 3)
         self.kept = nn.BatchNorm2d(3)
         self.kept.running_mean = torch.tensor([0.5, -1.0, 2.0])
         self.kept.running_var = torch.tensor([0.25, 4.0, 1.5])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.batch_norm(self.kept(x), None, None, training=True)
-        return (F.linear(x.flatten(1), self.weight.T) + self.weight.flatten().square().sum()).flatten(1)
+        x = F.group_norm(self.grouped(self.kept(x)), 1, eps=0.1)
+        x = F.batch_norm(x, None, None, training=True)
+        x = (x.flatten(1) @ torch.eye(48, dtype=x.dtype)).flatten(1)
+        return (F.linear(x, self.weight.T) + self.weight.flatten().square().sum()).flatten(1)
 
 
 class Diagonal(nn.Module):
     """An operation without a form that is not replaced in place."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean((2, 3)) @ torch.eye(3, dtype=x.dtype)[:, :2]
+        return x.mean((2, 3)) @ torch.eye(3, 2, dtype=x.dtype)
 
 
 @pytest.fixture

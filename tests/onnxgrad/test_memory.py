@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from exported import forward_graph
 from torch import nn
 
 import edgefl
-from edgefl.bundle.forms import forward_graph
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.onnxgrad.predict import predict_capped

@@ -6,12 +6,12 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from exported import forward_graph
 from onnx import TensorProto, helper, numpy_helper
 
 from edgefl import RunConfig
-from edgefl.bundle.forms import forward_graph
 from edgefl.errors import InputError
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.macs import COUNTED, IGNORED, count_macs
 from edgefl.planning.tier_costs import tier_cost, training_of

@@ -13,7 +13,8 @@ from onnx import helper, numpy_helper
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad import predict as onnx_runtime
 from edgefl.onnxgrad import session as onnx_session
-from edgefl.onnxgrad.predict import OutOfMemoryError, predict, predict_capped
+from edgefl.onnxgrad.predict import predict, predict_capped
+from edgefl.onnxgrad.session import OutOfMemoryError
 
 CLASSES, WIDTH = 4, 64
 
@@ -135,7 +136,7 @@ def test_nothing_to_run_is_said(graph, count, batch_size):
 
 
 def test_a_child_that_dies_gives_its_last_words(graph, monkeypatch):
-    def died(order):
+    def died(*order):
         return subprocess.CompletedProcess([], -6, stdout="", stderr="first\nlast words\n")
 
     monkeypatch.setattr(onnx_runtime, "_spawn", died)

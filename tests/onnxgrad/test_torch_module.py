@@ -7,11 +7,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from exported import forward_graph
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from edgefl.bundle.forms import forward_graph
 from edgefl.errors import InputError
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.rules import FOLDED, RULES

@@ -21,7 +21,7 @@ from edgefl.fleet.budget import Budget, shortfalls
 from edgefl.fleet.clock import round_timing
 from edgefl.fleet.load import load_device, load_fleet
 from edgefl.fleet.population import Population
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.methods.ranks import hybrid_ranks, rank_candidates, ranked
 from edgefl.models.base import Architecture
 from edgefl.planning.network import architecture_of

@@ -20,7 +20,7 @@ from edgefl.cli.main import main
 from edgefl.client.loop import LocalTraining, optimizer_of, train
 from edgefl.client.training import Training
 from edgefl.errors import ConfigError, InputError
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.onnxgrad.graphs import free_batch
 from edgefl.onnxgrad.to_torch import load_onnx, module_of
 from edgefl.planning.network import architecture_of
@@ -85,6 +85,9 @@ class Exotic(Net):
     def forward(self, x):
         return torch.linalg.matrix_exp(self.layer(x)[:, :, None] * torch.ones(3)).sum(1)
 
+class Plain(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 2)
 class Image(nn.Module):
     def __init__(self):
         super().__init__()
@@ -458,9 +461,16 @@ BAD = [
     ("Net --input 4 --profile fone", "unknown profile 'fone'; did you mean 'phone'?"),
     ("Net --input 4 --codec int9", "unknown codec 'int9'; did you mean 'int8'?"),
     ("Net --input 4 --norm group", "own_networks:Net has its own normalisation; leave the key out"),
-    ("Image --input 3x16x16 --method heterofl", "Image has one width, and this method makes narrower networks"),
+    ("Plain --input 4 --method heterofl", "Plain: no channel of this network can be cut"),
     ("Net --input 4 --method fedhm", "no layer can be factorized"),
 ]
+
+
+def test_widths_of_a_network_of_ones_own(here, cli):
+    status, out, _ = cli("own_networks:Image", "--input", "3x16x16", "--method", "heterofl", "--tiers", "1,0.5")
+    assert status == 0
+    # 3·8·9 + 8 + 8·16·9 + 16 + 16·5 + 5 = 1,477 and, with half of the channels, 3·4·9 + 4 + 4·8·9 + 8 + 8·5 + 5 = 453.
+    assert [line.split()[1] for line in out.splitlines() if line.split()[:1] in (["1"], ["0.5"])][:2] == ["1.48", "453"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD)

@@ -103,6 +103,7 @@ def on_devices() -> list[dict[str, Any]]:
     """Return rows on two devices: a board that takes the middle tier, and a chip that takes none."""
     times = {"inference": 0.021, "train_step": 5.3, "epoch": 80.2, "round": 92.0}
     figures = {f"{name}_{unit}": value for name, value in times.items() for unit in ("seconds", "joules")}
+    figures |= {"round_seconds_low": 76.0, "round_seconds_high": 112.0, "clock_error": 1.25}
     rows = []
     for device, title in (("pi-4", "Raspberry Pi 4"), ("chip", "Micro-controller")):
         for row in make_rows():
@@ -163,6 +164,7 @@ def test_devices_have_a_line_per_tier_and_the_tier_taken_is_marked() -> None:
     text = printed(cost_table(on_devices(), "table"), 100)
     assert text.count("takes it") == 1
     assert re.search(r"Raspberry Pi 4 +0\.5 +21\.0 ms +5\.30 s +1 min 20 s +1 min 32 s +takes it +60\.0 %", text)
+    assert text.count("4.2–6.6 s") == text.count("1.1–1.7 min") == text.count("1.3–1.9 min") == 6, "wrong by 1.25 either way"
     assert text.count("Micro-controller") == 3
     assert "deadline" in text
     assert "memory" in text

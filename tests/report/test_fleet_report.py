@@ -71,12 +71,12 @@ def busy(number: int = 7, clock_s: float = 104.0, start_s: float = 100.0) -> dic
 
 
 def cost(**changes: Any) -> Cost:
-    names = [name for name, kind in Cost.__annotations__.items() if kind == "int"]
+    names = [name for name, kind in Cost.__annotations__.items() if kind in ("int", int)]
     return Cost(**(dict.fromkeys(names, 1000) | {"batch_size": 32, "micro_batch": 32} | changes))
 
 
 def device(name: str) -> Any:
-    return SimpleNamespace(name=name, title=TITLES[name], assumed=("power.idle_w",))
+    return SimpleNamespace(name=name, title=TITLES[name], assumed=("power.idle_w",), clock_error=1.25)
 
 
 def a_plan() -> Any:
@@ -255,8 +255,7 @@ def test_useful_and_wasted_add_up() -> None:
     # Useful: 3 + 4 + 3.5 + 3.76 s, and 8 s in the second round; wasted: 7 + 2.5 + 1.5 + 1.25 + 3 s.
     useful, wasted = 14.26 + 8, 15.25
     assert whole.takeaway == (
-        f"{100 * wasted / (useful + wasted):.1f} % of the time that devices spent led to nothing, "
-        "the largest part with clients that were late."
+        f"{100 * wasted / (useful + wasted):.1f} % of the devices' time was wasted, most of it in sessions that ended as late."
     )
     bars = rows(whole.spec, "bar")
     slots = list(dict.fromkeys(row["slot"] for row in bars))
@@ -270,7 +269,7 @@ def test_useful_and_wasted_add_up() -> None:
     assert times["trained"] == pytest.approx([14.26, 8])
     assert sum(map(sum, times.values())) == pytest.approx(useful + wasted)
     cells = {row[0]: row for row in waste_table(rounds).rows}
-    assert cells["all that was wasted"][1:3] == ("5", "152")
+    assert cells["all wasted"][1:3] == ("5", "152")
     assert cells["all"][3:] == ("1.10 kB", "450 B", "37.5 J", "75.0 J", "37.5 s")
     assert "refused" not in cells
     took = totals(rounds)
@@ -316,11 +315,11 @@ def test_participation_counts_sessions_clients_and_work_of_each_class() -> None:
 def test_what_a_policy_costs_the_weakest_class_is_said() -> None:
     rows = dicts(participation_rows(a_plan(), [busy()], {}, {1.0: 0.9, 0.5: 0.82}))
     assert weakest_sentence(rows) == (
-        "Slow phone takes least part: 75.0 % of the population, 50.0 % of 4 useful sessions; "
-        "its tier, 0.5, reaches 82.0 %, 8.0 points below the best class's."
+        "Slow phone is the least represented class: 75.0 % of the population, 50.0 % of 4 useful sessions. "
+        "Its tier, 0.5, reaches 82.0 %, 8.0 points below the best class's."
     )
     nothing = [{**row, "tier": None, "accuracy": None} if row["device"] == "slow" else row for row in rows]
-    assert weakest_sentence(nothing).endswith("; it fits no tier.")
+    assert weakest_sentence(nothing).endswith(". It fits no tier.")
     assert weakest_sentence([]) == "No client's update was used, so no class took part."
 
 
@@ -359,7 +358,7 @@ def test_the_steps_of_planning_are_listed_in_their_order() -> None:
         {"tier": 0.5, "micro_batch": 8, "refusals": []},
     ]
     text = Page(html.render(summary, [busy()])).text
-    for expected in ("How each class came by its tier", "memory needs 2.00 MB, has 1.00 MB", "the whole batch", "given", "fits"):
+    for expected in ("How each class got its tier", "memory needs 2.00 MB, has 1.00 MB", "the whole batch", "given", "fits"):
         assert expected in text
 
 
@@ -446,7 +445,7 @@ def test_rounds_of_a_dry_run_are_drawn_over_the_run_and_over_the_day() -> None:
 def test_the_policies_of_a_dry_run_are_compared_by_their_weakest_class() -> None:
     summary, rounds = dry()
     assert policy_sentence(summary["policies"], TITLES) == (
-        "Under “auto” the class that takes least part is Slow phone: 60.0 % of its sessions train; "
+        "Under “auto” the class that trains least is Slow phone: 60.0 % of its sessions train; "
         "under “uniform” it is Slow phone, with 20.0 %."
     )
     rendered = html.render_dry(summary, rounds)
@@ -468,6 +467,7 @@ def whatif() -> dict[str, Any]:
     return {
         "profile": "phone",
         "rounds": 50,
+        "clock_error": 1.25,
         "titles": TITLES,
         "rows": [
             {
@@ -520,8 +520,10 @@ def test_the_table_of_a_what_if_fits_a_terminal() -> None:
         assert not re.search(r"\* +poor", text)
         assert "Slow phone" in text
     first = whatif_page.whatif_table(whatif()).to_plain().splitlines()[0]
-    assert first.startswith("policy patient, tiers 1, 0.5; rounds deadline –, median 40.0 s, an hour 90; asked per wanted 1.3;")
-    assert "Nobody trained" in whatif_page.whatif_table({"profile": "phone", "rows": []}).to_plain()
+    assert first.startswith(
+        "policy patient, tiers 1, 0.5; rounds deadline –, median 40.0 s, within 32–50 s, an hour 90; selected per wanted answer 1.3;"
+    )
+    assert "No client trained" in whatif_page.whatif_table({"profile": "phone", "rows": []}).to_plain()
 
 
 def test_a_what_if_in_which_nobody_trained_has_a_page() -> None:

@@ -17,6 +17,7 @@ from pages import Page, charts_of, data_of, drawn, labels, layers, looks, printe
 from edgefl.errors import InputError
 from edgefl.records import RoundRecord, Shortfall, Tier, Timing, Totals
 from edgefl.report import html
+from edgefl.report.energy import energy_sentence
 from edgefl.report.fleet_charts import outcome_charts
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import vega
@@ -123,6 +124,7 @@ def class_entry(device: str, title: str, share: float, clients: int, tier: float
         "budgets": [] if tier is None else budgets,
         "refusals": refusals,
         "assumed": ["compute.training_gmacs_per_s", "memory.app_bytes", "power.idle_w"],
+        "clock_error": 1.25,
     }
 
 
@@ -380,8 +382,8 @@ def test_a_run_in_which_every_client_was_refused_is_reported() -> None:
     rendered = html.render(summary, [RoundRecord(1, tuple(refused), 0.0, 0.0, {}, 0.1).to_json()])
     text = Page(rendered).text
     assert "The run has no tier, so there is no cost to draw." in text
-    assert "0 of 10 client turns trained; 10 refused." in text
-    assert "Asked, but never trained: Micro-controller (Cortex-M4)." in text
+    assert "0 of 10 sessions trained; 10 refused." in text
+    assert "Selected, but never trained: Micro-controller (Cortex-M4)." in text
     cards = {name: number for name, number, _ in html._cards(summary, [])}
     assert cards["Clients refused"] == "20"
 
@@ -390,7 +392,7 @@ def test_a_run_without_rounds_or_classes_is_reported() -> None:
     summary = make_summary() | {"classes": [], "deadline_s": None}
     text = Page(html.render(summary, [])).text
     for sentence in (
-        "No client was asked to train.",
+        "No client was selected.",
         "No device class of this run has a budget.",
         "No client was refused.",
     ):
@@ -556,6 +558,16 @@ def test_the_page_says_how_clients_and_server_optimize_and_what_travels() -> Non
     assert about["accuracy of"] == "the global model"
 
 
+@pytest.mark.parametrize("accuracy_of", ["clients", "global"])
+def test_accuracy_after_training_is_shown_where_it_was_measured(accuracy_of: str) -> None:
+    summary, rounds = make_summary() | {"accuracy_of": accuracy_of}, make_rounds()
+    assert "after local training" not in Page(html.render(summary, rounds)).text.lower()
+    rounds[-1]["accuracy_after_training"] = summary["accuracy_after_training"] = 0.9754
+    text = Page(html.render(summary, rounds)).text
+    assert "Right after local training, the round's clients are right on 97.5 % of their own." in text
+    assert ("After local training", "97.5 %") in [card[:2] for card in html._cards(summary, rounds)]
+
+
 def test_accuracies_of_clients_are_never_called_the_global_model_s() -> None:
     rendered = html.render(make_summary() | ADDED, make_rounds())
     text = Page(rendered).text
@@ -585,10 +597,55 @@ def test_what_a_method_says_of_its_layers_is_drawn() -> None:
     rendered = html.render(make_summary(), rounds)
     assert [text for level, text in Page(rendered).headings if level == 2] == [
         *SECTIONS[:2],
-        "What fedhm says of its rounds",
+        "Figures that fedhm reports of its rounds",
         *SECTIONS[2:],
     ]
     assert all(map(drawn, charts_of(rendered).values()))
+
+
+def with_energy(*shares: float | None) -> dict[str, Any]:
+    """A summary of tiers 1, 0.5 and 0.25 with shares of energy, smallest tier first."""
+    summary = make_summary()
+    tiers = zip((0.25, 0.5, 1.0), shares, (100, 150, 400), strict=False)
+    summary["tiers"] = [
+        tier_row(tier, "phone", "Phone", 3) | {"energy_share": of, "macs_train_step": macs} for tier, of, macs in tiers
+    ]
+    return summary
+
+
+IDLE = "Tier {} has {} of its factorized layers' energy beyond the ranks of tier {} (less than 1 %): it is tier {} at {} times the MACs."
+SHARES = "Energy of the factorized layers: {} in the ranks of tier 0.25, {} in those that tier 0.5 adds, {}."
+
+
+@pytest.mark.parametrize(
+    ("shares", "sentence"),
+    [
+        ((0.6, 0.3, 0.1), SHARES.format("60.0 %", "30.0 %", "10.0 % in those that tier 1 adds")),
+        ((0.5, 0.4), SHARES.format("50.0 %", "40.0 %", "10.0 % in ranks that no tier has")),
+        ((0.6, 0.395, 0.005), IDLE.format("1", "0.5 %", "0.5", "0.5", "2.7")),
+        ((0.9999, 0.0001, 0.0), IDLE.format("1", "<0.1 %", "0.25", "0.25", "4.0")),
+        ((0.5, 0.001), IDLE.format("0.5", "0.2 %", "0.25", "0.25", "1.5")),
+        ((1.0,), ""),
+        ((None, None, None), ""),
+    ],
+)
+def test_what_larger_tiers_hold_is_a_sentence_below_the_tiers(shares: tuple[float | None, ...], sentence: str) -> None:
+    summary = with_energy(*shares)
+    assert energy_sentence(summary["tiers"]) == sentence
+    assert compact_tiers(summary).note == sentence
+    text = Page(html.render(summary, make_rounds())).text
+    assert sentence in text
+    assert ("factorized layers" in text) == bool(sentence)
+
+
+def test_energy_per_band_is_a_chart() -> None:
+    figure = {"energy first held by tier 0.5": 0.75, "energy first held by tier 1": 0.25}
+    rounds = observing({"energy": figure, "energy_by_layer": {"conv2": figure, "conv3": figure}})
+    whole, *by_layer = observed_charts(rounds)
+    assert whole.title == "Share of the factorized layers' energy per band of ranks"
+    assert series(rows(whole.spec, "line"), "value") == {name: [value] for name, value in figure.items()}
+    assert [chart.title for chart in by_layer] == [name.capitalize() for name in figure]
+    assert series(rows(by_layer[1].spec, "line"), "value") == {"conv2": [0.25], "conv3": [0.25]}
 
 
 def test_numbers_and_lists_are_lines_and_many_layers_a_map() -> None:

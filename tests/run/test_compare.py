@@ -14,7 +14,7 @@ from edgefl.cli.compare import command
 from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
 from edgefl.report.compare_page import compact_comparison, compare_page, compare_table
-from edgefl.report.comparison import Contender, Failure, Played, comparison_of, curve_of
+from edgefl.report.comparison import Failure, MethodResult, Played, comparison_of, curve_of
 from edgefl.report.page import vega
 from edgefl.run.compare import compare
 from edgefl.run.compare_entries import Asked, Entry, asked_of, parts_of
@@ -36,9 +36,9 @@ def played(seed: int, accuracies: list[float], *, sent: int = 100, tiers: tuple[
     return Played(seed, {**about, **totals, "tiers": rows}, rounds)
 
 
-def contender(label: str, *runs: Played, failures: dict[int, str] | None = None) -> tuple[Contender, tuple[Played, ...]]:
+def contender(label: str, *runs: Played, failures: dict[int, str] | None = None) -> tuple[MethodResult, tuple[Played, ...]]:
     failed = tuple(Failure(seed, reason) for seed, reason in (failures or {}).items())
-    return Contender(label=label, method=label, title=label.title(), options={}, tiers_why="because", failures=failed), runs
+    return MethodResult(label=label, method=label, title=label.title(), options={}, tiers_why="because", failures=failed), runs
 
 
 def two() -> dict[str, Any]:
@@ -105,6 +105,19 @@ def test_the_tables_hold_the_figures() -> None:
     assert plain[-1] == "cheap, seed 1: failed: no device fits"
 
 
+def test_accuracy_after_training_is_a_column_where_every_run_of_a_method_has_it() -> None:
+    runs = [played(0, [0.9]), played(1, [0.8]), played(0, [0.7]), played(1, [0.6])]
+    for run, value in zip(runs, (0.95, 0.85, 0.5), strict=False):
+        run.summary["accuracy_after_training"] = value  # type: ignore[index]
+    summary = comparison_of([contender("own", *runs[:2]), contender("some", *runs[2:])], [0, 1], (1.0, 0.5)).to_dict()
+    assert summary["methods"][0]["accuracy_after_training"]["values"] == [0.95, 0.85]
+    for table in (compare_table(summary), compact_comparison(summary)):
+        (place,) = (at for at, column in enumerate(table.columns) if column.head == "after training")
+        assert [row[place] for row in table.rows] == ["90.0 ± 7.1 %", "–"]
+    assert max(map(len, printed(compact_comparison(summary), 80).splitlines())) <= 80
+    assert all(column.head != "after training" for column in compare_table(two()).columns)
+
+
 def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
     own = played(0, [0.9])
     own.summary["accuracy_of"] = "clients"  # type: ignore[index]
@@ -115,7 +128,7 @@ def test_unlike_accuracies_and_untrained_tiers_are_said() -> None:
     assert "Not one kind of accuracy: of own it is the mean over clients" in text
     assert "of lazy it is the global model's" in text
     assert summary["methods"][1]["untrained_tiers"] == ["0.5"]
-    assert "lazy: nobody trained tier 0.5" in compact_comparison(summary).to_plain()
+    assert "lazy: no client trained tier 0.5" in compact_comparison(summary).to_plain()
     spec = charts_of(compare_page(summary))["compare-tiers"]
     bars, hatched = layers(spec, "bar")
     assert [(row["series"], row["tier"], row["untrained"]) for row in bars["data"]["values"]] == [
@@ -171,7 +184,7 @@ def test_the_page_loads_nothing_and_escapes_what_it_shows() -> None:
         (["fedavg@2"], {}, r"'fedavg@2': expected a ratio in \(0, 1\] after @"),
         (["fedavg@half"], {}, "such as fedavg@0.5"),
         ([], {}, "methods: expected at least one"),
-        (["fedhm", "fedavg@0.5", "fedavg@0.50"], {}, r"methods: fedavg@0\.5 is there 2 times"),
+        (["fedhm", "fedavg@0.5", "fedavg@0.50"], {}, r"methods: fedavg@0\.5 is listed 2 times"),
         (["fedhm"], {"seeds": ()}, "seeds: expected different whole numbers from 0, got none"),
         (["fedhm"], {"seeds": (1, 1)}, "seeds: .* got 1, 1"),
         (["fedhm"], {"options": {"prism": {"a": 1}}}, "method options of prism: not among the methods: fedhm"),
@@ -239,7 +252,7 @@ def test_what_was_asked_is_read_back(tmp_path: Path) -> None:
 
 def test_nobody_fits_anything_is_status_3_and_nothing_is_written(tmp_path: Path) -> None:
     config = SMALL.model_copy(update={"profile": "micro-controller", "model": "cnn-digits", "on_shortfall": ("tier",)})
-    with pytest.raises(BudgetError, match=r"no run of the comparison can be played:\nfedhm, seed 0: no device of the fleet fits"):
+    with pytest.raises(BudgetError, match=r"no run of the comparison can start:\nfedhm, seed 0: no device of the fleet fits"):
         compare(["fedhm", "heterofl@1"], config, tmp_path / "c")
     assert not (tmp_path / "c").exists()
 

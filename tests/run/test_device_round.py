@@ -17,7 +17,8 @@ import torch
 from handmade import changed
 
 from edgefl import RunConfig
-from edgefl.bundle.manifest import Manifest, Objective, TierEntry, TrainEntry, read
+from edgefl.bundle.manifest import Manifest, Objective, TierEntry, TrainEntry
+from edgefl.bundle.manifest_file import read
 from edgefl.bundle.write import write
 from edgefl.client.parts import first_personal, trained_shapes
 from edgefl.errors import BundleError, CheckpointError, InputError, WireError
@@ -104,11 +105,11 @@ class Offered:
         entry = next(entry for entry in read(self.bundle).tiers if entry.label == label)
         return dict(entry.train.upload)
 
-    def send(self, client: str, tensors: dict[str, np.ndarray], samples: int = 1, label: str = "1") -> Path:
+    def send(self, client: str, tensors: dict[str, np.ndarray], samples: int = 1, label: str = "1", **more: str) -> Path:
         manifest = read(self.bundle)
         about = {
             "format": "edgefl-update", "version": "1", "bundle": manifest.manifest_sha256, "round": str(manifest.round), "tier": label,
-            "samples": str(samples), "steps": "1", "client": client,
+            "samples": str(samples), "steps": "1", "client": client, **more,
         }  # fmt: skip
         path = self.inbox / f"{client}.safetensors"
         path.write_bytes(safetensors.numpy.save(tensors, metadata=about))
@@ -207,16 +208,37 @@ def test_what_only_large_tiers_hold_is_averaged_over_those(tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_rows_of_the_classifier_are_averaged_over_the_devices_that_state_the_label(tmp_path):
+    at = offered(tmp_path / "run", method="heterofl")
+    before, first, second = at.given(), moved(at.given(), 1), moved(at.given(), 2)
+    at.send("a", {name: first[name] for name in at.upload()}, labels="0,2,9")
+    at.send("b", {name: second[name] for name in at.upload()}, labels="2,7")
+    after = at.next().state().model.tensors
+    for name in ("fc.weight", "fc.bias"):
+        expected = before[name].copy()
+        expected[[0, 9]], expected[7], expected[2] = first[name][[0, 9]], second[name][7], (first[name][2] + second[name][2]) / 2
+        np.testing.assert_allclose(after[name].numpy(), expected, rtol=1e-5, atol=1e-6)
+    for name in at.upload().keys() - {"fc.weight", "fc.bias"}:
+        np.testing.assert_allclose(after[name].numpy(), (first[name] + second[name]) / 2, rtol=1e-5, atol=1e-6)
+    at.send("c", {name: first[name] for name in at.upload()}, labels="3,10")
+    with pytest.raises(
+        WireError, match=re.escape("c.safetensors: labels: got '3,10', expected labels from 0 to 9, separated by")
+    ):
+        fed_round(at.bundle, at.inbox, tmp_path / "other")
+
+
 # FedHM, OrigDrop and OrthDrop truncate: what comes back is their approximation. The others have every entry at a place of its own.
 @pytest.mark.parametrize(
     ("method", "tiers"),
     [
         ("fedavg", (1.0,)), ("heterofl", (1.0, 0.5)), ("fjord", (1.0, 0.5)), ("fedpara", (0.5,)), ("lowrank", (0.5,)),
         ("prism", (1.0, 0.4)), ("splitmix", (1.0, 0.5)), ("fedper", (1.0,)),
+        ("depthfl", (1.0, 0.5)), ("last-blocks", (1.0, 0.5)), ("last-blocks", (0.5,)),
     ],
 )  # fmt: skip
 def test_devices_that_change_nothing_leave_the_model_as_it_is(method, tiers, tmp_path):
-    at = offered(tmp_path / "run", method=method, tiers=tiers)
+    more = {"model": "cnn-tiny"} if method in ("depthfl", "last-blocks") else {}  # a perceptron has one block only
+    at = offered(tmp_path / "run", method=method, tiers=tiers, **more)
     for tier in tiers:
         at.sends_back(f"of-{tier:g}", label=f"{tier:g}", samples=5)
     near(at.next().state(), {name: tensor.numpy() for name, tensor in at.state().model.tensors.items()})

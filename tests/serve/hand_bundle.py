@@ -10,7 +10,8 @@ import onnxruntime
 import safetensors.numpy
 from onnx import TensorProto, helper
 
-from edgefl.bundle.manifest import Manifest, seal, text_of
+from edgefl.bundle.manifest import Manifest
+from edgefl.bundle.manifest_file import seal, text_of
 
 SHAPE, HIDDEN, CLASSES = (1, 8, 8), 12, 4
 NAMES = ("one.weight", "one.bias", "two.weight", "two.bias")
@@ -204,6 +205,7 @@ def tier_of(ratio: float, hidden: int, kind: str) -> tuple[dict[str, Any], dict[
             "upload": {name: shape for name, shape in shapes.items() if kind != "scaffold" or name != "two.bias"},
             "objective": {"name": "scaffold" if kind == "scaffold" else "none", "strength": 0.0},
             "present": kind == "scaffold",
+            "labels": kind == "scaffold",
             "predicted_memory_bytes": 123_000,
         }
     size = sum(array.size for array in start.values())

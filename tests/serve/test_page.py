@@ -102,6 +102,23 @@ def test_training_goes_on_where_it_was_and_a_seed_decides_the_batches(page):
     assert runs[0] == runs[1] != runs[2]
 
 
+def test_images_are_mirrored_as_the_bundle_says(page):
+    """One sample a step, with a rate so small that the loss of each step is the first model's: of the sample, or of its mirror image."""
+    x, y = samples(STEPS)
+    small = {"shuffle": False, "lr": 1e-9, "batchSize": 1}
+    plain, mirrored = (np.array(trained(page, images, y, **small)["losses"]) for images in (x, x[..., ::-1]))
+    page.evaluate("() => { edgefl.model.entry.train.augment = 'flip'; }")
+    try:
+        found = np.array(trained(page, x, y, **small)["losses"])
+        check = page.evaluate("() => edgefl.check()")
+        np.testing.assert_allclose(check["losses"], check["expected"], rtol=1e-3)
+    finally:  # the page is shared
+        page.evaluate("() => { edgefl.model.entry.train.augment = 'none'; }")
+    as_they_are, turned = np.isclose(found, plain, rtol=1e-4), np.isclose(found, mirrored, rtol=1e-4)
+    assert (as_they_are | turned).all()
+    assert 2 < turned.sum() < STEPS - 2
+
+
 @pytest.mark.parametrize("label", ["1", "0.5"])
 def test_a_training_graph_is_held_to_its_reference(page, label):
     page.evaluate("label => edgefl.choose(label)", label)
@@ -123,7 +140,7 @@ def test_scaffold_sends_control_variates_and_keeps_what_is_personal(page, tmp_pa
     tensors, metadata = update_of(page, tmp_path)
     sent = set(NAMES) - {"two.bias"}
     assert tensors.keys() == sent | {f"control:{name}" for name in sent}
-    assert metadata["tier"] == "0.5"
+    assert (metadata["tier"], metadata["labels"]) == ("0.5", "0,1,3")
     for name in sent:
         control = (start[name] - state[f"p.{name}"]) / (STEPS * 0.05)
         np.testing.assert_allclose(tensors[f"control:{name}"], control, atol=1e-4, rtol=0)

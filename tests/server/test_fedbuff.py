@@ -14,6 +14,7 @@ from small_fleet import small, write_device, write_fleet
 from edgefl import RunConfig
 from edgefl.engine.inline import InlineEngine
 from edgefl.errors import ConfigError
+from edgefl.methods.create import create
 from edgefl.records import Outcome
 from edgefl.registry import methods
 from edgefl.rng import generator, shuffled
@@ -153,6 +154,8 @@ def test_nothing_stale_and_everybody_in_the_buffer_is_a_synchronous_round(tmp_pa
     [
         ("fedavg", {}), ("heterofl", {"tiers": (1.0, 0.5)}), ("fjord", {"tiers": (1.0, 0.5)}), ("fedpara", {}), ("splitmix", {}),
         ("fedper", {}), ("origdrop", {"tiers": (1.0, 0.5)}), ("lowrank", {}), ("flanc", {}), ("pfedpara", {}), ("per-fedavg", {}),
+        ("fedhm", {"method_options": {"aggregation": "residual"}}),
+        ("fedhm", {"method_options": {"aggregation": "bands"}, "tiers": (1.0, 0.5)}),
     ],
 )  # fmt: skip
 def test_methods_that_take_old_updates_train_with_them(fleet, method, keys, tmp_path):
@@ -216,7 +219,7 @@ REFUSED = ["clustered-fl", "factorized-fl", "fedfomo", "fedhm", "orthdrop", "pri
 
 @pytest.mark.parametrize("method", REFUSED)
 def test_methods_that_old_updates_mean_nothing_to_say_why(method):
-    reason = methods.load(method).lacks["stale_updates"]
+    reason = create(method).lacks["stale_updates"]
     with pytest.raises(ConfigError) as error:
         prepare(RunConfig(method=method, mode="async"))
     assert str(error.value).startswith("mode: async makes no sense with ")
@@ -225,9 +228,7 @@ def test_methods_that_old_updates_mean_nothing_to_say_why(method):
 
 
 def test_the_methods_that_refuse_are_these():
-    assert [
-        name for name in methods.names() if "stale_updates" in methods.load(name).lacks and not name.endswith("beta")
-    ] == REFUSED
+    assert [name for name in methods.names() if "stale_updates" in create(name).lacks and not name.endswith("beta")] == REFUSED
 
 
 # It always goes on -------------------------------------------------------------------------------------------------------------

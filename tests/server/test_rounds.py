@@ -13,7 +13,7 @@ from small_fleet import small, write_device, write_fleet
 
 from edgefl import RunConfig
 from edgefl.engine.inline import InlineEngine
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import ClientRecord, Expected, Outcome, RoundRecord, Tier, Timing, Totals
 from edgefl.run.dry_run import outcome_of
 from edgefl.run.prepare import prepare

@@ -268,7 +268,7 @@ def test_parts_cost_more_passes(tmp_path, memory):
         passes = 2 * full + (rest > 0) + (rest > 16)
         assert outcome.micro_batch == 16
         assert outcome.macs == outcome.samples * (whole.macs_forward + whole.macs_backward) + passes * whole.macs_compose
-        assert run.plan.macs(Assignment(HALF, 16), outcome.samples) == outcome.macs
+        assert run.plan.cost(Assignment(HALF, 16)).macs_of(outcome.samples, passes) == outcome.macs
         assert outcome.timing.train_s == pytest.approx(outcome.macs / 0.5e9)
 
 

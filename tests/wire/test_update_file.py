@@ -20,7 +20,7 @@ from edgefl.errors import WireError
 from edgefl.wire.update_file import MAX_HEADER_BYTES, Expected, read_update, receive
 
 SHAPES = {"fc.weight": (3, 4), "fc.bias": (3,)}
-EXPECTED = Expected("ab" * 32, 3, {"1": {"fc.weight": (6, 4), "fc.bias": (6,)}, "0.5": SHAPES})
+EXPECTED = Expected("ab" * 32, 3, {"1": {"fc.weight": (6, 4), "fc.bias": (6,)}, "0.5": SHAPES}, 10)
 ABOUT = {
     "format": "edgefl-update", "version": "1", "bundle": "ab" * 32, "round": "3", "tier": "0.5", "samples": "120", "steps": "20",
     "client": "c0ffee",
@@ -56,6 +56,13 @@ def test_a_right_update_is_read(tmp_path):
     assert (update.client, update.tier, update.samples, update.steps) == ("c0ffee", "0.5", 120, 20)
     assert list(update.tensors) == list(SHAPES)
     np.testing.assert_array_equal(update.tensors["fc.weight"], tensors()["fc.weight"])
+    assert update.labels is None
+
+
+@pytest.mark.parametrize(("text", "labels"), [("0", (0,)), ("9", (9,)), ("0,3,7", (0, 3, 7))])
+def test_an_update_may_state_the_labels_of_its_client(text, labels, tmp_path):
+    (tmp_path / "a.safetensors").write_bytes(content(labels=text))
+    assert read_update(tmp_path / "a.safetensors", EXPECTED).labels == labels
 
 
 NAN, INFINITE = (np.array([0, value, 1], np.float32) for value in (np.nan, -np.inf))
@@ -82,6 +89,15 @@ NAN, INFINITE = (np.array([0, value, 1], np.float32) for value in (np.nan, -np.i
         (content(client="a b"), "client: got 'a b', expected 1 to 64 of 0-9 A-Z a-z . _ -"),
         (content(client="\x1b[2J"), r"client: got '\x1b[2J'"),
         (content(client="x" * 65), "client: got"),
+        *(
+            (
+                content(labels=text),
+                f"labels: got {text!r}, expected labels from 0 to 9, separated by commas, each once, ascending",
+            )
+            for text in ("", "10", "-1", "3,1", "1,1", "1, 2", "1,", "٣", "all")
+        ),
+        (content(labels="9" * 5000), f"labels: got '{'9' * 79}…"),
+        (raw({"__metadata__": {**ABOUT, "labels": [1]}, **entries()}, bytes(60)), "labels: got [1], expected labels from 0"),
         (content(steps=None), "'steps': missing; an update says format, version, bundle"),
         (content(mood="good"), "'mood': not expected"),
         (safetensors.numpy.save(tensors()), "'bundle': missing"),

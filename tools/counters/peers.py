@@ -86,7 +86,7 @@ TORCH = Peer(
     "torch",
     "torch",
     _torch_forward,
-    "has no rule for a processor's kernels of attention and LSTMs; takes the weight gradient of a grouped convolution for a dense one's.",
+    "has no rule for the CPU kernels of attention and LSTMs; counts the weight gradient of a grouped convolution as a dense one.",
 )
 TORCH_BOTH = replace(TORCH, count=_torch_both)
 PEERS = (
@@ -95,28 +95,27 @@ PEERS = (
         "fvcore",
         "fvcore",
         _fvcore,
-        "skips attention's products and LSTMs; reads a product of a matrix and a batch of matrices as one of the first; "
-        "adds normalisation and pooling.",
+        "skips attention's products and LSTMs; counts only one matrix of a batch of products; adds normalisation and pooling.",
     ),
     Peer(
         "thop",
         "thop",
         _thop,
-        "sees only modules that it knows: no product of attention, no functional call; multiplies a transposed convolution's outputs; "
+        "counts known modules only, so no attention products and no functional calls; overcounts transposed convolutions; "
         "adds batch normalisation, pooling and an LSTM's gates.",
     ),
     Peer(
         "torchinfo",
         "torchinfo",
         _torchinfo,
-        "multiplies parameters: a linear layer once whatever the tokens, a transposed convolution by its outputs, "
-        "attention and functional calls not at all; adds biases and normalisation.",
+        "multiplies parameters: a linear layer counts once for any number of tokens; overcounts transposed convolutions; "
+        "skips attention and functional calls; adds biases and normalisation.",
     ),
     Peer(
         "ptflops",
         "ptflops",
         partial(_ptflops, "pytorch"),
-        "does not see functional convolutions and the operator `@`, nor the projections of timm's attention; "
+        "skips functional convolutions, the operator `@` and the projections of timm's attention; "
         "adds biases, activations, normalisation and softmax.",
     ),
     Peer(

@@ -7,16 +7,41 @@ from typing import Any
 
 from counters.markdown import table
 
-from papers.runs import PROFILE, Run, Scale, seeded
-from papers.show import Entry, Figures, protocol, size
+from papers.captions import protocol
+from papers.paired import capacity
+from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
+from papers.show import Figures, Measure, at_tier, mean_of_tiers, orderings, size
+from papers.tuning import Tuning
 
 TITLE = "Widths that share a basis (FLANC, Table 1)"
 SEEDS: dict[Scale, tuple[int, ...]] = {"full": (0, 1, 2), "quick": (0, 1, 2), "smoke": (0,)}
 WIDTHS = (1.0, 0.75, 0.5, 0.25)
 RATIOS = (1.0, 0.42, 0.28, 0.03)
-"""FedHM's rank ratios in the place of the widths: .42 has the parameters of width .75 (186 K each). Its stem and classifier are dense,
-138 K of them, so that no ratio comes near the 106 and 44 K of the two narrow ones; .28 and .03 have their forward MACs."""
-METHODS = {"HeteroFL": "heterofl", "FjORD": "fjord", "FLANC": "flanc", "PriSM": "prism", "FedHM": "fedhm"}
+"""FedHM's rank ratios in the place of the widths at reduced scale: .42 has the parameters of width .75 (186 K each). Its stem and
+classifier are dense, 138 K of them, so that no ratio comes near the 106 and 44 K of the two narrow ones; .28 and .03 have their forward
+MACs. At full scale they are the ratios of its own paper, and 1."""
+PAPER_RATIOS = (1.0, 0.5, 0.25, 0.125)
+METHODS: dict[str, dict[str, Any]] = {
+    "HeteroFL": {"method": "heterofl"},
+    "HeteroFL, unmasked loss": {"method": "heterofl", "method_options": {"mask_labels": False}},
+    "FjORD": {"method": "fjord"},
+    "FLANC": {"method": "flanc"},
+    "PriSM": {"method": "prism"},
+    "FedHM": {"method": "fedhm"},
+    "FedHM, unmasked loss": {"method": "fedhm", "method_options": {"mask_labels": False}},
+}
+"""A masked loss omits the labels that a client lacks. In both forms the server averages a row of the classifier over the clients that have
+its label."""
+ALONE = {FULL: {"method": "fedavg", "tiers": (1.0,)}, SMALLEST: {"method": "origdrop", "tiers": (0.25,)}}
+ORDERINGS = (
+    ("FLANC", "HeteroFL"),
+    ("FLANC", "HeteroFL, unmasked loss"),
+    ("FLANC", "FjORD"),
+    ("FLANC", "FedHM"),
+    ("FLANC", "PriSM"),
+    ("HeteroFL, unmasked loss", "HeteroFL"),
+    ("FedHM, unmasked loss", "FedHM"),
+)
 PARTITIONS = {"IID": "iid", "3 classes a client": "classes:3"}
 PAPER = {
     ("HeteroFL", "IID"): (91.1, 90.5, 90.5, 89.4),
@@ -27,19 +52,28 @@ PAPER = {
     ("FLANC", "3 classes a client"): (86.8, 86.0, 85.7, 82.0),
 }
 SCALE: dict[Scale, dict[str, Any]] = {
-    "full": {"rounds": 200, "local_epochs": 5, "batch_size": 10},
-    "quick": {"rounds": 20, "local_epochs": 1, "batch_size": 10, "data_share": 0.1, "eval_samples": 1000},
-    "smoke": {"rounds": 1, "local_epochs": 1, "batch_size": 5, "data_share": 0.005, "eval_samples": 50},
+    "full": {"rounds": 200, "local_epochs": 1, "batch_size": 32, "lr_schedule": "step", "weight_decay": 1e-4, "augment": "flip"},
+    "quick": {
+        **{"rounds": 20, "local_epochs": 1, "batch_size": 10, "data_share": 0.1, "eval_samples": 1000},
+        **{"norm": "batch", "lr": 0.02, "lr_schedule": "cosine"},
+    },
+    "smoke": {"rounds": 1, "local_epochs": 1, "batch_size": 5, "data_share": 0.005, "eval_samples": 50, "lr_schedule": "step"},
+}
+"""Full scale is the authors' published ``demo.sh``: 600 samples a client, and a tenth of the rate in the second half."""
+TUNING: dict[Scale, Tuning | None] = {
+    "full": Tuning((0.01, 0.003, 0.03), ("batch", "static"), length=0.1, column="IID"),
+    "quick": None,
+    "smoke": Tuning((0.01,), ("batch", "static"), column="IID"),
 }
 
 
-def ratios(row: str) -> tuple[float, ...]:
+def ratios(row: str, scale: Scale) -> tuple[float, ...]:
     """Return the tiers of a method, largest first."""
-    return RATIOS if row == "FedHM" else WIDTHS
+    return WIDTHS if not row.startswith("FedHM") else RATIOS if scale == "quick" else PAPER_RATIOS
 
 
-def runs(scale: Scale) -> list[Run]:
-    """Return every run, each once per seed."""
+def runs(scale: Scale, rows: Sequence[str] = tuple(METHODS), **network: Any) -> list[Run]:
+    """Return every run, each once per seed; ``network`` are settings of another network, on which only ``rows`` are run."""
     common = {
         **SCALE[scale],
         "profile": PROFILE,
@@ -49,51 +83,60 @@ def runs(scale: Scale) -> list[Run]:
         "per_round": 10,
         "tier_assignment": "dynamic",
         "optimizer": "momentum",
-        "norm": "batch",
-        "lr": 0.02,
-        "lr_schedule": "cosine",
-        "eval_every": SCALE[scale]["rounds"],
+        **network,
     }
-    once = [
-        Run(row, column, {**common, "method": method, "tiers": ratios(row), "partition": partition})
-        for column, partition in PARTITIONS.items()
-        for row, method in METHODS.items()
-    ]
+    common["eval_every"] = common["rounds"]
+    once = []
+    for column, partition in PARTITIONS.items():
+        own = {**common, "partition": partition}
+        once += [Run(row, column, {**own, **METHODS[row], "tiers": ratios(row, scale)}) for row in rows]
+        once += [Run(row, column, {**own, **method}) for row, method in ALONE.items()]
     return seeded(once, SEEDS[scale])
 
 
-def render(entries: Sequence[Entry], scale: Scale) -> str:
-    """Return the accuracies per partition, beside the paper's, and the costs of one client's round."""
+def render(entries: Sequence[Entry], scale: Scale, rows: Sequence[str] = tuple(METHODS), note: str = "") -> str:
+    """Return the accuracies per partition beside the paper's, the orderings, and the costs of one client's round."""
     found = Figures(entries)
-    parts = [
-        protocol(entries, scale)
-        + " Tiers are dealt anew every round, all alike. *Paper*: FLANC's Table 1. FedHM's tiers are the rank ratios "
-        + f"{', '.join(f'{ratio:g}' for ratio in RATIOS)}: .42 has as many parameters as width .75, .28 and .03 the forward MACs of "
-        + ".5 and .25, because its dense stem and classifier alone have 138 K parameters. PriSM's keep ratio is the width."
-    ]
+    parts = [f"{protocol(entries, scale)} Tiers are drawn anew every round with equal chances. {note or _notes(scale)}"]
     for column in PARTITIONS:
         titles = [f"{column}: width"]
-        for row in METHODS:
+        for row in rows:
             titles += [row, "paper"] if (row, column) in PAPER else [row]
-        lines = [[f"{width:g}", *_cells(found, column, i)] for i, width in enumerate(WIDTHS)]
-        parts.append(table(titles, lines))
-    parts += ["One client's round at each tier, with the mean number of samples:", _costs(found)]
+        lines = [[f"{width:g}", *_cells(found, column, i, scale, rows)] for i, width in enumerate(WIDTHS)]
+        alone = [found.values(row, column, at_tier()) for row in (FULL, SMALLEST)]
+        parts += [table(titles, lines), f"{column}. {capacity(*alone)}"]
+    measures: dict[str, tuple[str, Measure]] = {}
+    for column in PARTITIONS:
+        measures[f"{column}: mean of widths"] = (column, mean_of_tiers)
+        measures[f"{column}: global model"] = (column, at_tier())
+    parts += [orderings(found, [pair for pair in ORDERINGS if set(pair) <= set(rows)], measures)]
+    parts += ["One client's round at each tier, with the mean number of samples:", _costs(found, scale, rows)]
     return "\n\n".join(parts)
 
 
-def _cells(found: Figures, column: str, number: int) -> list[str]:
+def _notes(scale: Scale) -> str:
+    ratio = f"FedHM's tiers are the rank ratios {', '.join(f'{ratio:g}' for ratio in ratios('FedHM', scale))}"
+    if scale == "quick":
+        ratio += (
+            ": .42 has as many parameters as width .75, .28 and .03 the forward MACs of .5 and .25, because its dense stem and "
+            "classifier alone have 138 K parameters"
+        )
+    return f"*Paper*: FLANC's Table 1, on its own network. {ratio}. PriSM's keep ratio is the width."
+
+
+def _cells(found: Figures, column: str, number: int, scale: Scale, rows: Sequence[str]) -> list[str]:
     cells = []
-    for row in METHODS:
-        cells.append(found.accuracy(row, column, f"{ratios(row)[number]:g}"))
+    for row in rows:
+        cells.append(found.accuracy(row, column, f"{ratios(row, scale)[number]:g}"))
         if paper := PAPER.get((row, column)):
             cells.append(f"{paper[number]:.1f}")
     return cells
 
 
-def _costs(found: Figures) -> str:
+def _costs(found: Figures, scale: Scale, rows: Sequence[str]) -> str:
     lines = []
-    for row in METHODS:
-        for ratio in ratios(row):
+    for row in rows:
+        for ratio in ratios(row, scale):
             tier = f"{ratio:g}"
             keys = ("params", "macs_round", "peak_activation_bytes_training")
             params, macs, activations = (found.cost(row, "IID", tier, key) for key in keys)

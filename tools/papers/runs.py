@@ -1,10 +1,10 @@
-"""One run of a table: its settings, and the figures that came out, as tools/results/ stores them."""
+"""One run of a table: its settings, its place, and how long it takes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from edgefl.config import RunConfig
@@ -12,22 +12,44 @@ from edgefl.config import RunConfig
 Scale = Literal["full", "quick", "smoke"]
 SCALES: tuple[Scale, ...] = ("full", "quick", "smoke")
 Settings = Mapping[str, Any]
+Entry = Mapping[str, Any]
+"""A stored run: a line of tools/results/."""
 
+SAMPLES = {"digits": 1437, "digits-edges": 1437, "fashion-mnist": 60_000}
+"""Data set → its training samples."""
+SAMPLE_S = {
+    **{"cnn-tiny": 0.0002, "mlp": 4e-5, "cnn-digits": 3.2e-4, "cnn-fashion": 2e-3, "cnn-flanc": 9e-3},
+    **{"resnet9": 4e-3, "resnet18": 4e-2},
+}
+"""Model → processor seconds of a training step for one sample, at full width."""
+FACTORS = {("pfedpara", "mlp"): 10.0, ("fedpara", "cnn-fashion"): 1.3}
+"""Methods that take longer than the network's own MACs: composing the weights counts."""
+NARROWER = ("heterofl", "fjord", "flanc", "fedhm", "origdrop", "prism")
+"""Methods whose smaller tiers take less time, about in proportion."""
 PROFILE = "laptop"
 """Every tier fits it, and a fleet of one device has no deadline: the protocol of the paper gives out tiers, not budgets."""
+FULL, SMALLEST = "full network alone", "smallest tier alone"
+"""Rows of the runs that tell whether there is capacity to lose."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: ``row`` and ``column`` are where its figures belong in the table, ``settings`` what differs from edgefl's defaults.
+    """One run of a table.
 
-    ``local`` asks for the mean accuracy over clients, each on held-out samples of its own, also where one model is everyone's.
+    Attributes:
+        row, column: where its figures belong; neither contains a slash.
+        settings: what differs from edgefl's defaults.
+        local: whether to measure the mean accuracy over clients, each on held-out samples of its own, also with one model for all.
+        kind: a "trial" chooses settings on validation samples, and is in no cell.
+        chosen: how trials chose some of the settings; None if nothing was chosen.
     """
 
     row: str
     column: str
     settings: Settings
     local: bool = False
+    kind: Literal["run", "trial"] = "run"
+    chosen: Mapping[str, Any] | None = None
 
     @property
     def seed(self) -> int:
@@ -41,31 +63,55 @@ class Run:
 
     @property
     def work(self) -> float:
-        """How long it takes, roughly, in the same unit for all: samples trained times the cost of one. Decides the order only."""
+        """Processor seconds that it takes, within a factor of two: samples trained, times what one costs on one core of 2026."""
         s = self.settings
-        samples = {"digits": 1437, "fashion-mnist": 60_000}[s["dataset"]] / s["clients"] * s.get("data_share", 1.0)
-        size = {"mlp": 0.05, "cnn-digits": 0.2, "cnn-fashion": 3.0, "resnet9": 4.0, "resnet18": 40.0}[s["model"]]
+        samples = SAMPLES[s["dataset"]] / s["clients"] * s.get("data_share", 1.0)
         tiers = s.get("tiers") or (1.0,)
-        share = sum(tiers) / len(tiers) if s["method"] in ("heterofl", "fjord", "origdrop", "prism") else 1.0
-        return float(s["rounds"] * s["per_round"] * s["local_epochs"] * samples * size * share)
+        weights = s.get("tier_shares") or [1 / len(tiers)] * len(tiers)
+        share = sum(tier * weight for tier, weight in zip(tiers, weights, strict=True)) if s["method"] in NARROWER else 1.0
+        factor = FACTORS.get((s["method"], s["model"]), 1.0)
+        return float(s["rounds"] * s["per_round"] * s["local_epochs"] * samples * SAMPLE_S[s["model"]] * share * factor)
 
-    def stored(self, figures: Mapping[str, Any], version: str) -> dict[str, Any]:
-        """Return the JSON form of this run with its figures."""
-        place = {"row": self.row, "column": self.column, "seed": self.seed, "local": self.local}
-        return {**place, "settings": plain(self.settings), "edgefl": version, "figures": dict(figures)}
+    def at_seed(self, seed: int) -> Run:
+        """Return the same run with another seed."""
+        return replace(self, settings={**self.settings, "seed": seed})
 
-    def is_stored_as(self, entry: Mapping[str, Any]) -> bool:
+    def name(self, table: str) -> str:
+        """Return the name by which ``--only`` selects it: the cell of a run, the cell and the settings of a trial.
+
+        >>> Run("FLANC", "IID", {"seed": 0}).name("flanc")
+        'flanc/FLANC/IID/0'
+        """
+        cell = f"{table}/{self.row}/{self.column}"
+        return f"{cell}/{self.seed}" if self.kind == "run" else f"{cell}/{' '.join(map(str, self.tried.values()))}"
+
+    @property
+    def tried(self) -> dict[str, Any]:
+        """The settings that a trial tries."""
+        return {key: self.settings[key] for key in ("lr", "norm") if key in self.settings} if self.kind == "trial" else {}
+
+    def stored(self, figures: Mapping[str, Any], version: str, **about: Any) -> dict[str, Any]:
+        """Return the JSON form of this run with its figures, and what else there is to tell ``about`` it."""
+        place = {"row": self.row, "column": self.column, "seed": self.seed, "local": self.local, "kind": self.kind}
+        chosen = {} if self.chosen is None else {"chosen": dict(self.chosen)}
+        return {**place, "settings": plain(self.settings), **chosen, "edgefl": version, **about, "figures": dict(figures)}
+
+    def is_stored_as(self, entry: Entry) -> bool:
         """Whether ``entry`` is this very run: same place, same settings."""
-        return self.is_sibling_of(entry) and entry["seed"] == self.seed
+        return same_place(self.stored({}, ""), entry) and entry["settings"] == plain(self.settings)
 
-    def is_sibling_of(self, entry: Mapping[str, Any]) -> bool:
-        """Whether ``entry`` is this run but perhaps for its seed."""
 
-        def but_seed(settings: Settings) -> dict[str, Any]:
-            return {key: value for key, value in plain(settings).items() if key != "seed"}
+def same_place(one: Entry, other: Entry) -> bool:
+    """Whether two entries are for the same cell and seed, or are the same trial: the newer one replaces the older one."""
+    keys = ("row", "column", "seed", "local")
+    if [one[key] for key in keys] != [other[key] for key in keys] or kind_of(one) != kind_of(other):
+        return False
+    return kind_of(one) == "run" or all(one["settings"].get(key) == other["settings"].get(key) for key in ("lr", "norm"))
 
-        same_place = (entry["row"], entry["column"], entry["local"]) == (self.row, self.column, self.local)
-        return same_place and but_seed(entry["settings"]) == but_seed(self.settings)
+
+def kind_of(entry: Entry) -> str:
+    """Return whether an entry is a "run" or a "trial"; entries from before there were trials do not say so."""
+    return str(entry.get("kind", "run"))
 
 
 def plain(settings: Settings) -> dict[str, Any]:
@@ -77,17 +123,7 @@ def plain(settings: Settings) -> dict[str, Any]:
     return dict(json.loads(json.dumps(settings, sort_keys=True)))
 
 
-def pruned(entries: Iterable[Mapping[str, Any]], runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the entries that some run still stands for, whatever its seed: what changed settings made stale is dropped."""
-    return [dict(entry) for entry in entries if any(run.is_sibling_of(entry) for run in runs)]
-
-
-def missing(entries: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that are not among ``entries``."""
-    return [run for run in runs if not any(run.is_stored_as(entry) for entry in entries)]
-
-
 def seeded(runs: Iterable[Run], seeds: Iterable[int]) -> list[Run]:
     """Return every run once for every seed."""
     per_seed = list(runs)
-    return [Run(r.row, r.column, {**r.settings, "seed": seed}, r.local) for seed in seeds for r in per_seed]
+    return [run.at_seed(seed) for seed in seeds for run in per_seed]

@@ -1,4 +1,4 @@
-"""Figures in words: means and spreads over seeds, sizes, and the sentence that says how a table's runs were made."""
+"""Figures in words: means and spreads over seeds, paired differences, sizes, and the sentences that say how a table's runs were made."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-Entry = Mapping[str, Any]
+from counters.markdown import table
+
+from papers.paired import difference, in_points
+from papers.runs import Entry
+
 NONE = "–"
+STALE = "†"
+Measure = Callable[[Mapping[str, Any]], float]
+"""Takes one number out of a run's figures."""
 
 
 def percent(values: Sequence[float]) -> str:
@@ -36,8 +43,34 @@ def size(amount: float | None, unit: str = "") -> str:
     return f"{amount:.3g} {unit}".rstrip()
 
 
+def at_tier(tier: str = "global") -> Measure:
+    """Return the measure of a tier's accuracy; KeyError where a run has no such tier."""
+    return lambda figures: float(figures["accuracy"][tier])
+
+
+def local(figures: Mapping[str, Any]) -> float:
+    """Return the mean accuracy over clients, with the models that they receive."""
+    return float(figures["local_accuracy"])
+
+
+def local_after(figures: Mapping[str, Any]) -> float:
+    """Return the mean accuracy over clients, with the models that they have after their last local training."""
+    return float(figures["local_accuracy_after"])
+
+
+BEFORE_AND_AFTER = (
+    "Mean over clients, each on held-out samples of its own: with the model that it receives after the last aggregation, and *after "
+    "training* with the one that it has right after its last local training."
+)
+
+
+def mean_of_tiers(figures: Mapping[str, Any]) -> float:
+    """Return the mean accuracy over tiers."""
+    return statistics.mean(figures["accuracy"][label] for label in figures["tiers"])
+
+
 class Figures:
-    """The stored runs of one table, asked by row and column."""
+    """The stored runs of one table, asked by row and column. What comes from stale runs ends with a dagger."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
@@ -46,17 +79,36 @@ class Figures:
         """Return the entries of a row: of one column, or of all."""
         return [entry for entry in self.entries if entry["row"] == row and column in (None, entry["column"])]
 
+    def values(self, row: str, column: str | None, read: Measure) -> dict[int, float]:
+        """Return seed → what ``read`` takes from a run's figures, without runs that do not have it."""
+        found: dict[int, float] = {}
+        for entry in self.of(row, column):
+            try:
+                found[entry["seed"]] = read(entry["figures"])
+            except KeyError:
+                continue  # a stale run with other tiers
+        return found
+
+    def measured(self, row: str, column: str, read: Measure) -> str:
+        """Return mean ± spread of an accuracy."""
+        return self._marked(percent(list(self.values(row, column, read).values())), [row], column)
+
     def accuracy(self, row: str, column: str, tier: str = "global") -> str:
         """Return mean ± spread of a tier's accuracy."""
-        return percent([entry["figures"]["accuracy"][tier] for entry in self.of(row, column)])
+        return self.measured(row, column, at_tier(tier))
 
-    def local(self, row: str, column: str) -> str:
-        """Return mean ± spread of the mean accuracy over clients."""
-        return percent([entry["figures"]["local_accuracy"] for entry in self.of(row, column)])
+    def local(self, row: str, column: str) -> tuple[str, str]:
+        """Return mean ± spread of the mean accuracy over clients: with the models that they receive, and after local training."""
+        return self.measured(row, column, local), self.measured(row, column, local_after)
 
-    def mean(self, row: str, column: str | None, read: Callable[[Entry], float]) -> float | None:
+    def paired(self, above: str, below: str, column: str, read: Measure) -> str:
+        """Return the paired difference of two rows with its standard error and verdict."""
+        rows = [self.values(row, column, read) for row in (above, below)]
+        return self._marked(in_points(difference(*rows)), [above, below], column)
+
+    def mean(self, row: str, column: str | None, read: Measure) -> float | None:
         """Return the mean over seeds of what ``read`` takes from an entry's figures; None without entries."""
-        found = [read(entry["figures"]) for entry in self.of(row, column)]
+        found = list(self.values(row, column, read).values())
         return statistics.mean(found) if found else None
 
     def cost(self, row: str, column: str | None, tier: str, key: str) -> float | None:
@@ -80,40 +132,28 @@ class Figures:
         found = self.of(row)
         return found[0]["settings"].get(key) if found else None
 
+    def _marked(self, text: str, rows: Sequence[str], column: str) -> str:
+        stale = any(entry.get("stale") for row in rows for entry in self.of(row, column))
+        return f"{text} {STALE}" if stale and text != NONE else text
 
-def protocol(entries: Sequence[Entry], scale: str) -> str:
-    """Return the sentence before a table: at which scale it was run, with what the runs share."""
-    if not entries:
-        return "Not run yet."
-    shown = (
-        ("rounds", "rounds"), ("clients", "clients"), ("per_round", "a round"), ("local_epochs", "local epochs"), ("batch_size", "batch"),
-    )  # fmt: skip
-    said = [f"{_range([e['settings'][key] for e in entries])} {name}" for key, name in shown]
-    said += [f"{_range([e['figures']['samples'] for e in entries])} samples a client"]
-    said += [f"{_range([e['figures']['evaluated'] for e in entries])} held-out samples"]
-    networks = {_network(e["settings"]) for e in entries}
-    rates = {f"{e['settings']['optimizer']}, learning rate {e['settings']['lr']:g}" for e in entries}
-    schedules = {e["settings"].get("lr_schedule", "constant") for e in entries}
-    seeds = sorted({entry["seed"] for entry in entries})
-    kind = {
-        "quick": "Reduced scale (`--quick`): far fewer rounds and samples than in the paper",
-        "full": "Full scale",
-        "smoke": "Smoke test: the figures mean nothing",
-    }[scale]
-    versions = ", ".join(sorted({entry["edgefl"] for entry in entries}))
-    return (
-        f"**{kind}.** {' and '.join(sorted(networks))}; {', '.join(said)}; {' and '.join(sorted(rates))} "
-        f"({' and '.join(sorted(schedules))}); seeds {', '.join(map(str, seeds))}; edgefl {versions}. "
-        "Accuracies in percent, ± is the standard deviation over seeds. Learning rate and normalisation were chosen once per table, by the "
-        "held-out accuracy of short runs of a few of its methods, not for each method."
+
+def before_and_after(columns: Sequence[str]) -> dict[str, tuple[str, Measure]]:
+    """Return what :func:`orderings` compares in each of ``columns``: the mean over clients, before and after local training."""
+    before = {column: (column, local) for column in columns}
+    return {**before, **{f"{column}, after training": (column, local_after) for column in columns}}
+
+
+def orderings(found: Figures, pairs: Sequence[tuple[str, str]], measures: Mapping[str, tuple[str, Measure]]) -> str:
+    """Return the table of the orderings that a paper claims or that a reader asks for: for each pair (above, below) the paired differences.
+
+    ``measures`` maps a title to a column and what is compared there.
+    """
+    lines = [
+        [f"{above} above {below}", *(found.paired(above, below, column, read) for column, read in measures.values())]
+        for above, below in pairs
+    ]
+    head = (
+        "Orderings: paired differences in points over the same seeds, ± standard error. *Shown*: at least two standard errors "
+        "above zero. *Reversed*: at least two below."
     )
-
-
-def _network(settings: Mapping[str, Any]) -> str:
-    norm = f" with {settings['norm']} normalisation" if "norm" in settings else ""
-    return f"{settings['model']}{norm} on {settings['dataset']}"
-
-
-def _range(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{head}\n\n{table(['', *measures], lines)}"

@@ -7,13 +7,19 @@ from typing import Any
 
 from counters.markdown import table
 
-from papers.runs import PROFILE, Run, Scale, seeded
-from papers.show import Entry, Figures, protocol, size
+from papers.captions import protocol
+from papers.paired import capacity
+from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
+from papers.show import Figures, at_tier, mean_of_tiers, orderings, size
+from papers.tuning import Tuning
 
 TITLE = "A rank for every layer (FedHM, beyond the paper)"
 SEEDS: dict[Scale, tuple[int, ...]] = {"full": (0, 1, 2), "quick": (0, 1, 2), "smoke": (0,)}
 RATIOS = (0.5, 0.25, 0.125)
 ROWS: dict[str, dict[str, Any]] = {"uniform": {}, "spectral": {"allocate": "spectral"}}
+ALONE = {FULL: {"method": "fedavg", "tiers": (1.0,)}, SMALLEST: {"method": "fedhm", "tiers": (RATIOS[-1],)}}
+TUNING: dict[Scale, Tuning | None] = dict.fromkeys(SEEDS)
+"""Both rows are one method, with the rate of FedHM's own job."""
 SCALE: dict[Scale, dict[str, Any]] = {
     "full": {"model": "resnet18", "dataset": "fashion-mnist", "clients": 100, "data_share": 0.2, "rounds": 100, "batch_size": 32},
     "quick": {"model": "resnet9", "dataset": "digits", "clients": 20, "rounds": 10, "batch_size": 20},
@@ -45,7 +51,8 @@ def runs(scale: Scale) -> list[Run]:
         "lr_schedule": "cosine",
         "eval_every": SCALE[scale]["rounds"],
     }
-    return seeded([Run(row, "IID", {**common, "method_options": own}) for row, own in ROWS.items()], SEEDS[scale])
+    found = [Run(row, "IID", {**common, "method_options": own}) for row, own in ROWS.items()]
+    return seeded([*found, *(Run(row, "IID", {**common, **own}) for row, own in ALONE.items())], SEEDS[scale])
 
 
 def render(entries: Sequence[Entry], scale: Scale) -> str:
@@ -64,5 +71,7 @@ def render(entries: Sequence[Entry], scale: Scale) -> str:
             + " Clients keep their tier; all three train one model. The spectral plan is made anew every five "
             "rounds from the second on, within the uniform ratio's MACs, parameters and activations; its costs are those of the last plan.",
             table(titles, lines),
+            capacity(*(found.values(row, "IID", at_tier()) for row in ALONE)),
+            orderings(found, (("spectral", "uniform"),), {"IID: mean of tiers": ("IID", mean_of_tiers)}),
         ]
     )

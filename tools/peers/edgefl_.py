@@ -66,7 +66,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         edgefl.simulate(config, run, on_round=on_round)
-        # The configuration is what a run writes just before it hires workers and plays: all that comes after is in the first round.
+        # The configuration is what a run writes just before it starts workers and clients: everything after that is in the first round.
         rec.marks.insert(0, (run / "config.toml").stat().st_mtime)
         trained = list(safetensors.torch.load((run / "model.safetensors").read_bytes()).items())
     assert played == [[60000 // clients] * per_round] * C.ROUNDS, played

@@ -35,7 +35,7 @@ def load_peers(path: Path) -> list[dict[str, Any]]:
 
 
 def seconds_of(runs: Sequence[Mapping[str, Any]], scenario: str) -> dict[str, float]:
-    """Return contestant → its median round in a scenario, over the runs that nobody disturbed, or all where there is none.
+    """Return contestant → its median round in a scenario, over undisturbed runs, or over all if there is none.
 
     >>> seconds_of([{"contestant": "pfl", "scenario": "T", "seconds": s, "others": o} for s, o in ((1, 0), (9, 0.5))], "T")
     {'pfl': 1}

@@ -36,7 +36,7 @@ def held_to(work: str, by_name: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def ratio_of(entry: Mapping[str, Any], other: Mapping[str, Any]) -> list[float]:
-    """Return the ratios of median rounds, turn by turn, of those that nobody disturbed, if there are such.
+    """Return the ratios of median rounds, turn by turn, of undisturbed turns if there are any.
 
     >>> runs = [[{"rounds_s": [s, s, 9], "others": o} for s, o in zip(seconds, (0, 0.5))] for seconds in ((1, 2), (2, 2))]
     >>> ratio_of({"runs": runs[0]}, {"runs": runs[1]})

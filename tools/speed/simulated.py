@@ -23,7 +23,7 @@ class EnoughError(Exception):
 
 
 def config_of(work: Work, used: Material, rounds: int, **changes: Any) -> edgefl.RunConfig:
-    """Return the configuration of a work: defaults but for what makes it the work of the bare loops.
+    """Return the configuration of a work: the defaults, except what makes it equal to the work of the bare loops.
 
     These are a fleet of one class whose devices all answer, no weight decay, and no evaluation before the last round.
     """
@@ -55,7 +55,7 @@ def play(config: edgefl.RunConfig) -> dict[str, Any]:
     """Play the rounds and return what they took; the last, which is evaluated, is one more than those that are timed.
 
     ``marks`` are when rounds began and the last timed one ended, in seconds since 1970. The first is when ``config.toml`` was written:
-    a run does that just before it hires workers and plays, so that the first round has all that comes with it. ``samples`` and ``macs``
+    a run does that just before it starts workers and clients, so that the first round has all that comes with it. ``samples`` and ``macs``
     are those trained in each round, ``server_s`` the seconds of the server's own work, None of a version that does not tell.
     """
     marks: list[float] = []

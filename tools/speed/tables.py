@@ -65,9 +65,9 @@ def speed_markdown(found: Found, peers: Sequence[Found]) -> str:
         )
     turns = min(len(entry["runs"]) for part in found["works"] for entry in part["contestants"])
     said = (
-        f"Seconds of a round: the median of ten after three of warm-up, and of {turns} run{'s that took turns' if turns > 1 else ''}; a "
-        f"ratio is of two runs of one turn. Data: {', '.join(sorted(datasets(found)))}. Bars stand in brackets, bold where missed: "
-        f"on T and T1000 the quickest of the loops, on S two processes. Peers are from runs of their own, and so are the ratios to them. "
+        f"Seconds of a round: the median of ten after three of warm-up, over {turns} run{'s in turns' if turns > 1 else ''}. A ratio "
+        f"compares two runs of one turn. Data: {', '.join(sorted(datasets(found)))}. Bars are in brackets; missed bars are bold. The loop "
+        "of *÷ loop* is the quickest one on T and T1000, and two processes on S. Peers, and the ratios to them, are from separate runs. "
         f"{about(found)}."
     )
     ratios_titles = ["÷ loop", "best peer", "Flower", "÷ best peer", "quickest loop ÷ best peer"]

@@ -1,1 +1,1 @@
-"""How a client trains faster: captured steps, groups, memory layout."""
+"""Faster training on a client: captured steps, groups of clients, and the memory order of images."""

@@ -1,16 +1,14 @@
 """The gradient of a training step as a list of tensor operations: recorded once, then replayed without autograd or the network's code.
 
-A replay runs the operations that autograd ran, in its order, so that loss and gradients have the same bits. This is checked: a capture
-whose first replay differs from autograd in one bit is refused. A replay saves the time of Python and autograd around every operation, and
+A replay runs the operations that autograd ran, in the same order, so loss and gradients have the same bits. A capture whose first replay
+differs from autograd in one bit is refused. Replays save the time of Python and autograd around every operation, and
 :mod:`edgefl.client.fast.layout` replaces operations by faster forms.
 """
-
-from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, fx, nn
@@ -26,7 +24,7 @@ Flat = Sequence[Tensor | None]
 
 
 class CaptureError(Exception):
-    """A step cannot be recorded, or its replay differs from the step: autograd computes it."""
+    """A step cannot be recorded, or its replay differs from the step. Autograd computes such steps."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +39,23 @@ class Inputs:
         present = () if self.batch.present is None else (self.batch.present,)
         return [*self.tensors.values(), self.batch.x, self.batch.y, *present]
 
-    def like(self, flat: Iterable[Tensor]) -> Inputs:
+    def like(self, flat: Iterable[Tensor]) -> Self:
         """Return inputs of the same form with other tensors."""
         values = iter(flat)
         tensors = {name: next(values) for name in self.tensors}
-        return Inputs(tensors, Batch(next(values), next(values), next(values, None), self.batch.draw))
+        return type(self)(tensors, Batch(next(values), next(values), next(values, None), self.batch.draw))
 
-    def copied(self) -> Inputs:
-        """Return the same values in memory of their own."""
+    def copied(self) -> Self:
+        """Return a copy of the values."""
         return self.like(tensor.detach().clone() for tensor in self.flat())
 
 
 Take = Callable[[Inputs], Flat]
-"""Returns the loss of a step and the gradients of what is trained."""
+"""Returns the loss of a step, a scalar, then the gradient of each trained parameter (None: it has none)."""
 
 
 def capture(take: Take, inputs: Inputs) -> Take:
-    """Return ``take`` as recorded on ``inputs``, for inputs of the same form; CaptureError if it cannot be, to the same bits."""
+    """Return a replay of ``take`` for inputs shaped like ``inputs``; CaptureError: it cannot be recorded, or the replay differs."""
     expected, traced, replayed = inputs.copied(), inputs.copied(), inputs.copied()
 
     def replay(inputs: Inputs) -> Flat:
@@ -76,7 +74,7 @@ def capture(take: Take, inputs: Inputs) -> Take:
 
 
 def gradient_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
-    """Return a function that computes the loss and the gradients of ``trained`` by autograd, with given tensors instead of the module's."""
+    """Return a function that computes the loss and the gradients of ``trained`` by autograd, on the tensors of its inputs."""
 
     def take(inputs: Inputs) -> Flat:
         whole = Whole(module, loss)
@@ -97,7 +95,7 @@ def laid_out(gradient: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 class Whole(nn.Module):
-    """A network and its loss as one module, whose tensors can be replaced by others."""
+    """A network and its loss as one module, so that ``functional_call`` can replace its tensors."""
 
     def __init__(self, inner: nn.Module, loss: Loss) -> None:
         super().__init__()
@@ -105,12 +103,12 @@ class Whole(nn.Module):
         self.training = inner.training
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the loss of a batch."""
+        """Return the loss of a batch, a scalar."""
         return self._loss(self.inner, batch)
 
 
 def recorded(work: Callable[[], Flat], inputs: Sequence[Tensor]) -> Callable[..., Flat]:
-    """Return the operations that ``work`` runs as a function of ``inputs``, rewritten; CaptureError if it reads anything else.
+    """Return the operations of ``work`` as a function of ``inputs``, rewritten; raise :class:`CaptureError` if it reads another tensor.
 
     >>> a, b = torch.tensor([1.0, -2.0]), torch.tensor(3.0)
     >>> run = recorded(lambda: [(a * b).relu()], [a, b])
@@ -128,12 +126,12 @@ def recorded(work: Callable[[], Flat], inputs: Sequence[Tensor]) -> Callable[...
 
 
 class _Recorder(TorchDispatchMode):
-    """Records every operation and runs it."""
+    """Runs every operation and adds it to a graph."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
-        # Tensors are looked up by identity, so each stays alive as long as the recorder.
+        # Tensors are found by identity, which is unique only while they live: the recorder holds them.
         self._nodes: dict[int, tuple[Tensor, fx.Node]] = {}
         for number, tensor in enumerate(inputs):
             self._nodes[id(tensor)] = tensor, self.graph.placeholder(f"input_{number}")
@@ -166,7 +164,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _seeded(work: Callable[[], Any]) -> Any:
-    """Return what ``work`` returns; torch's generator is afterwards as it was before."""
+    """Return what ``work`` returns, and restore the state of torch's generator."""
     with torch.random.fork_rng(devices=[]):
         return work()
 

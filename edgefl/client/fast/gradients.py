@@ -1,8 +1,7 @@
-"""How gradients are computed: by autograd, or from a capture of the step if steps of its kind are frequent."""
-
-from __future__ import annotations
+"""The gradient of a step, by autograd or, if steps of its kind are frequent, by replay of a capture."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,10 +13,10 @@ from edgefl.models.base import named_tensors
 from edgefl.records import Batch
 
 Gradient = Callable[[Batch, float], Tensor]
-"""Adds the gradient of a batch, times a share, to those of a network, and returns the loss."""
+"""Adds the gradient of a batch's mean loss, times a share, to the ``grad`` of a network's parameters; returns the loss, a scalar."""
 
 MANY = 16
-"""A kind of step is captured at its 16th: a capture takes the time of about five."""
+"""A step is captured when it is the 16th of its kind. A capture takes as long as about five steps."""
 
 
 def written(module: nn.Module, loss: Loss, between: Callable[[], None] | None = None) -> Gradient:
@@ -25,7 +24,7 @@ def written(module: nn.Module, loss: Loss, between: Callable[[], None] | None = 
 
     def gradient(batch: Batch, share: float) -> Tensor:
         value = loss(module, batch)
-        del batch  # what autograd does not need of it is freed before gradients are allocated, as on a device
+        del batch  # frees what autograd does not need before gradients are allocated, as on a device
         if between is not None:
             between()
         (value if share == 1.0 else value * share).backward()
@@ -35,44 +34,33 @@ def written(module: nn.Module, loss: Loss, between: Callable[[], None] | None = 
 
 
 @dataclass
-class _Kind:
-    steps: int = 0
-    captured: Take | None = None
-
-
-@dataclass
 class Captures:
-    """The captures of this process, by kind of step. Whether a step is captured changes no bit of it."""
+    """The captures of this process, by kind of step. Captured or not, a step has the same bits."""
 
-    _kinds: dict[Hashable, _Kind] = field(default_factory=dict)
+    _steps: Counter[Hashable] = field(default_factory=Counter)
+    _captured: dict[Hashable, Take] = field(default_factory=dict)
 
-    def of(self, kind: Hashable, take: Take, inputs: Inputs) -> Take | None:
-        """Return ``take`` captured if steps of ``kind`` are frequent, else None; every call counts as a step.
+    def of(
+        self, kind: Hashable, take: Take, inputs: Inputs, steps: int = MANY, make: Callable[[Take, Inputs], Take] = capture
+    ) -> Take | None:
+        """Return ``take`` captured by ``make`` from the call number ``steps`` on; None before, and if it cannot be captured.
 
-        ``kind`` must tell apart everything that decides a step, except the tensors of ``inputs``, their number and shapes.
+        Every call counts as a step. Two steps of one ``kind`` must differ in the tensors of ``inputs`` only. A batch of another shape is a
+        kind of its own.
         """
-        return self._after(MANY, kind, inputs, lambda: capture(take, inputs))
-
-    def known(self, kind: Hashable, inputs: Inputs, make: Callable[[], Take]) -> Take:
-        """Return what ``make`` captured for steps of ``kind`` at the first call; CaptureError if it could not."""
-        if (captured := self._after(1, kind, inputs, make)) is None:
-            raise CaptureError("steps of this kind cannot be captured")
-        return captured
-
-    def _after(self, steps: int, kind: Hashable, inputs: Inputs, make: Callable[[], Take]) -> Take | None:
-        known = self._kinds.setdefault((kind, inputs.batch.x.shape), _Kind())
-        known.steps += 1
-        if known.steps == steps:
+        key = kind, inputs.batch.x.shape
+        self._steps[key] += 1
+        if self._steps[key] == steps:
             with contextlib.suppress(CaptureError):
-                known.captured = make()
-        return known.captured
+                self._captured[key] = make(take, inputs)
+        return self._captured.get(key)
 
     def gradient(
         self, kind: Hashable, module: nn.Module, loss: Loss, parameters: Mapping[str, nn.Parameter], choices: int = 1
     ) -> Gradient:
-        """Return the gradient of ``loss`` for ``parameters`` of ``module``, all that need one; the module is in training mode.
+        """Return the gradient of ``loss``; ``parameters`` are all of ``module`` that need one, and the module is in training mode.
 
-        ``choices`` is how many things a step may do, of which :attr:`Batch.draw` chooses one.
+        If a method chooses at random in every step, :attr:`Batch.draw` selects one of ``choices``: each is a kind of its own.
         """
         plain, tensors = written(module, loss), named_tensors(module)
         take = gradient_of(module, loss, list(parameters))

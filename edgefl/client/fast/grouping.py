@@ -1,13 +1,10 @@
 """Several clients of a tier trained together: their tensors are stacked, and one operation takes a step of all of them.
 
-A convolution of k clients is one convolution in k groups, a linear layer one batched product. Each client computes what it would compute
-alone, except for the order of sums. Clients with fewer samples leave the stack when they are done, and batches of different sizes run
-separately: nothing is padded, so that no loss or normalisation sees samples that do not exist.
+A convolution of k clients becomes one convolution in k groups, a linear layer one batched product. Each client computes what it would
+compute alone, except for the order of sums. Nothing is padded, so that no loss or normalisation sees samples that do not exist: clients
+leave the stack after their last step, and batches of different sizes run separately.
 """
 
-from __future__ import annotations
-
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -18,7 +15,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from edgefl.client.fast.capture import CaptureError, Flat, Inputs, Take, Whole, capture, gradient_of, laid_out
 from edgefl.client.fast.gradients import Captures
-from edgefl.client.loop import LocalTraining, batches
+from edgefl.client.loop import LocalTraining
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.training import Training
 from edgefl.cost.trace import Loss
@@ -32,10 +29,15 @@ _CLOSE = 1e-3
 def train_together(
     clients: Sequence[LocalTraining], stack: Stack, decayed: frozenset[str], captures: Captures
 ) -> list[tuple[float, int]]:
-    """Train clients in place on their samples; return for each the mean loss of its last epoch and its steps.
+    """Train clients of one network together; return for each the mean loss of its last epoch and its number of steps.
 
-    Those with the most samples come first; they have one network, whose own tensors are not touched, without micro-batches. ``stack`` is
-    name of a parameter or buffer → those of all, (clients, …). Steps that cannot be captured together are taken one client after the other.
+    Steps that cannot be captured together are taken one client after the other.
+
+    Args:
+        clients: those with the most samples first, without micro-batches. They share one module, whose own tensors are not used.
+        stack: name of a parameter or buffer → the tensors of all clients, (clients, …), which are trained in place.
+        decayed: names of the parameters that weight decay acts on.
+        captures: of this process, for this network.
     """
     module, training = clients[0].module, clients[0].training
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -47,7 +49,7 @@ def train_together(
         tensors = {name: tensor[rows] for name, tensor in stack.items()}
         present = torch.stack([one.present for one in clients[rows]])
         inputs = Inputs(tensors, Batch(x, y, present))
-        # Each size of a last batch would need a capture of its own. Whole batches, and last ones of equal shards, come again.
+        # A capture fits one batch size: only whole batches, and last batches of equal shards, are frequent enough.
         often = x.shape[1] == training.batch_size or len(x) == len(clients)
         found = _taken(inputs, alone[rows], together if often else None, captures)
         optimizer.apply(dict(zip(trained, found[1:], strict=True)), rows)
@@ -61,18 +63,19 @@ def train_together(
 def _taken(inputs: Inputs, alone: Sequence[Take], together: Take | None, captures: Captures) -> Flat:
     """Return the losses and gradients of a step of several clients, computed ``together`` if possible, else by each client's ``alone``.
 
-    A capture reads nothing but its inputs, so it never uses one client's own loss for another client.
+    A capture reads its inputs only, so that a capture of one client's loss serves all clients.
     """
     if len(alone) > 1 and together is not None:
-        with contextlib.suppress(CaptureError):
-            return captures.known("together", inputs, partial(captured_together, together, inputs, alone[0]))(inputs)
+        captured = captures.of("together", together, inputs, 1, partial(captured_together, alone[0]))
+        if captured is not None:
+            return captured(inputs)
     rows = [inputs.like(part[row] for part in inputs.flat()) for row in range(len(alone))]
     found = [(captures.of("one of several", take, row) or take)(row) for take, row in zip(alone, rows, strict=True)]
     return [None if parts[0] is None else torch.stack([p for p in parts if p is not None]) for parts in zip(*found, strict=True)]
 
 
 def gradients_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
-    """Return a function that computes losses and gradients of several clients: all inputs have a leading dimension of clients."""
+    """Return a function that computes losses and gradients of several clients; all inputs and results are (clients, …)."""
     whole = Whole(module, loss)
 
     def one(leaves: Mapping[str, Tensor], rest: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor | None) -> Tensor:
@@ -92,8 +95,8 @@ def gradients_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
     return take
 
 
-def captured_together(together: Take, inputs: Inputs, alone: Take) -> Take:
-    """Return ``together`` captured; CaptureError if it cannot be, or if its first step differs from that of a client alone."""
+def captured_together(alone: Take, together: Take, inputs: Inputs) -> Take:
+    """Return ``together`` captured; raise :class:`CaptureError` if that fails, or if the first client's step differs from ``alone``."""
     taken = capture(together, inputs)
     expected = alone(inputs.like(part[0].clone() for part in inputs.flat()))
     for a, b in zip(taken(inputs.copied()), expected, strict=True):
@@ -103,22 +106,20 @@ def captured_together(together: Take, inputs: Inputs, alone: Take) -> Take:
 
 
 def _steps(clients: Sequence[LocalTraining]) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield the rows of the stack, samples and labels of every step: neighbours with batches of one size share it."""
+    """Yield each step's rows of the stack, samples and labels; neighbouring clients with batches of one size share a step."""
     orders = list(map(_order, clients))
     for step in range(max(map(len, orders))):
         sizes = [len(order[step]) for order in orders if step < len(order)]
         start = 0
         for _, run in groupby(sizes):
             rows = slice(start, start := start + len(list(run)))
-            index = [order[step] for order in orders[rows]]
-            x = torch.stack([one.x[part] for one, part in zip(clients[rows], index, strict=True)])
-            y = torch.stack([one.y[part] for one, part in zip(clients[rows], index, strict=True)])
+            batches = [one.at(order[step]) for one, order in zip(clients[rows], orders[rows], strict=True)]
+            x, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
             yield rows, x, y
 
 
 def _order(one: LocalTraining) -> list[Tensor]:
-    epochs, size = one.training.epochs, one.training.batch_size
-    return [index.to(one.y.device) for _ in range(epochs) for index in batches(len(one.y), size, one.rng)]
+    return [positions.to(one.y.device) for _ in range(one.training.epochs) for positions in one.epoch()]
 
 
 def _mean(values: Sequence[tuple[Tensor, int]], training: Training, count: int) -> tuple[float, int]:

@@ -1,10 +1,8 @@
-"""How training runs faster on a CPU: the order in which images lie in memory, and faster forms of recorded operations.
+"""Faster training on a CPU: the memory order of images, and faster forms of recorded operations.
 
-Channels lie last if possible. With another order, torch reorders the input of a convolution before and after it, and pooling is not
-vectorised. Results differ in the last bits only. The other forms of operations have the same bits, and save allocations.
+Channels lie last if possible. In another order, torch reorders images before and after each convolution, and pooling is not vectorised.
+Results differ in the last bits only. The faster forms of operations have the same bits and save allocations.
 """
-
-from __future__ import annotations
 
 import operator
 from dataclasses import replace
@@ -18,22 +16,15 @@ from edgefl.records import Batch
 
 aten = torch.ops.aten
 _FRESH = {
-    aten.addmm.default,
-    aten.baddbmm.default,
-    aten.bmm.default,
-    aten.clone.default,
-    aten.convolution.default,
-    aten.convolution_backward.default,
-    aten.max_pool2d_with_indices_backward.default,
-    aten.mm.default,
-    aten.native_group_norm.default,
+    aten.addmm.default, aten.baddbmm.default, aten.bmm.default, aten.clone.default, aten.convolution.default,
+    aten.convolution_backward.default, aten.max_pool2d_with_indices_backward.default, aten.mm.default, aten.native_group_norm.default,
     aten.threshold_backward.grad_input,
-}
-"""Operations whose results lie in memory of their own."""
+}  # fmt: skip
+"""Operations whose results never share memory with their inputs."""
 
 
 def layout_of(module: nn.Module, sample: Tensor) -> torch.memory_format:
-    """Return the order for samples like ``sample`` (1, …): channels last for images on a CPU, if ``module`` runs with it.
+    """Return the memory order for samples like ``sample`` (1, …): channels last for images on a CPU, if ``module`` can run with it.
 
     The module is run once, in evaluation mode.
 
@@ -46,7 +37,7 @@ def layout_of(module: nn.Module, sample: Tensor) -> torch.memory_format:
     try:
         with torch.no_grad():
             module.eval()(sample.to(memory_format=torch.channels_last))
-    except RuntimeError:  # as ``view`` raises of tensors that lie in another order
+    except RuntimeError:  # such as that of ``view`` on a tensor in this order
         return torch.contiguous_format
     finally:
         for part, training in modes:
@@ -55,14 +46,14 @@ def layout_of(module: nn.Module, sample: Tensor) -> torch.memory_format:
 
 
 def lay_out(module: nn.Module, layout: torch.memory_format) -> None:
-    """Bring the weights of the convolutions of ``module`` into ``layout``; values and parameters stay the same."""
+    """Store the weights of the convolutions of ``module`` in ``layout``; values and parameter objects stay the same."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             part.weight.data = part.weight.data.to(memory_format=layout)
 
 
 def in_layout(loss: Loss, layout: torch.memory_format) -> Loss:
-    """Return ``loss``, with the images of a batch brought into ``layout`` first."""
+    """Return ``loss`` on batches whose images are first brought into ``layout``."""
     if layout is torch.contiguous_format:
         return loss
 
@@ -75,7 +66,7 @@ def in_layout(loss: Loss, layout: torch.memory_format) -> Loss:
 def rewrite(graph: fx.Graph) -> None:
     """Replace operations of ``graph``, in place.
 
-    - ``detach`` is removed, because nothing is differentiated here; so are double transpositions.
+    - ``detach`` is removed, because a replay is not differentiated. So are double transpositions.
     - ReLU and its gradient overwrite their input if no other operation reads it.
     - ReLU's gradient gets the memory order of its input: element-wise operations on two orders are eight times slower.
     - Max-pooling uses :func:`max_pool2d_with_indices`.
@@ -105,12 +96,12 @@ def rewrite(graph: fx.Graph) -> None:
 
 
 def _in_another_order(gradient: fx.Node, of: fx.Node) -> bool:
-    """Whether the channels of ``of`` lie last and those of its gradient do not."""
+    """Whether the channels of ``of`` lie last in memory and those of its gradient do not."""
     return of.meta.get("channels_last", False) and not gradient.meta.get("channels_last", True)
 
 
 def _spare(value: Any) -> bool:
-    """Whether ``value`` has one reader and memory of its own."""
+    """Whether ``value`` has one reader and memory of its own, and so can be overwritten."""
     if not isinstance(value, fx.Node) or len(value.users) != 1:
         return False
     made = value.args[0] if value.target is operator.getitem else value

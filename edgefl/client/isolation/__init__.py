@@ -1,1 +1,1 @@
-"""How a client is limited to the memory and time of its device."""
+"""Clients in processes of their own, limited to the memory of their devices and to processor time of this computer."""

@@ -1,10 +1,8 @@
-"""One piece of work in a process of its own, forked from this one: that takes milliseconds, as nothing is imported or loaded again.
+"""Run a function in a process forked from this one: that takes milliseconds, because nothing is imported or loaded again.
 
-The process that forks has a single thread and never ran a backward pass, so that no lock is held and no pool of threads is lost. Its
-child has ended, and has been waited for, when :func:`in_child` returns, however it returns; it dies with the process that forked it.
+The process that forks must have a single thread and never have run a backward pass: then no lock is held and no pool of threads is lost.
+When :func:`in_child` returns or raises, the child has ended and has been waited for. It is killed if the process that forked it dies.
 """
-
-from __future__ import annotations
 
 import math
 import os
@@ -24,17 +22,18 @@ from edgefl.client.isolation.limits import die_with, held, set_cpu_limit
 from edgefl.client.messages import error_fields, error_of
 from edgefl.errors import EdgeflError
 
-POLL_S = 0.02
+POLL_S = 0.02  # how often the watchdog reads the memory of a process
 _OUT_OF_MEMORY = (
     "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc", "could not create a memory",
     "could not create a primitive",
 )  # fmt: skip
 How = Literal["done", "error", "out_of_memory", "out_of_time", "crashed"]
 Watch = Callable[[int | None, int], None]
+"""``watch(limit_bytes, base_bytes)``: the process is killed beyond so many resident bytes (None: not); peaks count from the base."""
 
 
 class OverLimitError(MemoryError):
-    """Work exceeded its memory and noticed it; it held ``peak_bytes``."""
+    """The forked process itself found that it exceeded its memory limit; it held ``peak_bytes``."""
 
     def __init__(self, peak_bytes: int) -> None:
         super().__init__(f"held {peak_bytes:,} bytes")
@@ -43,7 +42,13 @@ class OverLimitError(MemoryError):
 
 @dataclass(frozen=True)
 class Ended:
-    """How work ended, and what it returned or raised; ``peak_bytes`` is the most that it was seen to hold beyond ``base_bytes``."""
+    """How a forked process ended.
+
+    Attributes:
+        how: "done", "error", or the limit or crash that ended it.
+        result, error: what its work returned or raised.
+        peak_bytes: the most that it was seen to hold beyond ``base_bytes``; None: not watched.
+    """
 
     how: How
     result: bytes = b""
@@ -52,11 +57,10 @@ class Ended:
 
 
 def in_child(work: Callable[[Watch], bytes], cpu_limit_s: float = 3600.0, inherited: Sequence[Connection] = ()) -> Ended:
-    """Run ``work`` in a forked process with a limit on its processor time, rounded up to whole seconds.
+    """Run ``work`` in a forked process, which may use ``cpu_limit_s`` processor seconds, rounded up; return how it ended.
 
-    ``work`` gets a function ``watch(limit_bytes, base_bytes)``: from then on the process is killed when more than ``limit_bytes`` of it are
-    resident, and the peak counts from ``base_bytes``; None ends that. The child closes the connections ``inherited`` from the process that
-    sends work. When their other end closes while it works, it is killed and this process exits (SystemExit).
+    ``work`` receives a :data:`Watch`. The child closes ``inherited``, connections to the process that sends work. If their other end closes
+    meanwhile, the child is killed and this process exits (SystemExit).
     """
     receiver, sender = Pipe(duplex=False)
     maker, cpu_s = os.getpid(), max(1, math.ceil(cpu_limit_s))
@@ -79,7 +83,7 @@ def in_child(work: Callable[[Watch], bytes], cpu_limit_s: float = 3600.0, inheri
 
 
 def _watched(pid: int, receiver: Connection, inherited: Sequence[Connection]) -> Ended:
-    """Return how the child's work ended; if it died without a message, it has crashed, unless it was killed for its memory."""
+    """Return how the child ended. If it died without a message it has crashed, unless it was killed here for its memory."""
     limit_bytes: int | None = None
     base_bytes, peak_bytes, over = 0, None, False
     while True:
@@ -102,13 +106,13 @@ def _watched(pid: int, receiver: Connection, inherited: Sequence[Connection]) ->
             peak_bytes = max(peak_bytes or 0, now.resident_bytes - base_bytes)
             if now.resident_bytes > limit_bytes and not over:
                 over = True
-                os.kill(pid, signal.SIGKILL)  # not waited for yet: the number is still its own
+                os.kill(pid, signal.SIGKILL)  # its number is not reused before it is waited for
 
 
 def _be_child(
     work: Callable[[Watch], bytes], sender: Connection, maker: int, cpu_s: int, inherited: Sequence[Connection]
 ) -> NoReturn:
-    """Work, answer, and exit without an interpreter's usual end: open files and exit functions belong to the maker."""
+    """Work, answer, and exit at once: open files and exit functions belong to the process ``maker``."""
     try:
         die_with(maker)
         if sys.platform != "linux":
@@ -135,6 +139,6 @@ def _leave_with(maker: int) -> None:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether ``error`` says that an allocation failed: Python's, torch's or a kernel's."""
+    """Return whether ``error`` says that Python, torch or a kernel could not allocate memory."""
     told = isinstance(error, RuntimeError | OSError) and any(text in str(error).lower() for text in _OUT_OF_MEMORY)
     return isinstance(error, MemoryError) or told

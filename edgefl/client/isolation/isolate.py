@@ -1,15 +1,13 @@
 """Clients in processes of their own, limited to their devices' memory by the system (``enforce = "hard"``).
 
-What counts against ``Job.memory_bytes`` is what the cost model counts, from the first step to the last: the network's own bytes and
-everything that the process allocates beyond what it had. Not counted are the interpreter and its libraries, samples, the payload, and a
-baseline: what libraries load and allocate for good in a tiny training step. The baseline is measured once per worker.
+``Job.memory_bytes`` limits what the cost model counts, from the first step to the last: the bytes of the network, and everything that the
+process allocates on top. It does not limit the interpreter and its libraries, samples, the payload, or a baseline. The baseline is what
+libraries load and allocate permanently in a tiny training step; each worker measures it once.
 
-Such a limit acts on pages and an allocator: limits below :func:`floor_bytes` cannot be enforced. Kernels take scratch memory from the
-client's room: on 8×8 images in batches of 32 a small convolutional network needs 9 % more than its tensors, ResNet-9 6 %. A session near
-its limit may end differently on another computer.
+The system limits pages, not tensors, so that limits below :func:`floor_bytes` cannot be enforced. Scratch memory of kernels counts: on 8×8
+images in batches of 32 a small convolutional network needs 9 % more than its tensors, ResNet-9 6 %. A session near its limit may end
+differently on another computer.
 """
-
-from __future__ import annotations
 
 import contextlib
 import gc
@@ -42,10 +40,10 @@ from edgefl.errors import ConfigError, EdgeflError
 from edgefl.records import Batch, Outcome
 from edgefl.rng import generator, torch_seeded
 
-# Address space that generated kernels of one layer may reserve for their code and not touch; up to 2.4 MiB were seen.
+# Address space that the generated kernels of a layer may reserve for their code without touching it; 2.4 MiB was the most seen.
 _RESERVED_BYTES = 4 * MIB
-_TRIES = 3
-_METERING_S = 60.0
+_TRIES = 3  # to measure the baseline
+_METERING_S = 60.0  # processor time for metering, in addition to the limit of a client
 _FLOOR = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
     "from edgefl.client.isolation.isolate import measure_floor; sys.stdout.write(str(measure_floor()))"
@@ -55,7 +53,7 @@ _TINY = Training(epochs=1, batch_size=8, lr=0.01, momentum=0.9, weight_decay=1e-
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a fresh process allocates for good in a tiny training step; ``private_bytes`` has pages that it no longer shares, too."""
+    """What a fresh process allocates permanently in a tiny training step; ``private_bytes`` includes pages that it stops sharing."""
 
     more: Held
     private_bytes: int
@@ -63,14 +61,14 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Limiter:
-    """How a client's process is limited to its memory: by ``guard`` and ``cgroup``, with ``baseline`` not counted."""
+    """Limits the process of a client to its memory by ``guard`` and ``cgroup``; ``baseline`` is not counted."""
 
     guard: Guard
     baseline: Baseline
     cgroup: Cgroup | None = None
 
     def train(self, memory_bytes: int, watch: Watch, loop: Loop, local: LocalTraining) -> TrainingResult:
-        """Train by ``loop`` within ``memory_bytes``, the network included; MemoryError if it held more or an allocation failed."""
+        """Train by ``loop`` within ``memory_bytes``, network included; raise :class:`OverLimitError` if they are too few."""
         limits.trim()
         limits.reset_peak()
         now, there, baseline = own(), bytes_of(held_by(local.module)), self.baseline
@@ -95,10 +93,9 @@ class Limiter:
 
 
 class Isolated:
-    """Runs clients' jobs, each in a process forked from this one, under limits.
+    """Runs jobs of ``clients``, each in a process forked from this one and limited by ``guard`` (None: by all that this system has).
 
-    This process must have one thread and never train itself. ``guard`` None limits memory by what this system has; for ``inherited`` see
-    :func:`edgefl.client.isolation.forked.in_child`.
+    This process must have one thread and must not train. For ``inherited`` see :func:`edgefl.client.isolation.forked.in_child`.
     """
 
     def __init__(self, clients: Clients, guard: Guard | None = None, inherited: Sequence[Connection] = ()) -> None:
@@ -106,7 +103,7 @@ class Isolated:
         self._guard, self.baseline = prepared(guard)
 
     def run(self, job: Job) -> Outcome:
-        """Run one client's job. Its outcome may be ``out_of_memory``, ``out_of_time`` or ``crashed``; an error of the client is raised."""
+        """Run one client's job, which may end ``out_of_memory``, ``out_of_time`` or ``crashed``. An error of the client is raised here."""
         self._meter(job)
         with _limiter(self._guard, self.baseline) as limiter:
             work = partial(_run, self._clients, job, limiter)
@@ -114,7 +111,7 @@ class Isolated:
             return _outcome(job, ended, limiter.cgroup is not None and limiter.cgroup.killed())
 
     def _meter(self, job: Job) -> None:
-        """Meter a step of the job's kind, unless that is known: in another process, as the client's own would have that memory at hand."""
+        """Meter a step of the job's kind once, in a process of its own: freed memory would be available to the client beyond its limit."""
         if job.memory_bytes is None or job.graphs is not None:
             return
         memory = self._clients.parts(job.method, job.tier).memory
@@ -127,7 +124,7 @@ class Isolated:
 
 
 def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
-    """Make this process ready to fork; return how memory is limited here and what a tiny step allocates, or raise ChildProcessError."""
+    """Prepare this process for forks. Return how memory is limited here, and the baseline; raise ChildProcessError if that is killed."""
     limits.give_back_freed()
     _warm_up()
     gc.collect()
@@ -138,7 +135,7 @@ def prepared(guard: Guard | None = None) -> tuple[Guard, Baseline]:
         if ended.how == "done":
             holds, baseline = TypeAdapter(tuple[bool, Baseline]).validate_json(ended.result)
             return replace(guard, data_limit=guard.data_limit and holds), baseline
-    raise ended.error or ChildProcessError(f"the process that measures this system's own needs of memory has ended ({ended.how})")
+    raise ended.error or ChildProcessError(f"the process that measures the memory of libraries has ended ({ended.how})")
 
 
 def check_platform() -> None:
@@ -150,7 +147,7 @@ def check_platform() -> None:
 
 
 def check_limit(what: str, memory_bytes: float) -> None:
-    """Raise :class:`ConfigError` if a limit of ``memory_bytes`` cannot be enforced; ``what`` names the device.
+    """Raise :class:`ConfigError` if a limit of ``memory_bytes`` cannot be enforced here; ``what`` names the device.
 
     >>> check_limit("phone", 2**40)
     """
@@ -164,7 +161,7 @@ def check_limit(what: str, memory_bytes: float) -> None:
 
 @cache
 def floor_bytes() -> int:
-    """Return the least limit, in whole MiB, that a tiny training step stays within: measured here once, in a process of its own."""
+    """Return the least limit, in whole MiB, within which a tiny training step runs here. A process of its own measures it once."""
     command = [sys.executable, "-P", "-c", _FLOOR, json.dumps(list(map(str, sys.path)))]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
     if done.returncode:
@@ -173,7 +170,7 @@ def floor_bytes() -> int:
 
 
 def measure_floor() -> int:
-    """Return :func:`floor_bytes`, measured in this process: it must be fresh, and is of no use for anything else afterwards."""
+    """Measure :func:`floor_bytes` in this process, which must be new and cannot be used for anything else."""
     torch.set_num_threads(1)
     guard, baseline = prepared()
     for limit_bytes in count(MIB, MIB):
@@ -204,7 +201,7 @@ def _outcome(job: Job, ended: Ended, killed: bool) -> Outcome:
 
 
 def _run(clients: Clients, job: Job, limiter: Limiter, watch: Watch) -> bytes:
-    """Run a client's job in this process, a forked one, which is limited to its memory while it trains; return its outcome."""
+    """Run a client's job in this forked process, under its memory limit while it trains; return the outcome as a message."""
     within: Callable[[Loop], Loop] | None = None
     if job.memory_bytes is not None and job.graphs is not None:  # onnxruntime's own allocator is limited, to the byte
         within = partial(partial, capped=True)
@@ -245,7 +242,7 @@ def _loss(module: nn.Module, batch: Batch) -> Tensor:
 
 
 def _warm_up() -> None:
-    """Import what torch imports at an optimizer's first step (a second's work), and prepare kernels. There is no backward pass."""
+    """Import what torch imports in an optimizer's first step, which takes a second, and prepare kernels, without a backward pass."""
     with torch_seeded(generator(0, "probe")):
         local, _ = _tiny_training()
         module = local.module

@@ -1,18 +1,16 @@
-"""A process and this computer: limits of memory and time that the system enforces, what a process holds, its core and its allocator.
+"""What the system does with a process: limits of its memory and time, the memory that it holds, its core and its allocator.
 
-There are three ways to limit memory; a platform has some of them:
+There are three ways to limit memory, not all of which every system has:
 
 - a memory cgroup (version 2), if this process may make one: the kernel kills a process that exceeds ``memory.max``.
-- a watchdog on every platform: another process reads every 20 ms what is resident, and kills. On Linux the kernel's own peak is read at the
-  end, which finds shorter peaks.
-- ``RLIMIT_DATA`` on Linux: private writable memory, touched or not. An allocation beyond it fails, and torch raises. Kernels that are
-  generated for a layer (oneDNN) reserve far more than they touch, so this limit lies at some distance behind the watchdog's.
+- a watchdog on every system: another process reads the resident memory every 20 ms and kills. On Linux it also reads the kernel's own peak
+  at the end, which includes shorter peaks.
+- ``RLIMIT_DATA`` on Linux: private writable memory, touched or not. An allocation beyond it fails, and torch raises. Kernels that oneDNN
+  generates for a layer reserve far more than they touch, so this limit is higher than the watchdog's.
 
-None of them sees tensors. All count pages (4 KiB and more), with what the allocator caches or wastes, and what kernels use inside one
-operation, which no meter of tensors sees.
+All of them count pages of 4 KiB or more. These contain what the allocator caches or wastes, and what kernels use inside one operation. No
+meter of tensors sees either.
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -23,24 +21,23 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import psutil
 
 MIB = 1 << 20
 _CGROUPS = Path("/sys/fs/cgroup")
 _NAME = "edgefl-{pid}"
-# glibc's malloc.h. Allocations from the threshold on are mappings of their own, given back to the system when freed.
+# Of glibc's malloc.h. Allocations of the threshold or more are mappings of their own, returned to the system when freed.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
-_GIVING_BACK = {_M_MMAP_THRESHOLD: 64 << 10}
-# 32 MiB is the most that 64-bit systems take.
+# 32 MiB is the largest threshold on 64-bit systems.
 _KEEPING = {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 1 << 30, _M_TOP_PAD: 16 << 20}
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
 
 @dataclass(frozen=True)
 class Guard:
-    """The ways in which memory is limited: by RLIMIT_DATA or by cgroups in a folder (None: without), and by the watchdog."""
+    """Which ways limit memory: RLIMIT_DATA, the watchdog, and cgroups in a folder, which replace RLIMIT_DATA (None: no cgroups)."""
 
     data_limit: bool = True
     watchdog: bool = True
@@ -49,17 +46,17 @@ class Guard:
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of a process: ``data_bytes`` private and writable, touched or not; ``resident_bytes`` in memory and backed by no file."""
+    """Memory of a process: ``data_bytes`` are private and writable, touched or not, ``resident_bytes`` touched and backed by no file."""
 
     data_bytes: int
     resident_bytes: int
 
-    def __sub__(self, other: Held) -> Held:
-        return Held(self.data_bytes - other.data_bytes, self.resident_bytes - other.resident_bytes)
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(self.data_bytes - other.data_bytes, self.resident_bytes - other.resident_bytes)
 
 
 def held(pid: int | None = None) -> Held | None:
-    """Return what process ``pid`` (None: this one) holds, or None if it is gone; without ``/proc``, both numbers are the resident set.
+    """Return what process ``pid`` (None: this one) holds, or None if it is gone; on other systems than Linux, both are the resident set.
 
     >>> now = held()
     >>> 0 < now.resident_bytes
@@ -79,7 +76,7 @@ def held(pid: int | None = None) -> Held | None:
 
 
 def _status_bytes(pid: int | str, names: str) -> dict[str, int]:
-    """Return the numbers of ``names``, a regular expression, that ``/proc`` has of a process."""
+    """Return name → bytes in the status that ``/proc`` has of a process; ``names`` is a regular expression."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     return {name: 1024 * int(kb) for name, kb in re.findall(rf"^({names}):\s+(\d+) kB$", status, re.MULTILINE)}
 
@@ -87,18 +84,18 @@ def _status_bytes(pid: int | str, names: str) -> dict[str, int]:
 def own() -> Held:
     """Return what this process holds."""
     now = held()
-    assert now is not None  # it runs
+    assert now is not None  # because it runs
     return now
 
 
 def reset_peak() -> None:
-    """Let :func:`peak_bytes` count from now on, if the kernel records a peak (Linux)."""
+    """Restart the peak of :func:`peak_bytes` at the present memory (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak_bytes() -> int:
-    """Return a lower bound of the most memory that was resident and backed by no file: the kernel's peak less files, which only grow."""
+    """Return a lower bound of the peak of memory backed by no file: on Linux the kernel's peak minus file pages, which only grow."""
     now = own().resident_bytes
     if sys.platform != "linux":
         return now
@@ -138,40 +135,39 @@ def data_limit_holds() -> bool:
 
 
 def _libc(function: str, *arguments: int) -> bool:
-    """Call a function of the C library, on Linux and if there is one; return whether its result is not zero."""
+    """Call a function of the C library, if this is Linux and the function exists; return whether its result is not zero."""
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     return hasattr(library, function) and bool(getattr(library, function)(*arguments))
 
 
 def give_back_freed() -> None:
-    """Let glibc give larger blocks back as soon as they are freed: ResNet-9 needs 6 % more than its tensors instead of 42 %.
+    """Let glibc return larger blocks to the system as soon as they are freed: ResNet-9 needs 6 % more than its tensors instead of 42 %.
 
-    A network of a few MB may need half as much time again, because such memory is touched anew.
+    Training a network of a few MB may take 1.5 times as long, because the system clears such memory every time.
     """
-    for option, value in _GIVING_BACK.items():
-        _libc("mallopt", option, value)
+    _libc("mallopt", _M_MMAP_THRESHOLD, 64 << 10)
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep freed memory for its next allocations; return whether it can be told to (glibc).
+    """Let the C library retain freed memory for later allocations; return whether it can (glibc).
 
-    A training step frees what the next one allocates. By default glibc gives blocks of 128 KiB and more back, and gets them again as pages
-    of zeros. The process then keeps its peak, at most 1 GiB beyond what is in use. Blocks above 32 MiB are given back as before.
+    A training step allocates what the last one freed. By default glibc returns blocks of 128 KiB or more to the system, which clears them.
+    Afterwards the process holds up to 1 GiB beyond what is in use. Blocks above 32 MiB are still returned.
     """
     taken = [_libc("mallopt", option, value) for option, value in _KEEPING.items()]
     return all(taken)
 
 
 def trim() -> None:
-    """Give back all freed memory, small blocks too: what the process allocates from here on is allocated anew, and seen."""
+    """Return all freed memory to the system, small blocks too, so that later allocations are new and count."""
     _libc("malloc_trim", 0)
 
 
 def pin(worker: int, workers: int) -> int | None:
     """Bind this process to one core if each of ``workers`` can have its own; return the core, or None.
 
-    The system must allow this process exactly as many cores as there are workers: else two runs would choose the same cores. A worker that
-    moves between cores finds its caches empty. ``worker`` counts from 1.
+    The process must be allowed exactly as many cores as there are workers: otherwise two runs would choose the same cores. A worker that
+    moves to another core finds its caches empty. ``worker`` counts from 1.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []  # macOS has no such function
     if len(cores) != workers:
@@ -181,9 +177,9 @@ def pin(worker: int, workers: int) -> int | None:
 
 
 def die_with(parent: int) -> None:
-    """Have the system kill this process when its parent, of process number ``parent``, dies."""
+    """Let the system kill this process when its parent, whose process number is ``parent``, dies (Linux)."""
     _libc("prctl", _PR_SET_PDEATHSIG, _SIGKILL)
-    if os.getppid() != parent:  # it died before that
+    if os.getppid() != parent:  # it died before the call above
         os._exit(1)
 
 
@@ -194,25 +190,25 @@ class Cgroup:
     folder: Path
 
     @classmethod
-    def make(cls, parent: Path) -> Cgroup:
-        """Make this process's cgroup in the folder ``parent``."""
+    def make(cls, parent: Path) -> Self:
+        """Make the cgroup of this process in the folder ``parent``."""
         folder = parent / _NAME.format(pid=os.getpid())
         folder.mkdir(exist_ok=True)
         return cls(folder)
 
     def enter(self, limit_bytes: int) -> None:
-        """Move this process in: it may touch ``limit_bytes`` from now on, with nothing swapped out."""
-        with contextlib.suppress(OSError):  # no swap is accounted for here
+        """Move this process into the cgroup: from now on it may touch ``limit_bytes``, and nothing of it is swapped out."""
+        with contextlib.suppress(OSError):  # this system does not account for swap
             (self.folder / "memory.swap.max").write_text("0", encoding="ascii")
         self.limit(max(0, limit_bytes))
         (self.folder / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
 
     def limit(self, limit: int | Literal["max"]) -> None:
-        """Set the limit; "max" removes it."""
+        """Set the limit in bytes; "max" removes it."""
         (self.folder / "memory.max").write_text(str(limit), encoding="ascii")
 
     def killed(self) -> bool:
-        """Return whether the kernel killed a process in here for its memory."""
+        """Return whether the kernel killed a process of this cgroup for its memory."""
         try:
             events = (self.folder / "memory.events").read_text(encoding="ascii")
         except OSError:
@@ -220,15 +216,15 @@ class Cgroup:
         return any(int(count) for count in re.findall(r"^oom_kill (\d+)$", events, re.MULTILINE))
 
     def remove(self) -> None:
-        """Remove it; the processes in it have ended."""
+        """Remove the cgroup, whose processes have ended."""
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
 
 def cgroup_folder(root: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> Path | None:
-    """Return the folder in which this process may make memory cgroups: its own cgroup's or the one above; None if neither.
+    """Return the folder in which this process may make memory cgroups: that of its own cgroup or the one above; None: neither.
 
-    A cgroup with processes cannot limit those of its children. Mostly it is the one above, as systemd delegates it to a user.
+    A cgroup that contains processes cannot limit its children. Mostly it is the one above, which systemd delegates to a user.
     """
     try:
         line = next(line for line in membership.read_text(encoding="utf-8").splitlines() if line.startswith("0::/"))
@@ -239,7 +235,7 @@ def cgroup_folder(root: Path = _CGROUPS, membership: Path = Path("/proc/self/cgr
 
 
 def sweep(folder: Path) -> None:
-    """Remove the cgroups in ``folder`` whose makers were killed."""
+    """Remove the cgroups in ``folder`` that killed processes of edgefl left behind."""
     for left in folder.glob(_NAME.format(pid="*")):
         pid = left.name.removeprefix(_NAME.format(pid=""))
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):
@@ -256,7 +252,7 @@ def _delegated(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def limited(guard: Guard, cgroup: Cgroup | None, data_bytes: int, private_bytes: int) -> Iterator[None]:
-    """Limit this process in a block: to ``private_bytes`` that it touches in ``cgroup``, or to ``data_bytes``, untouched ones included."""
+    """Limit this process in a block, by ``cgroup`` to touching ``private_bytes``, or without a cgroup to ``data_bytes``, touched or not."""
     if cgroup is not None:
         cgroup.enter(private_bytes)
     elif guard.data_limit:

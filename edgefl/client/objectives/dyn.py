@@ -14,8 +14,8 @@ from edgefl.registry import objective
 class Dyn(Objective):
     """α/2·‖w − w₀‖² − ⟨hₖ, w⟩ (Acar et al. 2021, Algorithm 1), α = ``strength``.
 
-    After training, hₖ ← hₖ − α(w − w₀) stays on the client. The server has h ← h − α/N·Σ(wₖ − w₀), N counting all clients, and its new
-    weights are the aggregate less h/α.
+    After training, the client stores hₖ ← hₖ − α(w − w₀). The server stores h ← h − α/N·Σ(wₖ − w₀), where N is the number of all clients.
+    Its new weights are the aggregate minus h/α.
     """
 
     remembers: ClassVar[bool] = True
@@ -29,5 +29,5 @@ class Dyn(Objective):
         return before - self.strength / clients * total
 
     def corrected(self, aggregated: Tensor, stored: Tensor) -> Tensor:
-        """Return the aggregate less h/α."""
+        """Return the aggregate minus h/α."""
         return aggregated - stored / self.strength

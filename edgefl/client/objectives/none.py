@@ -10,10 +10,10 @@ from edgefl.registry import objective
 @objective("none")
 @dataclass(frozen=True)
 class Plain(Objective):
-    """No term at all."""
+    """The method's own loss without a term."""
 
     adds: ClassVar[bool] = False
 
 
 PLAIN = Plain(0.0)
-"""The only one there is: a strength means nothing to it."""
+"""The one object of this class that is needed, since it has no strength."""

@@ -1,4 +1,4 @@
-"""prox: FedProx, a pull towards the weights that arrived."""
+"""prox: FedProx, a pull towards the received weights."""
 
 from dataclasses import dataclass
 

@@ -1,6 +1,4 @@
-"""Gradients of arithmetic, activations and the loss that is made of one."""
-
-from __future__ import annotations
+"""Gradients of arithmetic, activations and cross-entropy. In docstrings, g is the gradient of the output."""
 
 import math
 
@@ -8,7 +6,11 @@ import numpy as np
 import onnx
 import onnx.helper
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.op import Gradient, Op, prepared, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.tape import Tape
+
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+"""ONNX's default attributes."""
 
 register_slopes(
     {
@@ -27,19 +29,19 @@ register_slopes(
 
 @register_rule("Cast")
 def cast(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The same between types of real numbers, of which graphs have one; integers and truth values have no slope."""
+    """Return g, if the output is of floating-point type; integers and booleans have no gradient."""
     return [gradient if onnx.helper.tensor_dtype_to_np_dtype(op.get("to")).kind == "f" else None]
 
 
 @register_rule("Add", "Sum")
 def add(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of a sum: to every operand."""
+    """For y = a + b + …: g for every operand."""
     return [tape.unbroadcast(gradient, name, op.outputs[0]) if tape.needs(name) else None for name in op.inputs]
 
 
 @register_rule("Sub")
 def sub(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of a − b: 1 and −1."""
+    """For y = a − b: g and −g."""
     a, b = op.inputs
     return [
         tape.unbroadcast(gradient, a, op.outputs[0]) if tape.needs(a) else None,
@@ -49,7 +51,7 @@ def sub(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Mul")
 def mul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of a · b: b and a."""
+    """For y = a·b: g·b and g·a."""
     a, b = op.inputs
     pairs = ((a, b), (b, a))
     return [tape.unbroadcast(tape.op("Mul", gradient, n), own, op.outputs[0]) if tape.needs(own) else None for own, n in pairs]
@@ -57,7 +59,7 @@ def mul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Div")
 def div(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of q = a / b: 1/b and −q/b."""
+    """For y = a/b: g/b and −g·y/b."""
     a, b = op.inputs
     share = tape.op("Div", gradient, b)
     return [
@@ -68,7 +70,7 @@ def div(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Pow")
 def power(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of xⁿ with a constant n: n·xⁿ⁻¹."""
+    """For y = xⁿ with one constant n: g·n·xⁿ⁻¹."""
     x, exponent = op.inputs
     known = tape.known(exponent)
     if known is None or known.size != 1:
@@ -82,7 +84,7 @@ def power(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Where")
 def where(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Each entry's gradient goes to whichever operand it came from."""
+    """The gradient g goes to the operand from which each entry was taken."""
     condition, a, b = op.inputs
     zero = tape.number(0.0)
     return [
@@ -94,7 +96,7 @@ def where(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Min", "Max")
 def extreme(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The gradient goes to the operand that was taken; where several are equal, in equal parts, as in torch."""
+    """The gradient g goes to the operand that is the extreme; several equal operands share it equally, as in torch."""
     zero, (taken,) = tape.number(0.0), op.outputs
     hits = [tape.op("Where", tape.op("Equal", name, taken), tape.number(1.0), zero) for name in op.inputs]
     share = tape.op("Div", gradient, tape.total(hits))
@@ -104,7 +106,7 @@ def extreme(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Clip")
 def clip(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """1 inside the bounds, them included, 0 outside."""
+    """Return g inside the bounds and on them, 0 outside."""
     x = op.inputs[0]
     for bound, outside in ((op.input(1), "Less"), (op.input(2), "Greater")):
         if bound is not None:
@@ -114,7 +116,7 @@ def clip(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Dropout")
 def dropout(tape: Tape, op: Op, gradient: str, of_mask: Gradient = None) -> list[Gradient]:
-    """What was kept counts 1/(1 − ratio); without a mask in use it is the identity."""
+    """Return g/(1 − ratio) for kept entries, 0 for dropped ones; outside of training, g."""
     training = tape.known(op.input(2))
     if training is None or not bool(np.asarray(training).all()):
         return [gradient, None, None]
@@ -126,47 +128,68 @@ def dropout(tape: Tape, op: Op, gradient: str, of_mask: Gradient = None) -> list
 
 
 def _inside(tape: Tape, value: str) -> str:
-    """Return where ``value`` is strictly between 0 and 1."""
-    return str(tape.op("And", tape.op("Greater", value, tape.number(0.0)), tape.op("Less", value, tape.number(1.0))))
+    """Return a bool value: 0 < ``value`` < 1."""
+    return tape.op("And", tape.op("Greater", value, tape.number(0.0)), tape.op("Less", value, tape.number(1.0)))
 
 
 def _bell(tape: Tape, x: str) -> str:
-    return str(tape.op("Exp", tape.op("Neg", tape.op("Mul", x, x))))
+    return tape.op("Exp", tape.op("Neg", tape.op("Mul", x, x)))
 
 
 def _along(tape: Tape, op: Op, value: str) -> str:
-    """Return the sum along the node's axis."""
-    return str(tape.op("ReduceSum", value, tape.integers(op.get("axis", -1)), keepdims=1))
+    """Return the sum of ``value`` along the node's axis, which keeps size 1."""
+    return tape.op("ReduceSum", value, tape.integers(op.get("axis", -1)), keepdims=1)
 
 
 def _where_not_zero(tape: Tape, value: str) -> str:
-    """Return 1 where ``value`` is not 0, else 0: a cast to bool and back, half the time of Greater and Where."""
-    return str(tape.op("Cast", tape.op("Cast", value, to=onnx.TensorProto.BOOL), to=tape.element_type))
+    """Return 1 where ``value`` is not 0, else 0, by a cast to bool and back: twice as fast as Greater and Where."""
+    return tape.op("Cast", tape.op("Cast", value, to=onnx.TensorProto.BOOL), to=tape.element_type)
 
 
 def _above(tape: Tape, op: Op, gradient: str, below: str) -> str:
-    """Return the gradient where the input is positive, else ``below``."""
-    return str(tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, below))
+    """Return ``gradient`` where the node's input is positive, elsewhere ``below``."""
+    return tape.op("Where", tape.op("Greater", op.inputs[0], tape.number(0.0)), gradient, below)
 
 
 register_slopes(
     {
         "Relu": lambda tape, op, g: tape.op("Mul", g, _where_not_zero(tape, op.outputs[0])),
         "LeakyRelu": lambda tape, op, g: _above(tape, op, g, tape.op("Mul", g, tape.number(op.get("alpha", 0.01)))),
-        # y = α(eˣ − 1) below 0, with the slope y + α.
+        # For x < 0: y = α(eˣ − 1), with the slope y + α.
         "Elu": lambda tape, op, g: _above(
             tape, op, g, tape.op("Mul", g, tape.op("Add", op.outputs[0], tape.number(op.get("alpha", 1.0))))
+        ),
+        # For x < 0: y = γα(eˣ − 1), with the slope y + γα; else γ.
+        "Selu": lambda tape, op, g: _above(
+            tape,
+            op,
+            tape.op("Mul", g, tape.number(op.get("gamma", SELU_GAMMA))),
+            tape.op(
+                "Mul", g, tape.op("Add", op.outputs[0], tape.number(op.get("gamma", SELU_GAMMA) * op.get("alpha", SELU_ALPHA)))
+            ),
+        ),
+        # For x < 0: y = α(exp(x/α) − 1), with the slope y/α + 1.
+        "Celu": lambda tape, op, g: _above(
+            tape,
+            op,
+            g,
+            tape.op(
+                "Mul", g, tape.op("Add", tape.op("Mul", op.outputs[0], tape.number(1 / op.get("alpha", 1.0))), tape.number(1.0))
+            ),
+        ),
+        "Atan": lambda tape, op, g: tape.op(
+            "Div", g, tape.op("Add", tape.op("Mul", op.inputs[0], op.inputs[0]), tape.number(1.0))
         ),
         "Tanh": lambda tape, op, g: tape.op("Sub", g, tape.op("Mul", tape.op("Mul", g, op.outputs[0]), op.outputs[0])),
         "Sigmoid": lambda tape, op, g: tape.op(
             "Mul", g, tape.op("Sub", op.outputs[0], tape.op("Mul", op.outputs[0], op.outputs[0]))
         ),
         "Softplus": lambda tape, op, g: tape.op("Mul", g, tape.op("Sigmoid", op.inputs[0])),
-        # α where the output is strictly between 0 and 1.
+        # g·α where 0 < y < 1, elsewhere 0.
         "HardSigmoid": lambda tape, op, g: tape.op(
             "Where", _inside(tape, op.outputs[0]), tape.op("Mul", g, tape.number(op.get("alpha", 0.2))), tape.number(0.0)
         ),
-        # 2/√π · exp(−x²).
+        # g · 2/√π · exp(−x²).
         "Erf": lambda tape, op, g: tape.op(
             "Mul", g, tape.op("Mul", _bell(tape, op.inputs[0]), tape.number(2 / math.sqrt(math.pi)))
         ),
@@ -178,9 +201,27 @@ register_slopes(
 )
 
 
+@register_rule("PRelu")
+def p_relu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """For y = x where x > 0, else s·x: g or g·s for x; g·min(x, 0) for s."""
+    x, slope = op.inputs
+    below = tape.op("Mul", gradient, slope)
+    found = tape.op("Mul", gradient, tape.op("Min", x, tape.number(0.0))) if tape.needs(slope) else None
+    return [_above(tape, op, gradient, below), found and tape.unbroadcast(found, slope, op.outputs[0])]
+
+
+@register_rule("Mish")
+def mish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """For y = x·t with t = tanh(log(1 + eˣ)): g·(t + x·(1 − t²)·sigmoid(x))."""
+    (x,) = op.inputs
+    t = tape.op("Tanh", tape.op("Softplus", x))
+    rest = tape.op("Mul", tape.op("Mul", x, tape.op("Sigmoid", x)), tape.op("Sub", tape.number(1.0), tape.op("Mul", t, t)))
+    return [tape.op("Mul", gradient, tape.op("Add", t, rest))]
+
+
 @register_rule("HardSwish")
 def hard_swish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """x·h with h = clip(x/6 + 1/2): h + x/6 inside, 0 or 1 outside."""
+    """For y = x·h with h = clip(x/6 + 1/2, 0, 1): g·(h + x/6) where 0 < h < 1, elsewhere g·h."""
     (x,) = op.inputs
     h = tape.op("HardSigmoid", x, alpha=1 / 6, beta=0.5)
     slope = tape.op("Add", h, tape.op("Where", _inside(tape, h), tape.op("Mul", x, tape.number(1 / 6)), tape.number(0.0)))
@@ -189,7 +230,7 @@ def hard_swish(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Gelu")
 def gelu(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """x·Φ(x): Φ(x) + x·φ(x); with approximate="tanh" the derivative of that approximation."""
+    """For y = x·Φ(x), Φ the normal distribution with density φ: g·(Φ(x) + x·φ(x)); with approximate="tanh" the derivative of that."""
     (x,) = op.inputs
     if op.get("approximate", "none") == "tanh":
         return [tape.op("Mul", gradient, _tanh_slope(tape, x))]
@@ -207,25 +248,24 @@ def _tanh_slope(tape: Tape, x: str) -> str:
     y = tape.op("Tanh", inner)
     inner_slope = tape.op("Add", tape.op("Mul", square, tape.number(3 * 0.044715 * c)), tape.number(c))
     rise = tape.op("Mul", tape.op("Mul", x, tape.op("Sub", tape.number(1.0), tape.op("Mul", y, y))), inner_slope)
-    return str(tape.op("Mul", tape.op("Add", tape.op("Add", y, tape.number(1.0)), rise), tape.number(0.5)))
+    return tape.op("Mul", tape.op("Add", tape.op("Add", y, tape.number(1.0)), rise), tape.number(0.5))
 
 
 @register_rule("LogSoftmax")
 def log_softmax(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The gradient g less softmax · Σ g."""
+    """Return g − softmax(x)·Σ g, summed along the axis."""
     summed = _along(tape, op, gradient)
     return [tape.op("Sub", gradient, tape.op("Mul", tape.op("Exp", op.outputs[0]), summed))]
 
 
 @prepared("SoftmaxCrossEntropyLoss")
 def cross_entropy(tape: Tape, op: Op) -> None:
-    """−Σ log softmax at the labels, summed, averaged, or one for each sample.
+    """Write −log softmax at the labels as a product with one-hot labels, then the mean, the sum, or neither.
 
-    Inference builds of onnxruntime expand the operator into a dozen nodes with gathers; a product with one-hot labels is two, and its
-    gradient is the softmax less the labels.
+    Inference builds of onnxruntime expand the operator into a dozen nodes with gathers. The product is faster, and so is its gradient.
     """
     logits, labels, *weights = op.inputs
-    # torch's own ignore_index, −100, is no label that data have.
+    # torch exports its default ignore_index, −100, which is never a label.
     if len(tape.shape(logits)) != 2 or any(weights) or op.get("ignore_index", -1) >= 0 or len(op.outputs) > 1:
         op.refuse("only mean, sum or none over (batch, classes), without weights and without a label to ignore, has a rule")
     classes = tape.fixed(op, logits, [1])[0]

@@ -1,4 +1,4 @@
-"""Gradients of pooling, and the windows that slide over maps."""
+"""Gradients of pooling, and the sliding windows that pooling and convolution share."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import onnx.helper
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, made_by, prepared, register_rule
+from edgefl.onnxgrad.gradients.op import Gradient, Op, prepared, register_rule
+from edgefl.onnxgrad.gradients.tape import Tape, made_by
 
 Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window that slides over a map; every field has one entry for each of the map's axes.
+    """A window that slides over a map; every field has one entry for each spatial axis.
 
     Attributes:
-        sizes: of the map.
-        kernel: entries that the window takes at once.
-        strides: steps from one place to the next.
-        dilations: steps from one entry to the next.
-        begins: entries of padding in front of the map.
-        places: where the window stops: the sizes of what it computes.
+        sizes: sizes of the map.
+        kernel: sizes of the window, in entries.
+        strides: distance between two places of the window.
+        dilations: distance between two entries of the window.
+        begins: padding before the map.
+        places: number of places of the window: the sizes of the result.
     """
 
     sizes: Sizes
@@ -37,37 +38,32 @@ class Window:
 
     @property
     def ends(self) -> Sizes:
-        """Entries of padding behind the map that the last place reaches; negative where it leaves that many of the map untouched."""
+        """Padding after the map that the last place covers; negative: so many entries of the map are not covered."""
         reach = zip(self.places, self.strides, self.kernel, self.dilations, self.sizes, self.begins, strict=True)
         return tuple((n - 1) * step + (k - 1) * d + 1 - size - begin for n, step, k, d, size, begin in reach)
 
     @property
     def pads(self) -> Sizes:
-        """The attribute: begins, then ends, none negative."""
+        """The attribute ``pads``: begins, then ends, none negative."""
         return (*self.begins, *(max(end, 0) for end in self.ends))
 
     @property
     def rank(self) -> int:
-        """The number of the map's axes, without batch and channels."""
+        """The number of spatial axes."""
         return len(self.kernel)
 
     @property
     def axes(self) -> range:
-        """The map's axes within (batch, channels, …)."""
+        """The spatial axes of (batch, channels, …)."""
         return range(2, 2 + self.rank)
 
     @property
     def unit_strides(self) -> bool:
-        """Whether the window stops everywhere."""
+        """Whether all strides are 1."""
         return all(step == 1 for step in self.strides)
 
-    @property
-    def apart(self) -> bool:
-        """Whether no two places share an entry."""
-        return all(step >= (k - 1) * d + 1 for step, k, d in zip(self.strides, self.kernel, self.dilations, strict=True))
-
     def cropped(self, tape: Tape, x: str) -> tuple[Window, str]:
-        """Return the window over, and the name of, the part of the map ``x`` that it reaches; one entry wide, it skips the rest too."""
+        """Return the part of the map ``x`` that the window covers, and the window over it; with one entry, also without skipped places."""
         single = all(k == 1 for k in self.kernel) and not any(self.pads) and not self.unit_strides
         if all(end >= 0 for end in self.ends) and not single:
             return self, x
@@ -81,9 +77,9 @@ class Window:
 
 
 def window_of(tape: Tape, op: Op, x: str, y: str, kernel: Sequence[int], *, transposed: bool = False) -> Window:
-    """Return the window by which a node computes ``y`` of ``x``, whatever way its padding is written.
+    """Return the window with which a node computes ``y`` from ``x``, for every form of the padding attributes.
 
-    With ``transposed`` the node is a transposed convolution from ``y`` to ``x``.
+    With ``transposed`` the node is a transposed convolution that computes ``x`` from ``y``.
     """
     rank, axes = len(kernel), range(2, 2 + len(kernel))
     sizes, places = tape.fixed(op, x, axes), tape.fixed(op, y, axes)
@@ -102,19 +98,19 @@ def window_of(tape: Tape, op: Op, x: str, y: str, kernel: Sequence[int], *, tran
 
 
 def spread(tape: Tape, window: Window, places: str, weights: str, groups: int | None = None) -> str:
-    """Return the map to which every place adds ``weights`` times its value, by a transposed convolution."""
+    """Append the transposed convolution of ``places`` with ``weights``; return the map, (batch, channels, *window.sizes)."""
     sizes: dict[str, Any] = {name: list(getattr(window, name)) for name in ("strides", "dilations", "pads")}
     left_out = [max(-end, 0) for end in window.ends]
     behind = left_out if any(left_out) else None
-    return str(tape.op("ConvTranspose", places, weights, **sizes, group=groups, output_padding=behind))
+    return tape.op("ConvTranspose", places, weights, **sizes, group=groups, output_padding=behind)
 
 
 @prepared("MaxPool")
 def with_indices(tape: Tape, op: Op) -> None:
-    """Ask for where each maximum stood, row by row; where the node gives it column by column, in a node of its own.
+    """Add the output with the indices of the maxima, in row-major order; a node that has column-major ones gets a second node.
 
-    The maximum of what went through Relu is Relu of the maximum: put that way round, Relu and its gradient work on the smaller map, and
-    the larger one need not be kept. Where both orders choose different places the maximum is 0, and no gradient comes back.
+    The maximum after Relu is Relu of the maximum. In this order Relu and its gradient work on the smaller map, and the larger one is not
+    stored. The two orders select different indices only where the maximum is 0, and the gradient is 0 there.
     """
     (x,), y, asked = op.inputs, op.outputs[0], op.outputs[1] if len(op.outputs) > 1 else ""
     positive = made_by(tape, x, "Relu")
@@ -134,21 +130,22 @@ def with_indices(tape: Tape, op: Op) -> None:
 
 @prepared("GlobalMaxPool")
 def as_max_pool(tape: Tape, op: Op) -> None:
-    """A pooling whose window is the map."""
+    """Write it as MaxPool with a window of the size of the map."""
     sizes = tape.fixed(op, op.inputs[0], range(2, len(tape.shape(op.inputs[0]))))
     with_indices(tape, Op(op.name, "MaxPool", op.inputs, op.outputs, {"kernel_shape": list(sizes)}))
 
 
 @register_rule("MaxPool")
 def max_pool(tape: Tape, op: Op, gradient: Gradient, of_indices: Gradient = None) -> list[Gradient]:
-    """Each place's gradient goes to where its maximum stood, the first one of several; where windows overlap they add up."""
+    """The gradient g goes to the index of each maximum, the first of several; the gradients of overlapping windows add up."""
     if gradient is None:
         return [None]
     (x,), (y, indices) = op.inputs, op.outputs
     window = window_of(tape, op, x, y, op.get("kernel_shape"))
-    # The kernel of MaxUnpool decides about nothing but the size of what it returns.
+    # MaxUnpool uses its kernel only to compute the size of its output.
     rest = [size - (n - 1) * step for size, n, step in zip(window.sizes, window.places, window.strides, strict=True)]
-    if window.apart and min(rest) > 0:
+    apart = all(step >= (k - 1) * d + 1 for step, k, d in zip(window.strides, window.kernel, window.dilations, strict=True))
+    if apart and min(rest) > 0:
         return [tape.op("MaxUnpool", gradient, indices, kernel_shape=rest, strides=list(window.strides))]
     every = tape.integers(-1)
     zeros = tape.op("ConstantOfShape", tape.op("Reshape", tape.op("Size", x), every), value=tape.filling(0.0))
@@ -158,7 +155,7 @@ def max_pool(tape: Tape, op: Op, gradient: Gradient, of_indices: Gradient = None
 
 @register_rule("MaxUnpool")
 def max_unpool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Each entry's gradient is where it was put."""
+    """Return g at the indices to which the entries were written."""
     indices, every = op.inputs[1], tape.integers(-1)
     flat = [tape.op("Reshape", value, every) for value in (gradient, indices)]
     return [tape.op("Reshape", tape.op("GatherElements", *flat, axis=0), tape.op("Shape", indices)), None, None]
@@ -166,7 +163,7 @@ def max_unpool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("AveragePool")
 def average_pool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Every entry of a window gets the same share; what counts as an entry of one that reaches over the edge is an attribute's choice."""
+    """Every entry of a window gets g/n, n the window's number of entries, which includes padding only with count_include_pad."""
     (x,) = op.inputs
     window = window_of(tape, op, x, op.outputs[0], op.get("kernel_shape"))
     shares = 1 / _entries(op, window)
@@ -178,7 +175,7 @@ def average_pool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 
 def _entries(op: Op, window: Window) -> np.ndarray[Any, Any]:
-    """Return how many entries each place's mean is over: those of the map, or with count_include_pad those of the padded map."""
+    """Return the number of entries in the mean of each place, with padding if count_include_pad is set."""
     padded = bool(op.get("count_include_pad", 0))
     behind = op.get("pads", window.pads)[window.rank :] if op.get("auto_pad", "NOTSET") == "NOTSET" else window.ends
     counts = np.ones((1,) * window.rank)
@@ -193,7 +190,7 @@ def _entries(op: Op, window: Window) -> np.ndarray[Any, Any]:
 
 @register_rule("GlobalAveragePool")
 def global_average_pool(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """1/n for each of the map's n entries."""
+    """Return g/n for each of the n entries of a map."""
     (x,) = op.inputs
     count = math.prod(tape.fixed(op, x, range(2, len(tape.shape(x)))))
     share = tape.op("Mul", gradient, tape.number(1 / count))

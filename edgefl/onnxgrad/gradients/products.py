@@ -1,16 +1,15 @@
-"""Gradients of matrix products and of reductions."""
-
-from __future__ import annotations
+"""Gradients of matrix products and reductions. In docstrings, G or g is the gradient of the output."""
 
 import math
 from collections.abc import Sequence
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.tape import Tape
 
 
 @register_rule("MatMul")
 def matmul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of A·B: G·Bᵀ and Aᵀ·G, summed over what was broadcast; vectors count as matrices of one row or column."""
+    """For Y = A·B: G·Bᵀ and Aᵀ·G, summed over broadcast axes; operands of fewer than two dimensions are refused."""
     a, b = op.inputs
     ranks = len(tape.shape(a)), len(tape.shape(b))
     if min(ranks) < 2:
@@ -30,7 +29,7 @@ def matmul(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 
 def _of_rows(tape: Tape, a: str, b: str, gradient: str) -> list[Gradient]:
-    """A stack of rows times one matrix: one large product for the matrix's gradient instead of a small one per sample."""
+    """A stack of matrices times one matrix: its gradient is one large product over all rows, not a sum of small ones."""
     shape = tape.shape(b)
     inputs, outputs = shape
     by_rows = [tape.reshape(name, (None, size)) for name, size in ((a, inputs), (gradient, outputs))] if tape.needs(b) else []
@@ -41,13 +40,13 @@ def _of_rows(tape: Tape, a: str, b: str, gradient: str) -> list[Gradient]:
 
 
 def _summed(tape: Tape, value: str, operand: str, result: str) -> str:
-    """Sum over the leading axes along which ``operand`` was broadcast; the last two are the product's own."""
+    """Sum ``value`` over the leading axes along which ``operand`` was broadcast; the last two axes are the matrix."""
     return tape.sum_of_copies(value, operand, tape.shape(operand)[:-2], tape.shape(result)[:-2])
 
 
 @register_rule("Gemm")
 def gemm(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of α·A′·B′ + β·C, with A′ and B′ transposed or not."""
+    """For Y = α·A′·B′ + β·C, with A′ and B′ transposed or not: α·G·B′ᵀ, α·A′ᵀ·G (transposed back) and β·G."""
     a, b, c = op.inputs[0], op.inputs[1], op.input(2)
     alpha, beta = op.get("alpha", 1.0), op.get("beta", 1.0)
     flip_a, flip_b = op.get("transA", 0), op.get("transB", 0)
@@ -67,7 +66,7 @@ def gemm(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Einsum")
 def einsum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The gradient of an operand is the sum over the others and the result's gradient, with their letters."""
+    """The gradient of an operand is an Einsum of the gradient and the other operands, with the operand's letters as the result."""
     equation = op.get("equation").replace(" ", "")
     if "->" not in equation or "." in equation:
         op.refuse(f"equation {equation!r} has no rule, expected one with '->' and without '...'")
@@ -85,7 +84,7 @@ def einsum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         here = "".join(letter for letter in term if letter in present)
         joined = ",".join([result, *(t for _, t in others)])
         value = tape.op("Einsum", gradient, *(n for n, _ in others), equation=f"{joined}->{here}")
-        if here != term:  # a letter that was summed away in this operand alone: every entry counts alike
+        if here != term:  # letters that occur in this operand only were summed: g is the same along them
             missing = [i for i, letter in enumerate(term) if letter not in present]
             value = tape.op("Expand", tape.op("Unsqueeze", value, tape.integers(*missing)), tape.op("Shape", name))
         found.append(value)
@@ -93,7 +92,7 @@ def einsum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 
 def axes_of(tape: Tape, op: Op) -> list[int]:
-    """Return the axes that a Reduce* node reduces, counted from 0."""
+    """Return the axes that a reduction reduces, none negative."""
     rank = len(tape.shape(op.inputs[0]))
     axes = op.get("axes") if op.input(1) is None else tape.known(op.input(1))
     if axes is None and op.input(1) is not None:
@@ -104,15 +103,15 @@ def axes_of(tape: Tape, op: Op) -> list[int]:
 
 
 def widened(tape: Tape, op: Op, value: str, axes: list[int]) -> str:
-    """Return ``value``, of the shape of the node's output, with size 1 along the reduced axes, ready to be broadcast."""
+    """Return ``value``, which has the shape of the reduction's output, with size 1 along the reduced axes."""
     if op.get("keepdims", 1) or not axes:
         return value
-    return str(tape.op("Unsqueeze", value, tape.integers(*axes)))
+    return tape.op("Unsqueeze", value, tape.integers(*axes))
 
 
 @register_rule("ReduceMean")
 def reduce_mean(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """An n-th of it for each of n."""
+    """Return g/n for each of the n entries of a mean."""
     axes, shape = axes_of(tape, op), tape.shape(op.inputs[0])
     wide = widened(tape, op, gradient, axes)
     share = tape.op("Mul", wide, share_of(tape, op.inputs[0], op.outputs[0], [shape[axis] for axis in axes]))
@@ -120,15 +119,15 @@ def reduce_mean(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 
 def share_of(tape: Tape, whole: str, part: str, sizes: Sequence[int | None]) -> str:
-    """Return 1/n, n being how many entries of ``whole`` come to one of ``part``: the product of ``sizes``, where none is free."""
+    """Return 1/n for n entries of ``whole`` per entry of ``part``; n is the product of ``sizes``, computed in the graph if one is free."""
     if None not in sizes:
         return tape.number(1 / math.prod(size or 1 for size in sizes))
     count = tape.op("Div", tape.op("Size", whole), tape.op("Size", part))
-    return str(tape.op("Reciprocal", tape.op("Cast", count, to=tape.element_type)))
+    return tape.op("Reciprocal", tape.op("Cast", count, to=tape.element_type))
 
 
 def _spread(tape: Tape, value: str, like: str) -> str:
-    return str(tape.op("Expand", value, tape.op("Shape", like)))
+    return tape.op("Expand", value, tape.op("Shape", like))
 
 
 register_slopes(
@@ -144,7 +143,7 @@ register_slopes(
 
 @register_rule("ReduceL2")
 def reduce_l2(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Of n = ‖x‖: x/n, and 0 at 0, as in torch."""
+    """For y = ‖x‖: g·x/y, and 0 where y = 0, as in torch."""
     axes = axes_of(tape, op)
     norm = widened(tape, op, op.outputs[0], axes)
     share = tape.op("Div", widened(tape, op, gradient, axes), norm)
@@ -154,7 +153,7 @@ def reduce_l2(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("ReduceLogSumExp")
 def reduce_log_sum_exp(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The softmax."""
+    """Return g·softmax(x)."""
     axes = axes_of(tape, op)
     shares = tape.op("Exp", tape.op("Sub", op.inputs[0], widened(tape, op, op.outputs[0], axes)))
     return [tape.op("Mul", shares, widened(tape, op, gradient, axes)), None]
@@ -162,7 +161,7 @@ def reduce_log_sum_exp(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("ReduceMax", "ReduceMin")
 def reduce_extreme(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """In equal parts to the entries that are as large, as torch's amax does."""
+    """The gradient g goes to the entries that equal the extreme, in equal parts, as in torch's amax."""
     axes = axes_of(tape, op)
     hits = tape.op("Equal", op.inputs[0], widened(tape, op, op.outputs[0], axes))
     ones = tape.op("Where", hits, tape.number(1.0), tape.number(0.0))

@@ -1,11 +1,9 @@
-"""Gradients of LSTM, GRU and RNN layers: loops (Scan) over the steps, so that graphs of long sequences are as small as those of short ones.
+"""Gradients of LSTM, GRU and RNN layers, as loops (Scan) over the steps: the size of a graph does not grow with the sequence.
 
-The layer is put on the tape as the product of all its inputs with W, one for all steps, and a loop over what remains, which stores what
-the gradient needs; the rule of that loop is a loop back, and one product over all steps for the gradient of R. Steps themselves are in
+A layer becomes one product of all inputs with W, and a loop over the steps, which also returns the values that the gradient reads. The
+rule of this loop is a loop backwards, and one product over all steps for the gradient of R. The steps are in
 :mod:`edgefl.onnxgrad.gradients.recurrent_cells`.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,17 +11,18 @@ from typing import Any
 import onnx
 import onnx.helper
 
+from edgefl.onnxgrad.gradients.op import Gradient, Op, prepared, register_rule
 from edgefl.onnxgrad.gradients.recurrent_cells import CELLS, Names
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, prepared, put, register_rule
+from edgefl.onnxgrad.gradients.tape import Tape, put
 
 Widths = tuple[Sequence[int], Sequence[int], Sequence[int]]
-"""Widths of the states, of the values read in each step, and of the values written; each is (batch, width) within a step."""
+"""Widths of the states, of the rows read in each step, and of the rows written. Within a step each value is (batch, width)."""
 
 
 def loop(tape: Tape, name: str, states: Sequence[str], gates: str, weights: Sequence[str], backwards: bool) -> tuple[str, ...]:
-    """Append the loop of one direction of a layer: a cell of :data:`CELLS` over ``gates`` (steps, batch, gates·hidden).
+    """Append the loop of one direction of a layer: the cell ``name`` of :data:`CELLS` over ``gates`` (steps, batch, gates·hidden).
 
-    Return the last states, (batch, hidden) each as the first ones; all h (steps, batch, hidden); and what the cell stores of each step.
+    Return the last states (batch, hidden), the outputs h of all steps (steps, batch, hidden), and the values that the cell stores.
     """
     cell, (batch, size) = CELLS[name], tape.shape(states[0])
     steps, _, width = tape.shape(gates)
@@ -42,7 +41,7 @@ def loop(tape: Tape, name: str, states: Sequence[str], gates: str, weights: Sequ
 
 @register_rule("Scan")
 def loop_back(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
-    """Back through a loop that :func:`loop` wrote; others have no rule, and neither has the loop back itself."""
+    """The gradient of a loop that :func:`loop` wrote. Other loops have no rule, nor has a backward loop: no second derivatives."""
     name = op.get("body").name
     if name not in CELLS:
         op.refuse("only loops of LSTM, GRU and RNN layers have a rule; their gradients have none: no second derivatives of them")
@@ -60,7 +59,7 @@ def loop_back(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
 
 
 def _gradient_loop(tape: Tape, op: Op, gradients: Sequence[Gradient], weights: Names, forwards: bool) -> tuple[str, ...]:
-    """Append the loop back of ``op``; return the gradients of the first states, and those of the gates of all steps."""
+    """Append the backward loop of ``op``; return the gradients of the first states, and those of the gates of all steps."""
     name = op.get("body").name
     cell, size = CELLS[name], tape.fixed(op, op.inputs[0], [1])[0]
     last, (of_h, *others), stored = gradients[: cell.states], gradients[cell.states :], op.outputs[cell.states :]
@@ -82,17 +81,17 @@ def _gradient_loop(tape: Tape, op: Op, gradients: Sequence[Gradient], weights: N
 
 
 def _before(tape: Tape, outputs: str, first: str, forwards: bool) -> str:
-    """Return h before each step: its outputs, moved on by one, behind the first state."""
+    """Return h before each step: the first state, then all outputs except the last."""
     first = tape.op("Unsqueeze", first, tape.integers(0))
     cut = (0, -1) if forwards else (1, 2**31 - 1)
     rest = tape.op("Slice", outputs, *(tape.integers(end) for end in cut), tape.integers(0))
-    return str(tape.op("Concat", *((first, rest) if forwards else (rest, first)), axis=0))
+    return tape.op("Concat", *((first, rest) if forwards else (rest, first)), axis=0)
 
 
 def _scan(
     tape: Tape, name: str, inputs: tuple[Names, Names], step: Callable[..., Names], widths: Widths, backwards: bool
 ) -> tuple[str, ...]:
-    """Append a loop; ``step`` writes its body: from states and rows, ``inputs``, to new states and rows."""
+    """Append a Scan over ``inputs`` (states, rows), and return its outputs; ``step`` appends the body, with new states and rows."""
     outer, tape.nodes = tape.nodes, []
     try:
         given = [tape.fresh(hint) for hint, names in zip(("state", "row"), inputs, strict=True) for _ in names]
@@ -115,10 +114,10 @@ def _declared(tape: Tape, names: Names, widths: Sequence[int]) -> list[onnx.Valu
 
 
 def _distinct(tape: Tape, names: Names) -> Iterator[str]:
-    """Copy a value that is written twice: outputs of a graph must differ."""
+    """Yield ``names``, with a copy for each repetition: the outputs of a graph must differ."""
     seen: set[str] = set()
     for name in names:
-        yield str(tape.op("Identity", name)) if name in seen else name
+        yield tape.op("Identity", name) if name in seen else name
         seen.add(name)
 
 
@@ -128,12 +127,12 @@ _STATES = {"LSTM": 2, "GRU": 1, "RNN": 1}
 
 @prepared("LSTM", "GRU", "RNN")
 def recurrent(tape: Tape, op: Op) -> None:
-    """Put a layer on the tape as one loop for each direction."""
+    """Write a layer as one loop for each direction."""
     name, (x, w, r), (steps, batch, _) = _cell_of(op), op.inputs[:3], tape.shape(op.inputs[0])
     if steps is None:
         op.refuse("its number of steps must be fixed")
     (_, _, inputs), (count, width, size) = tape.fixed(op, w), tape.fixed(op, r)
-    tape.shapes[x] = (steps, batch, inputs)  # from W's: shape inference loses it in what torch writes between two layers
+    tape.shapes[x] = (steps, batch, inputs)  # W has the input size, which shape inference loses between two layers of torch
     rows = put(tape, (batch and batch * steps, inputs), "Reshape", x, tape.integers(-1, inputs))
     initial = [op.input(5 + slot) for slot in range(_STATES[op.kind])]
     zeros = None
@@ -151,8 +150,8 @@ def recurrent(tape: Tape, op: Op) -> None:
 
 
 def _cell_of(op: Op) -> str:
-    """Return the name of the layer's cell, or refuse what has no rule."""
-    names = [a.decode().lower() for a in op.get("activations", ())] or _ACTIVATIONS[op.kind][0]
+    """Return the name of the layer's cell in :data:`CELLS`; refuse attributes without a rule."""
+    names = [name.lower() for name in op.get("activations", ())] or _ACTIVATIONS[op.kind][0]
     length = len(_ACTIVATIONS[op.kind][0])
     directions = [names[i : i + length] for i in range(0, len(names), length)]
     if directions[0] not in _ACTIVATIONS[op.kind] or any(other != directions[0] for other in directions):
@@ -171,7 +170,7 @@ def _cell_of(op: Op) -> str:
 
 
 def _cut(tape: Tape, value: str, sizes: Sequence[int], axis: int) -> list[str]:
-    """Cut a value of the forward graph into pieces of these sizes."""
+    """Split a value of the forward graph into parts of these ``sizes`` along ``axis``."""
     if len(sizes) == 1:
         return [value]
     names = [str(name) for name in tape.op("Split", value, tape.integers(*sizes), axis=axis, count=len(sizes))]
@@ -181,7 +180,7 @@ def _cut(tape: Tape, value: str, sizes: Sequence[int], axis: int) -> list[str]:
 
 
 def _directions(tape: Tape, value: str | None, count: int) -> list[str | None]:
-    """Return what each direction has of an input whose first axis is the direction."""
+    """Return the part of each direction of an input whose first axis is the direction."""
     if value is None:
         return [None] * count
     parts = _cut(tape, value, [1] * count, 0)
@@ -189,12 +188,12 @@ def _directions(tape: Tape, value: str | None, count: int) -> list[str | None]:
 
 
 def _read_by_steps(tape: Tape, name: str, rows: str, w: str, r: str, bias: str | None) -> tuple[str, list[str]]:
-    """Return what the gates have of all steps' inputs, ``rows``, and what every step reads."""
+    """Return the products of all steps' inputs, ``rows``, with W, plus biases; and the weights that every step reads."""
     width, size = tape.shape(r)
     biases = [] if bias is None else _cut(tape, bias, [width or 0] * 2, 0)
     weights = [r]
     if name == "edgefl.gru":
-        weights += biases[1:]  # the reset gate multiplies this one
+        weights += biases[1:]  # it is added inside the product with the reset gate
     elif biases:
         biases = [put(tape, (width,), "Add", *biases)]
     if name == "edgefl.gru.early":
@@ -203,7 +202,7 @@ def _read_by_steps(tape: Tape, name: str, rows: str, w: str, r: str, bias: str |
 
 
 def _write_outputs(tape: Tape, op: Op, found: Sequence[Sequence[str]]) -> None:
-    """Put the directions together: Y (steps, directions, batch, hidden) and last states (directions, batch, hidden)."""
+    """Join the directions to the outputs of the layer: Y (steps, directions, batch, hidden), last states (directions, batch, hidden)."""
     order, axes = [_STATES[op.kind], *range(_STATES[op.kind])], (1, 0, 0)
     for output, slot, axis in zip(op.outputs, order, axes, strict=False):
         if not output:

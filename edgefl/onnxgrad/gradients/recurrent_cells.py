@@ -1,13 +1,11 @@
-"""One step of recurrent layers, and the step back: the bodies of the loops that :mod:`edgefl.onnxgrad.gradients.recurrent` writes.
+"""One step of each kind of recurrent layer, forward and backward: the bodies of the loops of :mod:`edgefl.onnxgrad.gradients.recurrent`.
 
-Sizes: hidden H, batch N. Gates lie side by side along the last axis, in ONNX's order. Products of the steps' inputs with W, and the biases
-where they are merely added, were added to ``gates`` before the loop; what a step multiplies by is read from outside of the body.
+H is the hidden size, N the batch. Gates lie side by side along the last axis, in ONNX's order; ``gates`` already contains the products of
+the inputs with W, and biases. A prime marks a value after the step.
 
-A step stores what the step back needs beside its output h′. Where a state before a step is needed, it is had from the state after it,
-for instance f·c = c′ − i·g, so that states need not be stored twice.
+A step stores the values that the backward step reads. Products with a state before the step are computed from the state after it, for
+instance f·c = c′ − i·g, so that states are not stored twice.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +14,9 @@ from edgefl.onnxgrad.gradients.tape import Tape
 
 Names = Sequence[str]
 Step = Callable[[Tape, Names, str, Names], tuple[Names, Names]]
-"""(tape, states before, gates, weights) → (states after, values stored beside the first state)."""
+"""(tape, states before, gates, weights) → (states after, values stored in addition to h′)."""
 Back = Callable[[Tape, Names, Names, Names], tuple[Names, Names]]
-"""(tape, gradients of the states after, stored values, weights) → (gradients of the states before, those of the gates)."""
+"""(tape, gradients of the states after, stored values, weights) → (gradients of the states before, gradients of the gates)."""
 Weights = Callable[[Tape, Names, Names, str], Names]
 """(tape, gradients of the gates (steps·N, …), stored values (steps, N, …), h before (steps·N, H)) → gradients of the weights."""
 
@@ -29,9 +27,10 @@ class Cell:
 
     Attributes:
         states: how many states there are: h, and c of an LSTM.
-        stored: widths of what a step stores, in units of H, h′ first.
-        back: the first that it returns beside gradients of states is the gradient of ``gates``.
-        returned: widths of what the step back returns, in units of H.
+        stored: widths of the values that a step stores, in units of H; h′ is the first.
+        back: the backward step; the first of its gradients of the gates is that of ``gates``.
+        returned: widths of the gradients of the gates that ``back`` returns, in units of H.
+        weights: computes the gradients of the weights from all steps.
     """
 
     states: int
@@ -43,7 +42,7 @@ class Cell:
 
 
 def _product(tape: Tape, gradient: str, rows: str) -> str:
-    return str(tape.op("Gemm", gradient, rows, transA=1))
+    return tape.op("Gemm", gradient, rows, transA=1)
 
 
 def _one_matrix(tape: Tape, gates: Names, stored: Names, before: str) -> Names:
@@ -55,8 +54,8 @@ def _matrix_and_bias(tape: Tape, gates: Names, stored: Names, before: str) -> Na
 
 
 def _left(tape: Tape, value: str, taken: str) -> str:
-    """Return value · (1 − taken)."""
-    return str(tape.op("Sub", value, tape.op("Mul", value, taken)))
+    """Return value · (1 − taken): with taken = σ(x), or tanh² x, this is a step through the activation's slope."""
+    return tape.op("Sub", value, tape.op("Mul", value, taken))
 
 
 # LSTM: gates i, o, f, g; c′ = f·c + i·g, h′ = o·tanh c′.
@@ -141,7 +140,7 @@ def _gru_early_weights(tape: Tape, gates: Names, stored: Names, before: str) -> 
 
 
 def _gru_common(tape: Tape, gradients: Names, stored: Names) -> tuple[str, str, str, str, str]:
-    """Return the gradient of h′, z, r, and the gradients of the sums in z and n; z·(h − n) = h′ − n."""
+    """Return the gradient of h′, then z and r, then the gradients of the sums inside z and n. It uses z·(h − n) = h′ − n."""
     (dh,), (y, zr, n, _) = gradients, stored
     z, r = tape.op("Split", zr, axis=1, num_outputs=2, count=2)
     of_z = _left(tape, tape.op("Mul", dh, tape.op("Sub", y, n)), z)
@@ -150,10 +149,10 @@ def _gru_common(tape: Tape, gradients: Names, stored: Names) -> tuple[str, str, 
 
 
 def _blend(tape: Tape, z: str, n: str, h: str) -> str:
-    return str(tape.op("Add", n, tape.op("Mul", z, tape.op("Sub", h, n))))
+    return tape.op("Add", n, tape.op("Mul", z, tape.op("Sub", h, n)))
 
 
-# RNN: one gate, h′ = tanh of it or its positive part.
+# RNN: one gate; h′ = tanh or relu of it.
 
 
 def _rnn_step(activation: str) -> Step:
@@ -181,4 +180,4 @@ CELLS: dict[str, Cell] = {
     "edgefl.rnn.tanh": Cell(1, (1,), _rnn_step("Tanh"), _rnn_back, (1,), _one_matrix),
     "edgefl.rnn.relu": Cell(1, (1,), _rnn_step("Relu"), _relu_back, (1,), _one_matrix),
 }
-"""Cells by the name of the loop's body, by which its gradient is found."""
+"""Name of the loop's body → cell; the rule of the loop finds the cell by this name."""

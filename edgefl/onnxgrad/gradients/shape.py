@@ -1,6 +1,4 @@
-"""Gradients of what moves values or picks entries by their index."""
-
-from __future__ import annotations
+"""Gradients of operators that move values or select entries by index. In docstrings, g is the gradient of the output."""
 
 import math
 from collections.abc import Sequence
@@ -8,13 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from edgefl.onnxgrad.gradients.tape import Gradient, Op, Tape, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.linear_maps import mapped, padded_back
+from edgefl.onnxgrad.gradients.op import Gradient, Op, register_rule, register_slopes
+from edgefl.onnxgrad.gradients.tape import Tape
 
 
 def _back_in_order(tape: Tape, op: Op, gradient: str) -> str:
-    """Return the gradient of a transpose: the inverse permutation."""
+    """Return g with the inverse permutation of axes."""
     perm = op.get("perm")
-    return str(tape.op("Transpose", gradient, perm=None if perm is None else [int(axis) for axis in np.argsort(perm)]))
+    return tape.op("Transpose", gradient, perm=None if perm is None else [int(axis) for axis in np.argsort(perm)])
 
 
 register_slopes(
@@ -28,7 +28,7 @@ register_slopes(
 
 @register_rule("Concat")
 def concat(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Cut apart again."""
+    """Return g split into the sizes of the inputs."""
     axis = op.attributes["axis"]
     sizes = [tape.fixed(op, name, [axis])[0] for name in op.inputs]
     if len(sizes) == 1:
@@ -39,14 +39,14 @@ def concat(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Split")
 def split(tape: Tape, op: Op, *gradients: Gradient) -> list[Gradient]:
-    """The parts put together again; an unused part counts zero."""
+    """The gradients of the parts concatenated; zeros for an unused part."""
     parts = [tape.op("Sub", name, name) if g is None else g for g, name in zip(gradients, op.outputs, strict=True)]
     return [tape.op("Concat", *parts, axis=op.get("axis", 0)), None]
 
 
 @register_rule("Slice")
 def slice_(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Zeros around, and between where the step is not 1; a negative step is turned round first."""
+    """Return g padded with zeros, also between entries if a step is not 1; g is reversed along axes with a negative step."""
     x = op.inputs[0]
     shape = tape.shape(x)
     starts, ends, axes, steps = _slices(tape, op)
@@ -56,7 +56,7 @@ def slice_(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         taken = len(range(first, last, stride))
         size = tape.fixed(op, x, [axis])[0]
         if taken == 0:
-            op.refuse("it takes nothing; there is no gradient to give back")
+            op.refuse("it selects no entry, so it has no gradient")
         if stride < 0:
             gradient = tape.op("Slice", gradient, *(tape.integers(v) for v in (-1, -(2**62), axis, -1)))
             first, stride = first + (taken - 1) * stride, -stride
@@ -87,14 +87,12 @@ def _spaced(tape: Tape, value: str, axis: int, stride: int) -> str:
     head = [tape.op("Slice", shape, tape.integers(0), tape.integers(axis))] if axis else []
     target = tape.op("Concat", *head, merged, tape.op("Slice", shape, tape.integers(axis + 1), tape.integers(2**31 - 1)), axis=0)
     flat = tape.op("Reshape", padded, target)
-    return str(tape.op("Slice", flat, tape.integers(0), tape.integers(1 - stride), tape.integers(axis)))
+    return tape.op("Slice", flat, tape.integers(0), tape.integers(1 - stride), tape.integers(axis))
 
 
 @register_rule("Pad")
 def pad(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Cut off what was added; only constant padding."""
-    if op.get("mode", "constant") != "constant":
-        op.refuse(f"mode {op.get('mode')!r} has no rule, expected 'constant'")
+    """Return g without the padded entries; in other modes than constant they are added to the entries that they repeat."""
     pads, axes = tape.known(op.input(1)), tape.known(op.input(3))
     if pads is None or (axes is None and op.input(3) is not None):
         op.refuse("its pads must be known")
@@ -105,12 +103,19 @@ def pad(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
     cut = (tape.integers(*map(int, pads[:count])), tape.integers(*ends), tape.integers(*where))
     if min(pads) < 0:
         op.refuse("negative pads have no rule")
+    if op.get("mode", "constant") != "constant":
+        return [
+            padded_back(tape, op, gradient, [*map(int, pads[:count])], [*map(int, pads[count:])], list(where)),
+            None,
+            None,
+            None,
+        ]
     return [tape.op("Slice", gradient, *cut) if any(pads) else gradient, None, None, None]
 
 
 @register_rule("Tile")
 def tile(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """The sum over copies."""
+    """Return g summed over the copies."""
     repeats = tape.known(op.input(1))
     if repeats is None:
         op.refuse("its repeats must be known")
@@ -126,7 +131,7 @@ def tile(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("Gather")
 def gather(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """One known index: zeros around it. Otherwise, as for an embedding, each row's gradients are added up where it was taken from."""
+    """For one constant index g padded with zeros; for computed indices (an embedding), the rows of g added at their indices."""
     x, index = op.inputs
     shape = tape.shape(x)
     axis = op.get("axis", 0) % len(shape)
@@ -140,21 +145,32 @@ def gather(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
         before, after = [0] * len(shape), [0] * len(shape)
         before[axis], after[axis] = place, size - 1 - place
         return [tape.op("Pad", kept, tape.integers(*before, *after)), None]
+    if known is not None and axis != 0:
+        return [_selected_back(tape, op, gradient, known, axis), None]
     if axis != 0:
         op.refuse(f"axis {axis} has no rule for indices that depend on data, expected 0")
     rows, *widths = tape.fixed(op, x)
     return [_summed_rows(tape, gradient, index, rows, widths), None]
 
 
+def _selected_back(tape: Tape, op: Op, gradient: str, index: np.ndarray, axis: int) -> str:
+    """Return g added at its constant indices along ``axis``, as a product with a matrix of zeros and ones."""
+    shape = tape.shape(op.inputs[0])
+    size = tape.fixed(op, op.inputs[0], [axis])[0]
+    chosen = np.eye(size)[index.reshape(-1) % size]
+    flat = gradient if index.ndim == 1 else tape.reshape(gradient, (*shape[:axis], index.size, *shape[axis + 1 :]))
+    return mapped(tape, flat, len(shape), axis, chosen)
+
+
 @register_rule("GatherND")
 def gather_nd(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """What an index of the first axes picked is a row of all those axes as one: gradients of a row are added up."""
+    """As for Gather, with the indexed axes flattened to one: the rows of g are added at their indices."""
     x, index = op.inputs
     if op.get("batch_dims", 0):
         op.refuse(f"batch_dims {op.get('batch_dims')} has no rule, expected 0")
     sizes, depth = tape.fixed(op, x), tape.fixed(op, index, [-1])[0]
     strides = [math.prod(sizes[axis + 1 : depth]) for axis in range(depth)]
-    # An index below 0 counts from the end; Mod has the sign of the divisor.
+    # A negative index counts from the end; the result of Mod has the sign of the divisor.
     places = tape.op("Mul", tape.op("Mod", index, tape.integers(*sizes[:depth])), tape.integers(*strides))
     places = tape.op("ReduceSum", places, tape.integers(-1), keepdims=0)
     summed = _summed_rows(tape, gradient, places, math.prod(sizes[:depth]), sizes[depth:])
@@ -163,7 +179,7 @@ def gather_nd(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("GatherElements")
 def gather_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """Each entry's gradient is added up where it was taken from."""
+    """The entries of g added at their indices."""
     x, index = op.inputs
     zeros = tape.op("Sub", x, x)
     return [tape.op("ScatterElements", zeros, index, gradient, axis=op.get("axis", 0), reduction="add"), None]
@@ -171,7 +187,7 @@ def gather_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 
 @register_rule("ScatterElements")
 def scatter_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
-    """What was added has the gradient of where it went; only where it is added up."""
+    """Return g for the data, the entries of g at the indices for the updates; only reduction add."""
     if op.get("reduction", "none") != "add":
         op.refuse(f"reduction {op.get('reduction', 'none')!r} has no rule, expected 'add'")
     return [gradient, None, tape.op("GatherElements", gradient, op.inputs[1], axis=op.get("axis", 0))]
@@ -180,10 +196,10 @@ def scatter_elements(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
 def _summed_rows(tape: Tape, gradient: str, index: str, rows: int, widths: Sequence[int]) -> str:
     """Return zeros (rows, *widths) with every row of ``gradient`` added at its ``index``.
 
-    One element at a time: onnxruntime adds the slices of ScatterND from several threads, and loses some where a row is taken twice.
+    ScatterElements adds single entries. onnxruntime's ScatterND adds rows from several threads, and loses some if an index repeats.
     """
     parts = tape.reshape(gradient, (None, *widths))
     places = tape.op("Reshape", tape.op("Cast", index, to=onnx.TensorProto.INT32), tape.integers(-1, *[1] * len(widths)))
     places = tape.op("Expand", places, tape.op("Shape", parts))
     zeros = tape.op("ConstantOfShape", tape.integers(rows, *widths), value=tape.filling(0.0))
-    return str(tape.op("ScatterElements", zeros, places, parts, axis=0, reduction="add"))
+    return tape.op("ScatterElements", zeros, places, parts, axis=0, reduction="add")

@@ -1,11 +1,8 @@
-"""A graph under construction: what gradient rules read of the forward pass, and how they write the backward one."""
-
-from __future__ import annotations
+"""The tape: the graph under construction. Gradient rules read the forward pass from it and write the backward pass to it."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,102 +10,29 @@ import onnx.helper
 import onnx.numpy_helper
 
 from edgefl.errors import InputError
+from edgefl.onnxgrad.gradients.op import PREPARED, Op
 from edgefl.onnxgrad.graphs import inferred_shapes
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int | None, ...]
-"""Sizes of a value; None where it grows with the batch."""
+"""Sizes of a value; None: it depends on the batch size."""
 
-_BATCHES = (5, 7)  # two sizes: what differs between them grows with the batch
-
-
-@dataclass(frozen=True)
-class Op:
-    """A node of the forward graph; ``inputs`` holds "" for one that is left out and, last, what bodies of loops read from outside."""
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: dict[str, Any]
-
-    @staticmethod
-    def of(node: onnx.NodeProto) -> Op:
-        """Return the node as a record; texts of attributes are str."""
-        values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        texts = {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
-        return Op(node.name, node.op_type, (*node.input, *outer_reads(node)), tuple(node.output), texts)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute, or ``default``."""
-        return self.attributes.get(name, default)
-
-    def input(self, slot: int) -> str | None:
-        """Return the value at an input's place, None where there is none."""
-        return self.inputs[slot] if slot < len(self.inputs) and self.inputs[slot] else None
-
-    def refuse(self, what: str) -> NoReturn:
-        """Raise an :class:`InputError` that names this node."""
-        raise InputError(f"node {self.name or self.outputs[0]!r} ({self.kind}): {what}")
-
-
-def outer_reads(node: onnx.NodeProto) -> list[str]:
-    """Return the values of the surrounding graph that the bodies of a node read."""
-    found: dict[str, None] = {}
-    for graph in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
-        own = {""} | {value.name for value in (*graph.input, *graph.initializer)}
-        for inner in graph.node:
-            found |= dict.fromkeys(name for name in (*inner.input, *outer_reads(inner)) if name not in own)
-            own.update(inner.output)
-    return list(found)
-
-
-Gradient = str | None
-"""The name of a gradient; None: there is none."""
-Slope = Callable[["Tape", Op, str], str]
-Rule = Callable[..., Sequence[Gradient]]
-"""(tape, op, gradient of each output) → gradient of each input, None where there is none."""
-
-RULES: dict[str, Rule] = {}
-"""Operator → rule: the table that :mod:`edgefl.onnxgrad.autodiff` differentiates by."""
-Prepare = Callable[["Tape", Op], None]
-PREPARED: dict[str, Prepare] = {}
-"""Operator → how it is put on the tape instead, where its rule needs more than its output."""
-CONSTANT = frozenset(
-    """
-    Shape Size Equal Greater Less GreaterOrEqual LessOrEqual Not And Or Xor ArgMax ArgMin ConstantOfShape OneHot Range Sign Floor Ceil Round
-    IsNaN IsInf NonZero EyeLike
-    """.split()  # noqa: SIM905 - one word per operator reads better than as many quoted ones
-)
-"""Operators whose outputs do not change with small changes of their inputs."""
-
-
-def register_rule(*kinds: str) -> Callable[[Rule], Rule]:
-    """Enter a function into the table under the names of operators."""
-    return lambda rule: RULES.update(dict.fromkeys(kinds, rule)) or rule
-
-
-def register_slopes(slopes: Mapping[str, Slope]) -> None:
-    """Enter operators of one input into the table, each with a function that returns its input's gradient."""
-    for kind, slope in slopes.items():
-        register_rule(kind)(lambda tape, op, gradient, slope=slope: [slope(tape, op, gradient)])
-
-
-def prepared(*kinds: str) -> Callable[[Prepare], Prepare]:
-    """Enter a function that puts operators on the tape in the form that their rules, or those of their parts, can differentiate."""
-    return lambda prepare: PREPARED.update(dict.fromkeys(kinds, prepare)) or prepare
+_BATCHES = (5, 7)  # a size that differs between these two batch sizes depends on the batch
 
 
 class Tape:
-    """Nodes in the order of execution, with constants and shapes of the values.
+    """Nodes in the order of execution, with the constants and shapes of their values. A value is known by its name, a str.
 
     Args:
-        model: the graph whose nodes will be put on the tape; its constants and shapes are taken at once.
-        real: the type of the constants that rules make: the graph's own type of numbers.
+        model: the forward graph. Its constants and shapes are read at once; its nodes are appended later, by :meth:`put`.
+        real: the type of the graph's real numbers, float32 or float64, in which rules write constants.
 
     Attributes:
-        needed: the values whose gradients are wanted, and all that depends on them.
-        barriers: values that count as constants, whatever they were computed from.
+        nodes: the nodes so far.
+        constants: name → array.
+        shapes: name → sizes, of values of the forward graph.
+        needed: the tensors whose gradients are wanted, and all values that depend on them.
+        barriers: values that count as constants, although they were computed from others.
     """
 
     def __init__(self, model: onnx.ModelProto, real: Any = np.float32) -> None:
@@ -125,11 +49,11 @@ class Tape:
         self.learn_shapes(model)
 
     def learn_shapes(self, model: onnx.ModelProto) -> None:
-        """Learn the shapes of the values of ``model`` that are not known yet."""
+        """Add the shapes of values of ``model`` that are not known yet."""
         self.shapes = shapes_of(model) | self.shapes
 
     def put(self, node: onnx.NodeProto) -> None:
-        """Append a node of the forward graph, as it is or as :data:`PREPARED` says."""
+        """Append a node of the forward graph; if :data:`PREPARED` has its operator, in the form that the function there chooses."""
         if node.op_type == "Constant":
             array = _constant_of(node)
             self.constants[node.output[0]] = array
@@ -142,14 +66,17 @@ class Tape:
     # Writing.
 
     def op(self, kind: str, *inputs: str | None, out: str | Sequence[str] = (), count: int = 1, **attributes: Any) -> Any:
-        """Append a node without its inputs and attributes of None; return its output's name (``out``), or a tuple of ``count``."""
+        """Append a node of operator ``kind``, and return the name of its output, or a tuple of names if it has several.
+
+        Inputs that are None are omitted, attributes that are None are not written. ``out`` names the outputs, else ``count`` are made up.
+        """
         outputs = [out] if isinstance(out, str) else list(out) or [self.fresh(kind) for _ in range(count)]
         given = {name: value for name, value in attributes.items() if value is not None}
         self.nodes.append(onnx.helper.make_node(kind, [i or "" for i in inputs], outputs, name=f"{kind}_{outputs[0]}", **given))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def fresh(self, hint: str) -> str:
-        """Return a name that no value has."""
+        """Return a new name, which begins with ``hint``."""
         while True:
             self._count += 1
             name = f"{hint.lower()}_{self._count}"
@@ -158,7 +85,7 @@ class Tape:
                 return name
 
     def constant(self, array: Array) -> str:
-        """Return the name of a constant; equal ones are stored once."""
+        """Return the name of a constant; equal constants are stored once."""
         array = np.ascontiguousarray(array) if array.ndim else array
         key = (array.tobytes(), array.shape, str(array.dtype))
         if key not in self._own:
@@ -168,44 +95,40 @@ class Tape:
         return self._own[key]
 
     def number(self, value: float) -> str:
-        """Return the name of a scalar of the graph's type of numbers."""
+        """Return the name of a constant scalar of type ``real``."""
         return self.constant(np.array(value, self.real))
 
     @property
     def element_type(self) -> int:
-        """What ONNX calls the graph's type of numbers."""
+        """ONNX's number of the type ``real``, for Cast."""
         return int(onnx.helper.np_dtype_to_tensor_dtype(self.real))
 
     def filling(self, value: float) -> onnx.TensorProto:
-        """Return the attribute of a ConstantOfShape that fills with ``value``."""
+        """Return the attribute ``value`` of a ConstantOfShape."""
         return onnx.numpy_helper.from_array(np.full(1, value, self.real))
 
     def integers(self, *values: int) -> str:
-        """Return the name of a vector of int64: axes, sizes, pads."""
+        """Return the name of a constant vector of int64, for axes, sizes or pads."""
         return self.constant(np.array(values, np.int64))
 
     # Reading.
 
     def needs(self, name: str | None) -> bool:
-        """Whether the gradient of a value is needed, or that of a value that it is computed from."""
+        """Whether the gradient of a value is needed; rules skip the others."""
         return name is not None and name in self.needed
 
     def known(self, name: str | None) -> Array | None:
-        """Return the value of a constant, None for others."""
+        """Return the array of a constant, None for other values."""
         return self.constants.get(name) if name else None
 
     def shape(self, name: str) -> Shape:
-        """Return the sizes of a value of the forward graph.
-
-        Raises:
-            InputError: shape inference does not tell them.
-        """
+        """Return the sizes of a value of the forward graph; InputError if shape inference does not find them."""
         if name not in self.shapes:
             raise InputError(f"value {name!r} of the graph has no known shape; its gradient cannot be written")
         return self.shapes[name]
 
     def fixed(self, op: Op, name: str, axes: Iterable[int] | None = None) -> tuple[int, ...]:
-        """Return sizes that a rule must know (all, or those at ``axes``), or refuse the node where one depends on the batch."""
+        """Return the sizes of a value, all or those at ``axes``; refuse the node if one depends on the batch size."""
         shape = self.shape(name)
         sizes = [shape[axis] for axis in (range(len(shape)) if axes is None else axes)]
         if any(size is None for size in sizes):
@@ -214,42 +137,42 @@ class Tape:
 
     # What several rules need.
 
-    def reshape(self, value: str, shape: Shape, like: str | None = None) -> str:
-        """Return ``value`` in ``shape``, of which one size may be free; more are taken from the value ``like``."""
+    def reshape(self, value: str, shape: Shape, like: str | None = None, out: str | Sequence[str] = ()) -> str:
+        """Return ``value`` in ``shape``, with at most one free size; with more, ``value`` gets the shape of the value ``like``."""
         if sum(size is None for size in shape) > 1 and like is not None:
-            return str(self.op("Reshape", value, self.op("Shape", like)))
-        return str(self.op("Reshape", value, self.integers(*(-1 if size is None else size for size in shape))))
+            return self.op("Reshape", value, self.op("Shape", like), out=out)
+        return self.op("Reshape", value, self.integers(*(-1 if size is None else size for size in shape)), out=out)
 
     def like(self, value: str, other: str) -> str:
         """Return ``value`` in the shape of the forward value ``other``."""
         return self.reshape(value, self.shape(other), other)
 
     def unbroadcast(self, gradient: str, operand: str, result: str) -> str:
-        """Sum a gradient that has the shape of ``result`` over the axes along which ``operand`` was repeated."""
+        """Return the gradient of a broadcast ``operand``: ``gradient``, in the shape of ``result``, summed over the broadcast axes."""
         return self.sum_of_copies(gradient, operand, self.shape(operand), self.shape(result))
 
     def sum_of_copies(self, gradient: str, operand: str, small: Shape, large: Shape) -> str:
-        """Sum a gradient over the axes along which sizes ``small`` were repeated to ``large``; both may be leading sizes only."""
+        """Return ``gradient`` summed over the axes along which sizes ``small`` were broadcast to ``large``; both may be leading sizes."""
         if small == large:
             return gradient
         extra = len(large) - len(small)
         axes = [i for i, size in enumerate(large) if i < extra or (small[i - extra] == 1 and size != 1)]
         if not axes:
             return gradient
-        summed = str(self.op("ReduceSum", gradient, self.integers(*axes), keepdims=int(extra == 0)))
+        summed = self.op("ReduceSum", gradient, self.integers(*axes), keepdims=int(extra == 0))
         return self.like(summed, operand) if extra and len(axes) > extra else summed
 
     def swapped(self, value: str, rank: int) -> str:
         """Return ``value`` with its last two axes swapped."""
-        return str(self.op("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2]))
+        return self.op("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2])
 
     def total(self, parts: Sequence[str]) -> str:
-        """Return the sum of values of one shape."""
-        return parts[0] if len(parts) == 1 else str(self.op("Add" if len(parts) == 2 else "Sum", *parts))
+        """Return the sum of values of equal shape."""
+        return parts[0] if len(parts) == 1 else self.op("Add" if len(parts) == 2 else "Sum", *parts)
 
 
 def shapes_of(model: onnx.ModelProto) -> dict[str, Shape]:
-    """Return value → sizes, for every value whose sizes the operators' own rules tell."""
+    """Return name → sizes, for every value whose sizes ONNX's shape inference finds."""
     first, second = (_at_batch(model, batch) for batch in _BATCHES)
     return {
         name: tuple(a if a == b and isinstance(a, int) else None for a, b in zip(sizes, second[name], strict=True))
@@ -268,7 +191,7 @@ def _at_batch(model: onnx.ModelProto, batch: int) -> dict[str, tuple[int | str, 
     for value in (*fixed.graph.value_info, *fixed.graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if not dim.HasField("dim_value"):
-                dim.ClearField("dim_param")  # worked out anew, or else free
+                dim.ClearField("dim_param")  # to be inferred again
     return inferred_shapes(fixed)
 
 
@@ -281,27 +204,27 @@ def _constant_of(node: onnx.NodeProto) -> Array:
 
 
 def made_by(tape: Tape, value: str, kind: str) -> Op | None:
-    """Return the node on the tape that computes ``value`` if it is of this kind; None for inputs, constants and other nodes."""
+    """Return the node on the tape that computes ``value`` if its operator is ``kind``; else, and for inputs and constants, None."""
     node = next((node for node in reversed(tape.nodes) if value in node.output), None)
     return None if node is None or node.op_type != kind else Op.of(node)
 
 
 def put(tape: Tape, shape: Shape, kind: str, *inputs: str | None, **attributes: Any) -> str:
-    """Append a node of the forward graph whose output has this shape, and return that output."""
-    name = str(tape.op(kind, *inputs, **attributes))
+    """Append a node of the forward graph whose output has this shape, and return the output."""
+    name = tape.op(kind, *inputs, **attributes)
     tape.shapes[name] = shape
     return name
 
 
 def product(*sizes: int | None) -> int | None:
-    """Return the product of sizes; None if one is free."""
+    """Return the product of sizes; None if one is None."""
     return None if None in sizes else math.prod(size or 0 for size in sizes)
 
 
 def channel_sum(tape: Tape, value: str, shape: Shape) -> str:
-    """Sum (batch, channels, …) over everything but the channels: first each map, which lies in one piece, then the batch."""
+    """Return the sums (channels) of a value (batch, channels, …): first over each map, which is contiguous, then over the batch."""
     if len(shape) > 2:
-        value = str(tape.op("ReduceSum", value, tape.integers(*range(2, len(shape))), keepdims=0))
+        value = tape.op("ReduceSum", value, tape.integers(*range(2, len(shape))), keepdims=0)
     if shape[0] == 1:
-        return str(tape.op("Reshape", value, tape.integers(-1)))
-    return str(tape.op("ReduceSum", value, tape.integers(0), keepdims=0))
+        return tape.op("Reshape", value, tape.integers(-1))
+    return tape.op("ReduceSum", value, tape.integers(0), keepdims=0)

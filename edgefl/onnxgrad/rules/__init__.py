@@ -1,6 +1,7 @@
-"""One rule per ONNX operator, written with ordinary torch functions: a file per family, whose tables are joined here."""
+"""What each ONNX operator computes, in torch: one rule for each operator, one file for each family.
 
-from __future__ import annotations
+:mod:`edgefl.onnxgrad.to_torch` makes modules with these rules. Gradient rules are in :mod:`edgefl.onnxgrad.gradients`.
+"""
 
 import math
 from typing import Any
@@ -22,35 +23,31 @@ def _joined(table: str) -> dict[str, Any]:
 
 RULES: dict[str, Rule] = _joined("RULES")
 CHECKS: dict[str, Check] = _joined("CHECKS")
-"""Of operators whose rule does not know every attribute, input or output."""
+"""Operator → check of a node, if its rule does not support all attributes, inputs or outputs."""
 
 FOLDED = frozenset(KNOWN_ALWAYS)
-"""Operators that only ever make known values: shapes and numbers that follow from them."""
+"""Operators that are computed only from known values, without a rule."""
 
 SHAPES = frozenset({"Shape", "Size"})
-"""Operators whose rule makes a known value of a tensor."""
+"""Operators whose rule returns a known value for a tensor."""
 
 KNOWN: dict[str, tuple[int, ...]] = {**KNOWN_ALWAYS, **_joined("KNOWN")}
-"""Positions of inputs that are shapes and settings: a rule takes them as NumPy arrays."""
+"""Operator → positions of the inputs that are shapes or settings; rules receive them as NumPy arrays."""
 
 STATISTICS = layers.STATISTICS
-"""Positions of inputs that a layer measures rather than trains."""
+"""Operator → positions of the inputs that are running statistics, not trained weights."""
 
 
 Signature = dict[str, tuple[tuple[int | str, ...], torch.dtype]]
-"""Inputs: name → dimensions, a name where free, and dtype."""
+"""Input → (dimensions, dtype); a free dimension is a name."""
 
 OLDEST_OPSET = 13
-"""Before it Softmax, Squeeze and the reductions had other meanings."""
+"""In older sets Softmax, Squeeze and the reductions are defined differently."""
 MAX_ELEMENTS = 2**31 - 1
 
 
 def require_rules(model: onnx.ModelProto) -> int:
-    """Return the version of the operator set, having looked whether every operator and input can be used.
-
-    Raises:
-        InputError: one cannot; names it.
-    """
+    """Return the version of a model's operator set; InputError if it, an operator or an input is not supported (named)."""
     versions = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
     newest = onnx.defs.onnx_opset_version()
     opset = versions.get("ai.onnx", 0)
@@ -71,11 +68,7 @@ def require_rules(model: onnx.ModelProto) -> int:
 
 
 def inputs_of(graph: onnx.GraphProto) -> Signature:
-    """Return the inputs that a call brings: all that are no initializers.
-
-    Raises:
-        InputError: one is no tensor of a known type and rank, or it or an initializer has an unusable size; names it.
-    """
+    """Return the inputs of a graph that are not initializers; InputError if a type, rank or size cannot be used (named)."""
     stored = {tensor.name for tensor in graph.initializer}
     inputs: Signature = {}
     for value in graph.input:

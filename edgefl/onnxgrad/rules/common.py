@@ -1,6 +1,4 @@
-"""What a rule is given of a node, and what several families of rules share."""
-
-from __future__ import annotations
+"""The node that a rule receives, and helpers of several families of rules."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +11,7 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
 from edgefl.errors import InputError, first_line
+from edgefl.onnxgrad.graphs import attributes_of
 
 Array = np.ndarray[Any, Any]
 Value = Tensor | Array | None
@@ -32,21 +31,21 @@ DTYPES: dict[int, torch.dtype] = {
 
 
 class Operator(nn.Module):
-    """A node of a graph without its values: what rules and checks ask.
+    """A node of a graph, as rules and checks see it.
 
     Attributes:
         label: the node's name and operator, for messages.
         op: the operator's name.
         opset: version of the operator set.
-        attributes: those of ONNX, by name.
-        present: positions of the inputs that the node has.
+        attributes: ONNX attributes, by name.
+        present: positions of the inputs that are not omitted.
         wanted: whether each output is used.
     """
 
     def __init__(self, proto: onnx.NodeProto, label: str, opset: int) -> None:
         super().__init__()
         self.label, self.op, self.opset = label, proto.op_type, opset
-        self.attributes = {a.name: _plain_text(onnx.helper.get_attribute_value(a)) for a in proto.attribute}
+        self.attributes = attributes_of(proto)
         self.present = tuple(slot for slot, name in enumerate(proto.input) if name)
         self.wanted = tuple(bool(name) for name in proto.output)
 
@@ -69,24 +68,24 @@ class Operator(nn.Module):
 
 
 Rule = Callable[..., Any]
-"""(operator, inputs in order, None for an absent one) → a tensor, an array for a known value, or a tuple of outputs."""
+"""(node, *inputs) → tensor, array (a known value), or tuple of outputs; an omitted input is None."""
 Check = Callable[[Operator], None]
-"""Refuses attributes, inputs and outputs that the operator's rule does not know, before it is applied."""
+"""Raises an InputError for a node with attributes, inputs or outputs that its operator's rule does not support."""
 
 
 def label_of(node: onnx.NodeProto, index: int | None) -> str:
-    """Return a node's name and operator for messages; without a name, its position or its outputs."""
+    """Return a node's name and operator, for messages; a node without a name is called by its position or its outputs."""
     name = node.name or (f"number {index}" if index is not None else f"of {', '.join(node.output)}")
     return f"node {name} ({node.op_type})"
 
 
 def simple(function: Callable[..., Tensor]) -> Rule:
-    """Make a rule of a function that needs no attribute."""
+    """Return a rule that calls a function of tensors, without attributes."""
     return lambda node, *inputs: function(*inputs)
 
 
 def numbers(array: Array) -> list[int]:
-    """Return the values of a shape or of axes."""
+    """Return the values of an array of sizes or axes as a list."""
     return [int(value) for value in array.reshape(-1)]
 
 
@@ -97,29 +96,19 @@ def sides(pads: Iterable[int]) -> list[int]:
     return [pads[axis + side] for axis in reversed(range(half)) for side in (0, half)]
 
 
-def _plain_text(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain_text(item) for item in value]
-    return value.decode() if isinstance(value, bytes) else value
-
-
 KNOWN_ALWAYS = {"Constant": (), "ConstantOfShape": (0,), "Range": (0, 1, 2)}
-"""Operators that only ever make values that are the same for every call, with the positions of their settings."""
+"""Operators whose outputs are the same in every call → positions of their inputs."""
 
 
 def tensor_of(array: Array, device: torch.device | None = None) -> Tensor:
-    """Return a tensor with a copy of ``array``; a fake one under fake tensors."""
+    """Return a tensor with a copy of ``array``; a fake tensor under FakeTensorMode."""
     if array.dtype.name == "bfloat16":
         return torch.tensor(array.astype(np.float32), device=device).bfloat16()
     return torch.tensor(array, device=device)
 
 
 def evaluate(node: bytes, opset: int, inputs: Sequence[Value]) -> list[Array]:
-    """Compute a node, given as serialized bytes, on known values, by ONNX's own reference, which no tensor mode sees.
-
-    Raises:
-        InputError: the values do not suit the operator; names it.
-    """
+    """Return a serialized node's outputs on known values, by ONNX's reference in NumPy; InputError if it rejects them (named)."""
     evaluator = _evaluator(node, opset)
     named = {name: value for name, value in zip(evaluator.input_names, inputs, strict=True) if name}
     try:
@@ -133,5 +122,5 @@ def evaluate(node: bytes, opset: int, inputs: Sequence[Value]) -> list[Array]:
 def _evaluator(node: bytes, opset: int) -> ReferenceEvaluator:
     proto = onnx.NodeProto.FromString(node)
     inputs, outputs = ([onnx.ValueInfoProto(name=name) for name in names] for names in (proto.input, proto.output))
-    # In a graph: the reference takes a lone node for one of the newest operator set.
+    # In a graph, because the reference evaluates a single node by the newest operator set.
     return ReferenceEvaluator(onnx.helper.make_graph([proto], "node", inputs, outputs), opsets={"": opset})

@@ -1,7 +1,5 @@
 """Arithmetic, comparisons, logic, changes of type, activations and reductions."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 
@@ -14,7 +12,7 @@ from edgefl.onnxgrad.rules.common import DTYPES, Array, Check, Operator, Rule, n
 
 
 def _chain(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
-    """Make a rule that combines any number of inputs from left to right."""
+    """Return a rule that combines any number of inputs from left to right."""
     return lambda node, *inputs: functools.reduce(function, inputs)
 
 
@@ -29,16 +27,12 @@ def _clip(node: Operator, x: Tensor, low: Array | None = None, high: Array | Non
     return torch.clamp(x, *(None if bound is None else bound.item() for bound in (low, high)))
 
 
-def _softmax(function: Callable[[Tensor, int], Tensor]) -> Rule:
-    return lambda node, x: function(x, node.get("axis", -1))
-
-
 def _dropout(node: Operator, x: Tensor, ratio: Array | None = None, training: Array | None = None) -> Tensor:
     return F.dropout(x, 0.5 if ratio is None else float(ratio.item()), node.training)
 
 
 def _reduce(function: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:
-    """Make a rule that reduces over axes: all of them when none are named, unless the node says otherwise."""
+    """Return a rule that reduces over the given axes; without axes over all, or none with ``noop_with_empty_axes``."""
 
     def rule(node: Operator, x: Tensor, given: Array | None = None) -> Tensor:
         axes = list(node.get("axes", ())) if given is None else numbers(given)
@@ -90,14 +84,10 @@ RULES: dict[str, Rule] = {
     "LeakyRelu": lambda node, x: F.leaky_relu(x, node.get("alpha", 0.01)),
     "Elu": lambda node, x: F.elu(x, node.get("alpha", 1.0)),
     "PRelu": lambda node, x, slope: torch.where(x >= 0, x, slope * x),
-    "Softmax": _softmax(torch.softmax), "LogSoftmax": _softmax(torch.log_softmax), "Dropout": _dropout,
+    "Softmax": lambda node, x: x.softmax(node.get("axis", -1)), "Dropout": _dropout,
+    "LogSoftmax": lambda node, x: x.log_softmax(node.get("axis", -1)),
     **{name: _reduce(function) for name, function in REDUCTIONS.items()},
     "ArgMax": _arg(torch.argmax), "ArgMin": _arg(torch.argmin),
 }  # fmt: skip
-KNOWN = {
-    "Clip": (1, 2), "Dropout": (1, 2),
-    **dict.fromkeys(REDUCTIONS, (1,)),
-}  # fmt: skip
-CHECKS: dict[str, Check] = {
-    "Cast": _check_cast, "Dropout": Operator.only_first_output,
-}  # fmt: skip
+KNOWN = {"Clip": (1, 2), "Dropout": (1, 2), **dict.fromkeys(REDUCTIONS, (1,))}
+CHECKS: dict[str, Check] = {"Cast": _check_cast, "Dropout": Operator.only_first_output}

@@ -1,7 +1,5 @@
 """Matrix products, attention, normalizations and recurrent layers."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -22,7 +20,7 @@ def _gemm(node: Operator, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tens
 
 
 def _attention(node: Operator, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *cache: None) -> Tensor:
-    """Scaled dot-product attention: (batch, heads, steps, size), or (batch, steps, heads·size)."""
+    """Compute scaled dot-product attention of tensors (batch, heads, steps, size) or (batch, steps, heads·size)."""
     flat = q.dim() == 3
     if flat:
         heads = node.get("q_num_heads"), node.get("kv_num_heads"), node.get("kv_num_heads")
@@ -55,7 +53,7 @@ def _batch_norm(node: Operator, x: Tensor, scale: Tensor, bias: Tensor, mean: Te
 
 def _group_norm(node: Operator, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     groups = node.get("num_groups")
-    if node.opset < 21:  # one scale a group; since then one a channel
+    if node.opset < 21:  # one scale for each group; newer sets have one for each channel
         scale, bias = (v.repeat_interleave(x.shape[1] // groups) for v in (scale, bias))
     return F.group_norm(x, groups, scale, bias, node.get("epsilon", 1e-5))
 
@@ -79,7 +77,7 @@ def _recurrent(
 ) -> tuple[Tensor, ...]:
     """Run ``cell`` over x (steps, batch, inputs) in each direction; return Y (steps, directions, batch, hidden) and last states.
 
-    ``cell`` takes a step's inputs after W (batch, gates·hidden), the states (batch, hidden), R and R's bias, and returns new states.
+    ``cell`` maps (product of a step's inputs with W (batch, gates·hidden), states (batch, hidden), R, R's bias) to new states.
     """
     by_batch = node.get("layout", 0)
     if by_batch:
@@ -103,14 +101,8 @@ def _recurrent(
     return (y, *final)
 
 
-def _check_steps(node: Operator, x: Tensor, lengths: Array | None) -> None:
-    steps = x.shape[node.get("layout", 0)]
-    if lengths is not None and (lengths != steps).any():
-        node.refuse(f"sequence_lens {lengths.tolist()}, expected all {steps}: shorter sequences have no rule")
-
-
 def _activations(node: Operator) -> tuple[str, ...]:
-    """Return the activations of one direction, lower case, or refuse the node."""
+    """Return the activations of one direction in lower case; refuse the node if they have no rule or differ between directions."""
     usual, *others = _ACTIVATIONS[node.op]
     names = tuple(name.lower() for name in node.get("activations", [])) or usual
     if names[: len(usual)] * (len(names) // len(usual)) != names:
@@ -126,7 +118,9 @@ def _rule(states: int, cell_of: Callable[[Operator], Cell]) -> Rule:
         node: Operator, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None, lengths: Array | None = None,
         *initial: Tensor | None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        _check_steps(node, x, lengths)
+        steps = x.shape[node.get("layout", 0)]
+        if lengths is not None and (lengths != steps).any():
+            node.refuse(f"sequence_lens {lengths.tolist()}, expected all {steps}: shorter sequences have no rule")
         return _recurrent(node, cell_of(node), x, w, r, b, (*initial, None, None)[:states])
 
     return rule
@@ -175,9 +169,7 @@ RULES: dict[str, Rule] = {
     "GRU": _rule(1, lambda node: functools.partial(_gru_cell, bool(node.get("linear_before_reset", 0)))),
     "RNN": _rule(1, _rnn_cell),
 }  # fmt: skip
-KNOWN = {
-    **dict.fromkeys(_ACTIVATIONS, (4,)),
-}  # fmt: skip
+KNOWN = dict.fromkeys(_ACTIVATIONS, (4,))
 CHECKS: dict[str, Check] = {
     "Attention": _check_attention,
     **dict.fromkeys(("BatchNormalization", "LayerNormalization"), Operator.only_first_output),

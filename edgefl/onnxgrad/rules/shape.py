@@ -1,6 +1,4 @@
-"""Operators that move values, read and write at indices, or ask for a shape."""
-
-from __future__ import annotations
+"""Operators that move values, read and write at indices, or return a shape."""
 
 import math
 from collections.abc import Callable
@@ -135,6 +133,5 @@ KNOWN = {
     "Unsqueeze": (1,), "Trilu": (1,),
 }  # fmt: skip
 CHECKS: dict[str, Check] = {
-    "Pad": _check_pad,
-    "ScatterElements": _check_reduction("none"), "ScatterND": _check_reduction("none", "add"),
+    "Pad": _check_pad, "ScatterElements": _check_reduction("none"), "ScatterND": _check_reduction("none", "add"),
 }  # fmt: skip

@@ -1,6 +1,4 @@
-"""Convolutions, pools and resizing: operators over the positions of a map."""
-
-from __future__ import annotations
+"""Convolution, pooling and resizing: operators on maps (batch, channels, …)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -33,16 +31,17 @@ def _halves(totals: Sequence[int], more_at_the_end: bool) -> list[int]:
 
 
 def symmetric(pads: Sequence[int]) -> bool:
-    """Return whether torch can pad so: as much at the end as at the beginning, and nothing negative."""
+    """Return whether torch's layers support these pads: equal on both sides and not negative."""
     half = len(pads) // 2
     return list(pads[:half]) == list(pads[half:]) and min(pads, default=0) >= 0
 
 
-def by_rank(node: Operator, functions: dict[int, Callable[..., Tensor]], rank: int) -> Callable[..., Tensor]:
-    """Return the function for a number of spatial axes, or refuse the node."""
-    if rank not in functions:
-        node.refuse(f"{rank} spatial axes, expected {', '.join(map(str, functions))}")
-    return functions[rank]
+def by_rank(node: Operator, name: str, rank: int) -> Callable[..., Tensor]:
+    """Return torch's function ``name`` for a number of spatial axes, such as ``conv2d``, or refuse the node."""
+    if rank not in (1, 2, 3):
+        node.refuse(f"{rank} spatial axes, expected 1, 2, 3")
+    function: Callable[..., Tensor] = getattr(F, f"{name}{rank}d")
+    return function
 
 
 def _conv(node: Operator, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -50,7 +49,7 @@ def _conv(node: Operator, x: Tensor, weight: Tensor, bias: Tensor | None = None)
     strides, dilations, pads = window(node, x, weight.shape[2:])
     if not symmetric(pads):
         x, pads = F.pad(x, sides(pads)), [0] * n
-    return by_rank(node, CONV, n)(x, weight, bias, strides, pads[:n], dilations, node.get("group", 1))
+    return by_rank(node, "conv", n)(x, weight, bias, strides, pads[:n], dilations, node.get("group", 1))
 
 
 def _conv_transpose(node: Operator, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -64,15 +63,11 @@ def _conv_transpose(node: Operator, x: Tensor, weight: Tensor, bias: Tensor | No
     if sizes is not None:
         full = [(x.shape[2 + i] - 1) * strides[i] + (weight.shape[2 + i] - 1) * dilations[i] + 1 + extra[i] for i in range(n)]
         pads = _halves([f - size for f, size in zip(full, sizes[-n:], strict=True)], automatic == "SAME_UPPER")
-    convolve = by_rank(node, CONV_TRANSPOSE, n)
+    convolve = by_rank(node, "conv_transpose", n)
     if symmetric(pads):
         return convolve(x, weight, bias, strides, pads[:n], extra, group, dilations)
     y = F.pad(convolve(x, weight, None, strides, 0, extra, group, dilations), sides([-p for p in pads]))
     return y if bias is None else y + bias.reshape(-1, *[1] * n)
-
-
-CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-CONV_TRANSPOSE: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 def _max_pool(node: Operator, x: Tensor) -> Tensor:
@@ -81,20 +76,20 @@ def _max_pool(node: Operator, x: Tensor) -> Tensor:
     n = len(kernel)
     if not symmetric(pads) or any(2 * p > k for p, k in zip(pads[:n], kernel, strict=True)):
         x, pads = F.pad(x, sides(pads), value=-math.inf), [0] * n
-    return by_rank(node, MAX_POOL, n)(x, kernel, strides, pads[:n], dilations, bool(node.get("ceil_mode", 0)))
+    return by_rank(node, "max_pool", n)(x, kernel, strides, pads[:n], dilations, bool(node.get("ceil_mode", 0)))
 
 
 def _average_pool(node: Operator, x: Tensor) -> Tensor:
     kernel = node.get("kernel_shape")
     strides, _, pads = window(node, x, kernel)
     n, ceil, whole = len(kernel), bool(node.get("ceil_mode", 0)), bool(node.get("count_include_pad", 0))
-    pool = by_rank(node, AVERAGE_POOL, n)
+    pool = by_rank(node, "avg_pool", n)
     if symmetric(pads) and all(2 * p <= k for p, k in zip(pads[:n], kernel, strict=True)):
         return pool(x, kernel, strides, pads[:n], ceil, whole)
     average = pool(F.pad(x, sides(pads)), kernel, strides, 0, ceil)
     if whole:
         return average
-    # The share of real values in a window turns the average over all of it into one over them.
+    # Divide by the share of entries that are not padding: the mean of the others remains.
     return average / pool(F.pad(torch.ones_like(x[:1, :1]), sides(pads)), kernel, strides, 0, ceil)
 
 
@@ -102,14 +97,6 @@ def _check_average_pool(node: Operator) -> None:
     dilations = node.get("dilations", [])
     if any(d != 1 for d in dilations):
         node.refuse(f"dilations {dilations}, expected ones")
-
-
-def _global_pool(function: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:
-    return lambda node, x: function(x, list(range(2, x.dim())), True)
-
-
-MAX_POOL: dict[int, Callable[..., Tensor]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-AVERAGE_POOL: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 def _resize(
@@ -139,7 +126,7 @@ def _check_resize(node: Operator) -> None:
 
 
 def _coordinates(node: Operator, before: int, after: int, scale: np.float32) -> Array:
-    """Return where each of ``after`` new positions lies among the ``before`` old ones."""
+    """Return the coordinate, among ``before`` old positions, of each of ``after`` new ones."""
     new, half = np.arange(after, dtype=np.float32), np.float32(0.5)
     kind = node.get("coordinate_transformation_mode", "half_pixel")
     if kind == "align_corners":
@@ -174,13 +161,9 @@ ROUNDING: dict[str, Callable[[Array], Array]] = {
 RULES: dict[str, Rule] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose,
     "MaxPool": _max_pool, "AveragePool": _average_pool,
-    "GlobalAveragePool": _global_pool(torch.mean), "GlobalMaxPool": _global_pool(torch.amax),
+    "GlobalAveragePool": lambda node, x: x.mean(list(range(2, x.dim())), True),
+    "GlobalMaxPool": lambda node, x: x.amax(list(range(2, x.dim())), True),
     "Resize": _resize,
 }  # fmt: skip
-KNOWN = {
-    "Resize": (1, 2, 3),
-}  # fmt: skip
-CHECKS: dict[str, Check] = {
-    "MaxPool": Operator.only_first_output, "AveragePool": _check_average_pool,
-    "Resize": _check_resize,
-}  # fmt: skip
+KNOWN = {"Resize": (1, 2, 3)}
+CHECKS: dict[str, Check] = {"MaxPool": Operator.only_first_output, "AveragePool": _check_average_pool, "Resize": _check_resize}

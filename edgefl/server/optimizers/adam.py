@@ -15,7 +15,9 @@ class Adam(ServerOptimizer):
     """m ← β₁·m + (1 − β₁)·Δ; v ← β₂·v + (1 − β₂)·Δ²; w ← w + η·m/(√v + τ) (Reddi et al. 2021, Algorithm 2, FedAdam).
 
     Attributes:
-        beta1, beta2, tau: β₁, β₂ and τ, as FedPara uses them (its section C).
+        beta1: β₁; this and the other values are FedPara's (its section C).
+        beta2: β₂.
+        tau: τ, which bounds the step where v is small.
     """
 
     beta1: float = 0.9

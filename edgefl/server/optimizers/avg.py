@@ -1,4 +1,4 @@
-"""avg: the aggregate, or a part of the way to it."""
+"""avg: the aggregate of the updates, or a step towards it."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Average(ServerOptimizer):
         return (delta,)
 
     def step(self, old: Tensors, aggregated: Tensors, memory: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the aggregate, without a rounding, if η = 1."""
+        """Return the new tensors, and no slots. With η = 1 they are the aggregate itself, without rounding."""
         return (dict(aggregated), {}) if self.lr == 1.0 else super().step(old, aggregated, memory)
 
 

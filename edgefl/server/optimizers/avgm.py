@@ -23,6 +23,6 @@ class Momentum(ServerOptimizer):
     slots: ClassVar[tuple[str, ...]] = ("m",)
 
     def change(self, delta: Tensor, *slots: Tensor) -> tuple[Tensor, ...]:
-        """Return m, which is remembered too."""
+        """Return m as the change and as the slot."""
         momentum = self.beta1 * slots[0] + delta
         return momentum, momentum

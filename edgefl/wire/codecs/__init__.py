@@ -1,1 +1,1 @@
-"""The codecs, one file each: how the values of a tensor travel."""
+"""The codecs, one file each, which pack the values of a tensor."""

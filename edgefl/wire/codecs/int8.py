@@ -11,13 +11,13 @@ from torch import Tensor
 from edgefl.registry import codec
 from edgefl.wire.codec import Codec, Part, Shape
 
-# Above this scale, 127 steps overflow float32.
+# With a larger scale, 127 steps would overflow float32.
 _LARGEST_SCALE = np.nextafter(np.float32(np.finfo(np.float32).max / 127), np.float32(0))
 
 
 @codec("int8", needs=("uploads",))
 class Int8(Codec):
-    """Steps of max|w| / 127 of the output channel, rounded at random so that the expected value is the value.
+    """Multiples of max|w| / 127 of the output channel, rounded at random so that the expected value equals the value.
 
     A channel is an entry of dimension 0; a tensor of fewer than two dimensions is one channel.
 
@@ -43,10 +43,10 @@ class Int8(Codec):
         values = w.numpy().astype(np.float64).reshape(_rows(tuple(w.shape)))
         exact = np.abs(values).max(axis=1, initial=0.0) / 127
         scale = exact.astype(np.float32)
-        # Rounded up: a scale rounded down would leave the largest value beyond 127 steps, and a denormal's would be zero.
+        # Scales are rounded up: rounded down, the largest value would exceed 127 steps, and the scale of a denormal would be zero.
         scale = np.where(scale < exact, np.nextafter(scale, np.float32(np.inf)), scale)
         scale = np.minimum(scale, _LARGEST_SCALE)
-        # A channel of zeros is divided by 1: it stays exact.
+        # A channel of zeros is divided by 1 and stays exact.
         steps = np.clip(values / np.where(scale > 0, scale, 1).astype(np.float64)[:, None], -127, 127)
         below = np.floor(steps)
         rounded = below + (rng.random(steps.shape) < steps - below)

@@ -1,4 +1,4 @@
-"""sparse: only values other than zero travel, with their indices."""
+"""sparse: only nonzero values travel, with their indices."""
 
 import math
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from edgefl.wire.codec import TYPES, Codec, Part, Shape
 
 @codec("sparse", needs=("uploads",))
 class Sparse(Codec):
-    """The values other than zero and their flat indices, in rising order; −0 counts as zero."""
+    """The nonzero values and their flat indices, in rising order; −0 counts as zero."""
 
     suffix: ClassVar[str] = "#index"
     chooses: ClassVar[bool] = True
 
     def parts(self, name: str, shape: Shape, count: int | None = None) -> tuple[Part, ...]:
-        """Return ``count`` float32 values and as many indices, of the smallest type that holds them; None: the dense tensor.
+        """Return ``count`` float32 values and as many indices of the smallest dtype that can hold them; None: the dense tensor.
 
         >>> [[part.dtype for part in Sparse().parts("w", shape, 5)] for shape in ((16, 16), (257,))]
         [['F32', 'U8'], ['F32', 'U16']]

@@ -105,9 +105,21 @@ def norm(delta):
     return np.sqrt(sum(np.sum(tensor**2) for tensor in delta.values()))
 
 
-def partition():
+def opposed_classifiers():
+    """Return Δ by client in two parts: of the layers before the classifier, as above, and of the classifier, which moves further.
+
+    Clients 0 and 2 move the classifier one way, 4 and 9 the other way.
+    """
+    signs = {0: 1.0, 2: 1.0, 4: -1.0, 9: -1.0}
+    deltas = updates()
+    shared = {c: {n: t for n, t in delta.items() if not n.startswith("fc.")} for c, delta in deltas.items()}
+    own = {c: {n: signs[c] * wave(t.shape, 0.7, 2.0) for n, t in start().items() if n.startswith("fc.")} for c in deltas}
+    return shared, own
+
+
+def partition(deltas):
     """Return the two groups of clients whose largest cosine across is smallest, by trying them all."""
-    deltas, clients = updates(), sorted(DIRECTIONS)
+    clients = sorted(DIRECTIONS)
     best = None
     for code in range(1, 2 ** (len(clients) - 1)):
         one = [c for i, c in enumerate(clients) if code >> i & 1]
@@ -122,12 +134,11 @@ def partition():
     return best
 
 
-def weighted(clients):
+def weighted(clients, deltas):
     """Return Σ n_i Δ_i / Σ n_i over ``clients``."""
-    deltas = updates()
     return mean([deltas[c] for c in clients], [COUNTS[c] for c in clients])
 
 
 def shifted(delta):
-    """Return the first weights plus Δ."""
-    return {name: tensor + delta[name] for name, tensor in start().items()}
+    """Return the first weights plus Δ; those that Δ does not have stay."""
+    return {name: tensor + delta.get(name, 0.0) for name, tensor in start().items()}

@@ -2,6 +2,9 @@
 
 Layer conv2 has four principal kernels; the stem and the classifier are dense. Client A (c = 0.5, 3 samples) has two channels and kernels 0
 and 2, client B (c = 0.25, 5 samples) one channel and kernel 0: kernels 1 and 3 are nobody's. Both take one step on cross-entropy and Eq. 6.
+
+With ``outputs`` (a number of channels), both clients have the first ``outputs`` entries of u, all of v, and all other tensors whole. The
+other output channels of conv2 contain the bias.
 """
 
 import numpy as np
@@ -28,11 +31,10 @@ def kernels(state):
 
 
 def product(held):
-    """Return the sum of the kernels in ``held``, as the weight of a convolution."""
-    total = 0
-    for i in {name[1:] for name in held if name[0] == "u"}:
-        total = total + np.einsum("n,mab->nmab", held[f"u{i}"], held[f"v{i}"])
-    return total
+    """Return the sum of the kernels in ``held``, as the weight of a convolution with as many outputs as the bias; rows without u are 0."""
+    drawn = sorted({name[1:] for name in held if name[0] == "u"})
+    total = np.sum([np.einsum("n,mab->nmab", held[f"u{i}"], held[f"v{i}"]) for i in drawn], axis=0)
+    return np.concatenate([total, np.zeros((len(held["conv2.bias"]) - len(total), *total.shape[1:]))])
 
 
 def loss(held, x, y):
@@ -42,11 +44,11 @@ def loss(held, x, y):
     return cross_entropy({**plain, "conv2.weight": weight}, x, y) + DECAY / 2 * np.sum(weight**2)
 
 
-def download(state, client):
-    """Return what ``client`` receives: its kernels at the first channels, and leading slices."""
-    c = CHANNELS[CLIENTS[client][0]]
+def part(state, c, drawn, outputs=None):
+    """Return the kernels ``drawn`` and the other tensors at the first ``c`` channels, or with ``outputs`` at all."""
+    c, rows = (4, outputs) if outputs else (c, c)
     u, v = kernels(state)
-    held = {f"u{i}": u[i][:c] for i in DRAWS[client]} | {f"v{i}": v[i][:c] for i in DRAWS[client]}
+    held = {f"u{i}": u[i][:rows] for i in drawn} | {f"v{i}": v[i][:c] for i in drawn}
     held["conv1.weight"] = state["conv1.weight"][:c]
     held["conv2.bias"] = state["conv2.bias"][:c]
     held["fc.weight"] = state["fc.weight"][:, : 4 * c]
@@ -54,11 +56,16 @@ def download(state, client):
     return held
 
 
-def local(state, client):
+def download(state, client, outputs=None):
+    """Return what ``client`` receives: its kernels at the first channels, and leading slices."""
+    return part(state, CHANNELS[CLIENTS[client][0]], DRAWS[client], outputs)
+
+
+def local(state, client, outputs=None):
     """Return what ``client`` sends."""
     _, samples, begin = CLIENTS[client]
     x, y = data(samples, begin)
-    return descend(lambda held: loss(held, x, y), download(state, client), LR)
+    return descend(lambda held: loss(held, x, y), download(state, client, outputs), LR)
 
 
 def mean_over(before, parts):
@@ -71,9 +78,9 @@ def mean_over(before, parts):
     return after
 
 
-def round_of(state, clients):
+def round_of(state, clients, outputs=None):
     """Return the server's weights after a round of ``clients`` (Eq. 5)."""
-    sent = {client: local(state, client) for client in clients}
+    sent = {client: local(state, client, outputs) for client in clients}
     u, v = kernels(state)
     weight = np.zeros((4, 4, 2, 2))
     for i in range(4):
@@ -85,15 +92,7 @@ def round_of(state, clients):
     return {"conv2.weight": weight} | {n: mean_over(state[n], [tensors[n] for tensors in sent.values()]) for n in rest}
 
 
-def deployed(state, keep):
-    """Return the plain network of a keep ratio: its first kernels at its first channels."""
-    c = CHANNELS[keep]
-    u, v = kernels(state)
-    first = {f"u{i}": u[i][:c] for i in range(c)} | {f"v{i}": v[i][:c] for i in range(c)}
-    return {
-        "conv1.weight": state["conv1.weight"][:c],
-        "conv2.weight": product(first),
-        "conv2.bias": state["conv2.bias"][:c],
-        "fc.weight": state["fc.weight"][:, : 4 * c],
-        "fc.bias": state["fc.bias"],
-    }
+def deployed(state, keep, outputs=None):
+    """Return the plain network of a keep ratio, c of four: its first c kernels at its first channels."""
+    held = part(state, CHANNELS[keep], range(CHANNELS[keep]), outputs)
+    return {name: tensor for name, tensor in held.items() if name[0] not in "uv"} | {"conv2.weight": product(held)}

@@ -7,7 +7,7 @@ import torch
 from small_conv import ARCHITECTURE, assert_tensors, state_of
 from small_conv_by_hand import data, logits
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import Batch, Tier, Update
 
 TIER = Tier(1.0)

@@ -10,11 +10,12 @@ import torch
 from rounds_of import ARCHITECTURE, assert_same, first_state, tensors
 
 from edgefl.fleet.conditions import Conditions
-from edgefl.methods.base import create
+from edgefl.methods.averaging import moved
+from edgefl.methods.create import create
 from edgefl.records import Expected, Outcome, Tier, Timing
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import ExchangeRules
-from edgefl.server.fedbuff import Buffer, blob_of, moved
+from edgefl.server.fedbuff import Buffer, blob_of
 from edgefl.server.rounds import Server, run_round
 from edgefl.server.state import ServerState
 from edgefl.wire.payload import decode, encode

@@ -6,7 +6,7 @@ import torch
 from conv_net_by_hand import CLIENTS, samples, slopes
 from rounds_of import ARCHITECTURE, assert_same, first_state, play
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import Batch, Tier
 
 TIER = Tier(hand.GAMMA)

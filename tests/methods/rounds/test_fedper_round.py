@@ -4,7 +4,7 @@ import dense_by_hand as hand
 import pytest
 from rounds_of import assert_same, first_state, play, tensors
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import Tier
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from small_conv import assert_tensors, state_of, trained
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import Tier
 
 TIERS = (Tier(1.0), Tier(0.5))

@@ -3,7 +3,7 @@
 import lowrank_by_hand as hand
 from rounds_of import assert_same, first_state, play
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import Tier
 
 

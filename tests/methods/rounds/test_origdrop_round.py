@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_conv import ARCHITECTURE, assert_tensors, state_of, trained
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import Tier
 
 TIERS = (Tier(0.5), Tier(0.25))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_conv import assert_tensors, state_of, trained
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import Tier
 
 TIERS = (Tier(1.0), Tier(0.5))
@@ -34,3 +34,16 @@ def test_a_deployed_tier_is_the_network_of_the_first_kernels():
     submodel = METHOD.submodel(state, Tier(0.5), np.random.default_rng(0))
     assert all(torch.equal(small[name], tensor) for name, tensor in submodel.tensors.items())
     assert_tensors(METHOD.deploy(state, METHOD.global_tier(state)).state_dict(), hand.start())
+
+
+def test_energy_is_recorded_per_band_of_kernels():
+    state = state_of(METHOD, TIERS, hand.start())
+    observed = METHOD.observe(state, [METHOD.submodel(state, Tier(0.5), np.random.default_rng(0))])
+    weight = hand.start()["conv2.weight"].reshape(4, 16)
+    squares = np.linalg.svd(weight, compute_uv=False) ** 2
+    shares = squares[:2].sum() / squares.sum(), squares[2:].sum() / squares.sum()
+    names = [f"energy first held by tier {tier}" for tier in ("0.5", "1")]
+    assert list(observed["energy_by_layer"]["conv2.weight"]) == names
+    assert list(observed["energy_by_layer"]["conv2.weight"].values()) == pytest.approx(shares, abs=1e-5)
+    assert sum(observed["energy"].values()) == pytest.approx(1, abs=1e-5)
+    assert METHOD.energy_bands(state_of(METHOD, TIERS[:1], hand.start())) == {}

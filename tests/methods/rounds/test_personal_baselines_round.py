@@ -7,8 +7,8 @@ import torch
 from small_conv import ARCHITECTURE, assert_tensors, state_of, trained
 from small_conv_by_hand import data
 
-from edgefl.methods.base import create
 from edgefl.methods.clustered import bipartition
+from edgefl.methods.create import create
 from edgefl.records import Batch, Tier, Update
 
 TIER = Tier(1.0)
@@ -109,12 +109,12 @@ def clustered(**options):
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_cluster_splits_by_the_best_of_all_partitions_and_each_part_averages_its_own(order):
     method, state, reports = clustered(eps1=10.0, eps2=0.1)
-    across, one, two = hand.partition()
+    across, one, two = hand.partition(hand.updates())
     assert across < 0
     assert sorted([one, two]) == [[0, 4], [2, 9]]
     assert sorted(map(sorted, groups(bipartition_of_hand()))) == [[0, 4], [2, 9]]
     after = method.aggregate(state, reports[::order])
-    first, second = hand.shifted(hand.weighted([0, 4])), hand.shifted(hand.weighted([2, 9]))
+    first, second = hand.shifted(hand.weighted([0, 4], hand.updates())), hand.shifted(hand.weighted([2, 9], hand.updates()))
     assert_tensors(after.tensors, first)
     assert after.clusters.keys() == {1}
     assert_tensors(after.clusters[1], second)
@@ -149,10 +149,10 @@ def groups(parts):
 def test_a_cluster_that_is_not_stationary_or_whose_clients_are_all_near_theirs_or_too_few_does_not_split(options):
     method, state, reports = clustered(**options)
     after = method.aggregate(state, reports)
-    assert_tensors(after.tensors, hand.shifted(hand.weighted(list(hand.DIRECTIONS))))
+    assert_tensors(after.tensors, hand.shifted(hand.weighted(list(hand.DIRECTIONS), hand.updates())))
     assert not after.clusters
     assert assigned_in(after) == dict.fromkeys(hand.DIRECTIONS, 0.0)
-    assert 1e-3 < hand.norm(hand.weighted(list(hand.DIRECTIONS))) < 10
+    assert 1e-3 < hand.norm(hand.weighted(list(hand.DIRECTIONS), hand.updates())) < 10
     assert 0.1 < max(map(hand.norm, hand.updates().values())) < 100
 
 
@@ -165,3 +165,33 @@ def test_the_next_round_moves_only_the_clusters_whose_clients_took_part():
         np.testing.assert_allclose(after.clusters[1][name].numpy(), tensor, rtol=2e-5, atol=2e-6)
         assert torch.equal(after.tensors[name], split.tensors[name])
     assert ARCHITECTURE.classes == 3
+
+
+def test_a_personal_classifier_stays_at_home_and_clusters_split_by_the_layers_before_it():
+    shared, own = hand.opposed_classifiers()
+    whole = {client: {**shared[client], **own[client]} for client in shared}
+    assert sorted(hand.partition(whole)[1:]) == [[0, 2], [4, 9]], "the classifiers must decide where they count"
+    assert sorted(hand.partition(shared)[1:]) == [[0, 4], [2, 9]]
+    method = create("clustered-fl", {"eps1": 10.0, "eps2": 0.1, "personal_classifier": True})
+    state = state_of(method, (TIER,), hand.start())
+    body = set(next(iter(shared.values())))
+    reports = []
+    for client, delta in shared.items():
+        submodel = method.submodel(state, TIER, np.random.default_rng(0), client)
+        assert submodel.tensors.keys() == body
+        module = submodel.build()
+        kept = torched({n: t for n, t in hand.shifted(own[client]).items() if n.startswith("fc.")})
+        method.receive(module, torched({n: hand.shifted(delta)[n] for n in body}), kept, (torch.zeros(0), torch.zeros(0)))
+        reports.append(Update(client, TIER, method.upload(module), submodel.places, hand.COUNTS[client]))
+        assert_tensors(reports[-1].tensors, {n: hand.shifted(delta)[n] for n in body})
+        assert_tensors(method.keep(module), {n: t.numpy() for n, t in kept.items()})
+    after = method.aggregate(state, reports)
+    assert assigned_in(after) == {c: float(c in (2, 9)) for c in hand.DIRECTIONS}
+    assert method.fits(state, after) == ""
+    models = {c: hand.shifted(hand.weighted([0, 4] if c in (0, 4) else [2, 9], shared)) for c in hand.DIRECTIONS}
+    for client, model in models.items():
+        assert_tensors(method.submodel(after, TIER, np.random.default_rng(0), client).tensors, {n: model[n] for n in body})
+        kept = {n: t for n, t in hand.shifted(own[client]).items() if n.startswith("fc.")}
+        assert_tensors(method.deploy(after, TIER, torched(kept), client).state_dict(), {**model, **kept})
+        # A client that never trained has the initial classifier.
+        assert_tensors(method.deploy(after, TIER, None, client).state_dict(), model)

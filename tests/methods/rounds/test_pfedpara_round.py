@@ -5,7 +5,7 @@ import numpy as np
 import pfedpara_by_hand as hand
 from rounds_of import ARCHITECTURE, assert_same, first_state, play, tensors
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import Tier
 
 TIER = Tier(fedpara_by_hand.GAMMA)

@@ -5,12 +5,15 @@ import prism_by_hand as hand
 import pytest
 import torch
 from small_conv import assert_tensors, state_of, trained
+from small_conv_by_hand import logits
 
-from edgefl.methods.base import create
+from edgefl.factor.compose import composed_network
+from edgefl.methods.create import create
 from edgefl.records import Tier
 
 TIERS = (Tier(0.5), Tier(0.25))
 METHOD = create("prism", {"frobenius_decay": hand.DECAY})
+WIDE = create("prism", {"frobenius_decay": hand.DECAY, "outputs": 0.5})
 
 
 class Scripted:
@@ -25,12 +28,12 @@ class Scripted:
         return waits
 
 
-def updates_of(state, clients):
+def updates_of(state, clients, method=METHOD):
     updates = []
     for number, name in enumerate(clients):
         keep, samples, begin = hand.CLIENTS[name]
         draw = Scripted(hand.DRAWS[name])
-        updates.append(trained(METHOD, state, number, Tier(keep), begin, samples, hand.LR, rng=draw))
+        updates.append(trained(method, state, number, Tier(keep), begin, samples, hand.LR, rng=draw))
     return updates
 
 
@@ -72,3 +75,46 @@ def test_the_next_round_draws_from_a_new_decomposition():
     whole = METHOD.submodel(after, Tier(1.0), Scripted(()), 0).tensors["conv2.v.weight"].flatten(1)
     np.testing.assert_allclose((whole.norm(dim=1) ** 2).numpy(), sigma, rtol=1e-4)
     np.testing.assert_allclose((whole @ whole.T).numpy(), np.diag(sigma), atol=1e-5)
+
+
+# The option ``outputs``: two of the four outputs of conv2, at full width.
+
+
+@pytest.mark.parametrize("clients", ["AB", "A", "B"])
+def test_a_round_with_half_of_the_outputs_at_full_width(clients):
+    before = hand.start()
+    expected = hand.round_of(before, clients, outputs=2)
+    found = WIDE.aggregate(state_of(WIDE, TIERS, before), updates_of(state_of(WIDE, TIERS, before), clients, WIDE))
+    assert_tensors(found.tensors, expected)
+    assert all(not np.allclose(expected[name], before[name], atol=1e-3) for name in before), "the derivation must move everything"
+    narrow = hand.round_of(before, clients)
+    assert all(not np.allclose(expected[name], narrow[name], atol=1e-3) for name in before)
+
+
+def test_outputs_without_kernels_contain_the_bias():
+    state = state_of(WIDE, TIERS, hand.start())
+    x, _ = hand.data(3, 0.4)
+    for name, (keep, _, _) in hand.CLIENTS.items():
+        sent = WIDE.submodel(state, Tier(keep), Scripted(hand.DRAWS[name]), 0)
+        network = sent.build()
+        network.load_state_dict(sent.tensors)
+        expected = hand.download(hand.start(), name, outputs=2)
+        assert sent.tensors["conv2.first.u.weight"].shape == (2, len(hand.DRAWS[name]), 1, 1)
+        plain = {n: t for n, t in expected.items() if n[0] not in "uv"} | {"conv2.weight": hand.product(expected)}
+        with torch.no_grad():
+            np.testing.assert_allclose(network(torch.from_numpy(x).float()).numpy(), logits(plain, x), atol=1e-5)
+            maps = network.conv2(torch.randn(2, 4, 3, 3))
+        for channel in (2, 3):
+            assert torch.equal(maps[:, channel], state.tensors["conv2.bias"][channel].expand(2, 2, 2))
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.25])
+def test_a_deployed_tier_with_half_of_the_outputs_computes_its_first_kernels(keep):
+    network = WIDE.deploy(state_of(WIDE, TIERS, hand.start()), Tier(keep))
+    x, _ = hand.data(3, 0.4)
+    plain = composed_network(network)
+    assert plain.conv2.first.weight.shape == (2, 4, 2, 2)
+    for form in (network, plain):
+        with torch.no_grad():
+            found = form(torch.from_numpy(x).float()).numpy()
+        np.testing.assert_allclose(found, logits(hand.deployed(hand.start(), keep, outputs=2), x), atol=1e-5)

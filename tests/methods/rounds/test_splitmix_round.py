@@ -7,7 +7,7 @@ import torch
 from small_conv import assert_tensors, state_of, trained
 from small_conv_by_hand import data
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import Tier
 
 TIERS = (Tier(1.0), Tier(0.5))

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from rounds_of import ARCHITECTURE, assert_same, play, tensors
 
-from edgefl.methods.base import create
+from edgefl.methods.create import create
 from edgefl.records import Tier
 
 

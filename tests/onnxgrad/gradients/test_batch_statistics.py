@@ -12,9 +12,9 @@ from gradient_case import draw, session_of
 from onnx import load_from_string
 from torch import nn
 
-from edgefl.errors import EdgeflError
-from edgefl.onnxgrad.loss import exportable, loss_graph
-from edgefl.onnxgrad.step import StepRule, training_graphs
+from edgefl.onnxgrad import Stepper, StepRule, training_step
+from edgefl.onnxgrad.loss import loss_graph
+from edgefl.onnxgrad.step import training_graphs
 
 
 def network() -> nn.Sequential:
@@ -46,9 +46,43 @@ def test_a_step_with_running_statistics() -> None:
         np.testing.assert_allclose(found[f"{role}.out"], after[name].detach().numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_a_mean_over_all_batches_is_refused() -> None:
-    with (
-        pytest.raises(EdgeflError, match="layer 0: BatchNorm with momentum None"),
-        exportable(nn.Sequential(nn.BatchNorm1d(2, momentum=None))),
-    ):
-        pass
+class Activated(nn.BatchNorm2d):
+    """A layer like timm's BatchNormAct2d: it normalises by itself, then activates."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        own = self.running_mean, self.running_var, self.weight, self.bias
+        return F.relu(F.batch_norm(x, *own, self.training, self.momentum or 0.0, self.eps))
+
+
+class Doubled(nn.BatchNorm2d):
+    """A layer that adds something to torch's own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x).tanh()
+
+
+@pytest.mark.parametrize(
+    "layer", [Activated(3), Doubled(3, momentum=0.3), nn.BatchNorm2d(3, momentum=None), Doubled(3, momentum=None)], ids=str
+)
+def test_subclasses_and_means_over_all_batches(layer: nn.BatchNorm2d) -> None:
+    """What a subclass adds is in the graph; with momentum None the statistics are means over three batches."""
+    own = nn.Sequential(nn.Conv2d(1, 3, 3), copy.deepcopy(layer), nn.Flatten(), nn.Linear(27, 3)).train()
+    expected = copy.deepcopy(own)
+    graphs = training_step(
+        own, lambda net, x, y: F.cross_entropy(net(x), y), {"x": torch.zeros(2, 1, 5, 5), "y": torch.tensor([0, 2])}
+    )
+    tensors = {**dict(own.named_parameters()), **dict(own.named_buffers())}
+    stepper = Stepper(graphs, {role: tensors[name].detach().numpy() for name, role in graphs.roles.tensors.items()}, 0.5)
+    optimizer = torch.optim.SGD(expected.parameters(), 0.5)
+    for step in range(3):
+        x, y = torch.tensor(2 * draw(5, 1, 5, 5, seed=step) + step).float(), torch.tensor([0, 2, 1, 1, 0])
+        loss = F.cross_entropy(expected(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        np.testing.assert_allclose(stepper.step(x.numpy(), y.numpy()), loss.item(), rtol=1e-5)
+    after = {**dict(expected.named_parameters()), **dict(expected.named_buffers())}
+    for role, value in stepper.tensors().items():
+        np.testing.assert_allclose(value, after[role[2:]].detach().numpy(), rtol=1e-4, atol=1e-5, err_msg=role)

@@ -1,0 +1,55 @@
+"""Create a method from its name and options, as a run's configuration has them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from edgefl.errors import ConfigError, nearest
+from edgefl.methods.base import Method, Scenario
+from edgefl.registry import methods
+from edgefl.util.validation import explain
+
+
+def create(
+    name: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    dynamic_tiers: bool = False,
+    tiers: tuple[float, ...] | None = None,
+    scenario: Scenario = "alike",
+) -> Method:
+    """Return the method ``name`` with ``options``.
+
+    ``dynamic_tiers``: whether clients change tier between rounds. ``tiers``: ratios of the run's tiers; None takes the method's own.
+    ``scenario``: how clients differ besides their samples. They reach only methods with an option of that name.
+
+    Raises:
+        UnknownNameError: no such method.
+        ConfigError: an option's name or value is wrong.
+
+    >>> create("fedhm", {"frobenius_decay": 0.001}).config.frobenius_decay
+    0.001
+    """
+    method: type[Method] = methods.load(name)
+    options = dict(options or {})
+    config_class = method.config_class()
+    fields = config_class.model_fields
+    for key in options:
+        if key not in fields:
+            hint = f"{nearest(key, fields)} known: {', '.join(fields) or 'none'}"
+            raise ConfigError(f"method_options.{key}: {name} has no such option;{hint}")
+    for key, value in {"dynamic_tiers": dynamic_tiers, "tiers": tiers or method.default_tiers, "scenario": scenario}.items():
+        if key in fields:
+            options.setdefault(key, value)
+    try:
+        return method(config_class(**options))
+    except pydantic.ValidationError as error:
+        raise ConfigError(f"method_options.{explain(error.errors()[0])}") from None
+
+
+def check_tiers(name: str, ratios: tuple[float, ...]) -> None:
+    """Raise :class:`ConfigError` if the method ``name`` trains one size only and ``ratios`` has several."""
+    method: type[Method] = methods.load(name)
+    if len(method.default_tiers) == 1 and len(ratios) > 1:
+        raise ConfigError(f"tiers: {name} trains one size only, got {len(ratios)} tiers; give one, such as --tiers 1")

@@ -1,0 +1,117 @@
+"""The common part of FedPara, pFedPara and plain low rank: a network whose weights are composed from trained factors."""
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from edgefl.errors import ConfigError
+from edgefl.factor.hadamard import Shape, rank_of, rank_range
+from edgefl.factor.hadamard_layers import RECURRENT, HadamardWeight, composed, composed_weights
+from edgefl.methods.fedavg import FedAvg
+from edgefl.methods.layer_rules import kind_of, why_dense
+from edgefl.models.base import Architecture, loaded, replace_layer, stem_and_classifier, weighted_layers
+from edgefl.records import Tier
+
+Weights = dict[str, Shape]
+
+
+class Factored(FedAvg, abc.ABC):
+    """FedAvg of the factors of weights. Devices run the plain dense network, whose weights are composed once.
+
+    Attributes:
+        weight: the class of module that composes a weight.
+    """
+
+    weight: ClassVar[type[nn.Module]] = HadamardWeight
+    tier_meaning = "one tier only: γ, where every layer's rank lies between full-rank capacity and dense size"
+
+    @abc.abstractmethod
+    def ranks(self, network: nn.Module, tier: Tier) -> dict[str, int]:
+        """Return the name of each factorized weight of ``network`` → rank; ConfigError if no layer can be factorized."""
+
+    def made(self, shape: Shape, rank: int) -> nn.Module:
+        """Return a module with freshly drawn factors that composes a weight of ``shape``."""
+        return self.weight(shape, rank)
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        self.ranks(architecture.skeleton(), tiers[0])
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the dense network with factors in place of the weights that :meth:`ranks` names."""
+        network = architecture.build()
+        return with_weights(network, self.ranks(network, tier), self.made)
+
+    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        return architecture.build()
+
+    def composed(self, architecture: Architecture, tier: Tier, network: nn.Module) -> nn.Module:
+        return filled(self.deployed(architecture, tier), network, self.weight)
+
+
+def candidates(network: nn.Module, linear: bool | None, classifier: bool = False, rules: str = "") -> Weights:
+    """Return name → shape of the weights of the layers that :func:`dense_reasons` lets factorize."""
+    reasons = dense_reasons(network, linear, classifier, rules)
+    weights = (name for name in network.state_dict() if name.rpartition(".")[2].startswith("weight"))
+    return {name: tuple(network.get_parameter(name).shape) for name in weights if reasons.get(name.rpartition(".")[0]) == ""}
+
+
+def dense_reasons(network: nn.Module, linear: bool | None, classifier: bool = False, rules: str = "") -> dict[str, str]:
+    """Return each convolution, linear and recurrent layer → why it is not factorized, "" if it may be.
+
+    Without ``rules`` (the option ``factorize``) convolutions and recurrent layers are, and with ``linear`` linear ones: None includes them
+    if convolutions hold less than half of these weights. ``classifier``: whether it counts too.
+    """
+    recurrent = {name: layer for name, layer in network.named_modules() if type(layer) in RECURRENT}
+    layers: dict[str, nn.Module] = {**recurrent, **dict(weighted_layers(network))}
+    never = {name: reason for name, layer in layers.items() if (reason := _never(layer))}
+    spared = {} if classifier else {stem_and_classifier(network)[1]: "classifier"}
+    sizes = dict.fromkeys((nn.Conv2d, nn.Linear, nn.RNNBase), 0)
+    for name, layer in layers.items():
+        if name not in never and name not in spared:
+            kind = next(kind for kind in sizes if isinstance(layer, kind))
+            sizes[kind] += sum(value.numel() for key, value in layer.named_parameters() if key.startswith("weight"))
+    usual = {kind_of(layer) for layer in layers.values()}
+    if not linear and (linear is not None or 2 * sizes[nn.Conv2d] >= sum(sizes.values())):
+        usual.discard("linear")
+    return why_dense(layers, rules, usual, spared, never)
+
+
+def _never(layer: nn.Module) -> str:
+    if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
+        return "padding"
+    if isinstance(layer, nn.RNNBase) and layer.proj_size:
+        return "projection"
+    return "" if all(value.requires_grad for key, value in layer.named_parameters() if key.startswith("weight")) else "frozen"
+
+
+def factorized_ranks(weights: Mapping[str, Shape], gamma: float, who: str) -> dict[str, int]:
+    """Return name → R of the ``weights`` whose factors are smaller; ConfigError, which names the method ``who``, if there is none."""
+    ranks = {name: rank for name, shape in weights.items() if (rank := rank_of(shape, gamma))}
+    if not ranks:
+        sizes = "; ".join(
+            f"{name} {'x'.join(map(str, shape))} needs rank {rank_range(shape)[0]}, at most {rank_range(shape)[1]} is smaller"
+            for name, shape in weights.items()
+        )
+        raise ConfigError(f"{who} finds no layer that is smaller in factors: {sizes or 'there is none besides the classifier'}")
+    return ranks
+
+
+def with_weights(network: nn.Module, ranks: Mapping[str, int], make: Callable[[Shape, int], nn.Module]) -> nn.Module:
+    """Return ``network`` with the module ``make(shape, rank)`` in place of each weight that ``ranks`` names."""
+    shapes = {name: tuple(network.get_parameter(name).shape) for name in ranks}
+    for layer in dict.fromkeys(name.rpartition(".")[0] for name in ranks):
+        keys = [name for name in ranks if name.rpartition(".")[0] == layer]
+        parts = {name.rpartition(".")[2]: make(shapes[name], ranks[name]) for name in keys}
+        replace_layer(network, layer, composed(network.get_submodule(layer), parts))
+    return network
+
+
+@torch.no_grad()
+def filled(dense: nn.Module, network: nn.Module, kind: type[nn.Module]) -> nn.Module:
+    """Return ``dense`` with the weights of ``network``, where modules of ``kind`` compose theirs, in evaluation mode."""
+    weights = composed_weights(network, kind)
+    plain = {name: value for name, value in network.state_dict().items() if name.rpartition(".")[0] not in weights}
+    return loaded(dense, {**plain, **{name: weight() for name, weight in weights.items()}})

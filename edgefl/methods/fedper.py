@@ -1,0 +1,62 @@
+"""FedPer: the first layers are averaged, and every client has last layers of its own."""
+
+from pydantic import Field
+from torch import nn
+
+from edgefl.errors import ConfigError
+from edgefl.methods.base import MethodConfig
+from edgefl.methods.fedavg import FedAvg
+from edgefl.models.base import Architecture, weighted_layers
+from edgefl.records import Tier
+from edgefl.registry import method
+
+
+class FedPerConfig(MethodConfig):
+    """Options of FedPer.
+
+    Attributes:
+        layers: how many of the last convolutions and linear layers are personal.
+    """
+
+    layers: int = Field(1, ge=1)
+
+
+@method("fedper")
+class FedPer(FedAvg):
+    """The base layers are averaged by samples; every client has its own last ``layers`` layers (Algorithms 1 and 2).
+
+    The client stores its personal layers, and receives and sends all others. Modules that are defined after the first personal layer, such
+    as normalisation, are personal too.
+
+    Differs from the paper: its clients draw their initial personal layers at random. Here all clients have the same initial ones, shipped
+    with the application.
+    """
+
+    config: FedPerConfig
+    title = "FedPer"
+    paper = "Arivazhagan et al., Federated Learning with Personalization Layers, 2019"
+    travels = "every weight before the personal layers, both ways"
+    personalised = True
+    stays = "the last layers: the classifier, or as many as the option layers says"
+
+    def check(self, architecture: Architecture, tiers: tuple[Tier, ...], clients: int) -> None:
+        """Raise :class:`ConfigError` if no layer is left to average."""
+        network = architecture.skeleton(tiers[0].ratio)
+        found = [name for name, _ in weighted_layers(network)]
+        if self.config.layers > len(found) or self.personal(network) >= network.state_dict().keys():
+            raise ConfigError(
+                f"method_options.layers: {self.config.layers} personal layers leave none to average, {architecture.model} has "
+                f"{len(found)}: {', '.join(found)}; give at most {len(found) - 1}"
+            )
+
+    def personal(self, network: nn.Module) -> frozenset[str]:
+        """Return the names of the first personal layer's tensors and of all that are defined after them."""
+        return last_layers(network, self.config.layers)
+
+
+def last_layers(network: nn.Module, count: int = 1) -> frozenset[str]:
+    """Return the names of the tensors of the last ``count`` weighted layers, and of all that are defined after the first of them."""
+    layers = [name for name, _ in weighted_layers(network)]
+    first = layers[-min(count, len(layers))]
+    names = list(network.state_dict())
+    return frozenset(names[next(i for i, name in enumerate(names) if name.startswith(f"{first}.")) :])

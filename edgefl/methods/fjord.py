@@ -1,0 +1,119 @@
+"""FjORD: a tier is a width, and in every step a client trains a random width up to its own."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edgefl.factor.gradient import held
+from edgefl.methods.base import Method, MethodConfig, cross_entropy
+from edgefl.methods.state import GlobalState, Tensors, places_in, shapes_of
+from edgefl.models.base import Architecture, loaded, named_tensors
+from edgefl.records import Batch, Place, Tier
+from edgefl.registry import method
+
+
+class FjORDConfig(MethodConfig):
+    """Options of FjORD.
+
+    Attributes:
+        distill: whether narrower widths learn from the outputs of the client's own width (self-distillation) instead of labels.
+        tiers: the run's widths, from which a client draws. Set by the run.
+    """
+
+    distill: bool = False
+    tiers: tuple[float, ...] = (1.0, 0.5, 0.25)
+
+
+@dataclass(frozen=True)
+class Nested:
+    """The narrower networks inside a client's network. ``widths`` ascend; the last one is the client's own."""
+
+    architecture: Architecture
+    widths: tuple[float, ...]
+    _narrow: dict[float, tuple[nn.Module, dict[str, Place]]] = field(default_factory=dict, repr=False)
+
+    def drawn(self, draw: float | None) -> float:
+        """Return the width of a step with ``draw`` in [0, 1). None, used to count costs, stands for the client's own width.
+
+        >>> nested = Nested(Architecture("mlp", (4,), 2), (0.25, 0.5, 1.0))
+        >>> nested.drawn(0.0), nested.drawn(0.34), nested.drawn(0.99), nested.drawn(None)
+        (0.25, 0.5, 1.0, 1.0)
+        """
+        last = len(self.widths) - 1
+        return self.widths[last if draw is None else min(int(draw * len(self.widths)), last)]
+
+    def forward(self, module: nn.Module, width: float, x: Any) -> Tensor:
+        """Return the logits (batch, classes) of the network of ``width``, which uses slices of the weights of ``module``."""
+        if width == self.widths[-1]:
+            return module(x)
+        own = named_tensors(module)
+        if width not in self._narrow:
+            skeleton = self.architecture.skeleton(width)
+            narrow, wide = shapes_of(named_tensors(skeleton)), shapes_of(own)
+            self._narrow[width] = skeleton, places_in(self.architecture, skeleton, narrow, wide, width, self.widths[-1])
+        skeleton, places = self._narrow[width]
+        slices = {name: own[name][place.index] for name, place in places.items()}
+        skeleton.train(module.training)
+        return torch.func.functional_call(skeleton, slices, (x,))
+
+
+@method("fjord")
+class FjORD(Method):
+    """Ordered dropout: each step trains the leading channels of a width, drawn uniformly from the tiers up to the client's own.
+
+    The drawn network is physically small and uses slices of the client's weights, so a step has the cost of its width. Every entry is
+    averaged over the clients that hold it, by samples. Entries that no client holds do not change. Scales and shifts of normalisation are
+    leading slices too; its statistics are those of the present batch or sample.
+
+    With ``distill`` every step trains the client's own width on the labels. A narrower drawn width learns without labels: its loss is the
+    divergence KL(p ‖ q) of its softmax q from the softmax p of the own width, with p as a constant (the paper's α = T = 1). Every step is
+    then counted as the own width plus the widest narrower one.
+
+    Differs from the paper: there, each width has BatchNorm statistics and scales of its own. Here all widths share slices of one set of
+    scales, and no statistics are stored. Weight decay and momentum also act on entries outside of the drawn width, with a gradient of zero.
+    """
+
+    config: FjORDConfig
+    title = "FjORD"
+    paper = "Horváth et al., NeurIPS 2021"
+    tier_meaning = "width p: the share of leading channels of every hidden layer that a client holds at most"
+    travels = "the leading slice of every weight at the client's own width, both ways"
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        network = architecture.build(tier.ratio)
+        network.nested = Nested(architecture, self._widths(tier))  # type: ignore[assignment]
+        return network
+
+    def _widths(self, tier: Tier) -> tuple[float, ...]:
+        return tuple(sorted({ratio for ratio in self.config.tiers if ratio < tier.ratio} | {tier.ratio}))
+
+    def step_tiers(self, tier: Tier) -> tuple[Tier, ...]:
+        """Return the tiers up to the client's own, or with ``distill`` the own tier, which every step then trains."""
+        return (tier,) if self.config.distill else tuple(map(Tier, reversed(self._widths(tier))))
+
+    def draws(self, tier: Tier) -> tuple[float | None, ...]:
+        count = len(self._widths(tier))
+        return tuple((kind + 0.5) / count for kind in range(count))
+
+    def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
+        """Return the cross-entropy of the drawn width; with ``distill``, that of the own width plus the divergence of the drawn one."""
+        nested: Nested = module.nested  # type: ignore[assignment]
+        width = nested.drawn(batch.draw)
+        if not self.config.distill:
+            return cross_entropy(nested.forward(module, width, batch.x), batch)
+        teacher = module(batch.x)
+        loss = cross_entropy(teacher, batch)
+        if batch.draw is None:  # costs are counted for the most expensive draw: the widest narrower network
+            width = nested.widths[-2:][0]
+        if width == nested.widths[-1]:
+            return loss
+        student = F.log_softmax(nested.forward(module, width, batch.x), 1)
+        return loss + F.kl_div(student, F.log_softmax(held(teacher), 1), reduction="batchmean", log_target=True)
+
+    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        tensors = self.submodel(state, tier, np.random.default_rng(0), client).tensors
+        return loaded(state.architecture.build(tier.ratio), tensors)

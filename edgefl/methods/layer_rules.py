@@ -1,0 +1,106 @@
+"""Which layers a method factorizes: by kind and by patterns of names, as the option ``factorize`` has them."""
+
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+from torch import nn
+
+from edgefl.errors import ConfigError, nearest
+from edgefl.factor.hadamard_layers import RECURRENT
+from edgefl.methods.base import MethodConfig
+
+KINDS = ("conv", "1x1", "linear", "recurrent")
+"""Kinds of layers that methods factorize: convolutions of larger kernels, those of 1×1, linear and recurrent layers."""
+OUTSIDE = "not chosen"
+"""Why a layer stays dense that the option leaves out."""
+
+
+def _joined(value: Any) -> Any:
+    """Return the rules as one text: a list of words is joined."""
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        return value  # pydantic names the type that it expects
+    words = [word.strip() for word in words]
+    if words != [""] and not all(word.removeprefix("!") for word in words):
+        raise ConfigError(f"method_options.factorize: {value!r} has an empty rule; expected rules such as conv,1x1,!fc")
+    return ",".join(words)
+
+
+class FactorizingConfig(MethodConfig):
+    """Options of every method that factorizes layers.
+
+    Attributes:
+        factorize: the layers to factorize: kinds (``conv``, ``1x1``, ``linear``, ``recurrent``) and patterns of layer names, such as
+            ``conv,1x1,blocks.*.conv_pw,!fc``. ``!`` excludes; with exclusions alone, the rest is as usual. Kinds leave out layers that the
+            method spares, such as the classifier; patterns do not. A layer stays dense if its factors would not be smaller. Empty: the
+            usual layers of the method. ``edgefl inspect NETWORK --method NAME`` shows them.
+    """
+
+    factorize: Annotated[str, BeforeValidator(_joined)] = ""
+
+
+def rules_of(config: MethodConfig) -> str:
+    """Return the option ``factorize``, "" if the method has none."""
+    return config.factorize if isinstance(config, FactorizingConfig) else ""
+
+
+def kind_of(layer: nn.Module) -> str:
+    """Return the kind of a layer: one of :data:`KINDS`, or another word.
+
+    >>> kind_of(nn.Conv2d(4, 8, 1)), kind_of(nn.Conv2d(8, 8, 3, groups=8)), kind_of(nn.LSTM(2, 3)), kind_of(nn.BatchNorm2d(8))
+    ('1x1', 'depthwise', 'recurrent', 'BatchNorm2d')
+    """
+    if isinstance(layer, nn.Conv2d):
+        if layer.groups > 1:
+            return "depthwise" if layer.groups == layer.in_channels else "grouped"
+        return "1x1" if layer.kernel_size == (1, 1) else "conv"
+    return "linear" if isinstance(layer, nn.Linear) else "recurrent" if type(layer) in RECURRENT else type(layer).__name__
+
+
+def why_dense(
+    layers: Mapping[str, nn.Module], rules: str, usual: Collection[str], spared: Mapping[str, str], never: Mapping[str, str]
+) -> dict[str, str]:
+    """Return layer → why it stays dense, "" if it may be factorized.
+
+    Args:
+        layers: name → layer, of all layers that have a weight.
+        rules: the option ``factorize``.
+        usual: kinds that are factorized if the rules name none.
+        spared: layer → why only a pattern that matches its name factorizes it, such as "stem".
+        never: layer → why it cannot be factorized, such as "grouped".
+
+    Raises:
+        ConfigError: a pattern matches no layer, or only layers that cannot be factorized.
+    """
+    words = rules.split(",") if rules else []
+    excluded = [word[1:] for word in words if word.startswith("!")]
+    named = [word for word in words if not word.startswith("!")]
+    for pattern in (word for word in (*named, *excluded) if word not in KINDS):
+        found = [name for name in layers if fnmatchcase(name, pattern)]
+        if not found:
+            known = f"no kind ({', '.join(KINDS)}), and no layer has such a name"
+            raise ConfigError(f"method_options.factorize: {pattern!r} is {known};{_near(pattern, layers)}")
+        if pattern in named and all(name in never for name in found):
+            raise ConfigError(f"method_options.factorize: {pattern!r}: {found[0]} cannot be factorized: {never[found[0]]}")
+    kinds = [word for word in named if word in KINDS] if named else usual
+
+    def why(name: str, kind: str) -> str:
+        if name in never:
+            return never[name]
+        if _matches(name, kind, excluded):
+            return OUTSIDE
+        if any(fnmatchcase(name, pattern) for pattern in named):
+            return ""
+        return spared.get(name, "") or ("" if kind in kinds else OUTSIDE)
+
+    return {name: why(name, kind_of(layer)) for name, layer in layers.items()}
+
+
+def _matches(name: str, kind: str, words: Collection[str]) -> bool:
+    return any(kind == word if word in KINDS else fnmatchcase(name, word) for word in words)
+
+
+def _near(pattern: str, layers: Collection[str]) -> str:
+    return nearest(pattern, [*KINDS, *layers]) or f" layers are {', '.join(list(layers)[:5])}{', …' * (len(layers) > 5)}"

@@ -1,0 +1,144 @@
+"""What a network computes, operation by operation, with the axes of every tensor: found by one forward pass without values."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from edgefl.models.axes import Axis, explain, freeze, unify
+from edgefl.models.axis_rules import axes_after, fresh, tensors_in
+from edgefl.models.gates import Recurrent, axes_of
+
+_LEFT_OUT = {"detach", "alias", "lift_fresh", "clone"}
+_VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
+
+
+def seen(operation: Any) -> str:
+    """Return the name of an operation, "" if it is left out: how many copies and what views there are depends on strides."""
+    name: str = operation.overloadpacket.__name__
+    return "" if name in _LEFT_OUT else "view" if name in _VIEWS else name
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation of a traced network.
+
+    Attributes:
+        name: the operation's name.
+        layer: the innermost module that it is part of.
+        inputs, outputs: axes of the tensors that it reads and returns.
+        known: whether there is a rule for it.
+    """
+
+    name: str
+    layer: str
+    inputs: Sequence[Sequence[Axis]]
+    outputs: Sequence[Sequence[Axis]]
+    known: bool = True
+
+
+class _Tracer(TorchDispatchMode):
+    """Follows the axes of tensors through a forward pass."""
+
+    def __init__(self, network: nn.Module, layer: Callable[[], str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.layer = layer
+        self.calls: list[Call] = []
+        self._axes: dict[int, Sequence[Axis]] = {}
+        self._alive: list[Tensor] = []
+        self.tensors: dict[str, Sequence[Axis]] = {
+            name: self.of(tensor, False)
+            for named in (network.named_parameters, network.named_buffers)
+            for name, tensor in named(remove_duplicate=False)  # tied weights have two names
+        }
+
+    def of(self, tensor: Tensor, frozen: bool = True) -> Any:
+        """Return the axes of a tensor; those of one that comes from outside stay whole."""
+        if id(tensor) not in self._axes:
+            self._set(tensor, [Axis(size, frozen) for size in tensor.shape])
+            for axis in self._axes[id(tensor)]:
+                explain(axis, "input")
+        return self._axes[id(tensor)]
+
+    def _set(self, tensor: Tensor, axes: Sequence[Axis]) -> None:
+        self._axes[id(tensor)] = axes
+        self._alive.append(tensor)  # an id is good as long as its tensor lives
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = operation(*args, **(kwargs or {}))
+        given = tensors_in([*args, *(kwargs or {}).values()])
+        made = tensors_in(out)
+        inputs = [self.of(tensor) for tensor in given]
+        try:
+            axes = axes_after(operation, self.of, args, out)
+        except (ValueError, IndexError, TypeError):  # arguments that no rule explains
+            axes = None
+        known = axes is not None
+        listed = [axes] if isinstance(out, Tensor) else [a for a in axes or () if a is not None]
+        if not known or [[a.size for a in one] for one in listed] != [list(t.shape) for t in made]:
+            known = not given or not made
+            for axis in (axis for one in inputs for axis in one):
+                freeze(axis)
+            listed = [fresh(tensor) for tensor in made]
+        for tensor, one in zip(made, listed, strict=True):
+            if any(tensor is other for other in given):  # in place
+                for axis, before in zip(one, self.of(tensor), strict=True):
+                    if axis.size > 1:
+                        unify(axis, before)
+            else:
+                self._set(tensor, one)
+        name, layer = seen(operation), self.layer()
+        for axis in (axis for one in (*inputs, *listed) for axis in one):
+            explain(axis, f"{operation.overloadpacket.__name__} in {layer or 'the network'}")
+        if name:
+            self.calls.append(Call(name, layer, inputs, listed, known))
+        return out
+
+    def recurrent(self, name: str, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
+        """Follow the axes through a recurrent layer, all steps at once."""
+        out = run()
+        axes = axes_of(name, self.of, args)
+        for tensor, one in zip(out, axes, strict=True):
+            self._set(tensor, one)
+        inputs = [self.of(tensor) for tensor in tensors_in(args)]
+        for axis in (axis for one in (*inputs, *axes) for axis in one):
+            explain(axis, f"{name} in {self.layer() or 'the network'}")
+        self.calls.append(Call(name, self.layer(), inputs, axes))
+        return out
+
+
+@contextmanager
+def _layers(network: nn.Module) -> Iterator[Callable[[], str]]:
+    """Yield a function that returns the name of the innermost module that runs at the moment."""
+    stack, handles = [""], []
+    names = {module: name for name, module in network.named_modules()}
+
+    def enter(module: nn.Module, args: Any) -> None:
+        stack.append(names[module])
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        stack.pop()
+
+    for module in names:
+        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)]
+    try:
+        yield lambda: stack[-1]
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def traced(network: nn.Module, run: Callable[[nn.Module], Any]) -> tuple[dict[str, Sequence[Axis]], list[Call]]:
+    """Return the axes of every parameter and buffer of ``network``, and the operations of ``run(network)``; its outputs stay whole."""
+    with _layers(network) as layer, _Tracer(network, layer) as tracer, Recurrent(tracer.recurrent):
+        output = run(network)
+    for tensor in tensors_in(list(output.values()) if isinstance(output, Mapping) else output):
+        for axis in tracer.of(tensor):
+            freeze(axis, "output")
+    for name, module in network.named_modules():
+        if isinstance(module, nn.MultiheadAttention):  # its heads share the channels of its output evenly
+            unify(*tracer.tensors[f"{name}.out_proj.weight".lstrip(".")])
+    return tracer.tensors, tracer.calls

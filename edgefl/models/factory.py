@@ -1,0 +1,191 @@
+"""From the name of a user's network to a factory: an import path, a Python file, timm or torchvision."""
+
+import difflib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from edgefl.errors import InputError, first_line, nearest
+from edgefl.util.networks import OBJECT, is_file, object_of, title_of
+
+Factory = Callable[..., nn.Module]
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def factory_of(spec: str) -> Any:
+    """Return the factory, class or module that ``spec`` names.
+
+    Args:
+        spec: ``package.module:name``, also in the working directory; ``file.py:name``; ``timm:name``; ``torchvision:name``; or the name
+            of an object that this process has been given.
+
+    Raises:
+        InputError: there is no such factory, or importing it raised an error.
+    """
+    if (given := object_of(spec)) is not None:
+        return given
+    if spec.startswith(OBJECT):
+        raise InputError(
+            f"model: {title_of(spec)} was given as an object from Python, which only that process has; give it again, as in "
+            "simulate(RunConfig(model=my_network, …), folder, resume=True), or define a factory at the top of a module"
+        )
+    where, _, attribute = spec.rpartition(":")
+    if not where or not attribute:
+        raise InputError(
+            f"{spec!r} is not of the form package.module:factory, such as my_package.my_module:make_network; file.py:factory, "
+            "timm:NAME and torchvision:NAME are possible too"
+        )
+    if where in _LIBRARIES:
+        return _LIBRARIES[where](_imported_library(where, spec), attribute)
+    module = _loaded(Path(where), title_of(spec)) if is_file(spec) else _imported(where, spec)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [name for name in vars(found) if not name.startswith("_") and callable(getattr(found, name))]
+            raise InputError(
+                f"{title_of(spec)}: {Path(where).name} has no {attribute!r};{nearest(attribute, names)} give a factory of a network"
+            )
+        found = getattr(found, part)
+    if not callable(found):
+        raise InputError(f"{spec} is {type(found).__name__}, expected a function or class that returns a torch.nn.Module")
+    return found
+
+
+def root_of(spec: str) -> str | None:
+    """Return the folder from which the package of an imported ``package.module:factory`` is found; None for other specs."""
+    module = spec.partition(":")[0]
+    file = None if is_file(spec) else getattr(sys.modules.get(module), "__file__", None)
+    if not file or module in _LIBRARIES:
+        return None
+    return str(Path(file).resolve().parents[module.count(".") + Path(file).name.startswith("__init__.")])
+
+
+def fitted(factory: Factory, shape: tuple[int, ...], classes: int) -> Factory:
+    """Return ``factory`` with the arguments that it has for a sample's shape and the number of classes (0: unknown), by their names.
+
+    >>> fitted(lambda num_classes, width=1: (num_classes, width), (1, 8, 8), 10)()
+    (10, 1)
+    """
+    try:
+        names = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # a builtin
+        return factory
+    known: dict[str, Any] = {"input_shape": shape, "classes": classes, "num_classes": classes, "n_classes": classes}
+    if len(shape) == 3:
+        known |= dict.fromkeys(("in_chans", "in_channels"), shape[0])
+    given = {name: value for name, value in known.items() if name in names and value}
+    return functools.partial(factory, **given) if given else factory
+
+
+def sources_sha256(factory: object, network: nn.Module) -> str:
+    """Return a hash of the files that define ``factory`` and the classes of ``network``, except torch's."""
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    files = {_file_of(kind) for kind in (factory, *map(type, network.modules()))}
+    digests = {hashlib.sha256(Path(file).read_bytes()).digest() for file in files if file and not file.startswith(_TORCH)}
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+
+
+def said(error: BaseException) -> str:
+    """Return the type and the first line of the message of an error that a user's code raised."""
+    return f"{type(error).__name__}: {first_line(error) if str(error).strip() else 'no message'}"
+
+
+def _file_of(kind: Any) -> str | None:
+    try:
+        file = inspect.getsourcefile(kind)
+    except TypeError:  # no class or function
+        return None
+    return file if file and Path(file).is_file() else None
+
+
+def _imported(name: str, spec: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{spec}: no module named {error.name!r} here or among the installed packages") from None
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise InputError(f"{spec}: importing {name} raised {said(error)}") from error
+
+
+def _loaded(path: Path, title: str) -> ModuleType:
+    """Return the module in the file at ``path``, under a name that is the same in all processes as long as the file does not change."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{title}: {path} cannot be read ({error.strerror})") from None
+    name = f"_edgefl_{path.stem}_{hashlib.sha256(str(path).encode() + content).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if (folder := str(path.parent)) not in sys.path:
+        sys.path.append(folder)  # for modules beside the file
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None  # the name ends in .py
+    assert found.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        del sys.modules[name]
+        raise InputError(f"{title}: importing {path} raised {said(error)}") from error
+    return module
+
+
+def _imported_library(name: str, spec: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"{spec}: {name} cannot be imported ({first_line(error)}); install it with: pip install {name}"
+        ) from None
+
+
+def _timm(timm: Any, name: str) -> Factory:
+    if not timm.is_model(name):
+        raise _unknown("timm", name, timm.list_models())
+
+    def build(input_shape: tuple[int, ...] = (), classes: int = 0) -> nn.Module:
+        options: dict[str, Any] = {"num_classes": classes} if classes else {}
+        if len(input_shape) == 3:
+            options["in_chans"] = input_shape[0]
+            if getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "fixed_input_size", False):
+                options["img_size"] = input_shape[1:]
+        network: nn.Module = timm.create_model(name, pretrained=False, **options)
+        return network
+
+    return build
+
+
+def _torchvision(torchvision: Any, name: str) -> Factory:
+    known = torchvision.models.list_models()
+    if name not in known:
+        raise _unknown("torchvision", name, known)
+
+    def build(classes: int = 0) -> nn.Module:
+        options = {"num_classes": classes} if classes else {}
+        network: nn.Module = torchvision.models.get_model(name, weights=None, **options)
+        return network
+
+    return build
+
+
+_LIBRARIES: dict[str, Callable[[Any, str], Factory]] = {"timm": _timm, "torchvision": _torchvision}
+
+
+def _unknown(library: str, name: str, known: Sequence[str]) -> InputError:
+    close = difflib.get_close_matches(name, known, n=5)
+    hint = f"did you mean {', '.join(close)}?" if close else f"it has {len(known)}, listed by {library}'s list_models()"
+    return InputError(f"{library}:{name}: {library} has no such network; {hint}")

@@ -1,0 +1,101 @@
+"""Initial weights of a network from a safetensors file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from edgefl.errors import WireError
+from edgefl.util.files import sha256
+
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """The file with a network's initial weights.
+
+    Attributes:
+        sha256: of its content; a file that has changed since is refused.
+        without: the beginning of names of tensors that keep their random values, such as ``fc.``; empty: none.
+    """
+
+    path: str
+    sha256: str
+    without: str = ""
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return name → tensor; WireError if the file cannot be read, is no safetensors file, or has changed."""
+        return {
+            name: t
+            for name, t in _tensors(self.path, self.sha256).items()
+            if not (self.without and name.startswith(self.without))
+        }
+
+
+def weights_in(path: str, without: str = "") -> WeightsFile:
+    """Return the record of the file at ``path``; WireError if it cannot be read."""
+    return WeightsFile(path, sha256(_content(path)), without)
+
+
+@lru_cache(maxsize=1)
+def _tensors(path: str, digest: str) -> Mapping[str, Tensor]:
+    content = _content(path)
+    if sha256(content) != digest:
+        raise WireError(f"{path}: the weights have changed since the run began; restore the file, or start a new run")
+    return _of_content(path, content)
+
+
+def _content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise WireError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _of_content(path: str, content: bytes) -> dict[str, Tensor]:
+    try:
+        tensors = safetensors.torch.load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise WireError(f"{path}: not a valid safetensors file ({error})") from None
+    return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+
+
+def checked_weights(
+    source: Path | str | Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], without: str = ""
+) -> Mapping[str, Tensor]:
+    """Return the tensors of a safetensors file, or those given, except integer counters and names that begin with ``without``.
+
+    Raises:
+        WireError: names or shapes differ from ``shapes`` (the first five are named), or a value is not finite.
+    """
+    told = "weights" if isinstance(source, Mapping) else str(source)
+    if isinstance(source, Mapping):
+        floats: Mapping[str, Tensor] = {name: tensor for name, tensor in source.items() if tensor.is_floating_point()}
+    else:
+        floats = _of_content(told, _content(told))
+    if without:
+        floats = {name: tensor for name, tensor in floats.items() if not name.startswith(without)}
+        shapes = {name: shape for name, shape in shapes.items() if not name.startswith(without)}
+    if different := sorted(floats.keys() ^ shapes.keys()):
+        raise WireError(f"{told}: tensors missing or not expected: {', '.join(different[:_NAMED])}{_more(different)}")
+    problems = [
+        f"{name} has shape {tuple(floats[name].shape)}, expected {shape}"
+        for name, shape in shapes.items()
+        if tuple(floats[name].shape) != shape
+    ]
+    if problems:
+        raise WireError(f"{told}: {'; '.join(problems[:_NAMED])}{_more(problems)}")
+    for name, tensor in floats.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise WireError(f"{told}: {name} holds NaN or infinity, expected finite values")
+    return floats
+
+
+def _more(all_: list[str]) -> str:
+    return f" and {len(all_) - _NAMED} more" if len(all_) > _NAMED else ""

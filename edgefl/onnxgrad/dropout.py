@@ -1,0 +1,147 @@
+"""Dropout in training graphs: its masks are a hash of the step's seed, the layer and the place of each entry.
+
+Standard operators have no random numbers that every runtime draws alike. The hash uses whole numbers below 2⁶³ only, so that all runtimes,
+torch included, make the same masks. It is the 32-bit finalizer of Mueller, two rounds of x ← (x ⊕ ⌊x/2¹⁶⌋)·m mod 2³².
+"""
+
+import math
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from edgefl.errors import EdgeflError
+
+_MODULUS, _HALF, _FACTOR, _APART = 2**32, 2**16, 0x45D9F3B, 0x9E3779B1
+
+
+def mask(like: Tensor, shape: tuple[int, ...], p: float, seed: Tensor, layer: int) -> Tensor:
+    """Return the mask of a dropout layer, ``shape``, of the type of ``like``: 0 with probability ``p``, else 1/(1 − p).
+
+    Args:
+        like: the input of the layer.
+        shape: sizes of the mask; it is multiplied with the input.
+        p: probability in [0, 1].
+        seed: whole number in float32, below 2²⁴.
+        layer: how many dropout layers the step called before.
+
+    >>> mask(torch.zeros(2, 4), (2, 4), 0.5, torch.tensor(1.0), 0)
+    tensor([[0., 2., 0., 0.],
+            [2., 0., 0., 2.]])
+    """
+    start = _hashed((seed.to(torch.int64) + layer * _APART) % _MODULUS)
+    places: Any = 0
+    for axis, size in enumerate(shape):
+        # torch traces the free size as a symbol; shape inference does not find the size of its arange.
+        places_here = torch.arange(size) if isinstance(size, int) else torch.ones(size, dtype=torch.int64).cumsum(0) - 1
+        places = places + places_here.reshape(-1, *[1] * (len(shape) - axis - 1)) * math.prod(shape[axis + 1 :])
+    kept = _hashed((places + start) % _MODULUS) >= round(p * _MODULUS)
+    return kept.to(like.dtype) * (1 / (1 - p) if p < 1 else 0.0)
+
+
+def _hashed(numbers: Tensor) -> Tensor:
+    """Return the hashes, below 2³², of int64 ``numbers`` below 2³²."""
+    for _ in range(2):
+        numbers = _folded(numbers) * _FACTOR % _MODULUS
+    return _folded(numbers)
+
+
+def _folded(numbers: Tensor) -> Tensor:
+    # In float64, which is exact here: the exporter divides whole numbers in float32.
+    return numbers ^ (numbers.double() / _HALF).floor().to(torch.int64)
+
+
+# Its copy without the check for contexts at its beginning: from inside a context's handler the context applies to the functions it calls.
+_multi_head_attention = FunctionType(
+    F.multi_head_attention_forward.__code__,
+    {**vars(F), "has_torch_function": lambda tensors: False},
+    argdefs=F.multi_head_attention_forward.__defaults__,
+)
+
+
+class SeededDropout(TorchFunctionMode):
+    """Within this context torch's dropout functions draw their masks by :func:`mask` from ``seed``; EdgeflError for one that cannot."""
+
+    def __init__(self, seed: Tensor) -> None:
+        super().__init__()
+        self.seed, self.layers = seed, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func``, or what replaces it here."""
+        replaced = _REPLACED.get(func)
+        return func(*args, **(kwargs or {})) if replaced is None else replaced(self, func, *args, **(kwargs or {}))
+
+    def drop(self, x: Tensor, p: float, axes: int | None = None) -> Tensor:
+        """Return ``x`` with entries dropped, or with ``axes`` all entries that have the same place on this many first axes."""
+        if p == 0:
+            return x
+        self.layers += 1
+        own = x.dim() if axes is None else axes
+        return x * mask(x, (*x.shape[:own], *[1] * (x.dim() - own)), p, self.seed, self.layers - 1)
+
+
+def _dropout(
+    mode: SeededDropout, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    return mode.drop(input, p) if training else input
+
+
+def _of_maps(
+    mode: SeededDropout, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    return mode.drop(input, p, 2) if training else input
+
+
+def _attention(mode: SeededDropout, func: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Tensor:
+    """Compute attention by its definition if it drops weights."""
+    names = ("attn_mask", "dropout_p", "is_causal")
+    options |= dict(zip(names, args, strict=False))
+    p = options.pop("dropout_p", 0.0)
+    if not p:
+        result: Tensor = func(query, key, value, **options)
+        return result
+    if options.get("is_causal") or options.get("enable_gqa"):
+        raise EdgeflError(
+            "attention with dropout and is_causal or enable_gqa has no ONNX form; give attn_mask, or set its dropout to 0"
+        )
+    scale = options.get("scale") or 1 / math.sqrt(query.shape[-1])
+    scores, given = query @ key.transpose(-2, -1) * scale, options.get("attn_mask")
+    if given is not None:
+        scores = scores.masked_fill(~given, -math.inf) if given.dtype == torch.bool else scores + given
+    return mode.drop(scores.softmax(-1), p) @ value
+
+
+def _heads(mode: SeededDropout, func: Any, *args: Any, **options: Any) -> Any:
+    with mode:
+        return _multi_head_attention(*args, **options)
+
+
+def _recurrent(mode: SeededDropout, func: Any, *args: Any) -> Any:
+    *_, layers, dropout, train, _, _ = args
+    if train and dropout and layers > 1:
+        raise EdgeflError(
+            f"dropout inside torch.{func.__name__} has no ONNX form; make one layer after the other, with nn.Dropout between them"
+        )
+    return func(*args)
+
+
+def _refused(mode: SeededDropout, func: Any, *args: Any, **options: Any) -> Tensor:
+    names = ("input", "p", "training")
+    given = {"p": 0.5, "training": False, **dict(zip(names, args, strict=False)), **options}
+    if given["training"] and given["p"]:
+        raise EdgeflError(f"{func.__name__} has no ONNX form in training; nn.Dropout has")
+    result: Tensor = given["input"]
+    return result
+
+
+_REPLACED: dict[Any, Any] = {
+    F.dropout: _dropout,
+    **dict.fromkeys((F.dropout1d, F.dropout2d, F.dropout3d), _of_maps),
+    **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), _refused),
+    F.multi_head_attention_forward: _heads,
+    F.scaled_dot_product_attention: _attention,
+    **dict.fromkeys((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), _recurrent),
+}

@@ -1,0 +1,125 @@
+"""Gradients of operators that are a constant linear map along each axis: resizing, padding with values of the map, cumulative sums."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.helper
+
+from edgefl.onnxgrad.gradients.op import Gradient, Op, prepared, register_rule
+from edgefl.onnxgrad.gradients.tape import Tape
+from edgefl.onnxgrad.session import computed, opened, options_for
+
+Matrix = np.ndarray[Any, Any]
+
+
+def mapped(tape: Tape, value: str, rank: int, axis: int, matrix: Matrix) -> str:
+    """Return ``value`` with its entries along ``axis`` multiplied with ``matrix`` (size of the axis, new size)."""
+    perm = list(range(rank))
+    perm[axis], perm[-1] = perm[-1], perm[axis]
+    last = axis == rank - 1
+    turned = value if last else tape.op("Transpose", value, perm=perm)
+    product = tape.op("MatMul", turned, tape.constant(matrix.astype(tape.real)))
+    return product if last else str(tape.op("Transpose", product, perm=perm))
+
+
+@register_rule("Resize")
+def resize(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Every axis is a linear map, whose matrix onnxruntime computes here from unit vectors; its transpose maps g back."""
+    x, (sizes, places) = op.inputs[0], (tape.shape(op.inputs[0]), tape.shape(op.outputs[0]))
+    if op.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        op.refuse("coordinate_transformation_mode tf_crop_and_resize has no rule")
+    for axis, (size, place) in enumerate(zip(sizes, places, strict=True)):
+        if size is None and place is None:
+            continue
+        (size,), (place,) = tape.fixed(op, x, [axis]), tape.fixed(op, op.outputs[0], [axis])
+        scale = place / size
+        given = tape.known(op.input(2))
+        if given is not None and given.size:
+            axes = op.get("axes", range(len(sizes)))
+            scale = float(dict(zip(axes, given, strict=True)).get(axis, 1.0))
+        if scale != 1.0 or size != place:
+            matrix = _matrix(op, size, scale, place if given is None or not given.size else None)
+            gradient = mapped(tape, gradient, len(sizes), axis, matrix.T)
+    return [gradient, *[None] * (len(op.inputs) - 1)]
+
+
+def _matrix(op: Op, size: int, scale: float, place: int | None) -> Matrix:
+    """Return the matrix (size, places) of a Resize along one axis, by its ``scale`` or, if ``place`` is given, its new size."""
+    attributes = {name: value for name, value in op.attributes.items() if name not in ("axes", "keep_aspect_ratio_policy")}
+    target = np.array([1, 1, scale, 1], np.float32) if place is None else np.array([size, 1, place, 1], np.int64)
+    names = ["x", "", "target"] if place is None else ["x", "", "", "target"]
+    node = onnx.helper.make_node("Resize", names, ["y"], **attributes)
+    read = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [size, 1, size, 1])
+    graph = onnx.helper.make_graph(
+        [node],
+        "resize",
+        [read],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(target, "target")],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    units = np.eye(size, dtype=np.float32).reshape(size, 1, size, 1)
+    found = computed(opened(model.SerializeToString(), options_for(1)), {"x": units})["y"]
+    return found.reshape(size, -1)
+
+
+def padded_back(tape: Tape, op: Op, gradient: str, begins: list[int], ends: list[int], axes: list[int]) -> str:
+    """Return the gradient of a Pad whose mode repeats entries of the input: reflect, edge or wrap."""
+    rank, x = len(tape.shape(op.inputs[0])), op.inputs[0]
+    mode = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}[op.get("mode")]
+    for axis, begin, end in zip(axes, begins, ends, strict=True):
+        if begin or end:
+            units = np.eye(tape.fixed(op, x, [axis])[0])
+            matrix = np.pad(units, ((0, 0), (begin, end)), mode=mode)  # type: ignore[call-overload]  # one of three literals
+            gradient = mapped(tape, gradient, rank, axis, matrix.T)
+    return gradient
+
+
+@register_rule("CumSum")
+def cumulative_sum(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Return the cumulative sum of g in the other direction."""
+    reverse = 0 if op.get("reverse", 0) else None
+    turned = tape.op("CumSum", gradient, op.inputs[1], exclusive=op.get("exclusive"), reverse=1 if reverse is None else reverse)
+    return [turned, None]
+
+
+@register_rule("Trilu")
+def triangle(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """Return the same triangle of g."""
+    return [tape.op("Trilu", gradient, *op.inputs[1:], upper=op.get("upper", 1)), None]
+
+
+@prepared("TopK")
+def with_places(tape: Tape, op: Op) -> None:
+    """Name the output with the places of the largest entries, which the gradient reads."""
+    names = [output or tape.fresh("topk") for output in op.outputs]
+    tape.nodes.append(onnx.helper.make_node("TopK", op.inputs, names, name=op.name, **op.attributes))
+    tape.shapes |= {name: tape.shape(next(filter(None, op.outputs))) for name in names}
+
+
+@register_rule("TopK")
+def top(tape: Tape, op: Op, gradient: Gradient, of_places: Gradient = None) -> list[Gradient]:
+    """Return g at the places of the largest entries, zeros elsewhere."""
+    if gradient is None:
+        return [None, None]
+    zeros = tape.op("ConstantOfShape", tape.op("Shape", op.inputs[0]), value=tape.filling(0.0))
+    rank = len(tape.shape(op.inputs[0]))
+    return [tape.op("ScatterElements", zeros, op.outputs[1], gradient, axis=op.get("axis", -1) % rank, reduction="add"), None]
+
+
+@register_rule("DepthToSpace")
+def depth_to_space(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The inverse rearrangement of g: SpaceToDepth, or for mode CRD a transpose."""
+    block = op.get("blocksize")
+    if op.get("mode", "DCR") == "DCR":
+        return [tape.op("SpaceToDepth", gradient, blocksize=block)]
+    channels, rows, columns = tape.fixed(op, op.outputs[0], [1, 2, 3])
+    apart = tape.op("Reshape", gradient, tape.integers(-1, channels, rows // block, block, columns // block, block))
+    return [tape.like(tape.op("Transpose", apart, perm=[0, 1, 3, 5, 2, 4]), op.inputs[0])]
+
+
+@register_rule("SpaceToDepth")
+def space_to_depth(tape: Tape, op: Op, gradient: str) -> list[Gradient]:
+    """The inverse rearrangement of g."""
+    return [tape.op("DepthToSpace", gradient, blocksize=op.get("blocksize"))]

@@ -1,0 +1,133 @@
+"""Functions of torch in operations that have an ONNX operator and a gradient rule; used while a module is traced.
+
+Each function here has the arguments of torch's function and computes the same. It returns None for arguments with which torch's own
+function is exported as it is.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from edgefl.errors import EdgeflError
+
+
+def _windows(size: int, count: int) -> list[tuple[int, int]]:
+    """Return begin and end of each window of an adaptive pooling from ``size`` entries to ``count``."""
+    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def _targets(x: Tensor, output_size: Any, axes: int) -> list[int] | None:
+    """Return the sizes that an adaptive pooling pools the last ``axes`` to; None if torch's own form has a rule: they divide the sizes."""
+    asked = [output_size] * axes if isinstance(output_size, int) else list(output_size)
+    sizes = x.shape[-axes:]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    counts = [int(size if count is None else count) for size, count in zip(sizes, asked, strict=True)]
+    return None if all(size % count == 0 for size, count in zip(sizes, counts, strict=True)) else counts
+
+
+def _adaptive_mean(axes: int) -> Callable[..., Tensor | None]:
+    """Return adaptive average pooling as one product with a constant matrix along each axis."""
+
+    def pooled(input: Tensor, output_size: Any) -> Tensor | None:
+        counts = _targets(input, output_size, axes)
+        if counts is None:
+            return None
+        for axis, count in enumerate(counts, input.dim() - axes):
+            size = input.shape[axis]
+            shares = torch.tensor([[(b <= i < e) / (e - b) for b, e in _windows(size, count)] for i in range(size)])
+            input = (input.transpose(axis, -1) @ shares.to(input.dtype)).transpose(axis, -1)
+        return input
+
+    return pooled
+
+
+def _adaptive_max(axes: int) -> Callable[..., Tensor | None]:
+    """Return adaptive maximum pooling as the maximum of each window, along one axis after the other."""
+
+    def pooled(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor | None:
+        counts = _targets(input, output_size, axes)
+        if counts is None or return_indices:
+            return None
+        for axis, count in enumerate(counts, input.dim() - axes):
+            parts = [input.narrow(axis, b, e - b).amax(axis, keepdim=True) for b, e in _windows(input.shape[axis], count)]
+            input = torch.cat(parts, axis)
+        return input
+
+    return pooled
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
+
+def _unfolded(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor | None:
+    """Compute the entries of each window by a convolution of each channel with kernels of one 1."""
+    if input.dim() != 4:
+        return None
+    rows, columns = _pair(kernel_size)
+    one = torch.eye(rows * columns, dtype=input.dtype).reshape(rows * columns, 1, rows, columns)
+    channels = input.shape[1]
+    found = F.conv2d(input, one.repeat(channels, 1, 1, 1), None, _pair(stride), _pair(padding), _pair(dilation), channels)
+    return found.flatten(2)
+
+
+def _products(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor | None:
+    """Compute products of all entries so far, in log₂(n) steps: each doubles the number of factors."""
+    size = input.shape[dim]
+    if dtype is not None or not isinstance(size, int):
+        return None
+    step = 1
+    while step < size:
+        earlier = input.narrow(dim, 0, size - step)
+        input = torch.cat([input.narrow(dim, 0, step), input.narrow(dim, step, size - step) * earlier], dim)
+        step *= 2
+    return input
+
+
+def _bags(
+    input: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """Compute an embedding bag for bags of equal length as an embedding and its sum, mean or maximum."""
+    if input.dim() != 2 or max_norm is not None or scale_grad_by_freq:
+        raise EdgeflError(
+            "embedding_bag has an ONNX form for ids (samples, length) without max_norm and scale_grad_by_freq; pad bags with padding_idx"
+        )
+    rows = F.embedding(input, weight)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    if padding_idx is None:
+        return rows.amax(1) if mode == "max" else rows.mean(1) if mode == "mean" else rows.sum(1)
+    own = (input != padding_idx % weight.shape[0]).unsqueeze(-1)
+    if mode == "max":
+        highest = rows.masked_fill(~own, float("-inf")).amax(1)
+        return torch.where(own.any(1), highest, torch.zeros_like(highest))
+    total = torch.where(own, rows, torch.zeros_like(rows)).sum(1)
+    return total / own.to(rows.dtype).sum(1).clamp(min=1) if mode == "mean" else total
+
+
+REWRITES: dict[Any, Callable[..., Tensor | None]] = {
+    torch.adaptive_avg_pool1d: _adaptive_mean(1),
+    F.adaptive_avg_pool2d: _adaptive_mean(2),
+    F.adaptive_avg_pool3d: _adaptive_mean(3),
+    F.adaptive_max_pool1d: _adaptive_max(1),
+    F.adaptive_max_pool2d: _adaptive_max(2),
+    F.adaptive_max_pool3d: _adaptive_max(3),
+    F.unfold: _unfolded,
+    **dict.fromkeys((torch.cumprod, Tensor.cumprod), _products),
+    F.embedding_bag: _bags,
+}
+"""Function of torch → the function here."""

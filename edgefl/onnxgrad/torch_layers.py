@@ -1,0 +1,63 @@
+"""Replaces the nodes of a graph's module by torch's own layers, which methods know how to factorize."""
+
+from collections import Counter
+
+from torch import Tensor, nn
+
+from edgefl.onnxgrad.to_torch import Node
+
+
+def with_torch_layers(graph: nn.Module) -> nn.Module:
+    """Replace, in place, every node that computes the same as an ``nn.Conv2d`` or ``nn.Linear``, unless its weights are shared."""
+    readers = Counter(parameter for node in graph.children() for parameter in node.parameters())
+    for name, node in list(graph.named_children()):
+        alone = all(readers[parameter] == 1 for parameter in node.parameters())
+        if isinstance(node, Node) and alone and (layer := _layer(node)) is not None:
+            setattr(graph, name, layer)
+    return graph
+
+
+def _layer(node: Node) -> nn.Module | None:
+    stored = {slot: node.get_parameter(name) for slot, name in node.stored.items() if name in dict(node.named_parameters())}
+    if node.given != (0,) or 1 not in stored or len(stored) != len(node.stored):
+        return None
+    weight, bias = stored[1], stored.get(2)
+    if node.op == "Conv" and weight.dim() == 4:
+        return _convolution(node, weight, bias)
+    if node.op == "Gemm" and weight.dim() == 2:
+        plain = node.get("alpha", 1.0) == node.get("beta", 1.0) == 1.0 and not node.get("transA", 0)
+        if plain and (bias is None or bias.dim() == 1):
+            return _linear(weight if node.get("transB", 0) else weight.T, bias)
+    if node.op == "MatMul" and weight.dim() == 2:
+        return _linear(weight.T, None)
+    return None
+
+
+def _convolution(node: Node, weight: Tensor, bias: Tensor | None) -> nn.Module | None:
+    pads = list(node.get("pads", [0, 0, 0, 0]))
+    if node.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or pads[:2] != pads[2:] or min(pads) < 0:
+        return None
+    groups = node.get("group", 1)
+    layer = nn.Conv2d(
+        weight.shape[1] * groups,
+        weight.shape[0],
+        tuple(weight.shape[2:]),  # type: ignore[arg-type]  # two sizes: the weight has four dimensions
+        tuple(node.get("strides", [1, 1])),
+        tuple(pads[:2]),
+        tuple(node.get("dilations", [1, 1])),
+        groups,
+        bias is not None,
+        device="meta",
+    )
+    return _filled(layer, weight, bias)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    return _filled(nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta"), weight, bias)
+
+
+def _filled(layer: nn.Conv2d | nn.Linear, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    layer.weight = nn.Parameter(weight.detach().contiguous())
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach())
+    return layer

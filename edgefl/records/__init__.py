@@ -1,0 +1,14 @@
+"""Frozen records that the stages of a round hand on to each other.
+
+Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds; only ``host_s`` is this computer's time), ``_j`` (joules).
+"""
+
+from edgefl.records.cost import Cost, Deployed, LayerCost, Timing
+from edgefl.records.model import Batch, Index, Place, Submodel, Tier, Update
+from edgefl.records.round import ClientRecord, RoundRecord, Totals
+from edgefl.records.session import BudgetName, Ending, Expected, Foreseen, Outcome, Shortfall, Status
+
+__all__ = [
+    "Batch", "BudgetName", "ClientRecord", "Cost", "Deployed", "Ending", "Expected", "Foreseen", "Index", "LayerCost", "Outcome",
+    "Place", "RoundRecord", "Shortfall", "Status", "Submodel", "Tier", "Timing", "Totals", "Update",
+]  # fmt: skip

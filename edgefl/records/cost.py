@@ -1,0 +1,168 @@
+"""The cost of one tier, counted in integers, and what it takes in simulated time and energy."""
+
+from dataclasses import dataclass, replace
+
+from edgefl.records.work import NO_STEP_WORK, NO_WORK, ONCE, StepWork, Work
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What one layer costs: MACs per sample, except ``macs_compose`` (per pass), its bytes at the peak of a training step, and its work."""
+
+    layer: str
+    kind: str
+    params: int
+    parameter_bytes: int
+    macs_forward: int
+    macs_backward_input: int
+    macs_backward_weight: int
+    macs_compose: int
+    elementwise_ops: int
+    elementwise_ops_backward: int
+    elementwise_ops_step: int
+    saved_bytes_at_peak: int
+    temporary_bytes_at_peak: int
+    work: StepWork = NO_STEP_WORK
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The network that a device runs, as far as it may differ from the one that is trained: ``macs`` are per sample."""
+
+    params: int
+    macs: int
+    parameter_bytes: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one tier costs at one batch size. Integers; multiply-accumulates are MACs, never "FLOPs".
+
+    ``macs_forward`` and ``macs_backward_*`` are per sample, ``macs_compose`` (work on weights: composition and regularisers) per forward
+    and backward pass. ``elementwise_ops`` counts the values that activations, normalisation, pooling and reductions go through, per
+    sample; ``elementwise_ops_step`` those of work on weights and of the update. ``peak_activation_bytes_*`` is what a step holds besides
+    parameters, gradients and optimizer state; ``training_memory_bytes`` is the peak of everything together, at most the sum of the
+    parts, because not all of them peak at the same moment; ``peak_*_bytes`` says what is alive then. A step trains ``batch_size``
+    samples, ``micro_batch`` at a time. ``macs_drawn`` is set where every step trains one of several networks (FjORD): the mean MACs of a
+    sample's forward and backward pass over them.
+
+    ``work`` has all of it by kind, as a clock needs it; ``inference_work`` is that of an inference of ``batch_size`` samples.
+
+    Everything is about the network that is trained but for ``*_inference``, which is about the one that a device runs: ``deployed``,
+    None where it is the same. Factors are composed then, and what only training holds, such as an objective's tensors, is gone.
+    """
+
+    batch_size: int
+    micro_batch: int
+    params: int
+    macs_forward: int
+    macs_backward_input: int
+    macs_backward_weight: int
+    macs_compose: int
+    elementwise_ops: int
+    elementwise_ops_backward: int
+    elementwise_ops_step: int
+    peak_activation_bytes_inference: int
+    peak_activation_bytes_training: int
+    parameter_bytes: int
+    buffer_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    training_memory_bytes: int
+    download_bytes: int
+    upload_bytes: int
+    uncounted_ops: tuple[str, ...] = ()
+    layers: tuple[LayerCost, ...] = ()
+    peak_gradient_bytes: int = 0
+    peak_saved_bytes: int = 0
+    peak_temporary_bytes: int = 0
+    peak_layer_training: str = ""
+    peak_layer_inference: str = ""
+    macs_drawn: int | None = None
+    deployed: Deployed | None = None
+    work: StepWork = NO_STEP_WORK
+    inference_work: Work = NO_WORK
+
+    @property
+    def macs_backward(self) -> int:
+        """MACs of a sample's backward pass: gradients of inputs and of weights, those that are needed."""
+        return self.macs_backward_input + self.macs_backward_weight
+
+    @property
+    def macs_train_step(self) -> int:
+        """MACs of one step at the full batch size, composition included."""
+        return self.macs_of(self.batch_size, -(-self.batch_size // self.micro_batch))
+
+    def macs_of(self, samples: int, passes: int, evaluated: int = 0) -> int:
+        """MACs of training on ``samples`` samples in ``passes`` forward and backward passes, and of ``evaluated`` that go forward only."""
+        of_sample = self.macs_forward + self.macs_backward if self.macs_drawn is None else self.macs_drawn
+        trained = samples * of_sample + passes * self.macs_compose
+        return trained + evaluated * self.macs_forward
+
+    def work_of(self, samples: int, passes: int, evaluated: int = 0) -> Work:
+        """Return the work of a client by kind; the arguments are those of :meth:`macs_of`. A cost without kinds counts as products."""
+        if self.work == NO_STEP_WORK:
+            return Work(product_macs=self.macs_of(samples, passes, evaluated))
+        updates = -(-passes // -(-self.batch_size // self.micro_batch))
+        runs = -(-evaluated // self.micro_batch)
+        if self.macs_drawn is None:
+            return self.work.of(samples, passes, updates, evaluated, runs)
+        # Every step trains one of several networks: each kind has the share of the whole that the mean of them has.
+        drawn = self.work.sample.times(samples * self.macs_drawn, self.macs_forward + self.macs_backward)
+        return drawn + self.work.of(0, passes, updates, evaluated, runs)
+
+    def inference_of(self, samples: int = 1) -> Work:
+        """Return the work of an inference of ``samples`` samples by kind."""
+        if self.inference_work == NO_WORK:
+            return Work(product_macs=samples * self.macs_inference)
+        once = {kind: getattr(self.inference_work, kind) for kind in ONCE}
+        return replace(self.inference_work.times(samples, self.batch_size), **once)
+
+    @property
+    def params_inference(self) -> int:
+        """Parameters of the network that a device runs."""
+        return self.params if self.deployed is None else self.deployed.params
+
+    @property
+    def macs_inference(self) -> int:
+        """MACs of one sample through the network that a device runs."""
+        return self.macs_forward if self.deployed is None else self.deployed.macs
+
+    @property
+    def weights_bytes_inference(self) -> int:
+        """Bytes of parameters and buffers of the network that a device runs."""
+        held = self if self.deployed is None else self.deployed
+        return held.parameter_bytes + held.buffer_bytes
+
+    @property
+    def inference_memory_bytes(self) -> int:
+        """What inference holds at its peak: parameters, buffers and activations."""
+        return self.weights_bytes_inference + self.peak_activation_bytes_inference
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Simulated seconds and joules of one session; ``network_j`` is spent on the path to the server, the others on the device."""
+
+    download_s: float
+    train_s: float
+    upload_s: float
+    compute_j: float
+    radio_j: float
+    network_j: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """Duration of download, training and upload, one after the other."""
+        return self.download_s + self.train_s + self.upload_s
+
+    @property
+    def total_j(self) -> float:
+        """Energy that the device spends on computing and radio."""
+        return self.compute_j + self.radio_j
+
+    @property
+    def end_to_end_j(self) -> float:
+        """Energy of the device and of the path to the server; that of the server is not counted."""
+        return self.total_j + self.network_j

@@ -1,0 +1,154 @@
+"""The record of one round: a line for each client, their totals, and the line of ``rounds.jsonl``."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any, Self
+
+from edgefl.records.model import Tier
+from edgefl.records.session import Expected, Outcome, Status
+
+# The first keys of a client's entry, in the order of the file.
+_BEFORE_TIMES = (
+    "client", "device", "status", "tier", "samples", "steps", "train_loss", "macs", "download_bytes", "upload_bytes",
+    "measured_peak_activation_bytes", "measured_training_memory_bytes", "predicted_memory_bytes", "memory_bytes", "host_memory_bytes",
+    "micro_batch", "state",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """One client's entry in a round's record.
+
+    Attributes:
+        expected: its session; if its job failed, shortened to the part that took place.
+        outcome: what became of its job, without payload and stored tensors; None if the server did not wait for it.
+        staleness: how many steps the server has taken since it sent the model; None in synchronous rounds.
+    """
+
+    expected: Expected
+    outcome: Outcome | None = None
+    staleness: int | None = None
+
+    @property
+    def client(self) -> int:
+        """The number of the client."""
+        return self.expected.client
+
+    @property
+    def status(self) -> Status:
+        """How its session ended."""
+        if self.outcome is not None and self.outcome.status != "lost":  # a lost job runs elsewhere
+            return self.outcome.status
+        return "late" if self.expected.status == "expected" else self.expected.status
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry's JSON form, a flat table apart from ``refusal``."""
+        expected, timing = self.expected, self.expected.timing
+        found = {**vars(self.outcome or Outcome(self.client, "lost")), **vars(expected)}
+        times = ("download_s", "train_s", "upload_s", "total_s", "total_j", "end_to_end_j")
+        return {
+            **{key: found[key] for key in _BEFORE_TIMES},
+            "status": self.status,
+            "tier": expected.tier.number if expected.tier else None,
+            "staleness": self.staleness,
+            "start_s": expected.start_s,
+            **{key.replace("total_j", "energy_j"): getattr(timing, key, None) for key in times},
+            "refusal": [asdict(s) for s in expected.refusal],
+        }
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over simulated sessions: MACs, bytes to and from clients, and seconds of devices.
+
+    ``energy_j`` is spent on devices; ``end_to_end_j`` includes the path to the server.
+    """
+
+    clients: int
+    macs: int
+    download_bytes: int
+    upload_bytes: int
+    energy_j: float
+    end_to_end_j: float
+    device_s: float
+
+    @classmethod
+    def of(cls, records: Iterable[ClientRecord]) -> Self:
+        """Return the sums over ``records``; a refused client adds one to the clients and nothing else."""
+        sessions = [record.expected for record in records]
+        timings = [s.timing for s in sessions if s.timing is not None]
+        counted = (sum(getattr(s, name) for s in sessions) for name in ("macs", "download_bytes", "upload_bytes"))
+        spent = (sum(getattr(t, name) for t in timings) for name in ("total_j", "end_to_end_j", "total_s"))
+        return cls(len(sessions), *counted, *spent)
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One line of ``rounds.jsonl``: what every client did, what it cost, and how accurate the models are after the aggregation.
+
+    Attributes:
+        round: the round's number, from 1.
+        round_s, clock_s: duration of the round after the wait, and the simulated clock at its end.
+        accuracy: ``"global"`` and each tier's label → a share in [0, 1]; empty if the round was not evaluated. If clients have models or
+            labels of their own, it is the mean over clients, each on its own held-out samples.
+        host_s: how long the round took on this computer.
+        observed: figures that the method reports of the round.
+        waited_s: how long the server waited for eligible clients.
+        deadline_s: the longest that the round may last; None: no limit.
+    """
+
+    round: int
+    clients: tuple[ClientRecord, ...]
+    round_s: float
+    clock_s: float
+    accuracy: Mapping[str, float]
+    host_s: float
+    observed: Mapping[str, Any] = field(default_factory=dict)
+    waited_s: float = 0.0
+    deadline_s: float | None = None
+
+    @property
+    def accuracy_after_training(self) -> float | None:
+        """The mean accuracy of the networks that clients trained, each on held-out samples of the client; None: not evaluated."""
+        outcomes = [record.outcome for record in self.clients if record.outcome is not None and record.status == "trained"]
+        found = [outcome.accuracy_after_training for outcome in outcomes if outcome.accuracy_after_training is not None]
+        return fmean(found) if found else None
+
+    @property
+    def useful(self) -> Totals:
+        """Totals of the clients whose updates the server used."""
+        return Totals.of(c for c in self.clients if c.status == "trained")
+
+    @property
+    def wasted(self) -> Totals:
+        """Totals of the sessions that began and whose updates the server did not use."""
+        return Totals.of(c for c in self.clients if c.status not in ("trained", "refused"))
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Return the totals of each combination of device, tier and status, in that order."""
+        found: dict[tuple[str, float, str], list[ClientRecord]] = {}
+        for record in self.clients:
+            expected = record.expected
+            found.setdefault((expected.device, expected.tier.ratio if expected.tier else 0.0, record.status), []).append(record)
+        return [
+            {"device": device, "tier": Tier(tier).number if tier else None, "status": status, **asdict(Totals.of(records))}
+            for (device, tier, status), records in sorted(found.items())
+        ]
+
+    def to_json(self, clients: bool = True) -> dict[str, Any]:
+        """Return the record's JSON form with its totals and, with ``clients``, an entry for each client."""
+        useful, wasted, after = asdict(self.useful), asdict(self.wasted), self.accuracy_after_training
+        return {
+            **{key: getattr(self, key) for key in ("round", "round_s", "waited_s", "deadline_s", "clock_s")},
+            "accuracy": dict(self.accuracy),
+            **({} if after is None else {"accuracy_after_training": after}),
+            "trained": useful["clients"],
+            **{key: useful[key] + wasted[key] for key in ("macs", "download_bytes", "upload_bytes", "energy_j", "end_to_end_j")},
+            "useful": useful,
+            "wasted": wasted,
+            "groups": self.groups(),
+            "host_s": self.host_s,
+            **({"observed": dict(self.observed)} if self.observed else {}),
+            **({"clients": [c.to_json() for c in self.clients]} if clients else {}),
+        }

@@ -1,0 +1,114 @@
+"""One client's session: what the server expects of it, and what became of its job."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edgefl.records.cost import Timing
+from edgefl.records.model import Tier
+
+Foreseen = Literal["expected", "refused", "dropped", "interrupted"]
+"""What the server expects of a client before the client trains.
+
+``expected``: it will answer; ``refused``: it fits no tier, and nothing is sent to it; ``dropped``: its device or the network will fail;
+``interrupted``: its owner or its charger will end the session early.
+"""
+Ending = Literal["trained", "out_of_memory", "out_of_time", "crashed", "diverged", "lost"]
+"""How a client's job ended on this computer.
+
+Only updates of ``trained`` clients are aggregated. ``out_of_memory``: it needed more memory than its device has; ``out_of_time``: it needed
+more processor time than this computer allows a client; ``crashed``: its process died; ``diverged``: its weights contain NaN or infinity;
+``lost``: its worker could not be reached, so the job must run elsewhere.
+"""
+Status = Literal[
+    "trained", "late", "refused", "dropped", "interrupted", "out_of_memory", "out_of_time", "crashed", "diverged",
+]  # fmt: skip
+"""How a session ended: as the server expected, as its job ended, or ``late``, after the round had closed."""
+BudgetName = Literal[
+    "memory_bytes", "macs_forward", "macs_train_step", "deadline_s", "download_bytes", "upload_bytes", "energy_j", "battery_j",
+    "uncounted_ops",
+]  # fmt: skip
+"""The upper limits that an assignment checks; ``battery_j`` is the energy left in a battery."""
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """One budget that a tier of ratio ``tier`` exceeds on a class of devices; ``need`` and ``have`` are in the unit of the budget's name.
+
+    ``micro_batch`` is the number of samples per pass; None: as the run is configured.
+    """
+
+    budget: BudgetName
+    need: float
+    have: float
+    device: str
+    tier: float
+    micro_batch: int | None = None
+
+    def __str__(self) -> str:
+        at = "" if self.micro_batch is None else f" in micro-batches of {self.micro_batch}"
+        return f"{self.device} cannot take tier {self.tier:g}{at}: {self.budget} needs {self.need:,.6g}, has {self.have:,.6g}"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the server expects of one client in one round. A refusal is data, never an exception.
+
+    Attributes:
+        device, samples: the class of its device, and how many training samples it has.
+        tier, timing: None if the client is refused.
+        macs, download_bytes, upload_bytes: of the session, until it ends.
+        predicted_memory_bytes, memory_bytes: peak of a training step, and what its device has for training.
+        micro_batch: samples per pass; None: as the run is configured.
+        start_s: the simulated clock when its download begins.
+        state: what else its device does, such as other apps or power saving.
+        refusal: the budgets that no tier meets.
+    """
+
+    client: int
+    device: str
+    status: Foreseen
+    tier: Tier | None = None
+    samples: int = 0
+    timing: Timing | None = None
+    macs: int = 0
+    download_bytes: int = 0
+    upload_bytes: int = 0
+    predicted_memory_bytes: int | None = None
+    memory_bytes: float | None = None
+    micro_batch: int | None = None
+    start_s: float = 0.0
+    state: str = ""
+    refusal: tuple[Shortfall, ...] = ()
+
+    @property
+    def total_s(self) -> float:
+        """Duration of the session; 0 if the client is refused."""
+        return 0.0 if self.timing is None else self.timing.total_s
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one client's job.
+
+    Attributes:
+        steps: how many optimizer steps it took; 1 if its first step exceeded its memory.
+        train_loss: the mean loss of the last epoch; None unless it trained.
+        measured_peak_activation_bytes, measured_training_memory_bytes: peaks of a largest step, as metered; None: not metered.
+        host_memory_bytes: peak of its process on this computer, if that exceeded the memory limit of the operating system.
+        payload, kept: the update that it sends and what it stores for its next round, both encoded.
+        accuracy_after_training: of the network that it has trained, on its own held-out samples, in [0, 1]; None: not asked for.
+        labels: the labels that it has samples of, ascending; None unless the method needs them. Metadata of the update, not counted in
+            bytes.
+    """
+
+    client: int
+    status: Ending
+    steps: int = 0
+    train_loss: float | None = None
+    measured_peak_activation_bytes: int | None = None
+    measured_training_memory_bytes: int | None = None
+    host_memory_bytes: int | None = None
+    payload: bytes = field(default=b"", repr=False)
+    kept: bytes = field(default=b"", repr=False)
+    accuracy_after_training: float | None = None
+    labels: tuple[int, ...] | None = None

@@ -1,0 +1,97 @@
+"""Training graphs are compared with torch when they are written, and refused if they differ; networks that were traced wrongly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from edgefl.errors import EdgeflError
+from edgefl.onnxgrad import Stepper, StepRule, export, training_step
+from edgefl.onnxgrad.gradients import RULES
+
+
+def cross_entropy(network, x, y):
+    return nn.functional.cross_entropy(network(x), y)
+
+
+def batch_of(*shape):
+    return {"x": torch.zeros(2, *shape), "y": torch.tensor([0, 2])}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_a_wrong_gradient_is_refused_with_tensor_layer_and_values(optimizer, monkeypatch):
+    network = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    right = RULES["Tanh"]
+    monkeypatch.setitem(RULES, "Tanh", lambda tape, op, g: right(tape, op, tape.op("Mul", g, tape.number(1.001))))
+    if optimizer == "adam":  # its first step has the sign of the gradient alone
+        monkeypatch.setitem(RULES, "Tanh", lambda tape, op, g: right(tape, op, tape.op("Neg", g)))
+    with pytest.raises(
+        EdgeflError, match=r"differs from torch: 0.weight\[\d, \d\] of layer 0 \(Linear\) after a step: \S+, torch \S+$"
+    ):
+        training_step(network, cross_entropy, batch_of(6), StepRule(optimizer))
+
+
+def test_a_wrong_loss_is_refused_with_both_values(monkeypatch):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.fc(x) * (2.0 if torch.compiler.is_exporting() else 1.0)
+
+    with pytest.raises(
+        EdgeflError, match=r"differs from torch: loss \d\S+, torch \d\S+; fc.weight\[\d, \d\] of layer fc \(Linear\)"
+    ):
+        training_step(Odd(), cross_entropy, batch_of(6))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 6, batch_first=True, **options)
+        self.fc = nn.Linear(self.lstm.proj_size or 6, 3)
+
+    def forward(self, x):
+        return self.fc(self.lstm(x)[0][:, -1])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"proj_size": 2}, "LSTM with proj_size has no ONNX operator; set proj_size=0"),
+        ({"num_layers": 2, "dropout": 0.5}, r"dropout inside torch.lstm has no ONNX form; make one layer after the other"),
+    ],
+)
+def test_recurrent_layers_that_onnx_does_not_have_are_refused_with_the_remedy(options, text):
+    with pytest.raises(EdgeflError, match=text):
+        training_step(Recurrent(**options), cross_entropy, batch_of(5, 4))
+    if "proj_size" in options:
+        with pytest.raises(EdgeflError, match=text):
+            export(Recurrent(**options).eval(), {"x": torch.zeros(2, 5, 4)})
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.fc(x.reshape(len(x), -1))
+
+
+def test_a_network_that_takes_the_length_of_its_batch_is_free_in_the_batch():
+    network = Counting()
+    (value,) = export(network.eval(), {"x": torch.zeros(2, 2, 3)}).graph.input
+    assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
+    graphs = training_step(network, cross_entropy, batch_of(2, 3))
+    stepper = Stepper(graphs, {f"p.{n}": p.detach().numpy() for n, p in network.named_parameters()}, 0.1)
+    x, y = np.random.default_rng(0).standard_normal((5, 2, 3)).astype(np.float32), np.array([0, 1, 2, 1, 0])
+    assert stepper.step(x, y) == pytest.approx(cross_entropy(network, torch.from_numpy(x), torch.from_numpy(y)).item(), rel=1e-5)
+
+
+def test_a_loss_that_takes_the_length_of_its_batch_is_refused_with_the_line():
+    with pytest.raises(EdgeflError, match=r"how many samples there are: len of a tensor in test_step_check.py, line \d+"):
+        training_step(Counting(), lambda network, x, y: cross_entropy(network, x, y) / len(y), batch_of(2, 3))

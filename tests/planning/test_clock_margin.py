@@ -1,0 +1,81 @@
+"""Plans with a safety factor for the clock, and how its error is shown."""
+
+import pytest
+from small_fleet import small, write_device, write_fleet
+
+import edgefl
+from edgefl.errors import ConfigError
+from edgefl.fleet.budget import Budget
+from edgefl.fleet.clock import within
+from edgefl.fleet.load import load_device
+from edgefl.fleet.time_model import ONE_RATE_ERROR
+from edgefl.planning.plan import plan
+from edgefl.planning.profile import profile
+from edgefl.records import Tier
+from edgefl.report.summary import class_rows
+
+BOARD = "raspberry-pi-4"
+
+
+def deadline(seconds: float) -> Budget:
+    return Budget(deadline_s=seconds)
+
+
+def test_a_plan_with_a_margin_still_fits_where_training_takes_that_much_longer():
+    whole = profile("cnn-digits", method="fedhm", device=BOARD, tiers=(1.0,))[0]
+    (plain,) = plan("cnn-digits", device=BOARD, budget=deadline(whole.round_seconds))
+    (careful,) = plan("cnn-digits", device=BOARD, budget=deadline(whole.round_seconds), clock_margin=1.5)
+    assert plain.ratio == 1.0
+    assert careful.ratio < 1.0
+    row = profile("cnn-digits", method="fedhm", device=BOARD, tiers=(careful.ratio,))[0]
+    sent_s = load_device(BOARD).link.rtt_s * 2
+    assert row.round_seconds < whole.round_seconds
+    assert careful.uses["deadline_s"][0] <= whole.round_seconds
+    assert careful.uses["deadline_s"][0] > 1.4 * (row.round_seconds - sent_s)
+
+
+@pytest.mark.parametrize("margin", [0.5, float("nan"), float("inf")])
+def test_a_margin_below_one_is_refused(margin):
+    with pytest.raises(ConfigError, match="clock_margin: got .*, expected a factor of at least 1, such as 1.25"):
+        plan("cnn-digits", device=BOARD, budget=deadline(60), clock_margin=margin)
+    with pytest.raises(ConfigError, match="clock_margin"):
+        edgefl.RunConfig(clock_margin=margin)
+
+
+def run(folder, deadline_s, margin=1.0):
+    write_device(folder, "board")
+    fleet = write_fleet(folder, {"board": 1.0}, behaviour={})
+    return small(fleet, method="fedhm", model="cnn-digits", tiers=(1.0, 0.5), deadline_s=deadline_s, clock_margin=margin)
+
+
+def test_a_run_assigns_a_smaller_tier_where_the_margin_needs_it_and_its_clock_stays(tmp_path):
+    plain = run(tmp_path, 1e6)
+    device, largest = plain.plan.classes[0].device, plain.clients.shards.largest
+    full, half = (plain.plan.timing(device, tier, largest) for tier in (Tier(1.0), Tier(0.5)))
+    close_s = full.total_s + 0.1 * full.train_s
+    assert run(tmp_path, close_s).plan.classes[0].tier == Tier(1.0)
+    assert half.train_s < full.train_s
+    careful = run(tmp_path, close_s, 1.2)
+    assert careful.plan.classes[0].tier == Tier(0.5)
+    assert careful.plan.timing(device, Tier(0.5), largest) == half
+
+
+def test_a_budget_says_when_the_clock_s_error_decides_whether_it_is_met(tmp_path):
+    plain = run(tmp_path, 1e6)
+    device, largest = plain.plan.classes[0].device, plain.clients.shards.largest
+    timing = plain.plan.timing(device, Tier(1.0), largest)
+    error = device.clock_error
+    assert error == ONE_RATE_ERROR
+    for limit_s, expected in ((timing.total_s + timing.train_s, error), (timing.total_s + error * timing.train_s, None)):
+        uses = class_rows(run(tmp_path, limit_s).plan)[0].budgets
+        assert {use.budget: use.clock_error for use in uses} == {"memory_bytes": None, "deadline_s": expected}
+    assert within(timing, 1.0) == (timing.total_s, timing.total_s)
+
+
+def test_the_seconds_of_layers_add_up_to_the_step_without_reading_the_samples():
+    row = profile("cnn-digits", method="fedhm", device=BOARD, tiers=(0.5,))[0]
+    costs = load_device(BOARD).compute.training_step
+    reading_s = row.batch_size * 64 * 4 * costs.input_ps_per_byte.value * 1e-12
+    assert sum(row.layer_seconds) + reading_s == pytest.approx(row.train_step_seconds, rel=1e-6)
+    assert row.clock_error == costs.error.value
+    assert row.round_seconds_low < row.round_seconds < row.round_seconds_high

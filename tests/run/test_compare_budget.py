@@ -1,0 +1,343 @@
+"""Who wins under a budget: by-hand runs whose costs are known, ranks and ties, Pareto fronts, and what tables, page and command say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pages import Page, charts_of, drawn, layers, printed, series
+from pydantic import TypeAdapter
+
+import edgefl
+from edgefl.cli.compare import command
+from edgefl.config import RunConfig
+from edgefl.errors import BudgetError, CheckpointError, ConfigError
+from edgefl.report.compare_page import compare_page
+from edgefl.report.compare_page_budget import budget_notes, budget_table, class_table, front_text, winner
+from edgefl.report.comparison import ComparisonSummary, MethodResult, Played, comparison_of
+from edgefl.report.comparison_budget import RunBudget, evaluated_of, ranked
+from edgefl.run.compare import _check_fits, compare
+from edgefl.run.compare_entries import Asked
+
+SMALL = RunConfig(rounds=1, clients=4, local_epochs=1, model="mlp", data_share=0.3)
+Line = tuple[int, str, int, float | None]
+"""A client, its status, the bytes that it sends (and as many that it receives), and its joules."""
+
+
+def line(number: int, accuracy: float | None, clock_s: float, *clients: Line) -> dict[str, Any]:
+    """A round at the end of which tier .5 is .1 less accurate than tier 1; clients 0 and 1 have phones, 2 and 3 have boards."""
+    return {
+        "round": number,
+        "clock_s": clock_s,
+        "accuracy": {} if accuracy is None else {"global": accuracy, "1": accuracy, "0.5": accuracy - 0.1},
+        "macs": 1000,
+        "download_bytes": sum(client[2] for client in clients),
+        "upload_bytes": sum(client[2] for client in clients),
+        "energy_j": sum(client[3] or 0.0 for client in clients),
+        "clients": [
+            {
+                "client": n,
+                "status": status,
+                "tier": 1.0 if n < 2 else 0.5,
+                "device": "phone" if n < 2 else "board",
+                "download_bytes": sent,
+                "upload_bytes": sent,
+                "energy_j": joules,
+            }
+            for n, status, sent, joules in clients
+        ],
+    }
+
+
+def played(rounds: list[dict[str, Any]], seed: int = 0) -> Played:
+    """A finished run of four clients: two phones with tier 1, two boards with tier .5."""
+    tiers = [{"tier": tier, "params": 10, "uncounted_ops": []} for tier in (1.0, 0.5)]
+    classes = [
+        {"device": device, "title": device.title(), "clients": 2, "tier": tier}
+        for device, tier in (("phone", 1.0), ("board", 0.5))
+    ]
+    about = {"accuracy_of": "global", "model": "mlp", "dataset": "digits", "download_bytes": 1, "upload_bytes": 1, "host_s": 1.0}
+    return Played(seed, {**about, "tiers": tiers, "participation": classes}, rounds)
+
+
+def even(accuracies: list[float | None], seed: int = 0, step_s: float = 10.0, sent: int = 50, joules: float = 1.0) -> Played:
+    """A run in which phone 0 and board 2 train in every round, with the same costs."""
+    costs = (("trained", sent, joules), ("trained", sent, joules))
+    return played(
+        [line(n, a, n * step_s, (0, *costs[0]), (2, *costs[1])) for n, a in enumerate(accuracies, start=1)],
+        seed,
+    )
+
+
+def row_of(label: str) -> MethodResult:
+    return MethodResult(label=label, method=label, title=label.title(), options={}, tiers_why="because", failures=())
+
+
+def summary_of(runs: dict[str, list[Played]], target: float | None = None, **budget: float) -> dict[str, Any]:
+    contenders = [(row_of(label), own) for label, own in runs.items()]
+    return comparison_of(contenders, [0], (1.0, 0.5), RunBudget(**budget), target).to_dict()
+
+
+def within(runs: dict[str, list[Played]], target: float | None = None, **budget: float) -> dict[str, Any]:
+    found: dict[str, Any] = summary_of(runs, target, **budget)["under_budget"]
+    return found
+
+
+def rows_of(found: dict[str, Any]) -> dict[str, Any]:
+    return {row["label"]: row for row in found["methods"]}
+
+
+def test_costs_are_those_of_the_client_that_used_most_wasted_sessions_included() -> None:
+    rounds = [
+        line(1, None, 5.0, (0, "trained", 10, 1.0), (1, "late", 30, 2.0), (2, "refused", 0, None)),
+        line(2, 0.5, 9.0, (0, "trained", 10, 4.0), (1, "dropped", 5, 0.5), (3, "trained", 1, 0.1)),
+        line(3, 0.4, 20.0, (0, "trained", 40, 1.0)),
+    ]
+    two, three = evaluated_of(rounds)
+    # Client 1 has moved 2 · 35 bytes without ever training; client 0 has spent 1 + 4 J.
+    assert (two.round, two.simulated_s, two.client_bytes, two.client_j, two.macs) == (2, 9.0, 70, 5.0, 2000)
+    assert dict(two.trained) == {"board": 1, "phone": 1}
+    assert (three.client_bytes, three.client_j, three.macs) == (120, 6.0, 3000)
+
+
+@pytest.mark.parametrize(
+    ("budget", "round_", "limited_by"),
+    [
+        ({"s": 30}, 3, ["simulated_s"]),  # a budget is met by what equals it
+        ({"s": 29.9}, 2, ["simulated_s"]),  # between two rounds: the one before, nothing is interpolated
+        ({"bytes": 199}, 1, ["client_bytes"]),
+        ({"j": 2}, 2, ["client_j"]),
+        ({"s": 35, "bytes": 250, "j": 3.5}, 2, ["client_bytes"]),
+        ({"s": 25, "bytes": 250, "j": 3}, 2, ["simulated_s", "client_bytes"]),
+    ],
+)
+def test_the_last_evaluated_model_within_all_budgets_counts(budget: dict[str, float], round_: int, limited_by: list[str]) -> None:
+    # 10 s, 100 bytes and 1 J a round; accuracy goes up and down, and the last within the budget counts, not the best.
+    row = rows_of(within({"a": [even([0.5, 0.8, 0.6, 0.9])]}, **budget))["a"]
+    assert row["rounds"] == [round_]
+    assert row["accuracy"]["mean"] == [0.5, 0.8, 0.6, 0.9][round_ - 1]
+    assert (row["limited_by"], row["ended_at"]) == (limited_by, None)
+
+
+def test_rounds_that_were_not_evaluated_do_not_count() -> None:
+    row = rows_of(within({"a": [even([None, 0.8, None, 0.9])]}, s=35))["a"]
+    assert (row["rounds"], row["accuracy"]["mean"], row["first"]["simulated_s"]) == ([2], 0.8, 20)
+
+
+def test_a_run_that_ends_within_the_budget_counts_and_says_how_much_it_used() -> None:
+    summary = summary_of({"short": [even([0.5, 0.7])]}, s=100, bytes=250)
+    row = summary["under_budget"]["methods"][0]
+    # 200 of 250 bytes is the larger share.
+    assert (row["rounds"], row["accuracy"]["mean"], row["ended_at"], row["limited_by"]) == ([2], 0.7, 0.8, [])
+    assert "short: ended early, at 80.0 % of the budget" in budget_notes(summary)
+    assert "limit none (80.0 % used)" in budget_table(summary).to_plain()
+
+
+def test_the_cost_of_a_target_is_that_of_the_first_round_with_it_or_the_best_accuracy_is_shown() -> None:
+    summary = summary_of({"a": [even([0.5, 0.8, 0.7, 0.9])], "b": [even([0.4, 0.75, 0.6, 0.6])]}, target=0.8)
+    rows = rows_of(summary["under_budget"])
+    assert {key: value["mean"] for key, value in rows["a"]["to_target"].items()} == {
+        "simulated_s": 20,
+        "client_bytes": 200,
+        "client_j": 2,
+        "macs": 2000,
+    }
+    assert (rows["b"]["to_target"], rows["b"]["reached"], rows["b"]["best"]["mean"]) == (None, 0, 0.75)
+    assert "b: 80.0 % not reached; best 75.0 %" in budget_notes(summary)
+    assert rows["a"]["accuracy"]["mean"] == 0.9  # without a budget: at the end
+    assert rows["a"]["ended_at"] is None
+    assert "until 80.0 % time not reached, bytes –" in budget_table(summary).to_plain()
+
+
+def test_seeds_give_means_with_standard_errors_and_a_target_counts_if_all_reach_it() -> None:
+    runs = {"a": [even([0.5, 0.7], 0), even([0.5, 0.9], 1)], "b": [even([0.5, 0.8], 0), even([0.8, 0.8], 1, step_s=5)]}
+    summary = summary_of(runs, target=0.8, s=20)
+    rows = rows_of(summary["under_budget"])
+    assert rows["a"]["accuracy"] == {"mean": pytest.approx(0.8), "error": pytest.approx(0.1), "values": [0.7, 0.9]}
+    assert (rows["a"]["reached"], rows["a"]["to_target"]) == (1, None)
+    assert "a: 80.0 % reached in 1 of 2 seeds; best 80.0 ± 10.0 %" in budget_notes(summary)
+    assert rows["b"]["to_target"]["simulated_s"] == {"mean": 12.5, "error": pytest.approx(7.5), "values": [20, 5]}
+    assert rows["b"]["ended_at"] == 0.5  # of the seed that ended earliest within the budget
+
+
+def test_methods_that_the_seeds_cannot_tell_apart_share_a_rank() -> None:
+    best, close, noisy = {0: 0.90, 1: 0.80, 2: 0.85}, {0: 0.88, 1: 0.78, 2: 0.83}, {0: 0.88, 1: 0.83, 2: 0.82}
+    # .02 lower at every seed is decided although the spread over seeds is larger; noisy differs by .02, −.03 and .03.
+    assert ranked({"close": close, "noisy": noisy, "best": best}) == {"best": 1, "noisy": 1, "close": 3}
+    assert ranked({"a": {0: 0.5}, "b": {0: 0.6}, "c": {0: 0.5}}) == {"b": 1, "a": 2, "c": 2}
+
+
+def test_the_best_is_named_and_ties_and_single_seeds_are_said() -> None:
+    one = summary_of({"a": [even([0.5])], "b": [even([0.6])]}, s=10)
+    assert [row["label"] for row in one["under_budget"]["methods"]] == ["b", "a"]
+    assert winner(one) == "b is the most accurate within 10.0 s: 60.0 %."
+    assert "one seed gives no error, so the order is not decided; give more --seeds" in budget_notes(one)
+    two = summary_of({"a": [even([0.5]), even([0.7], 1)], "b": [even([0.7]), even([0.55], 1)]}, bytes=1e6)
+    assert winner(two).startswith("b, a tie for the best accuracy within 1.00 MB a client: 62.5 ± 7.5 % for b")
+    assert "a tie: b, a; each is within two standard errors of b" in budget_notes(two)
+    assert [row[1] for row in budget_table(two).rows] == ["1 =", "1 ="]
+
+
+def test_a_method_that_does_not_fit_is_a_row_with_what_it_needs() -> None:
+    summary = summary_of({"slow": [even([0.9], step_s=50)], "quick": [even([0.5])], "none": []}, s=20)
+    rows = rows_of(summary["under_budget"])
+    assert list(rows) == ["quick", "slow", "none"]
+    assert (rows["slow"]["rank"], rows["slow"]["accuracy"], rows["slow"]["rounds"]) == (None, None, [None])
+    assert "slow: nothing fits: the first evaluated round ends after 50.0 s, 100 B and 1.00 J a client" in budget_notes(summary)
+    assert "nothing fits" in printed(budget_table(summary), 80)
+    # A method counts only if every seed fits.
+    mixed = summary_of({"a": [even([0.9]), even([0.9], 1, step_s=50)], "b": [even([0.5])]}, s=20)
+    assert rows_of(mixed["under_budget"])["a"]["accuracy"] is None
+    assert "a: fits in 1 of 2 seeds" in budget_notes(mixed)
+
+
+def test_where_nothing_fits_the_error_says_what_each_method_needs(tmp_path: Path) -> None:
+    def found(**budget: float) -> ComparisonSummary:
+        contenders = [(row_of("slow"), [even([0.9], step_s=50)]), (row_of("quick"), [even([0.5])])]
+        return comparison_of(contenders, [0], (1.0,), RunBudget(**budget))
+
+    _check_fits(found(s=20), tmp_path)
+    with pytest.raises(
+        BudgetError, match=r"within 9\.00 s:\nquick: .* 10\.0 s.*\n?slow: .* 50\.0 s|within 9\.00 s:\nslow: .*\nquick: "
+    ):
+        _check_fits(found(s=9), tmp_path)
+
+
+def test_device_classes_have_their_tiers_accuracy_and_the_share_that_trained() -> None:
+    rounds = [
+        line(1, 0.6, 10, (0, "trained", 1, 1.0), (2, "late", 1, 1.0)),
+        line(2, 0.8, 20, (1, "trained", 1, 1.0), (3, "trained", 1, 1.0)),
+        line(3, 0.9, 30, (2, "trained", 1, 1.0)),
+    ]
+    summary = summary_of({"a": [played(rounds)]}, s=20)
+    phone, board = summary["under_budget"]["methods"][0]["classes"]
+    assert (phone["accuracy"]["mean"], phone["trained_share"]["mean"]) == (0.8, 1)
+    assert (board["tier"], board["accuracy"]["mean"], board["trained_share"]["mean"]) == (0.5, pytest.approx(0.7), 0.5)
+    assert class_table(summary).rows[1] == ("a", "Board", "2", "0.5", "70.0 %", "50.0 %")
+    assert "device classes least 70.0 %, most 80.0 %, least trained 50.0 %" in budget_table(summary).to_plain()
+
+
+def test_fronts_have_the_points_that_no_other_beats_within_the_budget() -> None:
+    cheap = even([0.3, 0.6, 0.5], step_s=10, sent=10)
+    good = even([0.5, 0.55, 0.9], step_s=15, sent=100)
+    bad = even([0.2, 0.2, 0.2], step_s=20, sent=200)
+    found = within({"cheap": [cheap], "good": [good], "bad": [bad]}, s=45)
+    fronts = {axis: [(p["label"], p["round"], p["cost"]) for p in points] for axis, points in found["fronts"].items()}
+    assert fronts["simulated_s"] == [("cheap", 1, 10), ("good", 1, 15), ("cheap", 2, 20), ("good", 3, 45)]
+    assert fronts["client_bytes"] == [("cheap", 1, 20), ("cheap", 2, 40), ("good", 3, 600)]
+    on = {row["label"]: row["fronts"] for row in found["methods"]}
+    assert on["good"] == ["simulated_s", "client_bytes", "client_j"]
+    assert on["bad"] == []
+    assert front_text(found["fronts"]["client_bytes"], "client_bytes") == (
+        "Best for a budget of bytes: cheap from 20 B, then good from 600 B. "
+        "good has the best accuracy within the budget, 90.0 %, with 600 B."
+    )
+    # Beyond a smaller budget nothing is on a front; of equal points both are.
+    assert {p["label"] for p in within({"cheap": [cheap], "good": [good]}, s=30)["fronts"]["client_bytes"]} == {"cheap"}
+    assert {p["label"] for p in within({"a": [cheap], "b": [cheap]}, s=30)["fronts"]["client_j"]} == {"a", "b"}
+
+
+def three() -> dict[str, Any]:
+    return summary_of(
+        {
+            "fedhm": [even([0.5, 0.8, 0.85], 0), even([0.5, 0.7, 0.9], 1)],
+            "heterofl": [even([0.4, 0.6, 0.7], 0, sent=90), even([0.45, 0.6, 0.75], 1, sent=90)],
+            "factorized-fl": [even([0.3], 0, step_s=90), even([0.3], 1, step_s=90)],
+        },
+        target=0.72,
+        s=20,
+        bytes=1000,
+        j=1e3,
+    )
+
+
+def test_the_terminal_table_fits_80_columns() -> None:
+    text = printed(budget_table(three()), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    for said in ("Within 20.0 s, 1.00 kB a client and 1.00 kJ a client", "75.0 ± 5.0 %", "until 72.0 %", "nothing fits"):
+        assert said in " ".join(text.split())
+
+
+def test_the_page_ranks_draws_the_fronts_and_stays_as_it_was_without_a_budget() -> None:
+    page = compare_page(three())
+    text = " ".join(Page(page).text.split())
+    assert "fedhm is the most accurate within 20.0 s, 1.00 kB a client and 1.00 kJ a client: 75.0 ± 5.0 %." in text
+    assert "heterofl: 72.0 % reached in 1 of 2 seeds" in text
+    assert (2, "Who wins under the budget") in Page(page).headings
+    charts = charts_of(page)
+    assert all(drawn(charts[f"front-{axis}"]) for axis in ("simulated_s", "client_bytes", "client_j"))
+    chart = charts["front-simulated_s"]
+    curve, front = layers(chart, "line")
+    assert series(curve["data"]["values"], "simulated_s")["fedhm"] == [10, 20, 30]
+    assert (front["mark"]["interpolate"], [p["simulated_s"] for p in front["data"]["values"]]) == ("step-after", [10, 20])
+    assert [rule["data"]["values"] for rule in layers(chart, "rule")] == [[{"simulated_s": 20}], [{"accuracy": 0.72}]]
+    bare = comparison_of([(row_of("a"), [even([0.5])])], [0], (1.0,)).to_dict()
+    assert bare["under_budget"] is None
+    assert "Who wins" not in compare_page(bare)
+
+
+def test_the_json_form_is_that_of_the_records() -> None:
+    summary = three()
+    assert TypeAdapter(ComparisonSummary).validate_json(json.dumps(summary)).to_dict() == summary
+    found = summary["under_budget"]
+    assert found["budget"] == {"s": 20, "bytes": 1000, "j": 1000}
+    assert found["target_accuracy"] == 0.72
+    assert [point["round"] for point in found["methods"][0]["curve"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("values", [{"s": 0}, {"bytes": -1}, {"j": float("nan")}, {"s": float("inf")}, {"j": True}, {"s": "10"}])
+def test_a_limit_that_is_no_number_above_0_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"budget: {next(iter(values))} must be a finite number above 0, got"):
+        RunBudget(**values)
+
+
+@pytest.mark.parametrize("target", [0, -0.1, 1.01, 85, float("nan"), True, "0.8"])
+def test_a_target_outside_0_to_1_is_refused_before_anything_is_written(target: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"target_accuracy must be a share in \(0, 1\], such as 0.85, got"):
+        compare(["fedavg"], SMALL, tmp_path / "c", target_accuracy=target)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("--budget-s", "0", "a time above 0, such as 600, 10min or 2h"),
+        ("--budget-s", "nan", "a time above 0"),
+        ("--budget-s", "-5", "a time above 0"),
+        ("--budget-s", "10MB", "a time above 0"),
+        ("--budget-s", "2 parsecs", "a time above 0"),
+        ("--budget-bytes", "10s", "a number of bytes above 0, such as 100MB or 64KiB"),
+        ("--budget-bytes", "1e999", "a number of bytes above 0"),
+        ("--budget-j", "5min", "an energy above 0, such as 1kJ or 30"),
+        ("--budget-j", "", "an energy above 0"),
+        ("--target-accuracy", "0", "a share above 0 and at most 1, such as 0.85 or 85%"),
+        ("--target-accuracy", "85", "a share above 0"),
+        ("--target-accuracy", "101%", "a share above 0"),
+        ("--target-accuracy", "nan", "a share above 0"),
+    ],
+)
+def test_the_command_names_flag_value_and_expectation(flag: str, value: str, expected: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, ["--methods", "fedavg", "--out", str(tmp_path / "c"), f"{flag}={value}"])
+    assert result.exit_code == 2
+    assert f"Invalid value for '{flag}': {value!r} is not {expected}" in " ".join(result.output.split())
+    assert not (tmp_path / "c").exists()
+
+
+def test_help_has_the_budget_under_a_heading_of_its_own() -> None:
+    text = CliRunner().invoke(command, ["--help"], terminal_width=100).output
+    own = text.partition("Budget of a run")[2]
+    assert all(flag in own for flag in ("--budget-s", "--budget-bytes", "--budget-j", "--target-accuracy"))
+
+
+def test_budget_and_target_are_stored_for_resume(tmp_path: Path) -> None:
+    asked = Asked(("fedhm",), SMALL.model_copy(update={"tiers": (1.0,)}), (0,), {}, edgefl.RunBudget(s=600, j=2.5), 0.85)
+    path = tmp_path / "comparison.toml"
+    path.write_text(asked.to_toml())
+    assert Asked.of_file(path) == asked
+    for wrong in ("\ns = 600", "\nseconds = 600"), ("\ns = 600", "\ns = -1"), ("0.85", "85"):
+        path.write_text(asked.to_toml().replace(*wrong))
+        with pytest.raises(CheckpointError, match=r"comparison\.toml: .*; expected a table budget with s, bytes and j"):
+            Asked.of_file(path)

@@ -1,0 +1,132 @@
+"""The bundle of a network without a run: verified, trained by the client without torch, and refused with a reason."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import edgefl
+from edgefl.errors import InputError
+from edgefl.rng import generator, torch_seeded
+
+
+class Activated(nn.BatchNorm2d):
+    def forward(self, x):
+        return nn.functional.hardswish(super().forward(x))
+
+
+class Block(nn.Module):
+    """A depthwise convolution with squeeze-and-excite and a residual."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.depth = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
+        self.norm = Activated(channels)
+        self.squeeze, self.excite = nn.Conv2d(channels, 2, 1), nn.Conv2d(2, channels, 1)
+
+    def forward(self, x):
+        y = self.norm(self.depth(x))
+        return x + y * nn.functional.hardsigmoid(self.excite(nn.functional.relu(self.squeeze(y.mean((2, 3), keepdim=True)))))
+
+
+def mobile():
+    with torch_seeded(generator(0, "mobile")):
+        head = [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(24, 3)]
+        return nn.Sequential(nn.Conv2d(1, 6, 3, stride=2), Activated(6), Block(6), *head)
+
+
+def test_a_mobile_network_trains_in_the_client_without_torch(tmp_path):
+    bundle = edgefl.export_network(mobile(), torch.randn(2, 1, 11, 11), tmp_path / "bundle", client=True, lr=0.1)
+    report = edgefl.verify(bundle)
+    assert report.max_abs_errors["1"] < 1e-4
+    assert report.max_loss_errors["1"] < 1e-3
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 3
+    x = (rng.standard_normal((60, 1, 11, 11)) + y[:, None, None, None]).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+
+    def client(*order):
+        program = [sys.executable, str(bundle / "client/python/edgefl_client.py"), *map(str, order)]
+        return subprocess.run(program, capture_output=True, text=True, check=True, cwd=tmp_path)
+
+    states = [tmp_path / f"{name}.state" for name in ("first", "again", "other")]
+    for path, seed in zip(states, (1, 1, 2), strict=True):
+        client("train", bundle, "1", "data.npz", "--out", path, "--epochs", 4, "--seed", seed)
+    first, again, other = (path.read_bytes() for path in states)
+    assert len(first) == len(again)
+    assert other != first
+    from safetensors.numpy import load
+
+    stored = [load(content) for content in (first, again, other)]
+    assert all(np.array_equal(value, stored[1][name]) for name, value in stored[0].items())
+    assert not all(np.array_equal(value, stored[2][name]) for name, value in stored[0].items())
+
+
+def test_token_ids_and_no_torch_left_in_another_mode(tmp_path):
+    network = nn.Sequential(nn.EmbeddingBag(9, 5), nn.Linear(5, 3)).train()
+    before = [p.detach().clone() for p in network.parameters()]
+    bundle = edgefl.export_network(network, torch.randint(9, (4, 6)).clamp(min=0), tmp_path / "bundle", optimizer="adam")
+    edgefl.verify(bundle)
+    assert network.training
+    assert all(torch.equal(one, other) for one, other in zip(before, network.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("samples", "names", "message"),
+    [
+        (torch.zeros(1, 1, 11, 11), (), "expected at least two, float32 or int64"),
+        (torch.zeros(2, 3, 11, 11), (), r"Sequential does not take samples \(2, 3, 11, 11\)"),
+        (torch.zeros(2, 1, 11, 11), ("a",), "got 1 names, the network has 3 classes"),
+    ],
+)
+def test_wrong_input_is_refused_and_nothing_is_written(tmp_path, samples, names, message):
+    with pytest.raises(InputError, match=message):
+        edgefl.export_network(mobile(), samples, tmp_path / "bundle", class_names=names)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_network_without_logits_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"Conv2d returns \(2, 2, 9, 9\), expected logits \(2, classes\)"):
+        edgefl.export_network(nn.Conv2d(1, 2, 3), torch.zeros(2, 1, 11, 11), tmp_path / "bundle")
+
+
+def test_the_command_writes_the_bundle_of_a_factory_with_weights(tmp_path, capsys, monkeypatch):
+    from safetensors.torch import load_file, save_file
+
+    from edgefl.cli.main import main
+
+    (tmp_path / "lab.py").write_text(
+        "from torch import nn\n\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))\n"
+    )
+    network = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    save_file(network.state_dict(), tmp_path / "trained.safetensors")
+    save_file({"1.weight": torch.zeros(3, 13), "1.bias": torch.zeros(3)}, tmp_path / "wrong.safetensors")
+
+    def run(weights, *more):
+        order = [
+            "export",
+            "--network",
+            f"{tmp_path / 'lab.py'}:net",
+            "--weights",
+            str(tmp_path / weights),
+            "--input",
+            "1x3x4",
+            *more,
+        ]
+        monkeypatch.setattr(sys, "argv", ["edgefl", *order, "--out", str(tmp_path / "bundle")])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    assert run("wrong.safetensors") == 2
+    assert "1.weight has shape (3, 13), expected (3, 12)" in capsys.readouterr().err
+    assert run("trained.safetensors", "--fp16") == 2
+    assert not (tmp_path / "bundle").exists()
+    assert run("trained.safetensors") == 0
+    edgefl.verify(tmp_path / "bundle")
+    assert torch.equal(load_file(tmp_path / "bundle/1/parameters.safetensors")["1.weight"], network[1].weight)

@@ -1,0 +1,241 @@
+"""How the papers' tables are made: paired differences, settings chosen on validation samples, equal draws, and a hash of what decides."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+from paper_entries import entry_of, table_at
+from tool_modules import on_the_path, tool_of  # noqa: F401 - a fixture is used by its name
+
+import edgefl.client.client
+from edgefl.rng import generator
+from edgefl.run.prepare import prepare
+from edgefl.run.trained import without_training
+
+
+def paired():
+    return tool_of("papers.paired")
+
+
+def by_seed(*values):
+    return dict(enumerate(values))
+
+
+# By hand: differences d, mean m, standard error s = √(Σ(d − m)²/(n − 1))/√n.
+@pytest.mark.parametrize(
+    ("above", "below", "mean", "error", "verdict"),
+    [
+        # d = 1, 2, 3: m = 2, s = 1/√3 = .577; 2 > 1.155
+        ((5, 7, 9), (4, 5, 6), 2.0, 0.57735, "shown"),
+        # d = −1, −2, −3
+        ((4, 5, 6), (5, 7, 9), -2.0, 0.57735, "reversed"),
+        # d = 4, −1, 3: m = 2, s = √((4 + 9 + 1)/2)/√3 = √7/√3 = 1.528; 2 < 3.055
+        ((4, -1, 3), (0, 0, 0), 2.0, 1.52753, "not decided"),
+        # d = −4, 1, −3: mixed signs, the other way round
+        ((0, 0, 0), (4, -1, 3), -2.0, 1.52753, "not decided"),
+        # d = 3, −1, 4, 6: m = 3, s = √((0 + 16 + 1 + 9)/3)/√4 = 1.472; 3 > 2.944: one sign differs, and it is shown all the same
+        ((3, -1, 4, 6), (0, 0, 0, 0), 3.0, 1.47196, "shown"),
+        # d = 3, 1: m = 2, s = √2/√2 = 1; exactly two standard errors
+        ((3, 1), (0, 0), 2.0, 1.0, "shown"),
+        ((2, 2), (2, 2), 0.0, 0.0, "not decided"),
+        ((3, 3), (2, 2), 1.0, 0.0, "shown"),
+        ((90,), (10,), 80.0, None, "not decided"),
+    ],
+)
+def test_an_ordering_is_decided_at_two_standard_errors(above, below, mean, error, verdict):
+    found = paired().difference(by_seed(*map(float, above)), by_seed(*map(float, below)))
+    assert found.mean == pytest.approx(mean)
+    assert (found.error is None) if error is None else math.isclose(found.error, error, abs_tol=1e-5)
+    assert (found.verdict, found.seeds) == (verdict, len(above))
+
+
+def test_only_seeds_of_both_rows_are_paired():
+    found = paired().difference({0: 0.8, 1: 0.7, 5: 0.1}, {1: 0.6, 0: 0.6, 9: 0.9})
+    assert found.seeds == 2
+    assert found.mean == pytest.approx(0.15)
+    assert paired().difference({0: 1.0}, {1: 1.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("full", "smallest", "sentence"),
+    [
+        ((0.9, 0.92), (0.8, 0.81), r"91\.0 %.*80\.5 %.*\+10\.5 ± 0\.5 points\. There is capacity to lose"),
+        ((0.9, 0.92), (0.93, 0.9), r"−0\.5 ± 2\.5 points\. They tie: \*\*tiers cannot be compared here"),
+        ((0.8, 0.81), (0.9, 0.92), r"−10\.5 ± 0\.5 points\. The smallest tier is the better one: \*\*tiers cannot be compared"),
+        ((0.9,), (0.8,), r"\+10\.0 points\. One seed does not decide"),
+        ((), (0.8,), r"have not both been run"),
+    ],
+)
+def test_a_table_says_whether_there_is_capacity_to_lose(full, smallest, sentence):
+    text = paired().capacity(by_seed(*full), by_seed(*smallest))
+    assert re.search(sentence, text), text
+
+
+def trials_of(table, run, rate_to_accuracy):
+    entries = []
+    for trial in table.tuning.trials(run):
+        entry = entry_of(trial)
+        entry["figures"]["score"] = rate_to_accuracy[trial.settings["lr"]]
+        entries.append(entry)
+    return entries
+
+
+def test_the_best_trial_gives_a_row_its_settings_and_is_stored_with_it():
+    table = table_at("pfedpara", "full")
+    run = table.runs[0]
+    entries = trials_of(table, run, {0.03: 0.8, 0.01: 0.8, 0.1: None})
+    assert table.tuning.resolved(run, entries[:-1]) is None, "a trial is missing"
+    found = table.tuning.resolved(run, entries)
+    assert found.settings["lr"] == 0.03, "the first of equals; one that diverged is out"
+    assert found.stored({}, "1")["chosen"] == {
+        "choice": {"lr": 0.03},
+        "validation": [{"lr": 0.03, "accuracy": 0.8}, {"lr": 0.01, "accuracy": 0.8}, {"lr": 0.1, "accuracy": None}],
+        "share": 0.1,
+        "rounds": 10,
+    }
+    entries[1]["inputs"] = "0" * 16
+    assert table.tuning.resolved(run, entries) is None, "a trial by other code"
+
+
+def test_a_column_may_have_the_choice_of_another_one():
+    table = table_at("flanc", "full")
+    run = next(run for run in table.runs if run.column != "IID")
+    same = next(other for other in table.runs if (other.row, other.column) == (run.row, "IID"))
+    assert {trial.column for trial in table.trials([])} == {"IID"}
+    found = table.tuning.resolved(run, trials_of(table, same, {0.01: 0.8, 0.003: 0.9, 0.03: 0.7}), table.runs)
+    assert (found.column, found.settings["lr"], found.chosen["column"]) == (run.column, 0.003, "IID")
+
+
+def test_one_rate_for_all_rows_has_the_best_mean_and_trains_every_row():
+    table = table_at("factorized", "full")
+    entries = []
+    rows = [run for run in table.runs if run.column == "IID" and run.seed == 0]
+    for place, run in enumerate(rows):
+        own = {0.01: 0.8, 0.003: 0.9 if place else 0.6, 0.001: 0.1, 0.03: None if place == 1 else 1.0}
+        entries += trials_of(table, run, own)
+    assert table.tuning.resolved(table.runs[0], entries[:-1], table.runs) is None, "a trial of another row is missing"
+    found = table.resolved(entries)
+    assert {run.settings["lr"] for run in found.values()} == {0.003}
+    chosen = found["FedAvg", "IID, permuted"].chosen
+    assert chosen["rows"] == [run.row for run in rows]
+    assert chosen["validation"][3] == {"lr": 0.03, "accuracy": None}, "a row has diverged"
+
+
+def test_a_row_without_a_trial_that_trained_is_refused():
+    table = table_at("pfedpara", "full")
+    with pytest.raises(ValueError, match=r"pFedPara, 2 classes: every trial has diverged: give the table smaller rates"):
+        table.tuning.resolved(table.runs[0], trials_of(table, table.runs[0], dict.fromkeys((0.03, 0.01, 0.1))))
+
+
+@pytest.mark.parametrize("scale", ["smoke", "quick"])
+def test_rows_of_a_table_have_the_same_clients_samples_and_tiers_at_a_seed(scale):
+    first = None
+    for run in table_at("flanc", scale).runs:
+        if (run.column, run.seed, run.row) not in {
+            ("3 classes a client", 0, row) for row in ("HeteroFL", "FLANC", "PriSM", "FedHM")
+        }:
+            continue
+        ready = prepare(type(run.config).of({**run.settings, "conditions": "ideal", "rounds": 3, "eval_every": 3}))
+        numbers = {f"{tier.ratio:g}": place for place, tier in enumerate(ready.tiers)}
+        rounds = [
+            [(c.client, numbers[f"{c.expected.tier.ratio:g}"], c.expected.samples) for c in record.clients]
+            for record in without_training(ready, 3)
+        ]
+        samples = [ready.clients.shards.own(client) for client in range(ready.config.clients)]
+        first = first or (rounds, samples)
+        assert rounds == first[0], run.row
+        assert all(map(np.array_equal, samples, first[1])), run.row
+
+
+def test_rows_of_a_table_shuffle_their_samples_alike(tmp_path, monkeypatch):
+    drawn = []
+
+    def recorded(seed, *key):
+        if key[-1] == "train":
+            drawn.append((seed, *key))
+        return generator(seed, *key)
+
+    monkeypatch.setattr(edgefl.client.client, "generator", recorded)
+    found = {}
+    for run in table_at("factorized", "smoke").runs:
+        if run.row in ("FedAvg", "Factorized-FL β") and run.column == "IID":
+            drawn.clear()
+            tool_of("papers.training").figures({**run.settings, "lr": 0.01}, run.local, tmp_path / run.row)
+            found[run.row] = list(drawn)
+    assert len(found["FedAvg"]) == 20
+    assert found["FedAvg"] == found["Factorized-FL β"]
+
+
+@pytest.fixture
+def own_package(tmp_path, monkeypatch):
+    """A module of a method in the place of the package's, and the hash of a run with it."""
+    inputs = tool_of("papers.inputs")
+    folder = tmp_path / "edgefl" / "methods"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(inputs, "PACKAGE", folder.parent)
+
+    def hashed(**files):
+        for old in folder.glob("*.py"):
+            old.unlink()
+        for name, text in files.items():
+            (folder / f"{name}.py").write_text(text)
+        inputs._parsed.cache_clear()
+        inputs._source_of.cache_clear()
+        return inputs._source_of(("edgefl.methods.own",))
+
+    yield hashed
+    inputs._parsed.cache_clear()
+    inputs._source_of.cache_clear()
+
+
+CODE = '''"""A method."""
+from edgefl.methods.parts import mean
+import os
+
+def step(x):
+    """Add one."""
+    return mean(x) + 1  # one
+'''
+PARTS = "def mean(x):\n    return sum(x) / len(x)\n"
+
+
+def test_the_hash_follows_the_code_and_not_its_prose(own_package):
+    first = own_package(own=CODE, parts=PARTS)
+    prose = (
+        CODE.replace("A method.", "Another text.")
+        .replace("Add one.", "Adds 1.")
+        .replace("# one", "")
+        .replace("import os\n", "\n\n")
+    )
+    assert own_package(own=prose, parts=PARTS) == first
+    assert own_package(own=f"{CODE}\n{PARTS}".replace("from edgefl.methods.parts import mean\n", "")) == first, (
+        "moved to another file"
+    )
+    assert own_package(own=CODE.replace("+ 1", "+ 2"), parts=PARTS) != first
+    assert own_package(own=CODE, parts=PARTS.replace("len(x)", "4")) != first, "a module that it imports"
+    assert own_package(own=CODE, parts=PARTS, other="x = 1\n") == first, "one that it does not import"
+
+
+def test_the_hash_follows_the_settings():
+    inputs = tool_of("papers.inputs").inputs
+    settings = dict(table_at("flanc", "quick").runs[0].settings)
+    first = inputs(settings)
+    assert len(first) == 16
+    assert inputs({**settings, "tiers": list(settings["tiers"])}) == first
+    assert inputs({**settings, "seed": 7}) != first
+    assert inputs({**settings, "method": "fjord"}) != first
+    assert inputs({**settings, "momentum": 0.5}) != first
+    assert inputs({**settings, "momentum": 0.9}) == first, "the default, written or not"
+
+
+def test_the_hash_has_what_decides_a_result_and_nothing_else():
+    inputs = tool_of("papers.inputs")
+    modules = inputs.modules(tuple(inputs.roots(table_at("flanc", "quick").runs[0].config)))
+    named = {"methods.heterofl", "methods.averaging", "factor.width", "models.cnn", "models.norm", "data.shards", "data.partition",
+             "data.fashion_mnist", "client.optimizer", "client.objectives.none", "rng"}  # fmt: skip
+    assert {f"edgefl.{name}" for name in named} <= modules
+    others = ("methods.flanc", "methods.fedhm", "client.fast", "engine", "report", "cost", "cli.", "bundle", "planning")
+    assert not [module for module in modules if module.startswith(tuple(f"edgefl.{name}" for name in others))]

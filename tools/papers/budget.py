@@ -1,0 +1,131 @@
+"""Who wins under a budget: the tiered methods on two fleets with their real conditions, beyond the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from edgefl.report.compare_page_budget import budget_notes, budget_table, class_table, front_text
+from edgefl.report.comparison_budget import AXES, BudgetRun, Evaluated, RunBudget, budget_summary
+from papers.captions import protocol
+from papers.paired import capacity
+from papers.runs import FULL, PROFILE, SMALLEST, Entry, Run, Scale, seeded
+from papers.show import STALE, Figures, at_tier
+from papers.tuning import Tuning
+
+TITLE = "Who wins under a budget (beyond the papers)"
+SEEDS: dict[Scale, tuple[int, ...]] = {"full": (0, 1, 2), "quick": (0, 1, 2), "smoke": (0,)}
+TIERS = (1.0, 0.5, 0.25)
+METHODS = {
+    "FedHM": "fedhm",
+    "FjORD": "fjord",
+    "FLANC": "flanc",
+    "HeteroFL": "heterofl",
+    "OrigDrop": "origdrop",
+    "PriSM": "prism",
+    "Split-Mix": "splitmix",
+}
+ALONE: dict[str, dict[str, Any]] = {
+    FULL: {"method": "fedavg", "tiers": (1.0,)},
+    SMALLEST: {"method": "origdrop", "tiers": (0.25,)},
+}
+"""They tell whether there is capacity to lose, on a device that fits everything and under ideal conditions."""
+FLEETS = ("phone", "lab")
+DATA: dict[str, dict[str, Any]] = {
+    "digits": {"dataset": "digits", "model": "cnn-digits", "clients": 50, "per_round": 10, "local_epochs": 5, "batch_size": 10},
+    "Fashion-MNIST": {
+        **{"dataset": "fashion-mnist", "model": "cnn-fashion", "clients": 100, "data_share": 0.2},
+        **{"per_round": 5, "local_epochs": 1, "batch_size": 32, "eval_samples": 2000},
+    },
+}
+ROUNDS = {("phone", "digits"): 1480, ("phone", "Fashion-MNIST"): 520, ("lab", "digits"): 510, ("lab", "Fashion-MNIST"): 230}
+"""Rounds in which the fastest of the methods fills ten simulated minutes, from dry runs. The others come to that limit before."""
+POINTS: dict[Scale, int] = {"full": 40, "quick": 10, "smoke": 2}
+"""Evaluated rounds of a run, at least."""
+TARGET = 0.85
+BUDGET: dict[Scale, RunBudget] = {
+    "full": RunBudget(s=600, bytes=100e6, j=1000),
+    "quick": RunBudget(s=60, bytes=10e6, j=100),
+    "smoke": RunBudget(s=60, bytes=10e6, j=100),
+}
+TUNING: dict[Scale, Tuning | None] = {
+    "full": Tuning((0.03, 0.01, 0.1), length=0.1),
+    "quick": None,
+    "smoke": None,
+}
+
+
+def runs(scale: Scale) -> list[Run]:
+    """Return every run, each once per seed."""
+    found = []
+    for data, settings in DATA.items():
+        for fleet in FLEETS:
+            common = _common(fleet, data, settings, scale)
+            column = f"{fleet}, {data}"
+            found += [Run(row, column, {**common, "method": method, "tiers": TIERS}) for row, method in METHODS.items()]
+        ideal = {**_common(FLEETS[0], data, settings, scale), "profile": PROFILE, "conditions": "ideal"}
+        found += [Run(row, _alone(data), {**ideal, **own, "eval_every": ideal["rounds"]}) for row, own in ALONE.items()]
+    return seeded(found, SEEDS[scale])
+
+
+def _alone(data: str) -> str:
+    return f"alone, {data}"
+
+
+def _common(fleet: str, data: str, settings: dict[str, Any], scale: Scale) -> dict[str, Any]:
+    rounds = {"full": ROUNDS[fleet, data], "quick": ROUNDS[fleet, data] // 10, "smoke": 2}[scale]
+    reduced = {"smoke": {"data_share": 0.02 if data == "Fashion-MNIST" else 0.3, "eval_samples": 50}}.get(scale, {})
+    return {
+        **settings,
+        **reduced,
+        "profile": fleet,
+        "conditions": "fleet",
+        "rounds": rounds,
+        "eval_every": max(1, rounds // POINTS[scale]),
+        "optimizer": "momentum",
+        "lr": 0.03,
+        "lr_schedule": "constant",
+        "partition": "dirichlet:0.5",
+    }
+
+
+def render(entries: Sequence[Entry], scale: Scale) -> str:
+    """Return per fleet and data set the ranking, what a reader must know of it, the Pareto fronts and the device classes."""
+    found = Figures(entries)
+    limits = BUDGET[scale]
+    parts = [
+        f"{protocol(entries, scale)} The fleets lose, delay and refuse clients as in `edgefl simulate`, and every class trains the "
+        f"largest of the tiers {', '.join(f'{tier:g}' for tier in TIERS)} that fits it. The budget is {limits.s:g} simulated seconds, "
+        f"{limits.bytes or 0:,.0f} bytes and {limits.j:g} J of each client; {100 * TARGET:g} % is the target. Columns are those of "
+        "[`edgefl compare`](fleet.md#compare-methods-under-a-budget); ± is the standard error over seeds. Unlike in the other tables, "
+        "the test samples are used at every evaluated round; no setting depends on them."
+    ]
+    for data in DATA:
+        alone = [found.values(row, _alone(data), at_tier()) for row in (FULL, SMALLEST)]
+        parts.append(f"{data}. {capacity(*alone)}")
+        parts += [_ranking(found, fleet, data, scale) for fleet in FLEETS]
+    return "\n\n".join(parts)
+
+
+def _ranking(found: Figures, fleet: str, data: str, scale: Scale) -> str:
+    column = f"{fleet}, {data}"
+    methods = {label: own for row in METHODS for label, own in [_runs_of(found, row, column)] if own}
+    if not methods:
+        return f"**{column}**: not run yet."
+    summary = {"under_budget": budget_summary(methods, BUDGET[scale], TARGET).to_dict()}
+    fronts = [f"- {front_text(summary['under_budget']['fronts'][axis], axis)}" for axis in AXES]
+    notes = [f"- {note}" for note in budget_notes(summary).splitlines()]
+    return "\n\n".join(
+        [f"**{column}**:", budget_table(summary).to_markdown(), "\n".join([*notes, *fronts]), class_table(summary).to_markdown()]
+    )
+
+
+def _runs_of(found: Figures, row: str, column: str) -> tuple[str, list[BudgetRun]]:
+    """Return a row's name, marked if a run is stale, and its runs by seed."""
+    entries = [entry for entry in found.of(row, column) if "curve" in entry["figures"]]
+    stale = any(entry.get("stale") for entry in entries)
+    made = [
+        BudgetRun(entry["seed"], tuple(Evaluated(**point) for point in entry["figures"]["curve"]), entry["figures"]["classes"])
+        for entry in sorted(entries, key=lambda entry: int(entry["seed"]))
+    ]
+    return f"{row} {STALE}" if stale else row, made

@@ -1,0 +1,96 @@
+"""Which stored lines are still current although definitions have changed: their probes are trained again and compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgefl.errors import InputError
+from papers import store
+from papers.inputs import inputs, of_this_code
+from papers.probe import difference, probe
+from papers.runs import kind_of
+from papers.training import NotTrainedError
+
+Line = Mapping[str, Any]
+Say = Callable[[str], None]
+
+
+def confirm(path: Path, say: Say, scale: str | None = None) -> None:
+    """Train the probe of every line of ``path`` that other code has made; add today's hash to those whose figures are equal.
+
+    ``say`` is told each line whose probe differs, and at the end how many lines are current; nothing if all are. ``scale`` selects lines.
+    """
+    name, counts, hashes = path.stem, Counter[str](), {}
+    for of_scale, line in _lines(path):
+        if scale not in (None, of_scale):
+            continue
+        state, why = _state(line)
+        counts[state] += 1
+        if why:
+            say(f"{name}/{_cell(line)} ({of_scale}) is stale: {why}")
+        if state == "confirmed":
+            hashes[_key(of_scale, line)] = inputs(line["settings"])
+    if hashes:
+        store.amend(path, lambda of_scale, line: _with_hash(line, hashes.get(_key(of_scale, line))))
+    if set(counts) - {"current"}:
+        say(f"{name}: " + ", ".join(f"{count} {state}" for state, count in sorted(counts.items())))
+
+
+def probe_stored(path: Path, say: Say) -> None:
+    """Add a probe to every line of ``path`` that has none and was made by this code, so that it can be confirmed later."""
+    found, others = {}, 0
+    for scale, line in _lines(path):
+        if "probe" in line:
+            continue
+        if not _ours(line):
+            others += 1
+            continue
+        found[_key(scale, line)] = probe(line["settings"], line["local"])
+    if found:
+        store.amend(path, lambda scale, line: {**line, **_of(found, _key(scale, line))})
+    say(f"{path.stem}: {len(found)} lines have a probe now; {others} without one were made by other code")
+
+
+def _state(line: Line) -> tuple[str, str]:
+    """Return what a line is, and why it is stale if its probe or this version tells."""
+    try:
+        if of_this_code(line["settings"], line):
+            return "current", ""
+        if "probe" not in line:
+            return "stale without a probe", ""
+        why = difference(line["probe"], probe(line["settings"], line["local"]))
+    except (InputError, ValueError, NotTrainedError) as error:
+        why = f"this version refuses it: {error}"
+    return ("stale", why) if why else ("confirmed", "")
+
+
+def _ours(line: Line) -> bool:
+    try:
+        return of_this_code(line["settings"], line)
+    except (InputError, ValueError):
+        return False
+
+
+def _lines(path: Path) -> list[tuple[str, Line]]:
+    return [(scale, line) for scale, lines in store.load(path).items() for line in lines]
+
+
+def _cell(line: Line) -> str:
+    end = line["seed"] if kind_of(line) == "run" else " ".join(str(line["settings"].get(key, "")) for key in ("lr", "norm"))
+    return f"{line['row']}/{line['column']}/{end}".rstrip()
+
+
+def _key(scale: str, line: Line) -> tuple[str, ...]:
+    """Return what tells a line from all others of its file, also from one that replaces it meanwhile."""
+    return scale, kind_of(line), line["row"], line["column"], str(line.get("inputs"))
+
+
+def _with_hash(line: Line, now: str | None) -> dict[str, Any]:
+    return dict(line) if now is None else {**line, "confirmed": [*line.get("confirmed", ()), now]}
+
+
+def _of(found: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> dict[str, Any]:
+    return {"probe": found[key]} if key in found else {}
