@@ -78,11 +78,13 @@ class Channels:
         self._build, self._run = build, run
         self._tensors, self._calls = traced(build().eval(), run)
         self._attributes: dict[float, Attributes] = {}
+        self._conflict = ""
         self._leave_one_factor()
         while not all(self._fits(width) for width in PROBED):
             self._attributes.clear()
         if not self.free:
-            raise ConfigError("no channel of this network can be cut")
+            reasons = dict.fromkeys(group.whole for group in self.groups() if group.whole not in ("input", "output"))
+            raise ConfigError(f"no channel of this network can be cut{': ' * bool(reasons)}{', '.join(list(reasons)[:5])}")
 
     @property
     def free(self) -> int:
@@ -109,7 +111,8 @@ class Channels:
         """Return ``network``, cut to ``width`` in place; ConfigError if it cannot have this width."""
         if width not in self._attributes and not self._fits(width):
             raise ConfigError(
-                f"this network cannot be made {width:g} as wide; widths such as {', '.join(map(str, PROBED))} are possible"
+                f"this network cannot be made {width:g} as wide: {self._conflict} works with other sizes; widths such as "
+                f"{', '.join(map(str, PROBED))} are possible"
             )
         return self._cut(network, width)
 
@@ -147,13 +150,23 @@ class Channels:
                 continue
             del self._attributes[width]
             if not self._unified(number, width, sizes):
-                before = self.free
-                for axis in (axis for axes in (*call.inputs, *call.outputs) for axis in axes):
-                    freeze(axis, f"{call.name} in {call.layer or 'the network'}")
-                if self.free == before:
-                    raise ConfigError(f"{call.layer or 'the network'}: {call.name} cannot be made narrower")
+                self._keep_whole(number)
             return False
         return True
+
+    def _keep_whole(self, number: int) -> None:
+        """Keep the channels of a call whole; if they are, those of the calls before it in its layer, else in the layer around it, …"""
+        call, before = self._calls[number], self.free
+        self._conflict, layer, scope = f"{call.name} in {call.layer or 'the network'}", call.layer, [call]
+        while True:
+            for axis in (axis for one in scope for axes in (*one.inputs, *one.outputs) for axis in axes):
+                freeze(axis, self._conflict)
+            if self.free < before:
+                return
+            if len(scope) == len(self._calls):
+                raise ConfigError(f"no channel of this network can be cut: {self._conflict} works with other sizes")
+            scope = [one for one in self._calls[: number + 1] if f"{one.layer}.".startswith(f"{layer}.")] if layer else self._calls
+            layer = layer.rpartition(".")[0]
 
     def _difference(self, narrow: nn.Module, width: float) -> tuple[int, Sequence[int]] | None:
         """Return the first call that does not go as planned, and the sizes that the network wants there, as far as they are known."""
@@ -170,18 +183,27 @@ class Channels:
         return None
 
     def _unified(self, number: int, width: float, sizes: Sequence[int]) -> bool:
-        """Unify an axis of a call's output with another axis of its size that has as many channels as the network wants there."""
+        """Unify an axis of a call's output with another axis that has as many channels as the network wants there, or with its share.
+
+        A share is that of a head: its channels are those of all heads ``// heads``.
+        """
         call = self._calls[number]
         if [len(axes) for axes in call.outputs] != [len(sizes)]:
             return False
-        for axis, size in zip(call.outputs[0], sizes, strict=True):
+        axes = call.outputs[0]
+        for place, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
             if size in (-1, axis.count(width)):
                 continue
+            heads = axes[place - 1].root if place else Axis(1)
             for other in (other for earlier in reversed(self._calls[:number]) for axes in earlier.outputs for other in axes):
                 if other.size == axis.size and other.count(width) == size and other.root is not axis.root:
                     unify(axis, other)
-                    self._leave_one_factor()
-                    return True
+                elif heads.frozen and heads.size > 1 and other.size == heads.size * axis.size and other.count(width) // heads.size == size:
+                    unify(other, Nested((heads, axis)))
+                else:
+                    continue
+                self._leave_one_factor()
+                return True
         return False
 
 
@@ -308,12 +330,19 @@ def _patched_like(narrow: nn.Module, layer: str, sizes: Mapping[int, int], attri
     module = narrow.get_submodule(layer)
     if type(module).__module__.startswith("torch.nn."):
         return False
-    names = {name: value for name, value in vars(module).items() if type(value) is int and sizes.get(value, value) != value}
+    names = {name: value for name, value in vars(module).items() if _resized(value, sizes) != value}
     new = {name: value for name, value in names.items() if name not in attributes.get(layer, {})}
     alike = [(path, other) for path, other in narrow.named_modules() if type(other) is type(module)]
     for name, value in new.items():
         for path, other in alike:
             if getattr(other, name, None) == value and name not in attributes.get(path, {}):
-                setattr(other, name, sizes[value])
-                attributes.setdefault(path, {})[name] = sizes[value]
+                setattr(other, name, _resized(value, sizes))
+                attributes.setdefault(path, {})[name] = _resized(value, sizes)
     return bool(new)
+
+
+def _resized(value: Any, sizes: Mapping[int, int]) -> Any:
+    """Return a size, or a list or tuple of sizes, in the narrow network; another value as it is."""
+    if type(value) in (list, tuple) and all(type(size) is int for size in value):
+        return type(value)(sizes.get(size, size) for size in value)
+    return sizes.get(value, value) if type(value) is int else value
