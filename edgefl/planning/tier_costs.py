@@ -15,12 +15,13 @@ from edgefl.client.parts import shared_parameters, trained_shapes
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
-from edgefl.cost.trace import Subject, reason
+from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, Unfilled, once_per_network
 from edgefl.models.norm import splits_batches
+from edgefl.models.valueless import reason
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire.payload import payload_bytes
 

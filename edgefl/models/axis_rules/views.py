@@ -64,10 +64,8 @@ def _expanded(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
 
 @rule("repeat")
 def _repeated(of: Of, args: tuple[Any, ...], out: Tensor) -> Axes:
-    found = []
-    for times, axis in zip(args[1][::-1], [*of(args[0])[::-1], *[Axis(1)] * len(args[1])], strict=False):
-        found.insert(0, axis if times == 1 else Nested((Axis(times, frozen=True), axis)) if axis.size > 1 else Axis(times, frozen=True))
-    return found
+    axes = [*[Axis(1)] * (out.dim() - args[0].dim()), *of(args[0])]
+    return [axis if times == 1 else Nested((Axis(times, frozen=True), axis)) for times, axis in zip(args[1], axes, strict=True)]
 
 
 @rule("cat", "concat")
@@ -172,4 +170,3 @@ def _whole_along(axes: Axes, touched: set[int], out: Tensor) -> Axes:
     for place in touched:
         freeze(axes[place])
     return [Axis(out.shape[p], frozen=True) if p in touched else axis for p, axis in enumerate(axes)]
-
