@@ -157,7 +157,9 @@ def test_the_next_ratio_above_does_not_fit(built, name, share):
 
 def test_a_larger_ratio_that_takes_fewer_macs_is_found():
     """Factors of a layer with a stride work at more positions than the dense layer, which takes over where factors would be larger."""
-    network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 16, 3, stride=2), nn.Conv2d(16, 8, 3), nn.Flatten(), nn.Linear(32, 3))
+    network = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.Conv2d(4, 16, 3, stride=2), nn.Conv2d(16, 8, 3), nn.Flatten(), nn.Linear(32, 3)
+    )
     shape = (2, 11, 11)
     macs = {ratio: traced(network, shape, hybrid_ranks(network, ratio)).macs_forward for ratio in (0.667, 0.833, 0.834)}
     assert macs[0.667] < macs[0.834] < macs[0.833]
