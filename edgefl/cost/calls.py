@@ -51,7 +51,7 @@ class Calls(TorchFunctionMode):
     calls: list[Call] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._numbers: dict[int, int] = {}
         self._kept: list[Tensor] = []  # as long as a tensor lives, no other one has its identity
         self._inside = False
@@ -71,7 +71,7 @@ class Calls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = {torch.lstm: "lstm", torch.gru: "gru"}.get(func)
-        if name is None or len(args) != 9:  # nine: not a packed sequence
+        if name is None or not isinstance(args[3], bool):  # else a packed sequence
             return func(*args, **(kwargs or {}))
         self._inside = True
         try:
