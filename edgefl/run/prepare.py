@@ -34,7 +34,8 @@ from edgefl.registry import methods, models
 from edgefl.rng import generator
 from edgefl.run.run import Run, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
-from edgefl.util.networks import OBJECT, title_of
+from edgefl.util.modules import OBJECT
+from edgefl.util.networks import title_of
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
