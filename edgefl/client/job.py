@@ -35,6 +35,7 @@ class Task:
         partition, clients, permute_labels, data_share: how it is divided, see :class:`edgefl.data.shards.Shards`.
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
         device: hardware that torch trains on, "cpu" or "cuda".
+        plugins: what a worker imports first, see :func:`edgefl.plugins.load`.
     """
 
     seed: int
@@ -52,6 +53,7 @@ class Task:
     enforce: Enforce = "plan"
     cpu_limit_s: float = 600.0
     device: str = "cpu"
+    plugins: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
