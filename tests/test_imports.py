@@ -96,6 +96,10 @@ ROOMS: dict[str, set[str]] = {
         ),
         *("planning", "calibrate", "run", "serve"),
     },
+    "testing": {
+        *("errors", "records", "rng", "registry", "plugins", "util", "wire", "data", "models", "methods", "onnxgrad", "client"),
+        *("bundle", "planning"),
+    },
 }
 
 # The same among the modules of run/: from what a run consists of to the commands.
