@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -29,7 +30,7 @@ from edgefl.models.custom import CustomArchitecture, InputSpec
 from edgefl.models.factory import root_of
 from edgefl.models.weights import checked_weights, weights_in
 from edgefl.planning.network import architecture_of, check_classifies
-from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, training_of
+from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
@@ -175,9 +176,12 @@ def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> tuple[flo
     """Return the tiers of "auto": the largest that fit each class of the fleet."""
     method, training = create(config.method, config.method_options), clients.task.training
     costs = Costs(method, config, clients.task.architecture, training)
-    return auto_tiers(
-        method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full, config.clock_margin
-    )
+
+    def trace(ratio: float) -> Cost:
+        return costs.of(Tier(ratio))
+
+    samples = clients.shards.largest
+    return auto_tiers(method, clients.task.architecture, fleet, trace, training, samples, costs.full, config.clock_margin)
 
 
 def check_axes(method: Method, config: RunConfig) -> None:
@@ -193,6 +197,7 @@ def check_axes(method: Method, config: RunConfig) -> None:
 
 def auto_tiers(
     method: Method,
+    architecture: Architecture,
     fleet: Fleet,
     trace: Callable[[float], Cost],
     training: Training,
@@ -215,7 +220,7 @@ def auto_tiers(
             timing = timing_of(device, cost, training, samples, method.evaluated, 1 / clock_margin)
             return not shortfalls(cost, timing, budget, device.name, Tier(ratio))
 
-        if ratio := largest_ratio(fits):
+        if ratio := largest_ratio(fits, partial(parts_of, method, architecture)):
             ratios.add(ratio)
     if not ratios:
         return (1 / STEPS,)  # the plan refuses it, with every need

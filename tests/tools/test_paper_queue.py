@@ -194,9 +194,14 @@ def test_a_client_that_did_not_train_stops_the_run_and_is_the_result_of_a_trial(
     assert (ended.status, ended.job.folder.exists()) == ("failed", False)
 
 
-def test_settings_with_which_a_whole_run_diverges_give_way_to_the_next_best(tmp_path):
+def test_settings_with_which_a_whole_run_diverges_give_way_to_the_next_best(tmp_path, monkeypatch):
     jobs, table = tool_of("papers.jobs"), table_at("pfedpara", "full")
     first = table.runs[0]
+
+    def diverges(*_):
+        raise tool_of("papers.training").DivergedError("round 2, client 3: diverged")
+
+    monkeypatch.setattr(jobs, "_probed", diverges)
     for trial, score in zip(table.tuning.trials(first), (0.8, 0.7, 0.9), strict=True):
         entry = entry_of(trial)
         entry["figures"]["score"] = score
@@ -208,10 +213,13 @@ def test_settings_with_which_a_whole_run_diverges_give_way_to_the_next_best(tmp_
 
     assert chosen().settings["lr"] == 0.1
     for rate in (0.03, 0.01):
-        assert jobs._exclude(job_of(tmp_path, chosen(), scale="full", table="pfedpara"), "round 2, client 3: diverged")
+        run = chosen()
+        for seed in (0, 1):  # with the second, the score is gone already
+            ended = jobs.finish(job_of(tmp_path, run.at_seed(seed), scale="full", table="pfedpara"))
+            assert (ended.status, ended.job.folder.exists()) == ("diverged", False)
         assert chosen().settings["lr"] == rate
     assert chosen().chosen["validation"][2] == {"lr": 0.1, "accuracy": None}
-    assert not jobs._exclude(job_of(tmp_path, first, scale="full", table="pfedpara"), "its settings were not chosen")
+    assert jobs.finish(job_of(tmp_path, first, scale="full", table="pfedpara")).status == "failed", "its settings were not chosen"
 
 
 def test_a_run_stops_when_time_is_over_and_resumes_to_the_same_figures(tmp_path, short):

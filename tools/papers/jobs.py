@@ -97,19 +97,18 @@ def finish(job: Job) -> Ended:
         except (EdgeflError, RuntimeError, ValueError, OSError) as error:
             if isinstance(error, (NotTrainedError, CheckpointError)):
                 shutil.rmtree(job.folder, ignore_errors=True)  # to resume it would fail again
-            if isinstance(error, DivergedError) and _exclude(job, str(error)):
+            if isinstance(error, DivergedError) and job.run.chosen is not None:
+                _exclude(job, str(error))
                 return Ended(job, "diverged", f"{error}; the next best of its settings is due")
             return Ended(job, "failed", f"{type(error).__name__}: {error}")
         shutil.rmtree(job.folder, ignore_errors=True)
         return Ended(job, "stored", _said(found), took_s, entry)
 
 
-def _exclude(job: Job, why: str) -> bool:
-    """Take the score from the trial that chose the settings of a run; return whether there is one."""
+def _exclude(job: Job, why: str) -> None:
+    """Take the score from the trial that chose the settings of a run."""
     path = job.results / f"{job.table}.jsonl"
-    before = store.load(path)
     store.amend(path, lambda scale, line: excluded(job.run, line, why) if scale == job.scale else line)
-    return store.load(path) != before
 
 
 def _found(job: Job, folder: Path) -> dict[str, Any]:
