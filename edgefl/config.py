@@ -107,11 +107,13 @@ def _data(given: Any) -> Any:
 
 
 def _held_out(given: Any) -> Any:
-    if isinstance(given, float) or share_in(str(given)) is not None:
-        if share_in(str(given)) is None:
-            raise ValueError(f"expected a share of more than 0 and less than 1, or a file, got {given:g}")
-        return str(given)
-    return data_spec(given, [])
+    try:
+        float(given)
+    except (TypeError, ValueError):
+        return data_spec(given, [])
+    if share_in(str(given)) is None:
+        raise ValueError(f"expected a share of more than 0 and less than 1, or a file, got {given}")
+    return str(given)
 
 
 def _file(path: Any) -> Any:
@@ -187,7 +189,7 @@ class RunConfig(BaseModel):
     )
     label: str | None = key(None, TASK, "Column or array of your data with the labels. [guessed]", "COLUMN")
     owner: str | None = key(None, TASK, "Column or array of your data with each sample's owner. [guessed]", "COLUMN")
-    features: tuple[str, ...] = key((), TASK, "Columns of your data that are a sample. [guessed]", "a,b")
+    features: tuple[str, ...] | None = key(None, TASK, "Columns of your data that are a sample. [guessed]", "a,b")
     held_out: Annotated[str | None, BeforeValidator(_held_out)] = key(
         None, TASK, "Share of your data that is held out for evaluation, or a file of such samples. [its own, or 0.2]", "X|PATH"
     )

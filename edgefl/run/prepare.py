@@ -55,7 +55,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     check_device(config)
     fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
     conditions = conditions_of(config, fleet)
-    reading = Reading(config.label, config.owner, config.features, config.held_out)
+    reading = Reading(config.label, config.owner, config.features or (), config.held_out)
     data = load(config.dataset, config.data_dir, config.validation_share, reading)
     config = resolve(config, data)
     architecture = _architecture(config, data)

@@ -47,3 +47,9 @@ def test_data_that_changed_or_cannot_be_read_stop_a_run_before_it_writes(tmp_pat
     refused = edgefl("simulate", "--out", str(out), "--resume")
     assert refused.returncode == 2
     assert f"{path} has changed since this run began; restore the file" in refused.stderr
+
+
+def test_a_share_of_held_out_samples_lies_between_0_and_1(tmp_path):
+    for share in ("0", "1.5", "nan"):
+        refused = edgefl("simulate", "--data", str(own_files.npz(tmp_path)), "--held-out", share)
+        assert (refused.returncode, f"more than 0 and less than 1, or a file, got {share}" in refused.stderr) == (2, True)
