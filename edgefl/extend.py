@@ -24,7 +24,6 @@ from edgefl.client.client import Clients as Clients
 from edgefl.client.job import Job as Job
 from edgefl.client.objective import Objective as Objective
 from edgefl.data.sources import Dataset as Dataset
-from edgefl.data.sources import Pixels as Pixels
 from edgefl.data.sources import Split as Split
 from edgefl.engine.contract import Engine as Engine
 from edgefl.methods.averaging import WeightedSum as WeightedSum

@@ -7,7 +7,8 @@ from typing import Any
 
 from edgefl.errors import ConfigError
 from edgefl.registry import ALL, Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
-from edgefl.util.modules import BY_PATH, OBJECT, imported, loaded, source_of, source_sha256
+from edgefl.util.datasets import is_own
+from edgefl.util.modules import BY_PATH, OBJECT, imported, is_file, loaded, source_of, source_sha256
 
 Sources = Mapping[str, str]
 """Path of a file, or name of a module → SHA-256 of its content."""
@@ -51,7 +52,7 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"plugins: expected a list of files and modules, got {given!r}")
     found, sources = dict(values), load(given or ())
     for key, registry in PARTS.items():
-        if isinstance(name := values.get(key), str) and not (registry is models and ":" in name):
+        if isinstance(name := values.get(key), str) and not _is_own(registry, name):
             names = [registry.resolve(part) for part in (name.split("+") if registry is datasets else [name])]
             found[key] = "+".join(names)
             for definition, source in filter(None, map(registry.plugin, names)):
@@ -70,6 +71,11 @@ def blamed(error: BaseException) -> str:
 def only_here(sources: Sources | None) -> list[str]:
     """Return the names of definitions that other processes cannot import, such as those of a notebook."""
     return [source.removeprefix(OBJECT) for source in sources or () if source.startswith(OBJECT)]
+
+
+def _is_own(registry: Registry, name: str) -> bool:
+    """Whether ``name`` is a network or a data set of the user, which no registry has."""
+    return (registry is models and ":" in name) or (registry is datasets and is_own(name) and not is_file(name))
 
 
 def _source(given: Any) -> str:

@@ -108,6 +108,7 @@ RUN: dict[str, set[str]] = {
     "folder": set(),
     "prepare": {"run"},
     "trained": {"run"},
+    "inspect_data": {"prepare"},
     "engine_choice": {"run"},
     "bundle": {"run", "trained"},
     "export": {"folder", "prepare", "trained", "bundle"},
