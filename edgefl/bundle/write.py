@@ -38,23 +38,24 @@ def build_tier(
     input_shape: tuple[int, ...],
     label: str,
     rng: np.random.Generator,
-    vocabulary: int = 0,
+    vocabulary: int | np.ndarray = 0,
     graph: bytes | None = None,
 ) -> TierFiles:
     """Export ``module`` and compare onnxruntime with torch on four reference inputs, which become a file of the tier.
 
     ``module`` is in evaluation mode: (n, *input_shape) → (n, classes). Reference inputs are drawn from ``rng``: float32 from a normal
-    distribution or, if ``vocabulary`` is not 0, int64 token ids below it. ``graph`` is the module's graph, if it exists already.
+    distribution or, if ``vocabulary`` is not 0, int64 token ids below it (broadcast). ``graph`` is the module's graph, if it exists.
 
     Raises:
         BundleError: onnxruntime's outputs differ from torch's by more than 1e-4.
         EdgeflError: the module cannot be exported, or onnxruntime cannot run its graph.
     """
     path = f"{label}/forward.onnx"
-    dtype = "int64" if vocabulary else "float32"
+    ids = bool(np.any(vocabulary))
+    dtype = "int64" if ids else "float32"
     files = form_files(module, input_shape, dtype, path) if graph is None else {path: graph}
     shape = (REFERENCE_SAMPLES, *input_shape)
-    x = rng.integers(vocabulary, size=shape) if vocabulary else rng.standard_normal(shape).astype(np.float32)
+    x = rng.integers(vocabulary, size=shape) if ids else rng.standard_normal(shape).astype(np.float32)
     with torch.no_grad():
         logits = module(torch.from_numpy(x)).numpy()
     error = float(np.abs(_run(files, path, x) - logits).max())
