@@ -136,7 +136,7 @@ def network_and_samples(
     from edgefl.models.valueless import reason
     from edgefl.models.weights import checked_weights
     from edgefl.planning.network import architecture_of
-    from edgefl.run.one_input import drawn
+    from edgefl.run.one_input import examples_for
 
     architecture = architecture_of(network, inputs)
     module = architecture.build()
@@ -145,7 +145,7 @@ def network_and_samples(
         found = checked_weights(weights, {name: tuple(tensor.shape) for name, tensor in own.items()})
         module.load_state_dict(dict(found), strict=False)
     try:
-        return module, drawn(module, architecture.samples(2))
+        return module, examples_for(module, architecture.samples(2))
     except Exception as error:  # networks raise many types
         raise InputError(f"{network} does not take samples {architecture}: {reason(error)}") from error
 
@@ -205,6 +205,7 @@ def _trainable(
 
     from edgefl.bundle.manifest import TrainEntry
     from edgefl.bundle.tier_check import STEPS
+    from edgefl.bundle.write import drawn
     from edgefl.models.base import named_tensors
     from edgefl.onnxgrad.stepper import Stepper
 
@@ -212,11 +213,9 @@ def _trainable(
     arrays = {name: np.ascontiguousarray(tensors[name].detach().float().numpy()) for name in roles.tensors}
     stepper = Stepper(graphs.steps, {role: arrays[name] for name, role in roles.tensors.items()}, how["lr"], how["momentum"])
     rng = generator(0, "training reference", _LABEL)
-    shape = (8, *samples.shape[1:])  # drawn: a bundle contains no user's data
-    floats = samples.is_floating_point()
-    drawn = rng.standard_normal(shape).astype(np.float32) if floats else rng.integers(below, size=shape)
-    y = np.arange(len(drawn)) % classes
-    losses = np.array([stepper.step(drawn, y) for _ in range(STEPS)], np.float32)
+    x = drawn(rng, (8, *samples.shape[1:]), below)  # a bundle contains no user's data
+    y = np.arange(len(x)) % classes
+    losses = np.array([stepper.step(x, y) for _ in range(STEPS)], np.float32)
     paths = {key: f"{_LABEL}/{name}" for key, name in (
         ("predict", "predict.onnx"), ("parameters", "parameters.safetensors"), ("reference", "train_reference.safetensors")
     )}  # fmt: skip
@@ -233,5 +232,5 @@ def _trainable(
         entry.graphs[0]: graphs.steps.steps[0],
         entry.predict: graphs.predict,
         entry.parameters: safetensors.numpy.save(arrays),
-        entry.reference: safetensors.numpy.save({"x": np.ascontiguousarray(drawn), "y": y, "losses": losses}),
+        entry.reference: safetensors.numpy.save({"x": x, "y": y, "losses": losses}),
     }

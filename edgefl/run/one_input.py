@@ -66,7 +66,7 @@ def ids_below(samples: Tensor, stacked: bool) -> Any:
     return samples.amax((0, *range(2, samples.dim())), keepdim=True)[0].numpy() + 1
 
 
-def drawn(network: nn.Module, samples: Tensor | Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
+def examples_for(network: nn.Module, samples: Tensor | Mapping[str, Tensor]) -> Tensor | dict[str, Tensor]:
     """Return samples like ``samples`` with random values: normal ones, or ids of the embedding that reads them, else 0 and 1."""
     import torch
 
@@ -74,11 +74,14 @@ def drawn(network: nn.Module, samples: Tensor | Mapping[str, Tensor]) -> Tensor 
     rows: dict[str, int] = {}
     with torch.no_grad(), _tables({tensor.untyped_storage().data_ptr(): name for name, tensor in named.items()}, rows):
         network.eval()(samples)
+    found = {}
     with torch_seeded(generator(0, "samples")):
-        found = {
-            name: torch.randn(tensor.shape) if tensor.is_floating_point() else torch.randint(rows.get(name, 2), tensor.shape)
-            for name, tensor in named.items()
-        }
+        for name, tensor in named.items():
+            found[name] = torch.randn(tensor.shape)
+            if not tensor.is_floating_point():
+                found[name] = torch.randint(rows.get(name, 2), tensor.shape)
+                if name not in rows and tensor.dim() > 1:
+                    found[name][..., 0] = 1  # no sample is empty
     return found[""] if list(found) == [""] else found
 
 
