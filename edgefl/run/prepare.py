@@ -13,6 +13,7 @@ from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
+from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, WireError
@@ -54,17 +55,19 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     check_device(config)
     fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
     conditions = conditions_of(config, fleet)
-    data = load(config.dataset, config.data_dir, config.validation_share)
+    reading = reading_of(config)
+    data = load(config.dataset, config.data_dir, config.validation_share, reading)
     config = resolve(config, data)
     architecture = _architecture(config, data)
     if config.weights is not None:
         architecture = _with_weights(architecture, config.weights, config.new_classifier)
-    config = config.model_copy(update={"sources": _sources(architecture)})
+    config = config.model_copy(update={"sources": _sources(architecture, data)})
     training = training_of(config)
     task = Task(
         architecture=architecture,
         training=training,
         objective=objective_of(config),
+        reading=reading,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
@@ -83,6 +86,11 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         for of_class in (of_class for states in plan.class_plans for of_class in states):
             check_limit(of_class.device.name, of_class.device.training_bytes * of_class.state.memory_share)
     return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
+
+
+def reading_of(config: RunConfig) -> Reading:
+    """Return what a configuration says about the files of a user's data set."""
+    return Reading(config.label, config.owner, config.features or (), config.held_out)
 
 
 def check_device(config: RunConfig) -> None:
@@ -141,9 +149,9 @@ def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -
     return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
 
 
-def _sources(architecture: Architecture) -> dict[str, str] | None:
-    """Return what a run records about the files of its network; None: there are none."""
-    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None}
+def _sources(architecture: Architecture, data: Dataset) -> dict[str, str] | None:
+    """Return what a run records about the files of its network and of its data; None: there are none."""
+    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
     if isinstance(architecture, CustomArchitecture):
         found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
     return {name: value for name, value in found.items() if value} or None
