@@ -21,9 +21,9 @@ BERT = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attent
 def timm():
     if importlib.util.find_spec("timm") is None:
         pytest.skip("timm is not installed")
-    from clock.networks import _timm
+    from clock.networks import timm_module
 
-    return _timm()
+    return timm_module()
 
 
 def of_timm(name: str, size: int):
