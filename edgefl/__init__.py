@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from edgefl.run.dry_run import dry_run as dry_run
     from edgefl.run.export import export as export
     from edgefl.run.export_network import export_network as export_network
-    from edgefl.run.folder import RunResult as RunResult
+    from edgefl.run.result import RunResult as RunResult
+    from edgefl.run.result import load_run as load_run
     from edgefl.run.simulate import simulate as simulate
     from edgefl.run.whatif import whatif as whatif
 
@@ -42,7 +43,8 @@ _HOMES = {
     "inspect": "edgefl.planning.inspect",
     "whatif": "edgefl.run.whatif",
     "dry_run": "edgefl.run.dry_run",
-    "RunResult": "edgefl.run.folder",
+    "RunResult": "edgefl.run.result",
+    "load_run": "edgefl.run.result",
     "simulate": "edgefl.run.simulate",
     "profile": "edgefl.planning.profile",
     "export": "edgefl.run.export",
@@ -52,7 +54,7 @@ _HOMES = {
 
 __all__ = [
     "Budget", "Comparison", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export",
-    "export_network", "fed_round", "inspect", "plan", "profile", "simulate", "verify", "whatif",
+    "export_network", "fed_round", "inspect", "load_run", "plan", "profile", "simulate", "verify", "whatif",
 ]  # fmt: skip
 
 
