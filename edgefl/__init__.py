@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgefl.bundle.verify import verify as verify
     from edgefl.config import RunConfig as RunConfig
+    from edgefl.data.sources import Dataset as Dataset
     from edgefl.fleet.budget import Budget as Budget
     from edgefl.planning.inspect import inspect as inspect
     from edgefl.planning.plan import plan as plan
@@ -39,6 +40,7 @@ _HOMES = {
     "compare": "edgefl.run.compare",
     "RunBudget": "edgefl.report.comparison_budget",
     "RunConfig": "edgefl.config",
+    "Dataset": "edgefl.data.sources",
     "plan": "edgefl.planning.plan",
     "inspect": "edgefl.planning.inspect",
     "whatif": "edgefl.run.whatif",
@@ -53,7 +55,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "Budget", "Comparison", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export",
+    "Budget", "Comparison", "Dataset", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export",
     "export_network", "fed_round", "inspect", "load_run", "plan", "profile", "simulate", "verify", "whatif",
 ]  # fmt: skip
 

@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "wire": {"errors", "registry", "util"},
     "factor": {"errors", "records", "timing"},
     "models": {"errors", "registry", "util"},
-    "data": {"errors", "registry", "rng"},
+    "data": {"errors", "registry", "rng", "util"},
     "cost": {"errors", "records"},
     "fleet": {"config", "errors", "records", "rng", "util"},
     "methods": {"errors", "records", "rng", "registry", "util", "timing", "factor", "models"},

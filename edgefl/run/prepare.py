@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -12,6 +13,7 @@ from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
+from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, WireError
@@ -28,7 +30,7 @@ from edgefl.models.custom import CustomArchitecture, InputSpec
 from edgefl.models.factory import root_of
 from edgefl.models.weights import checked_weights, weights_in
 from edgefl.planning.network import architecture_of, check_classifies
-from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, training_of
+from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
@@ -53,17 +55,19 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     check_device(config)
     fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
     conditions = conditions_of(config, fleet)
-    data = load(config.dataset, config.data_dir, config.validation_share)
+    reading = Reading(config.label, config.owner, config.features or (), config.held_out)
+    data = load(config.dataset, config.data_dir, config.validation_share, reading)
     config = resolve(config, data)
     architecture = _architecture(config, data)
     if config.weights is not None:
         architecture = _with_weights(architecture, config.weights, config.new_classifier)
-    config = config.model_copy(update={"sources": _sources(architecture)})
+    config = config.model_copy(update={"sources": _sources(architecture, data)})
     training = training_of(config)
     task = Task(
         architecture=architecture,
         training=training,
         objective=objective_of(config),
+        reading=reading,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
@@ -140,9 +144,9 @@ def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -
     return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
 
 
-def _sources(architecture: Architecture) -> dict[str, str] | None:
-    """Return what a run records about the files of its network; None: there are none."""
-    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None}
+def _sources(architecture: Architecture, data: Dataset) -> dict[str, str] | None:
+    """Return what a run records about the files of its network and of its data; None: there are none."""
+    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
     if isinstance(architecture, CustomArchitecture):
         found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
     return {name: value for name, value in found.items() if value} or None
@@ -172,9 +176,12 @@ def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> tuple[flo
     """Return the tiers of "auto": the largest that fit each class of the fleet."""
     method, training = create(config.method, config.method_options), clients.task.training
     costs = Costs(method, config, clients.task.architecture, training)
-    return auto_tiers(
-        method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full, config.clock_margin
-    )
+
+    def trace(ratio: float) -> Cost:
+        return costs.of(Tier(ratio))
+
+    samples = clients.shards.largest
+    return auto_tiers(method, clients.task.architecture, fleet, trace, training, samples, costs.full, config.clock_margin)
 
 
 def check_axes(method: Method, config: RunConfig) -> None:
@@ -190,6 +197,7 @@ def check_axes(method: Method, config: RunConfig) -> None:
 
 def auto_tiers(
     method: Method,
+    architecture: Architecture,
     fleet: Fleet,
     trace: Callable[[float], Cost],
     training: Training,
@@ -212,7 +220,7 @@ def auto_tiers(
             timing = timing_of(device, cost, training, samples, method.evaluated, 1 / clock_margin)
             return not shortfalls(cost, timing, budget, device.name, Tier(ratio))
 
-        if ratio := largest_ratio(fits):
+        if ratio := largest_ratio(fits, partial(parts_of, method, architecture)):
             ratios.add(ratio)
     if not ratios:
         return (1 / STEPS,)  # the plan refuses it, with every need
