@@ -100,6 +100,7 @@ RUN: dict[str, set[str]] = {
     "result": set(),
     "prepare": {"run"},
     "trained": {"run"},
+    "inspect_data": {"prepare"},
     "engine_choice": {"run"},
     "bundle": {"run", "trained"},
     "export": {"folder", "prepare", "trained", "bundle"},

@@ -55,7 +55,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     check_device(config)
     fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
     conditions = conditions_of(config, fleet)
-    reading = Reading(config.label, config.owner, config.features or (), config.held_out)
+    reading = reading_of(config)
     data = load(config.dataset, config.data_dir, config.validation_share, reading)
     config = resolve(config, data)
     architecture = _architecture(config, data)
@@ -86,6 +86,11 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         for of_class in (of_class for states in plan.class_plans for of_class in states):
             check_limit(of_class.device.name, of_class.device.training_bytes * of_class.state.memory_share)
     return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
+
+
+def reading_of(config: RunConfig) -> Reading:
+    """Return what a configuration says about the files of a user's data set."""
+    return Reading(config.label, config.owner, config.features or (), config.held_out)
 
 
 def check_device(config: RunConfig) -> None:

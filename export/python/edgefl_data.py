@@ -23,7 +23,8 @@ def read_data(path: Path, manifest: Mapping[str, Any], labels: bool) -> tuple[np
     if dtype == "float32" and x.dtype in (np.uint8, manifest["preprocessing"].get("raw", np.uint8)):
         x = _prepared(path, x, manifest["preprocessing"])
     elif dtype == "int64" and x.dtype.kind in "iu":
-        ids = len(manifest["preprocessing"].get("alphabet", "")) or None
+        words = manifest["preprocessing"].get("words")
+        ids = len(manifest["preprocessing"].get("alphabet", "")) or (len(words) + 1 if words else None)
         if x.min() < 0 or (ids is not None and x.max() >= ids):
             raise InputError(f"{path}: x: token ids {x.min()} to {x.max()}, expected 0 to {'any' if ids is None else ids - 1}")
         x = x.astype(np.int64)

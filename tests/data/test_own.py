@@ -1,10 +1,16 @@
 """Data sets of a user's own: every form is read to the same samples, and wrong ones are refused with what to do."""
 
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import own_files
 import pyarrow as pa
 import pytest
 import torch
+from command import edgefl
 from pyarrow import csv, parquet
 
 from edgefl import Dataset, RunConfig
@@ -12,6 +18,7 @@ from edgefl.data.given import Reading
 from edgefl.data.growing import Growing
 from edgefl.data.mix import load
 from edgefl.data.npz import array_in
+from edgefl.data.words import ids_of
 from edgefl.engine.shared_memory import share, shared
 from edgefl.errors import ConfigError, DataError
 
@@ -41,6 +48,30 @@ def test_floats_texts_and_ids_become_what_networks_take():
     texts = Dataset.from_arrays(np.array(["bad film", "a good film"] * 10, object), np.arange(20) % 2)
     assert texts.preprocessing == {"words": ["film", "a", "bad", "good"], "window": 500}
     assert texts.test.x[0, -3:].tolist() in ([0, 3, 1], [2, 4, 1])
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="the page's script runs in node")
+def test_the_page_encodes_words_like_the_data_set():
+    vocabulary, text = ("film", "it's", "größe"), "It's<br />a GRÖSSE film; größe, it's"
+    manifest = {"input_shape": [4], "preprocessing": {"words": vocabulary, "window": 4}}
+    script = Path(__file__).parents[2] / "export/web/preprocess.js"
+    code = f"import {{encoded}} from {json.dumps(str(script))}; console.log(encoded({json.dumps(text)}, {json.dumps(manifest)}).join())"
+    said = subprocess.run(["node", "--input-type=module", "-e", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == ",".join(map(str, ids_of([text], vocabulary, 4)[0]))
+
+
+def test_the_division_is_shown_before_anything_runs(tmp_path):
+    path = own_files.owned_parquet(tmp_path)
+    shown = edgefl("inspect", "--data", str(path), "--label", "kind", "--clients", "3", "--partition", "classes:1", cwd=tmp_path)
+    assert (shown.returncode, sorted(tmp_path.iterdir())) == (0, [path])
+    lines = shown.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "own: 50 for training and 10 held out, samples of 4, 3 classes, 5 owners"
+    counts = [line.split()[1:3] for line in lines if line.startswith(own_files.CLASSES)]
+    assert [sum(map(int, part)) for part in zip(*counts, strict=True)] == [50, 10]
+    assert sorted(line.partition("|")[2] for line in lines[-3:]) == ["  █|", " █ |", "█  |"]
+    wrong = edgefl("inspect", "mlp", "--data", str(path))
+    assert (wrong.returncode, "a network or a data set, not both" in wrong.stderr) == (2, True)
 
 
 def test_every_form_has_the_same_samples(tmp_path):
