@@ -132,8 +132,8 @@ def _once(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) != len(names):
+def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if names and len(set(names)) != len(names):
         raise ValueError(f"expected each name once, got {', '.join(names)}")
     return names
 
@@ -327,8 +327,8 @@ class RunConfig(BaseModel):
         "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
     )
     workers: Count = key(1, HOST, "Number of processes that train clients; engine auto uses every core.")
-    log: Annotated[tuple[Annotated[str, _known(loggers)], ...], AfterValidator(_distinct)] = key(
-        (),
+    log: Annotated[tuple[Annotated[str, _known(loggers)], ...] | None, AfterValidator(_distinct)] = key(
+        None,
         HOST,
         "Where to show the run while it trains; a logger that fails is dropped. [nowhere]",
         "tensorboard,mlflow",

@@ -65,7 +65,7 @@ def simulate(
         if trace is not None:
             check_trace(Path(trace))
         watch = opened.enter_context(Stopwatch())
-        check_installed(config.log)
+        check_installed(config.log or ())
         prepare_workers(config.engine, config.workers, config.enforce)
         with span("prepare"):
             run = prepare(config)
@@ -84,7 +84,7 @@ def simulate(
         folder.start(config)
         store = opened.enter_context(folder.client_store())
         shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
-        log = opened.enter_context(logs(config.log, shown, say))
+        log = opened.enter_context(logs(config.log or (), shown, say))
         output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
         result = _finish(train_into(output, run, store, resume), output)
         log.end(result.summary, folder.path)
