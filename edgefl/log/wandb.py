@@ -45,7 +45,7 @@ class _Wandb:
         self._package, self._run, self.ended = package, run, False
 
     def round(self, number: int, metrics: Mapping[str, float]) -> None:
-        self._run.log(dict(metrics), step=number)
+        self._run.log(dict(metrics), step=number, commit=True)
 
     def end(self, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
         self._run.summary.update(dict(metrics))
