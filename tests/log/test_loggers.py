@@ -26,6 +26,7 @@ def logged(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlflow.db")
         patch.setenv("WANDB_MODE", "offline")
+        patch.setattr(background, "WAIT_S", 300.0)
         patch.chdir(folder)  # MLflow keeps artifacts of a database without a server beside it
         result = edgefl.simulate(
             edgefl.RunConfig(**SMALL, log=("tensorboard", "mlflow", "wandb")), folder / "run", notify=said.append
