@@ -14,6 +14,7 @@ from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import Parts
 from edgefl.client.training import Training
 from edgefl.cost.memory import StepMemory
+from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
@@ -31,10 +32,11 @@ class Task:
     """What a worker needs to train any client of a run, besides the job.
 
     Attributes:
-        dataset, data_dir, validation_share: the data set, see :func:`edgefl.data.mix.load`.
+        dataset, data_dir, validation_share, reading: the data set, see :func:`edgefl.data.mix.load`.
         partition, clients, permute_labels, data_share: how it is divided, see :class:`edgefl.data.shards.Shards`.
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
         device: hardware that torch trains on, "cpu" or "cuda".
+        plugins: what a worker imports first, see :func:`edgefl.plugins.load`.
     """
 
     seed: int
@@ -52,6 +54,8 @@ class Task:
     enforce: Enforce = "plan"
     cpu_limit_s: float = 600.0
     device: str = "cpu"
+    reading: Reading = PLAIN_READING
+    plugins: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)

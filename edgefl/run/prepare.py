@@ -13,6 +13,7 @@ from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
+from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, WireError
@@ -30,16 +31,18 @@ from edgefl.models.factory import root_of
 from edgefl.models.weights import checked_weights, weights_in
 from edgefl.planning.network import architecture_of, check_classifies
 from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
+from edgefl.plugins import only_here
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
 from edgefl.run.run import Run, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
-from edgefl.util.networks import OBJECT, title_of
+from edgefl.util.modules import OBJECT
+from edgefl.util.networks import title_of
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
-    "cpu_limit_s", "device",
+    "cpu_limit_s", "device", "plugins",
 )  # fmt: skip
 
 
@@ -54,17 +57,20 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     check_device(config)
     fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
     conditions = conditions_of(config, fleet)
-    data = load(config.dataset, config.data_dir, config.validation_share)
+    reading = reading_of(config)
+    data = load(config.dataset, config.data_dir, config.validation_share, reading)
     config = resolve(config, data)
+    check_reach(config)
     architecture = _architecture(config, data)
     if config.weights is not None:
         architecture = _with_weights(architecture, config.weights, config.new_classifier)
-    config = config.model_copy(update={"sources": _sources(architecture)})
+    config = config.model_copy(update={"sources": _sources(architecture, data)})
     training = training_of(config)
     task = Task(
         architecture=architecture,
         training=training,
         objective=objective_of(config),
+        reading=reading,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
@@ -85,6 +91,11 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
 
 
+def reading_of(config: RunConfig) -> Reading:
+    """Return what a configuration says about the files of a user's data set."""
+    return Reading(config.label, config.owner, config.features or (), config.held_out)
+
+
 def check_device(config: RunConfig) -> None:
     """Raise :class:`ConfigError` if clients cannot train on the run's device, or torch does not find it."""
     if config.device == "cuda" and (config.enforce == "hard" or config.runtime == "onnx"):
@@ -92,6 +103,16 @@ def check_device(config: RunConfig) -> None:
         raise ConfigError(f"device: cuda trains in torch, and holds no client to a limit; {remedy}")
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: cuda, but torch finds no CUDA device here; use cpu, or install torch with CUDA and its driver")
+
+
+def check_reach(config: RunConfig) -> None:
+    """Raise :class:`ConfigError` if clients train in other processes, which cannot import a plug-in of the run."""
+    elsewhere = config.workers > 1 or config.enforce == "hard" or config.engine in ("pool", "auto")
+    if elsewhere and (local := only_here(config.plugins)):
+        raise ConfigError(
+            f"plugins: {', '.join(local)} was defined in a notebook or at a prompt, and worker processes cannot import it; put it into a "
+            "file and give it as a plug-in, or use engine inline with one worker, and enforce meter or plan"
+        )
 
 
 def _architecture(config: RunConfig, data: Dataset) -> Architecture:
@@ -141,9 +162,9 @@ def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -
     return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
 
 
-def _sources(architecture: Architecture) -> dict[str, str] | None:
-    """Return what a run records about the files of its network; None: there are none."""
-    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None}
+def _sources(architecture: Architecture, data: Dataset) -> dict[str, str] | None:
+    """Return what a run records about the files of its network and of its data; None: there are none."""
+    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
     if isinstance(architecture, CustomArchitecture):
         found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
     return {name: value for name, value in found.items() if value} or None
