@@ -145,11 +145,19 @@ class RunConfig(BaseModel):
     weights: Annotated[str | None, BeforeValidator(_file)] = key(
         None, TASK, "Initial weights of the whole network, a safetensors file. [random]", "FILE"
     )
+    loss: Annotated[str | None, BeforeValidator(_network)] = key(
+        None,
+        TASK,
+        "Loss of a batch, as package.module:function or file.py:function: (outputs, targets) to a scalar. [cross-entropy]",
+        "FUNCTION",
+    )
     new_classifier: bool = key(
         False, TASK, "Leave the last layer out of --weights, such as one for other labels: it begins with random values. [no]"
     )
-    sources: dict[Literal["root", "model", "weights"], str] | None = key(
-        None, "", "Recorded by the run: the folder of the network's package, and hashes of its source and of the file of weights."
+    sources: dict[Literal["root", "model", "weights", "loss_root", "loss"], str] | None = key(
+        None,
+        "",
+        "Recorded by the run: the folders of network and loss, and hashes of their source and of the weights.",
     )
     norm: str | None = key(None, TASK, "Normalisation layers of the network. [the model's own]", "group|static|batch|layer|none")
     dataset: str = key("digits", TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)

@@ -61,7 +61,10 @@ _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domai
 
 @dataclass(frozen=True)
 class Split:
-    """Samples ``x`` and labels ``y`` (n,) int64. ``x`` is (n, channels, height, width) float32, or token ids (n, length) int64."""
+    """Samples ``x``, (n, channels, height, width) float32 or token ids (n, length) int64, and labels ``y``, (n,) int64.
+
+    Instead of labels, ``y`` may be the targets of a regression, (n, …) float32.
+    """
 
     x: np.ndarray | Pixels
     y: np.ndarray
@@ -77,12 +80,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set for classification. Its arrays become read-only. DataError if shapes, types, labels or values are wrong.
+    """A data set for classification or regression. Its arrays become read-only. DataError if shapes, types, labels or values are wrong.
 
     Attributes:
         name, title: the registered name, and the name in reports.
         train, test: the clients' samples, and the held-out ones.
-        class_names: one per label.
+        class_names: one per label; none: ``y`` are float32 targets.
         preprocessing: how a device prepares its samples: (pixel · scale − mean) / std, or characters as ids.
         default_model, default_local_epochs: for runs that name none.
         vocabulary: the number of different token ids; 0 if samples are not token ids.
@@ -109,17 +112,23 @@ class Dataset:
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
             where = f"dataset {self.name}, {part}"
-            if split.x.dtype not in (np.float32, np.int64) or split.y.dtype != np.int64:
-                kinds = f"got {split.x.dtype}, {split.y.dtype}"
-                raise DataError(f"{where}: expected float32 samples or int64 token ids, and int64 labels, {kinds}")
+            if split.x.dtype not in (np.float32, np.int64) or split.y.dtype != (np.int64 if self.classes else np.float32):
+                kinds = f"{'int64 labels' if self.classes else 'float32 targets'}, got {split.x.dtype}, {split.y.dtype}"
+                raise DataError(f"{where}: expected float32 samples or int64 token ids, and {kinds}")
             if len(split.x) != len(split.y) or not len(split.y):
                 raise DataError(f"{where}: {len(split.x)} samples but {len(split.y)} labels")
-            if split.y.min() < 0 or split.y.max() >= self.classes:
+            if not self.classes and not np.isfinite(split.y).all():
+                raise DataError(f"{where}: a target is NaN or infinity")
+            if self.classes and (split.y.min() < 0 or split.y.max() >= self.classes):
                 raise DataError(f"{where}: labels {split.y.min()} to {split.y.max()}, expected 0 to {self.classes - 1}")
             if isinstance(split.x, np.ndarray):
                 self._check_values(where, split.x)
             (split.x.raw if isinstance(split.x, Pixels) else split.x).setflags(write=False)
             split.y.setflags(write=False)
+        if self.train.y.shape[1:] != self.test.y.shape[1:]:
+            raise DataError(
+                f"dataset {self.name}: training targets are {self.train.y.shape[1:]}, held-out ones {self.test.y.shape[1:]}"
+            )
         if (self.train.x.shape[1:], self.train.x.dtype) != (self.test.x.shape[1:], self.test.x.dtype):
             shapes = [f"{split.x.dtype} {split.x.shape[1:]}" for split in (self.train, self.test)]
             raise DataError(f"dataset {self.name}: training samples are {shapes[0]}, held-out ones {shapes[1]}")
@@ -146,17 +155,27 @@ class Dataset:
             missing = "train" if train is None else "test"
             raise DataError(f"dataset {self.name}: {missing}_{kind} is missing: give both or neither")
         for part, groups, split in (("train", train, self.train), ("test", test, self.test)):
-            if groups.dtype != np.int64 or groups.shape != split.y.shape:
+            if groups.dtype != np.int64 or groups.shape != split.y.shape[:1]:
                 found = f"{groups.dtype} {groups.shape}"
-                raise DataError(f"dataset {self.name}: {part}_{kind} is {found}, expected int64 {split.y.shape}")
+                raise DataError(f"dataset {self.name}: {part}_{kind} is {found}, expected int64 {split.y.shape[:1]}")
             groups.setflags(write=False)
         if len(odd := np.setxor1d(train, test)):
             raise DataError(f"dataset {self.name}: {kind} {odd[0]} has samples only in one of train and test")
 
     @property
     def classes(self) -> int:
-        """Number of labels."""
+        """Number of labels; 0 for float32 targets."""
         return len(self.class_names)
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The label of each training sample, (n,) int64, as partitions need it; without labels all are alike."""
+        return self.train.y if self.classes else np.zeros(len(self.train), np.int64)
+
+    @property
+    def target_shape(self) -> tuple[int, ...] | None:
+        """The shape of one sample's float32 target; None for labels."""
+        return None if self.classes else self.train.y.shape[1:]
 
     @property
     def input_shape(self) -> tuple[int, ...]:

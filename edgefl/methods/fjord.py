@@ -1,5 +1,6 @@
 """FjORD: a tier is a width, and in every step a client trains a random width up to its own."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgefl.factor.gradient import held
+from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig, cross_entropy
 from edgefl.methods.state import GlobalState, Tensors, places_in, shapes_of
 from edgefl.models.base import Architecture, loaded, named_tensors
@@ -82,6 +84,12 @@ class FjORD(Method):
     paper = "Horváth et al., NeurIPS 2021"
     tier_meaning = "width p: the share of leading channels of every hidden layer that a client holds at most"
     travels = "the leading slice of every weight at the client's own width, both ways"
+
+    @property
+    def lacks(self) -> Mapping[Need, str]:
+        """See :class:`Method`: distillation compares class probabilities."""
+        reason = "distillation compares class probabilities; give --method-option distill=false"
+        return {"own_loss": reason} if self.config.distill else {}
 
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         network = architecture.build(tier.ratio)

@@ -1,13 +1,17 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
+import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Literal
 
+import numpy as np
 import torch
 
 from edgefl.client.client import Clients
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
 from edgefl.client.training import Training
@@ -27,11 +31,11 @@ from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture, InputSpec
 from edgefl.models.factory import root_of
 from edgefl.models.weights import checked_weights, weights_in
-from edgefl.planning.network import architecture_of, check_classifies
+from edgefl.planning.network import architecture_of, check_takes
 from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
-from edgefl.rng import generator
+from edgefl.rng import generator, torch_seeded
 from edgefl.run.run import Run, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
 from edgefl.util.networks import OBJECT, title_of
@@ -40,6 +44,8 @@ _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
     "cpu_limit_s", "device",
 )  # fmt: skip
+
+_ROOTS: dict[str, Literal["root", "loss_root"]] = {"model": "root", "loss": "loss_root"}
 
 
 def prepare(config: RunConfig, required: bool = True) -> Run:
@@ -55,15 +61,19 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     conditions = conditions_of(config, fleet)
     data = load(config.dataset, config.data_dir, config.validation_share)
     config = resolve(config, data)
+    criterion = _criterion(config, data)
     architecture = _architecture(config, data)
     if config.weights is not None:
         architecture = _with_weights(architecture, config.weights, config.new_classifier)
-    config = config.model_copy(update={"sources": _sources(architecture)})
+    if criterion.loss is not None:
+        _check_loss(criterion, architecture, data, config.seed)
+    config = config.model_copy(update={"sources": _sources(architecture, criterion)})
     training = training_of(config)
     task = Task(
         architecture=architecture,
         training=training,
         objective=objective_of(config),
+        criterion=criterion,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
@@ -74,7 +84,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     method.check(architecture, tiers, config.clients)
     if config.weights is not None:
         _check_begins(method, architecture, tiers, config.seed)
-    costs = Costs(method, config, architecture, training)
+    costs = Costs(method, config, architecture, training, criterion)
     plan = plan_of(costs, config, fleet, clients, conditions)
     if required:
         plan.require_someone()
@@ -96,24 +106,21 @@ def check_device(config: RunConfig) -> None:
 def _architecture(config: RunConfig, data: Dataset) -> Architecture:
     """Return the network of a resolved configuration; raise :class:`InputError` if it does not fit the data or cannot be built."""
     shape, model = "x".join(map(str, data.input_shape)), str(config.model)
+    outputs = data.classes or max(1, math.prod(data.target_shape or ()))
     if config.augment != "none" and len(data.input_shape) != 3:
         raise ConfigError(
             f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape}, no images "
             "(channels x height x width)"
         )
     if ":" in model:
-        if model.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers > 1):
-            raise ConfigError(
-                f"model: {title_of(model)} is an object that other processes cannot import; define a factory at the top of a module, or "
-                "use engine inline"
-            )
-        if (root := (config.sources or {}).get("root")) and root not in sys.path:
-            sys.path.append(root)
+        _check_found(config, "model", model)
         dtype = torch.int64 if data.vocabulary else torch.float32
-        own = architecture_of(model, InputSpec(data.input_shape, dtype), data.classes, config.norm)
-        check_classifies(own, data.name)
+        own = architecture_of(model, InputSpec(data.input_shape, dtype), outputs, config.norm)
+        assert isinstance(own, CustomArchitecture)
+        own = replace(own, raw=config.loss is not None)
+        check_takes(own, data.name, classifies=not own.raw)
         return own
-    architecture = Architecture(model, data.input_shape, data.classes, config.norm)
+    architecture = Architecture(model, data.input_shape, outputs, config.norm)
     kinds = {True: "token ids", False: "images"}
     known = architecture.vocabulary
     if (has := bool(data.vocabulary)) != (takes := bool(known)):
@@ -122,6 +129,38 @@ def _architecture(config: RunConfig, data: Dataset) -> Architecture:
     if data.vocabulary > known:
         raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {data.vocabulary}")
     return architecture
+
+
+def _check_found(config: RunConfig, key: str, spec: str) -> None:
+    """Check that the processes of a run find what ``spec`` names, and let this one find it where the run has found it before."""
+    if spec.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers > 1):
+        raise ConfigError(
+            f"{key}: {title_of(spec)} is an object that other processes cannot import; define it at the top of a module, or use engine "
+            "inline"
+        )
+    if (root := (config.sources or {}).get(_ROOTS[key])) and root not in sys.path:
+        sys.path.append(root)
+
+
+def _criterion(config: RunConfig, data: Dataset) -> Criterion:
+    """Return what clients minimise; raise :class:`InputError` if it does not fit the data, or there is no such function."""
+    if config.loss is None:
+        if not data.classes:
+            raise ConfigError(
+                f"loss: {data.name} has float32 targets, no labels; give a loss such as torch.nn.functional:mse_loss"
+            )
+        return CROSS_ENTROPY
+    if data.target_shape is not None and config.permute_labels:
+        raise ConfigError(f"permute_labels: {data.name} has float32 targets, no labels; leave the key out")
+    _check_found(config, "loss", config.loss)
+    return Criterion.of(config.loss, data.target_shape)
+
+
+def _check_loss(criterion: Criterion, architecture: Architecture, data: Dataset, seed: int) -> None:
+    """Raise :class:`ConfigError` unless the loss of two samples is a finite scalar that can be minimised, and the metric is a scalar."""
+    two = data.train.at(np.arange(min(2, len(data.train))))
+    with torch_seeded(generator(seed, "loss")):
+        criterion.check(architecture.build(), torch.from_numpy(np.asarray(two.x)), torch.from_numpy(two.y), data.classes)
 
 
 def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -> Architecture:
@@ -140,11 +179,13 @@ def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -
     return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
 
 
-def _sources(architecture: Architecture) -> dict[str, str] | None:
-    """Return what a run records about the files of its network; None: there are none."""
+def _sources(architecture: Architecture, criterion: Criterion) -> dict[str, str] | None:
+    """Return what a run records about the files of its network and its loss; None: there are none."""
     found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None}
     if isinstance(architecture, CustomArchitecture):
         found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
+    if criterion.spec:
+        found |= {"loss_root": root_of(criterion.spec), "loss": criterion.sha256}
     return {name: value for name, value in found.items() if value} or None
 
 
@@ -171,7 +212,7 @@ def _check_begins(method: Method, architecture: Architecture, tiers: tuple[Tier,
 def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> tuple[float, ...]:
     """Return the tiers of "auto": the largest that fit each class of the fleet."""
     method, training = create(config.method, config.method_options), clients.task.training
-    costs = Costs(method, config, clients.task.architecture, training)
+    costs = Costs(method, config, clients.task.architecture, training, clients.task.criterion)
     return auto_tiers(
         method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full, config.clock_margin
     )
@@ -184,6 +225,8 @@ def check_axes(method: Method, config: RunConfig) -> None:
         choice = getattr(config, key)
         if reason := conflict(method.lacks, key, choice):
             raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
+    if config.loss is not None and (why := method.lacks.get("own_loss")):
+        raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
     if config.server_lr not in (None, 1.0) and "server_step" in method.lacks:
         raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.lacks['server_step']}")
 

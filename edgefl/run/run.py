@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgefl.client.client import Clients
+from edgefl.client.criterion import Criterion
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import Engine
@@ -73,6 +74,11 @@ class Run:
         return round_ % self.config.eval_every == 0 or round_ == self.config.rounds
 
     @property
+    def criterion(self) -> Criterion:
+        """What clients minimise, and the metric of the run."""
+        return self.clients.task.criterion
+
+    @property
     def per_round(self) -> int:
         """Updates wanted per round; in mode async, the number of clients that train at any time."""
         assert self.config.per_round is not None  # resolved
@@ -91,7 +97,7 @@ class Run:
 
         task = self.clients.task
         how = task.training.optimizer, task.training.weight_decay, task.objective
-        return tier_graphs(method, self.architecture, tier, *how, parts)
+        return tier_graphs(method, self.architecture, tier, *how, parts, task.criterion)
 
     def step_graphs(self, method: Method, tier: Tier) -> StepGraphs:
         """Return the training steps of ``tier`` in ONNX."""
@@ -104,9 +110,13 @@ class Run:
 
     def at(self, method: Method) -> Run:
         """Return this run in the phase ``method``, with that phase's costs and plan."""
-        costs = Costs(method, self.config, self.architecture, self.clients.task.training)
+        costs = self._costs(method, self.config)
         plan = plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
         return replace(self, method=method, costs=costs, plan=plan)
+
+    def _costs(self, method: Method, config: RunConfig) -> Costs:
+        task = self.clients.task
+        return Costs(method, config, self.architecture, task.training, task.criterion)
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -152,7 +162,7 @@ class Run:
         check_tiers(config.method, tuple(tier.ratio for tier in tiers))
         method = method_of(config)
         method.check(self.architecture, tiers, config.clients)
-        costs = self.costs if method == self.method else Costs(method, config, self.architecture, self.clients.task.training)
+        costs = self.costs if method == self.method else self._costs(method, config)
         fleet = with_deadline(self.fleet, config.deadline_s)
         conditions = conditions_of(config, fleet, self.conditions.availability)
         plan = plan_of(costs, config, fleet, self.clients, conditions)
