@@ -117,7 +117,7 @@ class Criterion:
         value = _scalar(title, self.loss, outputs, y)
         if not bool(torch.isfinite(value)):
             given = f"{len(y)} samples and the initial weights"
-            raise ConfigError(f"{title} returned {float(value)} for {given}, expected a finite number")
+            raise ConfigError(f"{title} returned {value.item()} for {given}, expected a finite number")
         if not value.requires_grad:
             raise ConfigError(f"{title} returned a value without a gradient; compute it from the outputs, without detach or item")
         mode = FakeTensorMode()

@@ -14,7 +14,7 @@ from edgefl.client.criterion import Criterion
 from edgefl.config import RunConfig
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import Engine
-from edgefl.errors import CheckpointError
+from edgefl.errors import CheckpointError, ConfigError, EdgeflError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
@@ -36,6 +36,7 @@ from edgefl.server.forecast import Forecast
 from edgefl.server.optimizer import optimizer_named
 from edgefl.server.rounds import Server, run_round
 from edgefl.server.state import ServerState
+from edgefl.util.networks import title_of
 
 if TYPE_CHECKING:
     from edgefl.bundle.tier_graphs import TierGraphs
@@ -195,6 +196,14 @@ class Run:
     def shards(self) -> Iterator[Split]:
         """Yield every client's samples, one client at a time."""
         return map(self.clients.shards.train, range(self.config.clients))
+
+
+def check_exports(run: Run) -> None:
+    """Raise :class:`ConfigError` unless the run's loss, with the network of its smallest tier, becomes training graphs."""
+    try:
+        run.graphs_of(run.method, run.tiers[-1])
+    except EdgeflError as error:
+        raise ConfigError(f"loss: {title_of(str(run.config.loss))} cannot be exported: {error}") from error
 
 
 def tiers_of(config: RunConfig) -> tuple[Tier, ...]:

@@ -15,7 +15,7 @@ from edgefl.report.run_files import RunSummary, TierResult
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder, RunResult
 from edgefl.run.prepare import prepare
-from edgefl.run.run import Run, about
+from edgefl.run.run import Run, about, check_exports
 from edgefl.run.trained import Trained, of_clients, tier_networks, train
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
@@ -46,7 +46,7 @@ def simulate(
             replaced. It does not change the run.
 
     Raises:
-        InputError: a name, value or file is wrong; ``out`` already holds a run, or holds another one.
+        InputError: a name, value, file or loss is wrong; ``out`` already holds a run, or holds another one.
         BudgetError: no device of the fleet fits any tier. Nothing is written in either case.
 
     Example:
@@ -76,6 +76,8 @@ def simulate(
             say(warning)
         if trace is not None:
             watch.trace_to(Path(trace))
+        if run.criterion.loss is not None:
+            check_exports(run)
         folder.start(config)
         store = opened.enter_context(folder.client_store())
         output = Output(folder, say, watch, on_round)
