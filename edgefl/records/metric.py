@@ -17,3 +17,6 @@ class Metric:
     name: str = "accuracy"
     better: Literal["higher", "lower"] = "higher"
     share: bool = True
+
+
+ACCURACY = Metric()

@@ -72,8 +72,9 @@ class RunFolder:
     def note_on_source(self, config: RunConfig) -> str:
         """Return a warning if the source of the network or of the loss has changed since the run began, else an empty text."""
         before, now = RunConfig.load(self.require("config.toml"), {}).sources or {}, config.sources or {}
-        named = {"model": str(config.model), "loss": str(config.loss)}
-        if not (changed := [title_of(spec) for key, spec in named.items() if before.get(key) != now.get(key)]):
+        changed = [title_of(str(config.model))] * (before.get("model") != now.get("model"))
+        changed += [title_of(str(config.loss))] * (before.get("loss") != now.get("loss"))
+        if not changed:
             return ""
         return (
             f"{self.path}: the source of {' and '.join(changed)} has changed since this run began; the run continues with the new "

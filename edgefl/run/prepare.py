@@ -36,7 +36,7 @@ from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator, torch_seeded
-from edgefl.run.run import Run, method_of, plan_of, tiers_of
+from edgefl.run.run import Run, check_exports, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
 from edgefl.util.networks import OBJECT, title_of
 
@@ -52,7 +52,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     """Resolve ``config`` and work out the plan; ``required``: some device must fit it.
 
     Raises:
-        InputError: a name, value or file is wrong.
+        InputError: a name, value, file or loss is wrong.
         BudgetError: no class of the fleet fits any tier; the message names every need.
     """
     methods.check(config.method)
@@ -91,7 +91,10 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     if config.enforce == "hard":
         for of_class in (of_class for states in plan.class_plans for of_class in states):
             check_limit(of_class.device.name, of_class.device.training_bytes * of_class.state.memory_share)
-    return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
+    run = Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
+    if required and criterion.loss is not None:
+        check_exports(run)
+    return run
 
 
 def check_device(config: RunConfig) -> None:

@@ -15,7 +15,7 @@ from edgefl.report.run_files import RunSummary, TierResult
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
 from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder, RunResult
 from edgefl.run.prepare import prepare
-from edgefl.run.run import Run, about, check_exports
+from edgefl.run.run import Run, about
 from edgefl.run.trained import Trained, of_clients, tier_networks, train
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
@@ -76,8 +76,6 @@ def simulate(
             say(warning)
         if trace is not None:
             watch.trace_to(Path(trace))
-        if run.criterion.loss is not None:
-            check_exports(run)
         folder.start(config)
         store = opened.enter_context(folder.client_store())
         output = Output(folder, say, watch, on_round)
@@ -152,6 +150,7 @@ def _finish(trained: Trained, output: Output) -> RunResult:
         values = {
             **about(run),
             **vars(totals(rounds)),
+            "metric": run.criterion.metric,
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),

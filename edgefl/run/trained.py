@@ -139,7 +139,9 @@ def train(run: Run, store: ClientStore, state: ServerState | None = None) -> Ite
                 started = time.perf_counter()
                 with span("evaluate", round=state.round):
                     accuracy = accuracies(Trained(run, state, store))
-                record = replace(record, accuracy=accuracy, host_s=record.host_s + time.perf_counter() - started)
+                record = replace(
+                    record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
+                )
             yield run, state, record
 
 
