@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgefl.bundle.verify import verify as verify
     from edgefl.config import RunConfig as RunConfig
+    from edgefl.data.sources import Dataset as Dataset
     from edgefl.fleet.budget import Budget as Budget
     from edgefl.planning.inspect import inspect as inspect
     from edgefl.planning.plan import plan as plan
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from edgefl.run.export import export as export
     from edgefl.run.export_network import export_network as export_network
     from edgefl.run.folder import RunResult as RunResult
+    from edgefl.run.inspect_data import inspect_data as inspect_data
     from edgefl.run.simulate import simulate as simulate
     from edgefl.run.whatif import whatif as whatif
 
@@ -38,8 +40,10 @@ _HOMES = {
     "compare": "edgefl.run.compare",
     "RunBudget": "edgefl.report.comparison_budget",
     "RunConfig": "edgefl.config",
+    "Dataset": "edgefl.data.sources",
     "plan": "edgefl.planning.plan",
     "inspect": "edgefl.planning.inspect",
+    "inspect_data": "edgefl.run.inspect_data",
     "whatif": "edgefl.run.whatif",
     "dry_run": "edgefl.run.dry_run",
     "RunResult": "edgefl.run.folder",
@@ -51,8 +55,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "Budget", "Comparison", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export",
-    "export_network", "fed_round", "inspect", "plan", "profile", "simulate", "verify", "whatif",
+    "Budget", "Comparison", "Dataset", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export",
+    "export_network", "fed_round", "inspect", "inspect_data", "plan", "profile", "simulate", "verify", "whatif",
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.registry import Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
+from edgefl.util.datasets import data_spec, share_in
 from edgefl.util.files import read_toml
 from edgefl.util.networks import canonical, spec_of
 from edgefl.util.validation import explain
@@ -44,6 +45,7 @@ class Flag:
         metavar: placeholder of the value in the help; empty: that of the key's type.
         names: registry whose names the help lists.
         switch: the flag that turns a yes/no key off; empty: ``--no-`` and the key.
+        also: another name of the flag.
     """
 
     section: str
@@ -51,13 +53,21 @@ class Flag:
     metavar: str = ""
     names: Registry | None = None
     switch: str = ""
+    also: str = ""
 
 
 def key(
-    default: Any, section: str, text: str, metavar: str = "", names: Registry | None = None, switch: str = "", **bounds: Any
+    default: Any,
+    section: str,
+    text: str,
+    metavar: str = "",
+    names: Registry | None = None,
+    switch: str = "",
+    also: str = "",
+    **bounds: Any,
 ) -> Any:
     """Return the pydantic field of a key: its default, its :class:`Flag`, and pydantic's ``bounds`` of its value, such as ``ge=1``."""
-    extra: Any = {"flag": Flag(section, text, metavar, names, switch)}  # typed as JSON by pydantic, which stores any object
+    extra: Any = {"flag": Flag(section, text, metavar, names, switch, also)}  # typed as JSON by pydantic, which stores any object
     return Field(default, json_schema_extra=extra, **bounds)
 
 
@@ -90,6 +100,20 @@ def _network(model: Any) -> Any:
     if isinstance(model, str):
         return canonical(model)
     return spec_of(model) if callable(model) else model
+
+
+def _data(given: Any) -> Any:
+    return data_spec(given, datasets.names())
+
+
+def _held_out(given: Any) -> Any:
+    try:
+        float(given)
+    except (TypeError, ValueError):
+        return data_spec(given, [])
+    if share_in(str(given)) is None:
+        raise ValueError(f"expected a share of more than 0 and less than 1, or a file, got {given}")
+    return str(given)
 
 
 def _file(path: Any) -> Any:
@@ -154,13 +178,27 @@ class RunConfig(BaseModel):
     new_classifier: bool = key(
         False, TASK, "Leave the last layer out of --weights, such as one for other labels: it begins with random values. [no]"
     )
-    sources: dict[Literal["root", "model", "weights", "loss_root", "loss"], str] | None = key(
+    sources: dict[Literal["root", "model", "weights", "data", "loss_root", "loss"], str] | None = key(
         None,
         "",
-        "Recorded by the run: the folders of network and loss, and hashes of their source and of the weights.",
+        "Recorded by the run: the folders of network and loss, and hashes of their source, the file of weights, and your data.",
     )
     norm: str | None = key(None, TASK, "Normalisation layers of the network. [the model's own]", "group|static|batch|layer|none")
-    dataset: str = key("digits", TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)
+    dataset: Annotated[str, BeforeValidator(_data)] = key(
+        "digits",
+        TASK,
+        "Data set, or several as domains of one: a+b; or your own: a folder of images by class, an .npz, .npy, CSV, Parquet or Arrow "
+        "file, or hf:ID.",
+        "NAME[+NAME…]|PATH",
+        names=datasets,
+        also="--data",
+    )
+    label: str | None = key(None, TASK, "Column or array of your data with the labels. [guessed]", "COLUMN")
+    owner: str | None = key(None, TASK, "Column or array of your data with each sample's owner. [guessed]", "COLUMN")
+    features: tuple[str, ...] | None = key(None, TASK, "Columns of your data that are a sample. [guessed]", "a,b")
+    held_out: Annotated[str | None, BeforeValidator(_held_out)] = key(
+        None, TASK, "Share of your data that is held out for evaluation, or a file of such samples. [its own, or 0.2]", "X|PATH"
+    )
     data_dir: str | None = key(None, TASK, "Folder with the data set's files. [where its package puts them]", "DIR")
 
     clients: int = key(20, DATA, "Number of clients in the population.", ge=1, le=10**9)

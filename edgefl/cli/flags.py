@@ -99,7 +99,7 @@ def _flag(key: str, section: str) -> Callable[[F], F]:
     if not bracket:
         shown = field.default if isinstance(field.default, tuple) else (field.default,)
         default = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in shown) + "]"
-    return option(name, help=f"{text} [{default}", **settings)
+    return option(name, *((flag.also, key) if flag.also else ()), help=f"{text} [{default}", **settings)
 
 
 def _type(annotation: Any, metavar: str) -> tuple[Any, str]:

@@ -45,7 +45,7 @@ class Clients:
 
     def __init__(self, task: Task, data: Dataset | None = None) -> None:
         self.task = task
-        self.data: Dataset = data or load(task.dataset, task.data_dir, task.validation_share)
+        self.data: Dataset = data or load(task.dataset, task.data_dir, task.validation_share, task.reading)
         self.shards = Shards(self.data, task.clients, task.partition, task.seed, task.permute_labels, task.data_share)
         self.device = torch.device(task.device)
         if self.device.type == "cuda":

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map, tree_map_only
 
-from edgefl.cost.trace import quiet, reason
+from edgefl.cost.trace import quiet
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.models.factory import factory_of, sources_sha256
+from edgefl.models.valueless import reason
 from edgefl.records import Metric
 from edgefl.util.networks import title_of
 

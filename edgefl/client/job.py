@@ -15,6 +15,7 @@ from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import Parts
 from edgefl.client.training import Training
 from edgefl.cost.memory import StepMemory
+from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
@@ -32,7 +33,7 @@ class Task:
     """What a worker needs to train any client of a run, besides the job.
 
     Attributes:
-        dataset, data_dir, validation_share: the data set, see :func:`edgefl.data.mix.load`.
+        dataset, data_dir, validation_share, reading: the data set, see :func:`edgefl.data.mix.load`.
         partition, clients, permute_labels, data_share: how it is divided, see :class:`edgefl.data.shards.Shards`.
         criterion: the loss, and the metric of trained models.
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
@@ -55,6 +56,7 @@ class Task:
     enforce: Enforce = "plan"
     cpu_limit_s: float = 600.0
     device: str = "cpu"
+    reading: Reading = PLAIN_READING
 
 
 @dataclass(frozen=True)

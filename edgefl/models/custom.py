@@ -20,6 +20,7 @@ from edgefl.errors import ConfigError, InputError, nearest
 from edgefl.models.base import Architecture
 from edgefl.models.factory import Factory, factory_of, fitted, said, sources_sha256
 from edgefl.models.narrow import Channels
+from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
 from edgefl.util.networks import title_of
 
@@ -136,7 +137,7 @@ class CustomArchitecture(Architecture):
         """Which channels have to be cut together, found by tracing the network; ConfigError if none can be cut."""
 
         def run(network: nn.Module) -> Any:
-            with torch.device("meta"):
+            with on_meta():
                 return network(batch)
 
         try:
@@ -145,7 +146,12 @@ class CustomArchitecture(Architecture):
                     batch = self.samples(2)
                 return Channels(self.skeleton, run)
         except ConfigError as error:
-            raise ConfigError(f"{self.model}: {error}; choose a method that factorizes, such as fedhm") from None
+            raise ConfigError(f"{self.model}: {error}; choose a method that factorizes, such as fedhm") from error
+        except InputError:
+            raise
+        except Exception as error:  # a user's network may raise anything
+            said = f"its channels cannot be traced: {reason(error)}"
+            raise ConfigError(f"{self.model}: {said}; choose a method that factorizes, such as fedhm") from error
 
     @property
     def vocabulary(self) -> int:

@@ -169,7 +169,8 @@ def _timm(timm: Any, name: str) -> Factory:
         if len(input_shape) == 3:
             options["in_chans"] = input_shape[0]
             if getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "fixed_input_size", False):
-                options["img_size"] = input_shape[1:]
+                height, width = input_shape[1:]
+                options["img_size"] = height if height == width else (height, width)  # some have room for a number only
         network: nn.Module = timm.create_model(name, pretrained=False, **options)
         return network
 

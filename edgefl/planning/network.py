@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from edgefl.cost.trace import quiet, reason
+from edgefl.cost.trace import quiet
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.errors import ConfigError, EdgeflError, nearest
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of
+from edgefl.models.valueless import reason
 from edgefl.registry import models
 
 Network = str | Path | nn.Module | Callable[[], nn.Module]

@@ -1,8 +1,9 @@
 """The costs of a tier under one method: to train, to run and to send."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from itertools import pairwise
 
 from torch import nn
 
@@ -15,12 +16,13 @@ from edgefl.client.parts import shared_parameters, trained_shapes
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
-from edgefl.cost.trace import Subject, reason
+from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, Unfilled, once_per_network
 from edgefl.models.norm import splits_batches
+from edgefl.models.valueless import reason
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire.payload import payload_bytes
 
@@ -167,20 +169,39 @@ class Costs:
         return splits_batches(self.method.skeleton(self.architecture, tier))
 
 
-def largest_ratio(fits: Callable[[float], bool]) -> float | None:
-    """Return the largest multiple of 0.001 in (0, 1] that fits, or None if even 0.001 does not.
+def largest_ratio(fits: Callable[[float], bool], parts: Callable[[float], Collection[str]]) -> float | None:
+    """Return the largest multiple of 0.001 in (0, 1] that fits, or None if none does.
 
-    The whole network is tried first, because a factorized one can need more memory. Below it needs grow with the ratio: bisection.
+    Args:
+        fits: whether a ratio fits. While a network only gains ``parts``, its needs grow with the ratio.
+        parts: the names of the parameters at a ratio. Factors that give way to a dense layer are parts lost, and needs may fall: a layer
+            with a stride, for one, can take fewer MACs dense. Each range of ratios without such a loss is searched by bisection.
 
-    >>> largest_ratio(lambda ratio: ratio <= 0.4375), largest_ratio(lambda ratio: True), largest_ratio(lambda ratio: False)
-    (0.437, 1.0, None)
+    >>> largest_ratio(lambda ratio: ratio <= 0.4375, lambda ratio: ["weight"])
+    0.437
+    >>> largest_ratio(lambda ratio: ratio <= 0.3 or 0.5 <= ratio <= 0.7, lambda ratio: ["u", "v"] if ratio < 0.5 else ["weight"])
+    0.7
     """
     if fits(1.0):
         return 1.0
-    if not fits(1 / STEPS):
-        return None
-    low, high = 1, STEPS
-    while high - low > 1:
+    names = cache(lambda step: frozenset(parts(step / STEPS)))
+
+    def losses(low: int, high: int) -> list[int]:
+        if names(low) <= names(high):
+            return []
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle / STEPS) else (low, middle)
-    return low / STEPS
+        return [high] if high - low == 1 else losses(low, middle) + losses(middle, high)
+
+    starts = [1, *losses(1, STEPS - 1)]
+    for low, high in reversed([*pairwise([*starts, STEPS])]):
+        if fits(low / STEPS):
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if fits(middle / STEPS) else (low, middle)
+            return low / STEPS
+    return None
+
+
+def parts_of(method: Method, architecture: Architecture, ratio: float) -> set[str]:
+    """Return the names of the parameters of a tier's network."""
+    return {name for name, _ in method.skeleton(architecture, Tier(ratio)).named_parameters()}

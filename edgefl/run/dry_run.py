@@ -49,7 +49,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
     with one_thread():
         run = prepare(config)
         config = run.config
-        folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"dry-{config.method}-{config.dataset}"))
+        folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"dry-{config.method}-{run.data.name}"))
         folder.check(config, resume=False)
         folder.start(config, CONFIG)
         took_part: list[np.ndarray] = []

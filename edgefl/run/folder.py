@@ -66,8 +66,10 @@ class RunFolder:
         for key in changed(before, config):
             values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
-        if config.weights is not None and (before.sources or {}).get("weights") != (config.sources or {}).get("weights"):
-            raise CheckpointError(f"{self.path}: {config.weights} has changed since this run began; restore the file")
+        then, now = (dict[Any, str](of.sources or {}) for of in (before, config))
+        for kind, file in (("weights", config.weights), ("data", config.dataset)):
+            if then.get(kind) != now.get(kind):
+                raise CheckpointError(f"{self.path}: {file} has changed since this run began; restore the file")
 
     def note_on_source(self, config: RunConfig) -> str:
         """Return a warning if the source of the network or of the loss has changed since the run began, else an empty text."""

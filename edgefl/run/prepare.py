@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
+from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, WireError
@@ -32,7 +34,7 @@ from edgefl.models.custom import CustomArchitecture, InputSpec
 from edgefl.models.factory import root_of
 from edgefl.models.weights import checked_weights, weights_in
 from edgefl.planning.network import architecture_of, check_takes
-from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, training_of
+from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator, torch_seeded
@@ -59,7 +61,8 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     check_device(config)
     fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
     conditions = conditions_of(config, fleet)
-    data = load(config.dataset, config.data_dir, config.validation_share)
+    reading = reading_of(config)
+    data = load(config.dataset, config.data_dir, config.validation_share, reading)
     config = resolve(config, data)
     criterion = _criterion(config, data)
     architecture = _architecture(config, data)
@@ -67,13 +70,14 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         architecture = _with_weights(architecture, config.weights, config.new_classifier)
     if criterion.loss is not None:
         _check_loss(criterion, architecture, data, config.seed)
-    config = config.model_copy(update={"sources": _sources(architecture, criterion)})
+    config = config.model_copy(update={"sources": _sources(architecture, data, criterion)})
     training = training_of(config)
     task = Task(
         architecture=architecture,
         training=training,
         objective=objective_of(config),
         criterion=criterion,
+        reading=reading,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
@@ -95,6 +99,11 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     if required and criterion.loss is not None:
         check_exports(run)
     return run
+
+
+def reading_of(config: RunConfig) -> Reading:
+    """Return what a configuration says about the files of a user's data set."""
+    return Reading(config.label, config.owner, config.features or (), config.held_out)
 
 
 def check_device(config: RunConfig) -> None:
@@ -182,9 +191,9 @@ def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -
     return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
 
 
-def _sources(architecture: Architecture, criterion: Criterion) -> dict[str, str] | None:
-    """Return what a run records about the files of its network and its loss; None: there are none."""
-    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None}
+def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str] | None:
+    """Return what a run records about the files of its network, its data and its loss; None: there are none."""
+    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
     if isinstance(architecture, CustomArchitecture):
         found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
     if criterion.spec:
@@ -216,9 +225,12 @@ def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> tuple[flo
     """Return the tiers of "auto": the largest that fit each class of the fleet."""
     method, training = create(config.method, config.method_options), clients.task.training
     costs = Costs(method, config, clients.task.architecture, training, clients.task.criterion)
-    return auto_tiers(
-        method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full, config.clock_margin
-    )
+
+    def trace(ratio: float) -> Cost:
+        return costs.of(Tier(ratio))
+
+    samples = clients.shards.largest
+    return auto_tiers(method, clients.task.architecture, fleet, trace, training, samples, costs.full, config.clock_margin)
 
 
 def check_axes(method: Method, config: RunConfig) -> None:
@@ -236,6 +248,7 @@ def check_axes(method: Method, config: RunConfig) -> None:
 
 def auto_tiers(
     method: Method,
+    architecture: Architecture,
     fleet: Fleet,
     trace: Callable[[float], Cost],
     training: Training,
@@ -258,7 +271,7 @@ def auto_tiers(
             timing = timing_of(device, cost, training, samples, method.evaluated, 1 / clock_margin)
             return not shortfalls(cost, timing, budget, device.name, Tier(ratio))
 
-        if ratio := largest_ratio(fits):
+        if ratio := largest_ratio(fits, partial(parts_of, method, architecture)):
             ratios.add(ratio)
     if not ratios:
         return (1 / STEPS,)  # the plan refuses it, with every need

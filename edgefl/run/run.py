@@ -36,6 +36,7 @@ from edgefl.server.forecast import Forecast
 from edgefl.server.optimizer import optimizer_named
 from edgefl.server.rounds import Server, run_round
 from edgefl.server.state import ServerState
+from edgefl.util.datasets import is_own
 from edgefl.util.networks import title_of
 
 if TYPE_CHECKING:
@@ -215,7 +216,8 @@ def method_of(config: RunConfig) -> Method:
     """Return the method of a resolved configuration."""
     ratios = tuple(tier.ratio for tier in tiers_of(config))
     dynamic = config.tier_assignment == "dynamic"
-    scenario: Scenario = "domains" if "+" in config.dataset else "permuted" if config.permute_labels else "alike"
+    mixed = "+" in config.dataset and not is_own(config.dataset)
+    scenario: Scenario = "domains" if mixed else "permuted" if config.permute_labels else "alike"
     return create(config.method, config.method_options, dynamic_tiers=dynamic, tiers=ratios, scenario=scenario)
 
 
@@ -232,7 +234,7 @@ def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, con
 
 def about(run: Run) -> dict[str, Any]:
     """Return the part of a summary that is known before the first round."""
-    config = {f.name: getattr(run.config, f.name) for f in fields(Configured)}
+    config = {f.name: getattr(run.config, f.name) for f in fields(Configured)} | {"dataset": run.data.name}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
     own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}
     return {"format": 1, **config, **asked, **own}

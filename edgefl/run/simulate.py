@@ -64,7 +64,7 @@ def simulate(
         prepare_workers(config.engine, config.workers, config.enforce)
         with span("prepare"):
             run = prepare(config)
-        folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{config.dataset}"))
+        folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{run.data.name}"))
         if run.config.engine == "auto":
             run = _with_engine(run, folder if resume else None, say)
         config = run.config

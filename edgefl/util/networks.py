@@ -34,8 +34,15 @@ def spec_of(network: Callable[..., Any]) -> str:
     if importable:
         spec = canonical(f"{main if module == '__main__' else module}:{name}")
     else:
-        spec = f"{OBJECT}{name.rpartition('.')[2] or type(network).__name__}-{_content(network)[:12]}"
+        return named(name.rpartition(".")[2] or type(network).__name__, _content(network), network)
     _objects[spec] = network
+    return spec
+
+
+def named(title: str, digest: str, given: Any) -> str:
+    """Return the name of an object with a content of this hash, from which this process finds it again."""
+    spec = f"{OBJECT}{title}-{digest[:12]}"
+    _objects[spec] = given
     return spec
 
 

@@ -130,8 +130,9 @@ VALUES: dict[str, tuple[str, Any]] = {
     "enforce": ("hard", "hard"),
     "on_shortfall": ("tier,send", ("tier", "send")),
     "cpu_limit_s": ("60", 60.0),
+    "features": ("a,b", ("a", "b")),
 }
-TEXTS = {"profile", "method", "model", "weights", "norm", "dataset", "data_dir", "partition"}
+TEXTS = {"profile", "method", "model", "weights", "norm", "dataset", "data_dir", "partition", "label", "owner", "held_out"}
 
 
 def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> None:
