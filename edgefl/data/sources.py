@@ -123,7 +123,7 @@ class Dataset:
         Args:
             x: samples (n, …): uint8 pixels, with or without a dimension of channels, first or last; floats; or token ids, (n, length)
                 integers. A ``numpy.memmap`` stays on the disk.
-            y: labels (n,): integers from 0, or texts.
+            y: labels (n,): integers from 0, or texts. Floats that are no integers, or (n, k), are the targets of a regression.
             owner: each sample's owner (n,), for the partition ``natural``.
             more: ``test``, the held-out (x, y) or (x, y, owner); without it ``held_out``, a share of the samples, 0.2 unless given;
                 ``class_names``; ``name``.

@@ -80,6 +80,17 @@ def test_a_regression_needs_a_loss_and_a_partition_without_labels(points):
     assert shards.test(2).y.dtype == np.float32
 
 
+def test_arrays_of_floats_are_targets():
+    points = regression.line()
+    x, y = np.concatenate([points.train.x, points.test.x]), np.concatenate([points.train.y, points.test.y])
+    for given, shape in ((y, (1,)), (y[:, 0].astype(np.float64), ()), (np.rint(y), (1,))):
+        data = Dataset.from_arrays(x, given)
+        assert (data.target_shape, data.train.y.dtype, len(data.test)) == (shape, np.float32, len(x) // 5)
+    assert Dataset.from_arrays(x, np.rint(y[:, 0]) % 2).classes == 2
+    with pytest.raises(DataError, match="got arrays by name \\(ids, mask\\), and a run trains networks with one input"):
+        Dataset.from_arrays({"ids": x, "mask": x}, y)
+
+
 def test_targets_are_checked():
     x, y = np.zeros((4, 2), np.float32), np.zeros((4, 1), np.float32)
     for bad, problem in (
