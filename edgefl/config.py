@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from edgefl.errors import ConfigError, UnknownNameError
+from edgefl.plugins import resolved
 from edgefl.registry import Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
 from edgefl.util.datasets import data_spec, share_in
 from edgefl.util.files import read_toml
@@ -156,6 +157,11 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_min_length=1)
 
+    plugins: dict[str, str] | None = key(
+        None,
+        "",
+        "Files and modules of plug-ins, each with its SHA-256; a list of files, modules and decorated classes is possible.",
+    )
     profile: str = key("phone", TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE")
     method: str = key("fedhm", TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)
     method_options: dict[str, Any] = key({}, "", "Options of the method; 'edgefl methods NAME' lists them.")
@@ -340,7 +346,7 @@ class RunConfig(BaseModel):
     def _explained(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         # Defined last, because a wrapping validator handles only the errors of validators above it.
         try:
-            return handler(values)
+            return handler(resolved(values) if isinstance(values, Mapping) else values)
         except ValidationError as error:
             problems = [explain(problem, cls.model_fields, " see edgefl simulate --help") for problem in error.errors()]
             raise ConfigError("; ".join(problems)) from None
@@ -387,7 +393,11 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
     >>> changed(RunConfig(engine="group"), RunConfig(engine="pool"))
     ['engine']
     """
-    keys = [key for key in RunConfig.model_fields if key not in HOST_KEYS and getattr(before, key) != getattr(after, key)]
+    others = RunConfig.model_fields.keys() - HOST_KEYS - {"plugins"}
+    keys = [key for key in RunConfig.model_fields if key in others and getattr(before, key) != getattr(after, key)]
+    # A plug-in that a run uses is always among its own: one more changes nothing.
+    one, other = (set((config.plugins or {}).values()) for config in (before, after))
+    keys += [] if one <= other or other <= one else ["plugins"]
     return keys + ["engine"] * (_groups_clients(before) != _groups_clients(after))
 
 

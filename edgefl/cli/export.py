@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     "--network", metavar="NETWORK", help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory."
 )
 @option("--weights", type=PATH, metavar="FILE", help="Its weights, a safetensors file. [as the factory makes them]")
-@option("--input", "shape", metavar="SHAPE", help="The shape of one of its samples, such as 3x32x32 or int64:80.")
+@option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=][TYPE:]SHAPE",
+    help="Shape of one of its samples, such as 3x32x32 or int64:80; repeat it for several inputs of one shape and type.",
+)
 @option("--with-client", is_flag=True, help="Also write the Python and browser clients.")
 def command(
     run: Path | None,
@@ -41,7 +47,7 @@ def command(
     sign: Path | None,
     network: str | None,
     weights: Path | None,
-    shape: str | None,
+    inputs: tuple[str, ...],
     with_client: bool,
 ) -> None:
     """Write the bundle of the finished run in the folder RUN, or of a network trained elsewhere.
@@ -59,10 +65,10 @@ def command(
             raise click.UsageError("--form, --quantize, --fp16 and --sign need a run")
         from edgefl.run.export_network import export_network, network_and_samples
 
-        export_network(*network_and_samples(str(network), shape, weights), out, client=with_client)
+        export_network(*network_and_samples(str(network), inputs, weights), out, client=with_client)
         click.echo(f"{out}: written; check it with: edgefl verify {out}")
         return
-    if weights or shape:
+    if weights or inputs:
         raise click.UsageError("--weights and --input need --network")
     from edgefl.run.export import export
 

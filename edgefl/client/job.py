@@ -38,6 +38,7 @@ class Task:
         criterion: the loss, and the metric of trained models.
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
         device: hardware that torch trains on, "cpu" or "cuda".
+        plugins: what a worker imports first, see :func:`edgefl.plugins.load`.
     """
 
     seed: int
@@ -57,6 +58,7 @@ class Task:
     cpu_limit_s: float = 600.0
     device: str = "cpu"
     reading: Reading = PLAIN_READING
+    plugins: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)

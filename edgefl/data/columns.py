@@ -17,7 +17,7 @@ from edgefl.errors import DataError, first_line, nearest
 ENDINGS = (".parquet", ".arrow", ".feather", ".csv")
 LABELS = ("label", "labels", "target", "class", "y", "fine_label")
 OWNERS = ("owner", "owner_id", "client_id", "user_id", "writer_id", "character_id", "speaker_id")
-_LEFT_OUT = ("unsupervised", "cache")
+_LEFT_OUT = ("unsupervised", "cache", "extra")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from edgefl.errors import DataError, first_line
 from edgefl.util.datasets import HUB
 
 
-def read(name: str, reading: Reading) -> tuple[Given, list[Path]]:
+def read(name: str, reading: Reading, flags: str = "--data DIR") -> tuple[Given, list[Path]]:
     """Return the samples of the data set ``ID`` or ``ID:CONFIGURATION``, and the files in which they are cached.
 
     Raises:
@@ -31,7 +31,7 @@ def read(name: str, reading: Reading) -> tuple[Given, list[Path]]:
     try:
         found: Any = datasets.load_dataset(identifier, configuration or None)
     except Exception as error:  # noqa: BLE001 - a client of a network raises anything
-        raise DataError(f"{HUB}{name}: cannot be loaded ({first_line(error)}); {how_to_fetch(identifier)}") from None
+        raise DataError(f"{HUB}{name}: cannot be loaded ({first_line(error)}); {how_to_fetch(identifier, flags)}") from None
     train, test = parts_of(dict(found))
     if not train:
         raise DataError(f"{HUB}{name}: no training part, it has {', '.join(found)}")
@@ -53,7 +53,7 @@ def _reachable() -> bool:
     return True
 
 
-def how_to_fetch(repository: str) -> str:
-    """Return what to do without a network about a data set of the hub."""
+def how_to_fetch(repository: str, flags: str) -> str:
+    """Return what to do without a network about a data set of the hub; ``flags`` then name the folder."""
     fetch = f"hf download --repo-type dataset {repository} --local-dir DIR"
-    return f"without a network, fetch it elsewhere with '{fetch}', copy the folder here and give --data DIR"
+    return f"without a network, fetch it elsewhere with '{fetch}', copy the folder here and give {flags}"

@@ -1,18 +1,15 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
 import math
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
-import numpy as np
 import torch
 
 from edgefl.client.client import Clients
-from edgefl.client.criterion import CROSS_ENTROPY, Criterion
+from edgefl.client.criterion import Criterion
 from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
 from edgefl.client.training import Training
@@ -35,19 +32,19 @@ from edgefl.models.factory import root_of
 from edgefl.models.weights import checked_weights, weights_in
 from edgefl.planning.network import architecture_of, check_takes
 from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
+from edgefl.plugins import only_here
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
-from edgefl.rng import generator, torch_seeded
+from edgefl.rng import generator
+from edgefl.run.loss import check_found, check_loss, criterion_of
 from edgefl.run.run import Run, check_exports, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
-from edgefl.util.networks import OBJECT, title_of
+from edgefl.util.networks import title_of
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
-    "cpu_limit_s", "device",
+    "cpu_limit_s", "device", "plugins",
 )  # fmt: skip
-
-_ROOTS: dict[str, Literal["root", "loss_root"]] = {"model": "root", "loss": "loss_root"}
 
 
 def prepare(config: RunConfig, required: bool = True) -> Run:
@@ -64,12 +61,13 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     reading = reading_of(config)
     data = load(config.dataset, config.data_dir, config.validation_share, reading)
     config = resolve(config, data)
-    criterion = _criterion(config, data)
+    check_reach(config)
+    criterion = criterion_of(config, data)
     architecture = _architecture(config, data)
     if config.weights is not None:
         architecture = _with_weights(architecture, config.weights, config.new_classifier)
     if criterion.loss is not None:
-        _check_loss(criterion, architecture, data, config.seed)
+        check_loss(criterion, architecture, data, config.seed)
     config = config.model_copy(update={"sources": _sources(architecture, data, criterion)})
     training = training_of(config)
     task = Task(
@@ -115,6 +113,16 @@ def check_device(config: RunConfig) -> None:
         raise ConfigError("device: cuda, but torch finds no CUDA device here; use cpu, or install torch with CUDA and its driver")
 
 
+def check_reach(config: RunConfig) -> None:
+    """Raise :class:`ConfigError` if clients train in other processes, which cannot import a plug-in of the run."""
+    elsewhere = config.workers > 1 or config.enforce == "hard" or config.engine in ("pool", "auto")
+    if elsewhere and (local := only_here(config.plugins)):
+        raise ConfigError(
+            f"plugins: {', '.join(local)} was defined in a notebook or at a prompt, and worker processes cannot import it; put it into a "
+            "file and give it as a plug-in, or use engine inline with one worker, and enforce meter or plan"
+        )
+
+
 def _architecture(config: RunConfig, data: Dataset) -> Architecture:
     """Return the network of a resolved configuration; raise :class:`InputError` if it does not fit the data or cannot be built."""
     shape, model = "x".join(map(str, data.input_shape)), str(config.model)
@@ -125,7 +133,7 @@ def _architecture(config: RunConfig, data: Dataset) -> Architecture:
             "(channels x height x width)"
         )
     if ":" in model:
-        _check_found(config, "model", model)
+        check_found(config, "model", model)
         dtype = torch.int64 if data.vocabulary else torch.float32
         own = architecture_of(model, InputSpec(data.input_shape, dtype), outputs, config.norm)
         assert isinstance(own, CustomArchitecture)
@@ -141,38 +149,6 @@ def _architecture(config: RunConfig, data: Dataset) -> Architecture:
     if data.vocabulary > known:
         raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {data.vocabulary}")
     return architecture
-
-
-def _check_found(config: RunConfig, key: str, spec: str) -> None:
-    """Check that the processes of a run find what ``spec`` names, and let this one find it where the run has found it before."""
-    if spec.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers > 1):
-        raise ConfigError(
-            f"{key}: {title_of(spec)} is an object that other processes cannot import; define it at the top of a module, or use engine "
-            "inline"
-        )
-    if (root := (config.sources or {}).get(_ROOTS[key])) and root not in sys.path:
-        sys.path.append(root)
-
-
-def _criterion(config: RunConfig, data: Dataset) -> Criterion:
-    """Return what clients minimise; raise :class:`InputError` if it does not fit the data, or there is no such function."""
-    if config.loss is None:
-        if not data.classes:
-            raise ConfigError(
-                f"loss: {data.name} has float32 targets, no labels; give a loss such as torch.nn.functional:mse_loss"
-            )
-        return CROSS_ENTROPY
-    if data.target_shape is not None and config.permute_labels:
-        raise ConfigError(f"permute_labels: {data.name} has float32 targets, no labels; leave the key out")
-    _check_found(config, "loss", config.loss)
-    return Criterion.of(config.loss, data.target_shape)
-
-
-def _check_loss(criterion: Criterion, architecture: Architecture, data: Dataset, seed: int) -> None:
-    """Raise :class:`ConfigError` unless the loss of two samples is a finite scalar that can be minimised, and the metric is a scalar."""
-    two = data.train.at(np.arange(min(2, len(data.train))))
-    with torch_seeded(generator(seed, "loss")):
-        criterion.check(architecture.build(), torch.from_numpy(np.asarray(two.x)), torch.from_numpy(two.y), data.classes)
 
 
 def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -> Architecture:
