@@ -19,13 +19,13 @@ from pydantic import (
 
 from edgefl.errors import ConfigError, UnknownNameError
 from edgefl.plugins import resolved
-from edgefl.registry import Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
+from edgefl.registry import Registry, codecs, datasets, engines, loggers, methods, models, objectives, server_optimizers
 from edgefl.util.datasets import data_spec, share_in
 from edgefl.util.files import read_toml
 from edgefl.util.networks import canonical, spec_of
 from edgefl.util.validation import explain
 
-HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources"})
+HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
 
 # Headings of the command line's help.
@@ -131,6 +131,12 @@ def _once(words: tuple[str, ...]) -> tuple[str, ...]:
     if not words or len(set(words)) != len(words):
         raise ValueError(f"expected some of idle, charging, unmetered, each once, got {', '.join(words) or 'none'}")
     return words
+
+
+def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if names and len(set(names)) != len(names):
+        raise ValueError(f"expected each name once, got {', '.join(names)}")
+    return names
 
 
 def _steps(steps: tuple[str, ...]) -> tuple[str, ...]:
@@ -333,6 +339,13 @@ class RunConfig(BaseModel):
         "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
     )
     workers: Count = key(1, HOST, "Number of processes that train clients; engine auto uses every core.")
+    log: Annotated[tuple[Annotated[str, _known(loggers)], ...] | None, AfterValidator(_distinct)] = key(
+        None,
+        HOST,
+        "Where to show the run while it trains; a logger that fails is dropped. [nowhere]",
+        "tensorboard,mlflow",
+        loggers,
+    )
     device: Literal["cpu", "cuda"] = key("cpu", HOST, "Hardware that trains clients.")
 
     @model_validator(mode="after")

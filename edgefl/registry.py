@@ -222,5 +222,6 @@ server_optimizer = server_optimizers = Registry(
     "server_optimizer", "edgefl.server.optimizers", Interface("edgefl.server.optimizer:ServerOptimizer", facts=_CHOICE)
 )
 engine = engines = Registry("engine", "edgefl.engine", _ENGINE)
-ALL = (methods, models, datasets, codecs, objectives, server_optimizers, engines)
+logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), required=("needs", "extra")))
+ALL = (methods, models, datasets, codecs, objectives, server_optimizers, engines, loggers)
 """Every registry."""

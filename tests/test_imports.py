@@ -59,8 +59,10 @@ ROOMS: dict[str, set[str]] = {
     "calibrate": {
         *("errors", "records", "rng", "registry", "util", "models", "fleet", "methods", "onnxgrad", "client", "planning"),
     },
+    "log": {"errors", "records", "registry", "util"},
     "run": {
         *(
+            "log",
             "errors",
             "records",
             "rng",
@@ -107,6 +109,7 @@ RUN: dict[str, set[str]] = {
     "run": set(),
     "folder": set(),
     "loss": set(),
+    "result": set(),
     "prepare": {"run", "loss"},
     "trained": {"run"},
     "inspect_data": {"prepare"},
@@ -115,9 +118,9 @@ RUN: dict[str, set[str]] = {
     "export": {"folder", "prepare", "trained", "bundle"},
     "one_input": set(),
     "export_network": {"one_input"},
-    "simulate": {"run", "folder", "prepare", "trained", "engine_choice", "bundle"},
+    "simulate": {"run", "folder", "result", "prepare", "trained", "engine_choice", "bundle"},
     "device_round": {"run", "folder", "prepare", "trained", "bundle"},
-    "dry_run": {"run", "folder", "prepare", "trained"},
+    "dry_run": {"run", "folder", "result", "prepare", "trained"},
     "whatif": {"run", "prepare", "dry_run"},
     "compare_entries": {"prepare"},
     "compare": {"run", "folder", "simulate", "compare_entries"},

@@ -131,6 +131,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "on_shortfall": ("tier,send", ("tier", "send")),
     "cpu_limit_s": ("60", 60.0),
     "features": ("a,b", ("a", "b")),
+    "log": ("wandb", ("wandb",)),
 }
 TEXTS = {"profile", "method", "model", "weights", "norm", "dataset", "data_dir", "partition", "label", "owner", "held_out"}
 
