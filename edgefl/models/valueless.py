@@ -1,16 +1,13 @@
 """Runs of a user's network without values, and what their errors say."""
 
 import contextlib
-import linecache
-import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-_NOT_THE_NETWORK = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<frozen")
+from edgefl.util.places import place_of
 
 
 @contextlib.contextmanager
@@ -46,12 +43,4 @@ def reason(error: BaseException) -> str:
     else:
         said = (str(error).strip().splitlines() or ["no message"])[0]
         said = said if isinstance(error, RuntimeError) else f"{type(error).__name__}: {said}"
-    return said + _place(error)
-
-
-def _place(error: BaseException) -> str:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THE_NETWORK)]
-    if not frames or frames[-1].lineno is None:
-        return ""
-    line = linecache.getline(frames[-1].filename, frames[-1].lineno).strip()
-    return f" (at {Path(frames[-1].filename).name}:{frames[-1].lineno}: {line})"
+    return said + place_of(error)
