@@ -337,6 +337,8 @@ class RunConfig(BaseModel):
         HOST,
         "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a "
         "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
+        "auto|NAME",
+        engines,
     )
     workers: Count = key(1, HOST, "Number of processes that train clients; engine auto uses every core.")
     log: Annotated[tuple[Annotated[str, _known(loggers)], ...] | None, AfterValidator(_distinct)] = key(

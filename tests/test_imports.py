@@ -50,7 +50,7 @@ ROOMS: dict[str, set[str]] = {
         "client",
         "engine",
     },
-    "extend": {"errors", "records", "rng", "registry", "wire", "data", "methods", "client", "engine", "server"},
+    "extend": {"errors", "records", "rng", "registry", "wire", "factor", "data", "methods", "client", "engine", "server"},
     "report": {"errors", "records", "util", "timing", "wire", "fleet", "server"},
     "planning": {
         *("errors", "records", "rng", "registry", "config", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
