@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from edgefl.run.dry_run import dry_run as dry_run
     from edgefl.run.export import export as export
     from edgefl.run.export_network import export_network as export_network
-    from edgefl.run.folder import RunResult as RunResult
     from edgefl.run.inspect_data import inspect_data as inspect_data
+    from edgefl.run.result import RunResult as RunResult
+    from edgefl.run.result import load_run as load_run
     from edgefl.run.simulate import simulate as simulate
     from edgefl.run.whatif import whatif as whatif
 
@@ -46,7 +47,8 @@ _HOMES = {
     "inspect_data": "edgefl.run.inspect_data",
     "whatif": "edgefl.run.whatif",
     "dry_run": "edgefl.run.dry_run",
-    "RunResult": "edgefl.run.folder",
+    "RunResult": "edgefl.run.result",
+    "load_run": "edgefl.run.result",
     "simulate": "edgefl.run.simulate",
     "profile": "edgefl.planning.profile",
     "export": "edgefl.run.export",
@@ -56,7 +58,7 @@ _HOMES = {
 
 __all__ = [
     "Budget", "Comparison", "Dataset", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export",
-    "export_network", "fed_round", "inspect", "inspect_data", "plan", "profile", "simulate", "verify", "whatif",
+    "export_network", "fed_round", "inspect", "inspect_data", "load_run", "plan", "profile", "simulate", "verify", "whatif",
 ]  # fmt: skip
 
 

@@ -18,13 +18,14 @@ from pydantic import (
 )
 
 from edgefl.errors import ConfigError, UnknownNameError
-from edgefl.registry import Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
+from edgefl.plugins import resolved
+from edgefl.registry import Registry, codecs, datasets, engines, loggers, methods, models, objectives, server_optimizers
 from edgefl.util.datasets import data_spec, share_in
 from edgefl.util.files import read_toml
 from edgefl.util.networks import canonical, spec_of
 from edgefl.util.validation import explain
 
-HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources"})
+HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
 
 # Headings of the command line's help.
@@ -132,6 +133,12 @@ def _once(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
+def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if names and len(set(names)) != len(names):
+        raise ValueError(f"expected each name once, got {', '.join(names)}")
+    return names
+
+
 def _steps(steps: tuple[str, ...]) -> tuple[str, ...]:
     if not steps or len(set(steps)) != len(steps) or {"send", "refuse"} & set(steps[:-1]):
         raise ValueError(f"expected each step once, and refuse or send last, got {', '.join(steps) or 'none'}")
@@ -156,6 +163,11 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_min_length=1)
 
+    plugins: dict[str, str] | None = key(
+        None,
+        "",
+        "Files and modules of plug-ins, each with its SHA-256; a list of files, modules and decorated classes is possible.",
+    )
     profile: str = key("phone", TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE")
     method: str = key("fedhm", TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)
     method_options: dict[str, Any] = key({}, "", "Options of the method; 'edgefl methods NAME' lists them.")
@@ -319,8 +331,17 @@ class RunConfig(BaseModel):
         HOST,
         "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a "
         "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
+        "auto|NAME",
+        engines,
     )
     workers: Count = key(1, HOST, "Number of processes that train clients; engine auto uses every core.")
+    log: Annotated[tuple[Annotated[str, _known(loggers)], ...] | None, AfterValidator(_distinct)] = key(
+        None,
+        HOST,
+        "Where to show the run while it trains; a logger that fails is dropped. [nowhere]",
+        "tensorboard,mlflow",
+        loggers,
+    )
     device: Literal["cpu", "cuda"] = key("cpu", HOST, "Hardware that trains clients.")
 
     @model_validator(mode="after")
@@ -334,7 +355,7 @@ class RunConfig(BaseModel):
     def _explained(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         # Defined last, because a wrapping validator handles only the errors of validators above it.
         try:
-            return handler(values)
+            return handler(resolved(values) if isinstance(values, Mapping) else values)
         except ValidationError as error:
             problems = [explain(problem, cls.model_fields, " see edgefl simulate --help") for problem in error.errors()]
             raise ConfigError("; ".join(problems)) from None
@@ -381,7 +402,11 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
     >>> changed(RunConfig(engine="group"), RunConfig(engine="pool"))
     ['engine']
     """
-    keys = [key for key in RunConfig.model_fields if key not in HOST_KEYS and getattr(before, key) != getattr(after, key)]
+    others = RunConfig.model_fields.keys() - HOST_KEYS - {"plugins"}
+    keys = [key for key in RunConfig.model_fields if key in others and getattr(before, key) != getattr(after, key)]
+    # A plug-in that a run uses is always among its own: one more changes nothing.
+    one, other = (set((config.plugins or {}).values()) for config in (before, after))
+    keys += [] if one <= other or other <= one else ["plugins"]
     return keys + ["engine"] * (_groups_clients(before) != _groups_clients(after))
 
 

@@ -8,12 +8,13 @@ import click
 
 from edgefl.cli.console import show, show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import METHOD_OPTION, PATH, Command, config_option, json_option, method_option, option
+from edgefl.cli.options import METHOD_OPTION, PATH, Command, config_option, json_option, method_option, option, plugin_option
 from edgefl.config import HOST, TASK, RunConfig, keys_of
 
 
 @click.command(cls=Command)
 @run_flags()
+@plugin_option(TASK, expose=True)
 @method_option(section=TASK, help=METHOD_OPTION)
 @config_option
 @option("--out", type=PATH, metavar="DIR", help="Folder of the run. [runs/NNNN-method-dataset]")

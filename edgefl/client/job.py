@@ -36,6 +36,7 @@ class Task:
         partition, clients, permute_labels, data_share: how it is divided, see :class:`edgefl.data.shards.Shards`.
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
         device: hardware that torch trains on, "cpu" or "cuda".
+        plugins: what a worker imports first, see :func:`edgefl.plugins.load`.
     """
 
     seed: int
@@ -54,6 +55,7 @@ class Task:
     cpu_limit_s: float = 600.0
     device: str = "cpu"
     reading: Reading = PLAIN_READING
+    plugins: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,9 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
             raise DataError(
                 f"{part.where}: {len(part.y)} samples and owners of shape {part.owner.shape}, expected one owner each"
             )
-    y, names = labelled([part.y for part in both], given.where, given.class_names)
+    y, names = labelled(
+        [given.y, *([] if test is None else [_renumbered(test, given.class_names)])], given.where, given.class_names
+    )
     owner = _owners(both)
     if test is None:
         rows, held_out = _divided(y[0], owner[0], share, given.where)
@@ -213,16 +215,27 @@ def _given(x: Any, y: Any, owner: Any = None, class_names: tuple[str, ...] = ())
 
 
 def _owners(both: list[Given]) -> list[np.ndarray | None]:
-    """Return each part's owners as numbers from 0, or None where a part has none."""
-    if any(part.owner is None for part in both):
+    """Return each part's owners as numbers from 0; None for a part without owners, or whose owners are not those of the first."""
+    parts = [part.owner for part in both if part.owner is not None]
+    if both[0].owner is None:
         return [None] * len(both)
-    parts = [np.asarray(part.owner) for part in both]
+    if len(parts) == 1 or set(parts[0].astype(str).tolist()) != set(parts[1].astype(str).tolist()):
+        parts = parts[:1]
     values = np.concatenate(parts)
     if values.dtype.kind == "O":
         values = values.astype(str)
     numbers = np.unique(values, return_inverse=True)[1].astype(np.int64)
-    first: list[np.ndarray | None] = [numbers[: len(parts[0])], numbers[len(parts[0]) :]]
-    return first[: len(both)]
+    own, others = np.split(numbers, [len(parts[0])])
+    return [own, others if len(parts) > 1 else None][: len(both)]
+
+
+def _renumbered(test: Given, names: tuple[str, ...]) -> np.ndarray:
+    """Return the labels of held-out samples as numbers of the training classes ``names``, whatever their own numbers are."""
+    if not names or test.class_names in ((), names):
+        return test.y
+    if unknown := set(test.class_names) - set(names):
+        raise DataError(f"{test.where}: class {min(unknown)!r} is none of the training classes {', '.join(names)}")
+    return np.array([names.index(name) for name in test.class_names])[test.y]
 
 
 def _divided(y: np.ndarray, owner: np.ndarray | None, share: float, where: str) -> tuple[np.ndarray, np.ndarray]:

@@ -8,9 +8,10 @@ from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.data.own import load_own
 from edgefl.data.scenario import validating
 from edgefl.data.sources import Dataset, Split
-from edgefl.errors import ConfigError, DataError
+from edgefl.errors import ConfigError, DataError, EdgeflError
 from edgefl.registry import datasets
 from edgefl.util.datasets import is_own
+from edgefl.util.modules import said
 
 _RESIZING = "bilinear, half-pixel centres, border pixels repeated"
 
@@ -46,8 +47,8 @@ def load(name: str, data_dir: str | None = None, validation_share: float = 0.0, 
             f"label, owner, features, held_out: {name} has its own; they are for your own data, such as --data own.npz"
         )
     if "+" not in name:
-        return validating(datasets.load(name)(data_dir), validation_share)
-    parts = [datasets.load(part)(_folder(data_dir, part)) for part in name.split("+")]
+        return validating(_loaded(name, data_dir), validation_share)
+    parts = [_loaded(part, _folder(data_dir, part)) for part in name.split("+")]
     for part in parts:
         if part.train.x.dtype != np.float32 or part.train.x.ndim != 4:
             shape = f"{part.train.x.dtype} samples of shape {part.input_shape}"
@@ -97,6 +98,18 @@ def resized(x: np.ndarray, height: int, width: int) -> np.ndarray:
         weight = (place - low).astype(np.float32).reshape((-1, 1) if axis == 2 else (-1,))
         x = x.take(low, axis) * (np.float32(1) - weight) + x.take(high, axis) * weight
     return x
+
+
+def _loaded(name: str, data_dir: str | None) -> Dataset:
+    try:
+        data = datasets.load(name)(data_dir)
+    except (EdgeflError, OSError):
+        raise
+    except Exception as error:  # a user's function may raise anything
+        raise DataError(f"dataset {name}: its function raised {said(error)}") from error
+    if not isinstance(data, Dataset):
+        raise DataError(f"dataset {name}: its function returned {type(data).__name__}, expected a Dataset")
+    return data
 
 
 def _folder(data_dir: str | None, part: str) -> str | None:

@@ -11,7 +11,8 @@ from edgefl.data.given import HELD_OUT_SHARE, Given, Reading, dataset_of, from_s
 from edgefl.data.sources import Dataset
 from edgefl.errors import DataError
 from edgefl.util.datasets import HUB, data_title, share_in
-from edgefl.util.networks import OBJECT, object_of
+from edgefl.util.modules import OBJECT
+from edgefl.util.networks import object_of
 
 READERS = {
     ".npz": "npz", ".npy": "npz", ".csv": "columns", ".parquet": "columns", ".arrow": "columns", ".feather": "columns",

@@ -39,6 +39,7 @@ class Dataset:
         default_model, default_local_epochs: for runs that name none.
         vocabulary: the number of different token ids; 0 if samples are not token ids.
         train_owner, test_owner: (n,) int64, the number of each sample's owner, for the partition ``natural``; None without owners.
+            Held-out samples may have none.
         train_domain, test_domain: (n,) int64, the position of each sample's domain in ``domain_names``; None with a single domain.
         domain_names: one per domain; a client belongs to one domain.
         sha256: hash of the user's files that it was read from, or "".
@@ -96,15 +97,18 @@ class Dataset:
         """Check that ``train`` and ``test`` number each sample's owner or domain, the same ones in both, and make them read-only."""
         if train is None and test is None:
             return
-        if train is None or test is None:
+        alone = kind == "owner" and test is None  # held-out samples may be of nobody
+        if train is None or (test is None and not alone):
             missing = "train" if train is None else "test"
             raise DataError(f"dataset {self.name}: {missing}_{kind} is missing: give both or neither")
         for part, groups, split in (("train", train, self.train), ("test", test, self.test)):
+            if groups is None:
+                continue
             if groups.dtype != np.int64 or groups.shape != split.y.shape:
                 found = f"{groups.dtype} {groups.shape}"
                 raise DataError(f"dataset {self.name}: {part}_{kind} is {found}, expected int64 {split.y.shape}")
             groups.setflags(write=False)
-        if len(odd := np.setxor1d(train, test)):
+        if test is not None and len(odd := np.setxor1d(train, test)):
             raise DataError(f"dataset {self.name}: {kind} {odd[0]} has samples only in one of train and test")
 
     @classmethod

@@ -5,8 +5,9 @@ beside their names. The needs of the other axes are in :data:`FIXED`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
+from edgefl.errors import ConfigError, nearest
 from edgefl.registry import codecs, objectives, server_optimizers
 
 Need = Literal[
@@ -42,12 +43,19 @@ def choices(key: str) -> list[str]:
 
 
 def needs(key: str, choice: str) -> tuple[Need, ...]:
-    """Return the needs of a choice, without importing its module; UnknownNameError for an unknown name in a registry.
+    """Return the needs of a choice, without importing a module of the package; UnknownNameError for an unknown name in a registry.
 
     >>> needs("codec", "int8"), needs("mode", "sync")
     (('uploads',), ())
     """
-    return FIXED[key][choice] if key in FIXED else REGISTRIES[key].facts(choice).get("needs", ())
+    if key in FIXED:
+        return FIXED[key][choice]
+    found: tuple[Need, ...] = REGISTRIES[key].facts(choice).get("needs", ())
+    if unknown := sorted(set(found) - {*get_args(Need)}):
+        raise ConfigError(
+            f"{key} {choice!r} needs {unknown[0]!r};{nearest(unknown[0], get_args(Need))} known: {', '.join(get_args(Need))}"
+        )
+    return found
 
 
 def conflict(lacks: Mapping[Need, str], key: str, choice: str) -> str:

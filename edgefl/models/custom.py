@@ -18,10 +18,11 @@ from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import ConfigError, InputError, nearest
 from edgefl.models.base import Architecture
-from edgefl.models.factory import Factory, factory_of, fitted, said, sources_sha256
+from edgefl.models.factory import Factory, factory_of, fitted, sources_sha256
 from edgefl.models.narrow import Channels
 from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
+from edgefl.util.modules import said
 from edgefl.util.networks import title_of
 
 DTYPES = {

@@ -4,7 +4,6 @@ import difflib
 import functools
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -15,8 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgefl.errors import InputError, first_line, nearest
-from edgefl.util.networks import OBJECT, is_file, object_of, title_of
+from edgefl.errors import InputError, first_line
+from edgefl.util.modules import OBJECT, is_file, object_in
+from edgefl.util.networks import object_of, title_of
 
 Factory = Callable[..., nn.Module]
 _TORCH = str(Path(torch.__file__).parent)
@@ -47,15 +47,7 @@ def factory_of(spec: str) -> Any:
         )
     if where in _LIBRARIES:
         return _LIBRARIES[where](_imported_library(where, spec), attribute)
-    module = _loaded(Path(where), title_of(spec)) if is_file(spec) else _imported(where, spec)
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = [name for name in vars(found) if not name.startswith("_") and callable(getattr(found, name))]
-            raise InputError(
-                f"{title_of(spec)}: {Path(where).name} has no {attribute!r};{nearest(attribute, names)} give a factory of a network"
-            )
-        found = getattr(found, part)
+    found = object_in(spec, title_of(spec), "a factory of a network")
     if not callable(found):
         raise InputError(f"{spec} is {type(found).__name__}, expected a function or class that returns a torch.nn.Module")
     return found
@@ -96,52 +88,12 @@ def sources_sha256(factory: object, network: nn.Module) -> str:
     return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
-def said(error: BaseException) -> str:
-    """Return the type and the first line of the message of an error that a user's code raised."""
-    return f"{type(error).__name__}: {first_line(error) if str(error).strip() else 'no message'}"
-
-
 def _file_of(kind: Any) -> str | None:
     try:
         file = inspect.getsourcefile(kind)
     except TypeError:  # no class or function
         return None
     return file if file and Path(file).is_file() else None
-
-
-def _imported(name: str, spec: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise InputError(f"{spec}: no module named {error.name!r} here or among the installed packages") from None
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise InputError(f"{spec}: importing {name} raised {said(error)}") from error
-
-
-def _loaded(path: Path, title: str) -> ModuleType:
-    """Return the module in the file at ``path``, under a name that is the same in all processes as long as the file does not change."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{title}: {path} cannot be read ({error.strerror})") from None
-    name = f"_edgefl_{path.stem}_{hashlib.sha256(str(path).encode() + content).hexdigest()[:12]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    if (folder := str(path.parent)) not in sys.path:
-        sys.path.append(folder)  # for modules beside the file
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None  # the name ends in .py
-    assert found.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(found)
-    try:
-        found.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        del sys.modules[name]
-        raise InputError(f"{title}: importing {path} raised {said(error)}") from error
-    return module
 
 
 def _imported_library(name: str, spec: str) -> ModuleType:

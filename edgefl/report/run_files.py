@@ -1,9 +1,9 @@
 """The records of a run's files, ``summary.json`` and ``rounds.jsonl``, whose keys are the fields, and how the files are read back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
@@ -285,6 +285,39 @@ class RoundLine(Result):
     clients: tuple[ClientLine, ...] = ()
     stages: HostStages | None = None
     observed: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRow(Result):
+    """One round as a row of a table, without its clients.
+
+    Attributes:
+        accuracy: "global" and each tier's label → share; empty if the round was not evaluated.
+        clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
+        trained: clients whose updates the server used.
+        host_s: seconds of this computer.
+    """
+
+    round: Whole
+    accuracy: Mapping[str, Number]
+    accuracy_after_training: Number | None
+    trained: Whole
+    clock_s: Number
+    round_s: Number
+    waited_s: Number
+    deadline_s: Number | None
+    macs: Whole
+    download_bytes: Whole
+    upload_bytes: Whole
+    energy_j: Number
+    host_s: Number
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Self:
+        """Return the row of a line of ``rounds.jsonl``."""
+        kind: Any = cls
+        found: Self = adapter(kind).validate_python({key.name: line.get(key.name) for key in fields(cls)})
+        return found
 
 
 def read_summary(path: Path) -> dict[str, Any]:

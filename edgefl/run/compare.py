@@ -10,10 +10,11 @@ from edgefl.config import RunConfig
 from edgefl.errors import AggregationError, BudgetError, CheckpointError
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
-from edgefl.report.compare_page import compare_page
+from edgefl.report.compare_page import compact_comparison, compare_page
 from edgefl.report.compare_page_budget import budget_text, nothing_fits
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.comparison_budget import RunBudget, check_target
+from edgefl.report.notebook import table_html, table_text
 from edgefl.report.results import Results
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
@@ -25,7 +26,7 @@ from edgefl.util.files import write_bytes, write_json
 OnRound = Callable[[Part, RoundRecord], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """A finished comparison: its folder, and the content of ``compare.json`` there."""
 
@@ -44,6 +45,13 @@ class Comparison:
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame`` with a row per method."""
         return self.methods.to_pandas()
+
+    def __repr__(self) -> str:
+        """Return the table of the methods."""
+        return table_text(str(self.folder), compact_comparison(self.to_dict()))
+
+    def _repr_html_(self) -> str:
+        return table_html(str(self.folder), compact_comparison(self.to_dict()))
 
 
 def compare(

@@ -16,8 +16,6 @@ from edgefl.config import RunConfig, changed
 from edgefl.errors import CheckpointError, ConfigError, StorageError
 from edgefl.models.base import Architecture
 from edgefl.records import RoundRecord
-from edgefl.report.results import Results, adapter
-from edgefl.report.run_files import TierRow
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
@@ -228,32 +226,6 @@ class CheckpointWriter:
     def _save(self, state: ServerState) -> None:
         threading.current_thread().name = "checkpoints"  # in traces
         self._folder.save(state)
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run in its folder, with the content of ``summary.json``: accuracies, costs per tier, budgets per class, totals."""
-
-    folder: Path
-    summary: Mapping[str, Any]
-
-    @property
-    def global_accuracy(self) -> float:
-        """Share of held-out samples that the global model classifies correctly."""
-        return float(self.summary["global_accuracy"])
-
-    @property
-    def tiers(self) -> Results[TierRow]:
-        """One row per tier, largest first: accuracy, costs, bytes, simulated seconds and joules."""
-        return Results(map(adapter(TierRow).validate_python, self.summary["tiers"]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the summary and ``folder`` as JSON has them."""
-        return {"folder": str(self.folder), **self.summary}
-
-    def to_pandas(self) -> Any:
-        """Return the tiers as a ``pandas.DataFrame`` with a row each."""
-        return self.tiers.to_pandas()
 
 
 def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:

@@ -31,16 +31,18 @@ from edgefl.models.factory import root_of
 from edgefl.models.weights import checked_weights, weights_in
 from edgefl.planning.network import architecture_of, check_classifies
 from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
+from edgefl.plugins import only_here
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
 from edgefl.run.run import Run, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
-from edgefl.util.networks import OBJECT, title_of
+from edgefl.util.modules import OBJECT
+from edgefl.util.networks import title_of
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
-    "cpu_limit_s", "device",
+    "cpu_limit_s", "device", "plugins",
 )  # fmt: skip
 
 
@@ -58,6 +60,7 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     reading = reading_of(config)
     data = load(config.dataset, config.data_dir, config.validation_share, reading)
     config = resolve(config, data)
+    check_reach(config)
     architecture = _architecture(config, data)
     if config.weights is not None:
         architecture = _with_weights(architecture, config.weights, config.new_classifier)
@@ -100,6 +103,16 @@ def check_device(config: RunConfig) -> None:
         raise ConfigError(f"device: cuda trains in torch, and holds no client to a limit; {remedy}")
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: cuda, but torch finds no CUDA device here; use cpu, or install torch with CUDA and its driver")
+
+
+def check_reach(config: RunConfig) -> None:
+    """Raise :class:`ConfigError` if clients train in other processes, which cannot import a plug-in of the run."""
+    elsewhere = config.workers > 1 or config.enforce == "hard" or config.engine in ("pool", "auto")
+    if elsewhere and (local := only_here(config.plugins)):
+        raise ConfigError(
+            f"plugins: {', '.join(local)} was defined in a notebook or at a prompt, and worker processes cannot import it; put it into a "
+            "file and give it as a plug-in, or use engine inline with one worker, and enforce meter or plan"
+        )
 
 
 def _architecture(config: RunConfig, data: Dataset) -> Architecture:

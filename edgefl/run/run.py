@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ import numpy as np
 
 from edgefl.client.client import Clients
 from edgefl.config import RunConfig
+from edgefl.data.scaled import Scaled
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import Engine
 from edgefl.errors import CheckpointError
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
 INTERIM_SAMPLES = 1000
 """Number of held-out samples in evaluations before the last round. Evaluation on all 10,000 took longer than a round's training."""
+MAPPED_BYTES = 2**28
+"""Of held-out samples that stay on the disk, so many bytes are evaluated after the last round if the configuration gives no number."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,8 @@ class Run:
 
     def _held_out(self, count: int | None) -> Split:
         test = self.data.test
+        if count is None and isinstance(test.x, Scaled) and test.x.mapped:
+            count = max(INTERIM_SAMPLES, MAPPED_BYTES // (4 * math.prod(test.x.shape[1:])))
         if count is None or count >= len(test):
             return Split(np.asarray(test.x), test.y)
         chosen = np.sort(generator(self.config.seed, "held out").permutation(len(test))[:count])

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.util.networks import OBJECT, named
+from edgefl.util.modules import OBJECT
+from edgefl.util.networks import named
 
 HUB = "hf:"
 """Begins the name of a data set of the Hugging Face hub."""

@@ -1,16 +1,14 @@
 """How a configuration names a user's network: by an import path, a file, a library, or an object that only this process has."""
 
 import functools
-import hashlib
-import inspect
 import sys
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-OBJECT = "object:"
-"""Begins the name of an object that cannot be imported: a lambda, a local function, or a module."""
+from edgefl.util.files import sha256
+from edgefl.util.modules import OBJECT, content_sha256, is_file
 
 _objects: dict[str, Callable[..., Any]] = {}
 
@@ -51,11 +49,6 @@ def object_of(spec: str) -> Callable[..., Any] | None:
     return _objects.get(spec)
 
 
-def is_file(spec: str) -> bool:
-    """Whether ``spec`` is of the form ``file.py:factory``."""
-    return spec.rpartition(":")[0].endswith(".py")
-
-
 def canonical(spec: str) -> str:
     """Return ``spec`` with the whole path of its file, so that it means the same in any folder."""
     path, _, name = spec.rpartition(":")
@@ -82,9 +75,5 @@ def _content(network: Any) -> str:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
         parts = [repr(network), *(f"{name} {tensor.dtype} {tensor.numpy().tobytes()!r}" for name, tensor in tensors.items())]
     else:
-        try:
-            text = inspect.getsource(network)
-        except (OSError, TypeError):
-            text = repr(network)
-        parts = [text, *(repr(cell.cell_contents) for cell in getattr(network, "__closure__", None) or ())]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return content_sha256(network)
+    return sha256("\0".join(parts).encode())
