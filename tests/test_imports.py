@@ -108,8 +108,9 @@ ROOMS: dict[str, set[str]] = {
 RUN: dict[str, set[str]] = {
     "run": set(),
     "folder": set(),
+    "loss": set(),
     "result": set(),
-    "prepare": {"run"},
+    "prepare": {"run", "loss"},
     "trained": {"run"},
     "inspect_data": {"prepare"},
     "engine_choice": {"run"},
