@@ -26,6 +26,7 @@ from edgefl.client.objective import Objective as Objective
 from edgefl.data.sources import Dataset as Dataset
 from edgefl.data.sources import Split as Split
 from edgefl.engine.contract import Engine as Engine
+from edgefl.factor.width import cut as cut
 from edgefl.log.contract import LoggedRun as LoggedRun
 from edgefl.log.contract import Logger as Logger
 from edgefl.methods.averaging import WeightedSum as WeightedSum

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from edgefl.errors import EdgeflError, InputError, UnknownNameError
 from edgefl.util.interface import Interface
-from edgefl.util.modules import OBJECT, object_in, source_of
+from edgefl.util.modules import OBJECT, object_in, source_named, source_of
 
 T = TypeVar("T")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -185,7 +185,10 @@ class Registry:
         if plugged is not None:
             yield plugged.source
         for value in self._entry_points.get(name, ()):
-            if plugged is None or object_in(value, name, "a definition") is not plugged.definition:
+            if plugged is None or not (
+                plugged.source == source_named(value.partition(":")[0])
+                or plugged.definition is object_in(value, name, "a definition")
+            ):
                 yield value
 
     def _check(self, name: str, found: Plugin, facts: Mapping[str, Any]) -> None:

@@ -51,7 +51,7 @@ ROOMS: dict[str, set[str]] = {
         "engine",
     },
     "log": {"errors", "records", "registry", "util"},
-    "extend": {"errors", "records", "log", "rng", "registry", "wire", "data", "methods", "client", "engine", "server"},
+    "extend": {"errors", "records", "log", "rng", "registry", "wire", "factor", "data", "methods", "client", "engine", "server"},
     "report": {"errors", "records", "util", "timing", "wire", "fleet", "server"},
     "planning": {
         *("errors", "records", "rng", "registry", "config", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
@@ -108,8 +108,9 @@ ROOMS: dict[str, set[str]] = {
 RUN: dict[str, set[str]] = {
     "run": set(),
     "folder": set(),
+    "loss": set(),
     "result": set(),
-    "prepare": {"run"},
+    "prepare": {"run", "loss"},
     "trained": {"run"},
     "inspect_data": {"prepare"},
     "engine_choice": {"run"},

@@ -78,11 +78,10 @@ def given_of(train: Table, test: Table | None, reading: Reading) -> Given:
     x, y, owner = _arrays(train, roles)
     held_out = None
     if test is not None:
-        roles_of(test.schema, test.where, Reading(roles.label, roles.owner or None, roles.features))
+        own = roles_of(test.schema, test.where, Reading(roles.label, roles.owner or None, roles.features))
         channels = x.shape[1] if _is_image(train.schema, roles.features[0]) else 0
-        held_out = Given(*_arrays(test, roles, channels)[:2], test.where)
-        if owner is not None:
-            owner = None  # the owners of held-out rows may be others
+        of_test = _arrays(test, own, channels)
+        held_out = Given(of_test[0], of_test[1], test.where, of_test[2], own.class_names)
     return Given(x, y, train.where, owner, roles.class_names, held_out)
 
 

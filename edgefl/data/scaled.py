@@ -9,7 +9,7 @@ import numpy as np
 from edgefl.errors import DataError
 
 _AT_ONCE = 128  # samples per block, whose intermediate results fit a processor's cache
-_MEASURED_AT_ONCE = 1024
+_MEASURED_AT_ONCE = 256
 _VALUES = 256
 Scale = float | tuple[float, ...]
 """One number for all channels, or one for each."""
@@ -60,19 +60,26 @@ class Scaled:
     def __getitem__(self, index: Any) -> np.ndarray:
         if isinstance(index, (int, np.integer)):
             return self[index : index + 1 or None][0]
-        raw = self.raw[index if self.rows is None else self.rows[index]]
+        places = index if self.rows is None else self.rows[index]
+        if self.mapped:
+            places = np.arange(len(self.raw))[places]
+            raw, count = self.raw, len(places)
+        else:
+            raw = self.raw[places]
+            count = len(raw)
         mean, std = (_spread(value, self.ndim) for value in (self.mean, self.std))
-        taken = np.empty(raw.shape, np.float32)
-        for start in range(0, len(raw), _AT_ONCE):
+        taken = np.empty((count, *raw.shape[1:]), np.float32)
+        for start in range(0, count, _AT_ONCE):
             block = slice(start, start + _AT_ONCE)
             part: np.ndarray = taken[block]
+            given = raw[places[block]] if self.mapped else raw[block]
             if raw.dtype == np.uint8:
-                np.divide(raw[block], np.float32(255.0), out=part, dtype=np.float32)
+                np.divide(given, np.float32(255.0), out=part, dtype=np.float32)
             else:
-                part[...] = raw[block]
+                part[...] = given
             np.subtract(part, mean, out=part)
             np.divide(part, std, out=part)
-        release(self.raw)
+            release(self.raw)  # the system reads more of the file than was asked for
         return taken
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -126,9 +133,9 @@ def measured(raw: np.ndarray, rows: np.ndarray, where: str) -> tuple[Scale, Scal
 def release(raw: np.ndarray) -> None:
     """Let the pages of a mapped file that were read leave this process; without a mapped file, do nothing."""
     base: Any = raw
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = getattr(base, "base", None)  # of arrays, and of what as_strided makes
+    if base is not None and hasattr(mmap, "MADV_DONTNEED"):
         base.madvise(mmap.MADV_DONTNEED)
 
 

@@ -109,6 +109,12 @@ def source_of(definition: Any) -> str:
     return str(file)
 
 
+def source_named(name: str) -> str:
+    """Return the :func:`source_of` the definitions in the module ``name``; InputError if there is no such module here."""
+    origin = Path(_origin(name))
+    return name if "." in name or origin.stem == "__init__" else str(origin.resolve())
+
+
 def source_sha256(source: str, definition: Any = None) -> str:
     """Return a hash of the file of a :func:`source_of`, or of the source text of ``definition`` if that is in no file.
 

@@ -199,7 +199,7 @@ def test_token_ids_owners_and_domains():
     ("more", "message"),
     [
         ({"vocabulary": 2}, r"token ids 0 to 2, expected 0 to 1 \(vocabulary 2\)"),
-        ({"train_owner": np.array([0, 1])}, "test_owner is missing: give both or neither"),
+        ({"test_owner": np.array([0, 1])}, "train_owner is missing: give both or neither"),
         (
             {"train_owner": np.array([0, 1, 1]), "test_owner": np.array([0, 1])},
             r"train_owner is int64 \(3,\), expected int64 \(2,\)",

@@ -18,6 +18,7 @@ from edgefl.data.given import Reading
 from edgefl.data.growing import Growing
 from edgefl.data.mix import load
 from edgefl.data.npz import array_in
+from edgefl.data.shards import Shards
 from edgefl.data.words import ids_of
 from edgefl.engine.shared_memory import share, shared
 from edgefl.errors import ConfigError, DataError
@@ -99,6 +100,26 @@ def test_a_table_has_owners_and_texts_as_labels(tmp_path):
     assert (data.input_shape, len(data.test), data.preprocessing["std"][1]) == ((2,), 12, 1.0)
     held_out = load(str(tmp_path / "own.csv"), reading=Reading(held_out=str(tmp_path / "own.csv")))
     assert (len(held_out.train), len(held_out.test)) == (30, 30)
+
+
+def test_held_out_files_have_the_classes_of_the_training_part(tmp_path):
+    (tmp_path / "few").mkdir()
+    train, few = own_files.image_folder(tmp_path), own_files.image_folder(tmp_path / "few")
+    shutil.rmtree(few / "ant")  # so that bee is the first class there
+    data = load(str(train), reading=Reading(held_out=str(few)))
+    assert np.array_equal(data.test.y, np.repeat([1, 2], 20))
+    (few / "bee").rename(few / "wasp")
+    with pytest.raises(DataError, match="class 'wasp' is none of the training classes ant, bee, cat"):
+        load(str(train), reading=Reading(held_out=str(few)))
+
+
+def test_held_out_rows_may_be_of_other_owners():
+    x, y = own_files.images()
+    owner = np.arange(60) // 3 % 5
+    for theirs, known in ((owner, True), (owner + 1, False)):
+        data = Dataset.from_arrays(x, y, owner, test=(x, y, theirs))
+        assert (len(data.train), data.train_owner is None, data.test_owner is None) == (60, False, not known)
+        assert len(Shards(data, 5, "natural", seed=0).test(0)) > 0
 
 
 def test_a_torch_data_set_is_given_from_python():
