@@ -9,7 +9,8 @@ _BATCHED = ("bmm", "baddbmm")
 def _product(graph: Graph, call: Call) -> None:
     """Multiply. A linear layer over several positions adds its bias afterwards, unless the next kernel does."""
     reader = graph.only_reader(call.writes[0])
-    if not _over_positions(graph, call) or (reader is not None and (reader.name == "gelu" or _adds_before_norm(graph, reader))):
+    adds = reader is not None and (reader.name == "gelu" or _adds_before_norm(graph, reader))
+    if adds or not _over_positions(graph, call) or graph.readers[call.writes[0]][0].writes[0] in graph.absorbed.values():
         graph.emit(call)
     else:
         graph.emit(call, [graph.between(call, graph.inputs(call), graph.size(call))])
@@ -56,7 +57,12 @@ def _scale(graph: Graph, call: Call) -> None:
     of_channels = len(constants) == 1 and len(constants[0]) > 2 and count(constants[0][-2:]) == 1
     by_number = call.name in ("mul", "div") and len(graph.inputs(call)) == 1 and all(count(shape) == 1 for shape in constants)
     folded = call.name != "div" and of_channels and maker is not None and maker.name == "convolution"
-    if folded or (by_number and (_before_product(graph, call) or _after_product(graph, call))):
+    if parts := [number for number in call.reads if number in graph.absorbed]:
+        view = graph.made_by.get(graph.absorbed[parts[0]])
+        product = None if view is None or not view.reads else graph.made_by.get(view.reads[0])
+        biased = product is not None and _over_positions(graph, product)
+        graph.emit(call, scratch=[graph.size(call)] if biased else [], fused=True)
+    elif folded or (by_number and (_before_product(graph, call) or _after_product(graph, call))):
         graph.share(call)
     else:
         graph.emit(call)
