@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 
-import torch
 from torch import nn
 
 from edgefl.client.client import loss_of
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import optimizer_of
 from edgefl.client.objective import Objective, objective_named
 from edgefl.client.objectives.none import PLAIN
@@ -18,12 +18,13 @@ from edgefl.client.recompute.tape import recomputing
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
-from edgefl.cost.trace import Subject, reason
+from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, Unfilled, once_per_network
 from edgefl.models.norm import splits_batches
+from edgefl.models.valueless import reason
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire.payload import payload_bytes
 
@@ -41,7 +42,13 @@ def training_of(config: RunConfig) -> Training:
 
 
 def tier_cost(
-    method: Method, architecture: Architecture, tier: Tier, training: Training, codec: str = "fp32", objective: Objective = PLAIN
+    method: Method,
+    architecture: Architecture,
+    tier: Tier,
+    training: Training,
+    codec: str = "fp32",
+    objective: Objective = PLAIN,
+    criterion: Criterion = CROSS_ENTROPY,
 ) -> Cost:
     """Return the cost of one tier's training step and inference at the batch size of ``training``.
 
@@ -52,7 +59,7 @@ def tier_cost(
         ConfigError: the network refuses this input, or its operations depend on values.
     """
     try:
-        return _traced(architecture, method, tier, training, codec, objective)
+        return _traced(architecture, method, tier, training, codec, objective, criterion)
     except EdgeflError:
         raise
     except Exception as error:  # tracing runs the network's own code, which may raise anything
@@ -60,7 +67,15 @@ def tier_cost(
 
 
 @once_per_network  # the runs of a comparison, and the phases of a run, have the same tiers
-def _traced(architecture: Architecture, method: Method, tier: Tier, training: Training, codec: str, objective: Objective) -> Cost:
+def _traced(
+    architecture: Architecture,
+    method: Method,
+    tier: Tier,
+    training: Training,
+    codec: str,
+    objective: Objective,
+    criterion: Criterion,
+) -> Cost:
     trained = trained_shapes(method, architecture, tier)
     down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
     control = objective.control_shapes(trained)
@@ -68,12 +83,14 @@ def _traced(architecture: Architecture, method: Method, tier: Tier, training: Tr
     # Another network is traced where there is one.
     deployed = None if type(method).deployed is Method.deployed else partial(method.deployed, architecture, tier)
     network = partial(method.network, architecture, tier)
-    cost = network_cost(network, architecture, method, training, sizes, objective, deployed)
+    cost = network_cost(network, architecture, method, training, sizes, objective, deployed, criterion)
     drawn = method.step_tiers(tier)
     if drawn == (tier,):
         return cost
     networks = {one: partial(method.network, architecture, one) for one in drawn if one != tier}
-    costs = {one: network_cost(build, architecture, method, training, sizes) for one, build in networks.items()}
+    costs = {
+        one: network_cost(build, architecture, method, training, sizes, criterion=criterion) for one, build in networks.items()
+    }
     macs = sum(other.macs_sample for other in (costs.get(one, cost) for one in drawn))
     return replace(cost, macs_drawn=-(-macs // len(drawn)))
 
@@ -86,32 +103,44 @@ def network_cost(
     sizes: tuple[int, int],
     objective: Objective = PLAIN,
     deployed: Callable[[], nn.Module] | None = None,
+    criterion: Criterion = CROSS_ENTROPY,
 ) -> Cost:
     """Return the cost of a network that ``method`` trains under ``objective``; ``sizes`` are its payload's bytes down and up.
 
     ``deployed`` builds the network that a device runs, if it is another one.
     """
-    subject = _subject(build, architecture, method, training, objective, deployed)
+    subject = _subject(build, architecture, method, training, objective, criterion, deployed)
     return cost_of(subject, training.batch_size, sizes, training.micro_batch, training.recompute)
 
 
 def recomputed(
-    training: Training, build: Callable[[], nn.Module], architecture: Architecture, method: Method, objective: Objective = PLAIN
+    training: Training,
+    build: Callable[[], nn.Module],
+    architecture: Architecture,
+    method: Method,
+    objective: Objective = PLAIN,
+    criterion: Criterion = CROSS_ENTROPY,
 ) -> Training:
     """Return ``training`` with activations computed again between the layers of ``build()`` where that should hold the least."""
-    subject = _subject(build, architecture, method, training, objective)
+    subject = _subject(build, architecture, method, training, objective, criterion)
     return replace(
         training, recompute=segments_of(subject, min(training.micro_batch or training.batch_size, training.batch_size))
     )
 
 
 def recomputed_cost(
-    method: Method, architecture: Architecture, tier: Tier, training: Training, codec: str = "fp32", objective: Objective = PLAIN
+    method: Method,
+    architecture: Architecture,
+    tier: Tier,
+    training: Training,
+    codec: str = "fp32",
+    objective: Objective = PLAIN,
+    criterion: Criterion = CROSS_ENTROPY,
 ) -> Cost:
     """Return the cost of a tier whose backward pass computes activations again, or :func:`tier_cost` if that holds no less."""
-    saving = tier_cost(method, architecture, tier, training, codec, objective)  # raises what is wrong with the network
-    steps = recomputed(training, partial(method.network, architecture, tier), architecture, method, objective)
-    found = tier_cost(method, architecture, tier, steps, codec, objective)
+    saving = tier_cost(method, architecture, tier, training, codec, objective, criterion)  # raises what is wrong with the network
+    steps = recomputed(training, partial(method.network, architecture, tier), architecture, method, objective, criterion)
+    found = tier_cost(method, architecture, tier, steps, codec, objective, criterion)
     return found if found.training_memory_bytes < saving.training_memory_bytes else saving
 
 
@@ -121,11 +150,11 @@ def _subject(
     method: Method,
     training: Training,
     objective: Objective,
+    criterion: Criterion,
     deployed: Callable[[], nn.Module] | None = None,
 ) -> Subject:
     def batch(samples: int) -> Batch:
-        present = torch.ones(architecture.classes, dtype=torch.bool) if architecture.classes else None
-        return Batch(architecture.samples(samples), torch.zeros(samples, dtype=torch.int64), present)
+        return Batch(architecture.samples(samples), criterion.targets(samples), criterion.present(architecture.classes))
 
     def unfilled(make: Callable[[], nn.Module]) -> nn.Module:
         with Unfilled():
@@ -137,7 +166,7 @@ def _subject(
         return network
 
     plain = build if deployed is None and objective.adds else deployed
-    loss = loss_of(method, objective)
+    loss = loss_of(method, objective, criterion)
     return Subject(
         build=trained,
         batch=batch,
@@ -155,9 +184,16 @@ def objective_of(config: RunConfig) -> Objective:
 class Costs:
     """The costs of a run's tiers, each computed once."""
 
-    def __init__(self, method: Method, config: RunConfig, architecture: Architecture, training: Training) -> None:
+    def __init__(
+        self,
+        method: Method,
+        config: RunConfig,
+        architecture: Architecture,
+        training: Training,
+        criterion: Criterion = CROSS_ENTROPY,
+    ) -> None:
         self.method, self.architecture = method, architecture
-        self._training, self._codec, self._objective = training, config.codec, objective_of(config)
+        self._training, self._codec, self._objective, self._criterion = training, config.codec, objective_of(config), criterion
         self._found: dict[tuple[Tier, int | None], Cost] = {}
         self._recomputed: dict[tuple[Tier, int | None], Cost] = {}
 
@@ -165,7 +201,7 @@ class Costs:
         """Return the cost of a tier, for whole batches or for micro-batches."""
         if (tier, micro_batch) not in self._found:
             steps = self._training if micro_batch is None else replace(self._training, micro_batch=micro_batch)
-            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective)
+            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective, self._criterion)
             self._found[tier, micro_batch] = found
         return self._found[tier, micro_batch]
 
@@ -173,14 +209,15 @@ class Costs:
         """Return the cost of a tier that computes activations again; its ``recompute`` is empty where that holds no less."""
         if (tier, micro_batch) not in self._recomputed:
             steps = replace(self._training, micro_batch=micro_batch or self._training.micro_batch)
-            found = recomputed_cost(self.method, self.architecture, tier, steps, self._codec, self._objective)
+            of = self.method, self.architecture, tier, steps, self._codec, self._objective, self._criterion
+            found = recomputed_cost(*of)
             self._recomputed[tier, micro_batch] = found
         return self._recomputed[tier, micro_batch]
 
     @cached_property
     def full(self) -> Cost:
         """The cost of the dense network, to which deadlines refer for every method."""
-        return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec)
+        return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec, criterion=self._criterion)
 
     def splits(self, tier: Tier) -> bool:
         """Whether batches may be split without changing a step's result."""
