@@ -10,7 +10,6 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,6 +31,8 @@ class Plugin(NamedTuple):
 @functools.cache
 def _entry_points() -> Any:
     """Return all entry points; reading them takes a few milliseconds."""
+    from importlib.metadata import entry_points  # which imports the modules of mail
+
     return entry_points()
 
 
