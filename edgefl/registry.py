@@ -79,7 +79,10 @@ class Registry:
         found: dict[str, tuple[str, ast.Call]] = {}
         folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
         for path in sorted(folder.glob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if f"@{self.kind}(" not in text:
+                continue
+            tree = ast.parse(text)
             definitions = (node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)))
             for decorator in (d for definition in definitions for d in definition.decorator_list):
                 match decorator:
