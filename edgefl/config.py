@@ -181,13 +181,19 @@ class RunConfig(BaseModel):
     weights: Annotated[str | None, BeforeValidator(_file)] = key(
         None, TASK, "Initial weights of the whole network, a safetensors file. [random]", "FILE"
     )
+    loss: Annotated[str | None, BeforeValidator(_network)] = key(
+        None,
+        TASK,
+        "Loss of a batch, as package.module:function or file.py:function: (outputs, targets) to a scalar. [cross-entropy]",
+        "FUNCTION",
+    )
     new_classifier: bool = key(
         False, TASK, "Leave the last layer out of --weights, such as one for other labels: it begins with random values. [no]"
     )
-    sources: dict[Literal["root", "model", "weights", "data"], str] | None = key(
+    sources: dict[Literal["root", "model", "weights", "data", "loss_root", "loss"], str] | None = key(
         None,
         "",
-        "Recorded by the run: the folder of the network's package, and hashes of its source, its file of weights, and your data.",
+        "Recorded by the run: the folders of network and loss, and hashes of their source, the file of weights, and your data.",
     )
     norm: str | None = key(None, TASK, "Normalisation layers of the network. [the model's own]", "group|static|batch|layer|none")
     dataset: Annotated[str, BeforeValidator(_data)] = key(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from pydantic import TypeAdapter
 
 from edgefl import errors, plugins
+from edgefl.client.criterion import Criterion
 from edgefl.client.job import Job, Task
 from edgefl.client.objective import objective_named
 from edgefl.errors import ConfigError, EdgeflError, WireError
@@ -119,7 +120,12 @@ def defined(name: str, base: type) -> Any:
 def task_fields(task: Task) -> dict[str, Any]:
     """Return the JSON form of a task, for :func:`edgefl.wire.message.write_header`."""
     objective = task.objective.name, task.objective.strength
-    return {**vars(task), "architecture": task.architecture.fields(), "objective": objective}
+    return {
+        **vars(task),
+        "architecture": task.architecture.fields(),
+        "objective": objective,
+        "criterion": task.criterion.fields(),
+    }
 
 
 def task_of(fields: Mapping[str, Any]) -> Task:
@@ -127,6 +133,7 @@ def task_of(fields: Mapping[str, Any]) -> Task:
     plugins.load(fields.get("plugins") or ())  # architecture, objective and jobs may need them
     with _reading("a task"):
         parts = {"architecture": architecture_in(fields["architecture"]), "objective": objective_named(*fields["objective"])}
+        parts |= {"criterion": Criterion.read(fields["criterion"])}
         return TypeAdapter(Task).validate_python({**fields, **parts})
 
 

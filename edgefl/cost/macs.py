@@ -174,7 +174,10 @@ ELEMENTWISE: dict[Any, str] = {
         _batch_norm_no_update native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax
         _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax _masked_softmax _masked_softmax_backward
         nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward native_dropout native_dropout_backward
-        mse_loss mse_loss_backward _weight_norm_interface _weight_norm_interface_backward
+        mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward soft_margin_loss
+        soft_margin_loss_backward multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward
+        multilabel_margin_loss_backward binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
+        _weight_norm_interface _weight_norm_interface_backward
         """,
     ),
     # Pointwise by nature; older releases of torch do not tag all of them.

@@ -1,6 +1,6 @@
 """Samples and labels as files and users have them, and the data set that they become."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,7 @@ class Given:
 
     Attributes:
         x: (n, …) uint8 pixels, floats, token ids, or texts as objects.
-        y: (n,) labels, integers or texts.
+        y: (n,) labels, integers or texts; or targets of a regression, (n, …) floats that are no integers or have several dimensions.
         where: begins messages, such as a file.
         owner: (n,) integers or texts; None without owners.
         class_names: names of integer labels; empty: the labels are their names.
@@ -90,24 +90,27 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
     usual = usual or Usual()
     test = given.test
     both = [given] if test is None else [given, test]
+    regression = all(map(_has_targets, both))
     for part in both:
-        if part.y.ndim != 1 or len(part.x) != len(part.y):
+        if (part.y.ndim != 1 and not regression) or len(part.x) != len(part.y):
             raise DataError(f"{part.where}: {len(part.x)} samples and labels of shape {part.y.shape}, expected one label each")
-        if part.owner is not None and part.owner.shape != part.y.shape:
+        if part.owner is not None and part.owner.shape != part.y.shape[:1]:
             raise DataError(
                 f"{part.where}: {len(part.y)} samples and owners of shape {part.owner.shape}, expected one owner each"
             )
-    y, names = labelled(
-        [given.y, *([] if test is None else [_renumbered(test, given.class_names)])], given.where, given.class_names
-    )
+    if regression:
+        y, names = [part.y.astype(np.float32) for part in both], tuple[str, ...]()
+    else:
+        renumbered = [] if test is None else [_renumbered(test, given.class_names)]
+        y, names = labelled([given.y, *renumbered], given.where, given.class_names)
     owner = _owners(both)
     if test is None:
-        rows, held_out = _divided(y[0], owner[0], share, given.where)
+        rows, held_out = _divided(np.zeros(len(y[0]), np.int64) if regression else y[0], owner[0], share, given.where)
         places, xs, whole = [rows, held_out], [given.x, given.x], owner[0]
         y, owner = [y[0][rows], y[0][held_out]], [None if whole is None else whole[part] for part in (rows, held_out)]
     else:
         places, xs = [np.arange(len(part.y)) for part in both], [given.x, test.x]
-    if len(empty := np.flatnonzero(np.bincount(y[0], minlength=len(names)) == 0)):
+    if names and len(empty := np.flatnonzero(np.bincount(y[0], minlength=len(names)) == 0)):
         listed = ", ".join(repr(names[k]) for k in empty[:_MOST_NAMED]) + (" …" if len(empty) > _MOST_NAMED else "")
         raise DataError(
             f"{given.where}: no training sample of class {listed}; number the classes from 0 without gaps, or leave it out"
@@ -210,7 +213,16 @@ def from_samples(samples: Any, test: Any = None, name: str = "samples", held_out
     return from_arrays(*parts[0], test=parts[1] if test is not None else None, name=name, held_out=held_out)
 
 
+def _has_targets(part: Given) -> bool:
+    return part.y.dtype.kind == "f" and (part.y.ndim > 1 or bool((np.isfinite(part.y) & (part.y % 1 != 0)).any()))
+
+
 def _given(x: Any, y: Any, owner: Any = None, class_names: tuple[str, ...] = ()) -> Given:
+    if isinstance(x, Mapping):
+        raise DataError(
+            f"from_arrays: got arrays by name ({', '.join(map(str, x))}), and a run trains networks with one input; give one array. "
+            "edgefl profile and edgefl plan take networks with several inputs"
+        )
     return Given(np.asanyarray(x), np.asarray(y), "from_arrays", None if owner is None else np.asarray(owner), class_names)
 
 

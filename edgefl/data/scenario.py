@@ -52,7 +52,7 @@ def validating(data: Dataset, share: float) -> Dataset:
     if share == 0:
         return data
     train, domains = data.train, data.train_domain
-    classes = train.y if domains is None else domains * data.classes + train.y
+    classes = data.groups if domains is None else domains * max(1, data.classes) + data.groups
     groups = classes if data.train_owner is None else data.train_owner
     chosen = part_of_each(groups, share, generator(0, "validation"))
     rest = np.setdiff1d(np.arange(len(train)), chosen)

@@ -14,7 +14,10 @@ _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domai
 
 @dataclass(frozen=True)
 class Split:
-    """Samples ``x`` (n, …), float32 such as images (n, channels, height, width) or int64 token ids, and labels ``y`` (n,) int64."""
+    """Samples ``x`` (n, …), float32 such as images (n, channels, height, width) or int64 token ids, and labels ``y`` (n,) int64.
+
+    Instead of labels, ``y`` may be the targets of a regression, (n, …) float32.
+    """
 
     x: np.ndarray | Scaled
     y: np.ndarray
@@ -29,12 +32,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set for classification. Its arrays become read-only. DataError if shapes, types, labels or values are wrong.
+    """A data set for classification or regression. Its arrays become read-only. DataError if shapes, types, labels or values are wrong.
 
     Attributes:
         name, title: the registered name, and the name in reports.
         train, test: the clients' samples, and the held-out ones.
-        class_names: one per label.
+        class_names: one per label; none: ``y`` are float32 targets.
         preprocessing: how a device prepares its samples: (pixel · scale − mean) / std, or characters as ids.
         default_model, default_local_epochs: for runs that name none.
         vocabulary: the number of different token ids; 0 if samples are not token ids.
@@ -64,17 +67,23 @@ class Dataset:
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
             where = f"dataset {self.name}, {part}"
-            if split.x.dtype not in (np.float32, np.int64) or split.y.dtype != np.int64:
-                kinds = f"got {split.x.dtype}, {split.y.dtype}"
-                raise DataError(f"{where}: expected float32 samples or int64 token ids, and int64 labels, {kinds}")
+            if split.x.dtype not in (np.float32, np.int64) or split.y.dtype != (np.int64 if self.classes else np.float32):
+                kinds = f"{'int64 labels' if self.classes else 'float32 targets'}, got {split.x.dtype}, {split.y.dtype}"
+                raise DataError(f"{where}: expected float32 samples or int64 token ids, and {kinds}")
             if len(split.x) != len(split.y) or not len(split.y):
                 raise DataError(f"{where}: {len(split.x)} samples but {len(split.y)} labels")
-            if split.y.min() < 0 or split.y.max() >= self.classes:
+            if not self.classes and not np.isfinite(split.y).all():
+                raise DataError(f"{where}: a target is NaN or infinity")
+            if self.classes and (split.y.min() < 0 or split.y.max() >= self.classes):
                 raise DataError(f"{where}: labels {split.y.min()} to {split.y.max()}, expected 0 to {self.classes - 1}")
             if isinstance(split.x, np.ndarray):
                 self._check_values(where, split.x)
             (split.x.raw if isinstance(split.x, Scaled) else split.x).setflags(write=False)
             split.y.setflags(write=False)
+        if self.train.y.shape[1:] != self.test.y.shape[1:]:
+            raise DataError(
+                f"dataset {self.name}: training targets are {self.train.y.shape[1:]}, held-out ones {self.test.y.shape[1:]}"
+            )
         if (self.train.x.shape[1:], self.train.x.dtype) != (self.test.x.shape[1:], self.test.x.dtype):
             shapes = [f"{split.x.dtype} {split.x.shape[1:]}" for split in (self.train, self.test)]
             raise DataError(f"dataset {self.name}: training samples are {shapes[0]}, held-out ones {shapes[1]}")
@@ -104,9 +113,9 @@ class Dataset:
         for part, groups, split in (("train", train, self.train), ("test", test, self.test)):
             if groups is None:
                 continue
-            if groups.dtype != np.int64 or groups.shape != split.y.shape:
+            if groups.dtype != np.int64 or groups.shape != split.y.shape[:1]:
                 found = f"{groups.dtype} {groups.shape}"
-                raise DataError(f"dataset {self.name}: {part}_{kind} is {found}, expected int64 {split.y.shape}")
+                raise DataError(f"dataset {self.name}: {part}_{kind} is {found}, expected int64 {split.y.shape[:1]}")
             groups.setflags(write=False)
         if test is not None and len(odd := np.setxor1d(train, test)):
             raise DataError(f"dataset {self.name}: {kind} {odd[0]} has samples only in one of train and test")
@@ -118,7 +127,7 @@ class Dataset:
         Args:
             x: samples (n, …): uint8 pixels, with or without a dimension of channels, first or last; floats; or token ids, (n, length)
                 integers. A ``numpy.memmap`` stays on the disk.
-            y: labels (n,): integers from 0, or texts.
+            y: labels (n,): integers from 0, or texts. Floats that are no integers, or (n, k), are the targets of a regression.
             owner: each sample's owner (n,), for the partition ``natural``.
             more: ``test``, the held-out (x, y) or (x, y, owner); without it ``held_out``, a share of the samples, 0.2 unless given;
                 ``class_names``; ``name``.
@@ -146,8 +155,18 @@ class Dataset:
 
     @property
     def classes(self) -> int:
-        """Number of labels."""
+        """Number of labels; 0 for float32 targets."""
         return len(self.class_names)
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The label of each training sample, (n,) int64, as partitions need it; without labels all are alike."""
+        return self.train.y if self.classes else np.zeros(len(self.train), np.int64)
+
+    @property
+    def target_shape(self) -> tuple[int, ...] | None:
+        """The shape of one sample's float32 target; None for labels."""
+        return None if self.classes else self.train.y.shape[1:]
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from edgefl.registry import codecs, objectives, server_optimizers
 
 Need = Literal[
     "received_weights", "fixed_coordinates", "common_model", "rounds", "plain_sgd", "server_step", "uploads", "changing_tiers",
-    "stale_updates",
+    "stale_updates", "own_loss",
 ]  # fmt: skip
 """A capability that a choice may need of a method or of the rest of a run.
 
@@ -20,7 +20,7 @@ Need = Literal[
 weights in every round. ``common_model``: all clients train towards one model. ``rounds``: the server steps once per synchronous round.
 ``plain_sgd``: clients take plain SGD steps. ``server_step``: the server moves its weights to their aggregate, so that a server optimizer
 may scale this step. ``uploads``: clients send tensors. ``changing_tiers``: a client may have another tier in every round.
-``stale_updates``: an update still fits the server's state after the server has stepped.
+``stale_updates``: an update still fits the server's state after the server has stepped. ``own_loss``: clients may minimise any loss.
 """
 
 REGISTRIES = {"objective": objectives, "server_optimizer": server_optimizers, "codec": codecs}

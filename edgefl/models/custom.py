@@ -76,7 +76,7 @@ def architecture_in(fields: Mapping[str, Any]) -> Architecture:
     if "spec" not in fields:
         return Architecture(**{**fields, "input_shape": tuple(fields["input_shape"]), "weights": weights})
     inputs = {name: InputSpec.parse(text)[1] for name, text in fields["inputs"].items()}
-    return replace(CustomArchitecture.of(fields["spec"], inputs, fields["classes"]), weights=weights)
+    return replace(CustomArchitecture.of(fields["spec"], inputs, fields["classes"]), weights=weights, raw=fields["raw"])
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class CustomArchitecture(Architecture):
         factory: returns the network, also on the ``meta`` device and under fake tensors.
         inputs: name → specification, in the order of ``forward``; "" for a single input without a name.
         spec: the name by which any process finds the factory; empty if there is none.
+        raw: whether a loss gets what ``forward`` returns. Otherwise it gets all floating-point outputs as logits (batch, …).
     """
 
     input_shape: tuple[int, ...] = ()
@@ -96,6 +97,7 @@ class CustomArchitecture(Architecture):
     factory: Callable[[], nn.Module] = nn.Identity
     inputs: Inputs = field(default_factory=dict, hash=False)
     spec: str = ""
+    raw: bool = False
 
     @classmethod
     def of(cls, network: str | nn.Module | Factory, inputs: Inputs, classes: int | None = None, norm: str | None = None) -> Self:
@@ -164,7 +166,8 @@ class CustomArchitecture(Architecture):
 
     def fields(self) -> dict[str, Any]:
         """See :meth:`Architecture.fields`."""
-        return super().fields() | {"spec": self.spec, "inputs": {name: str(spec) for name, spec in self.inputs.items()}}
+        inputs = {name: str(spec) for name, spec in self.inputs.items()}
+        return super().fields() | {"spec": self.spec, "inputs": inputs, "raw": self.raw}
 
     def _whole(self) -> nn.Module:
         network = _called(self.factory, self.model)
@@ -182,7 +185,7 @@ class CustomArchitecture(Architecture):
                 if not buffer.is_floating_point():  # counters and tables of indices: each copy has its own, and none is sent
                     module.register_buffer(name, buffer, persistent=False)
         network.register_forward_pre_hook(spread, with_kwargs=True)
-        network.register_forward_hook(_read_out)
+        network.register_forward_hook(_unwrapped if self.raw else _read_out)
         return network
 
     def samples(self, count: int) -> Any:
@@ -212,6 +215,10 @@ def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
     if trains and not any(row.requires_grad for row in same):
         raise InputError(f"{type(module).__name__} returns values that depend on no parameter: there is nothing to train")
     return same[0] if len(same) == 1 else torch.cat(same, 1)
+
+
+def _unwrapped(module: nn.Module, args: Any, output: Any) -> Any:
+    return _plain(output)
 
 
 def _plain(output: Any) -> Any:

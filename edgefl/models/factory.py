@@ -22,12 +22,13 @@ Factory = Callable[..., nn.Module]
 _TORCH = str(Path(torch.__file__).parent)
 
 
-def factory_of(spec: str) -> Any:
-    """Return the factory, class or module that ``spec`` names.
+def factory_of(spec: str, key: str = "model") -> Any:
+    """Return the factory, class, module or loss that ``spec`` names.
 
     Args:
         spec: ``package.module:name``, also in the working directory; ``file.py:name``; ``timm:name``; ``torchvision:name``; or the name
             of an object that this process has been given.
+        key: of the configuration that has the name, ``model`` or ``loss``.
 
     Raises:
         InputError: there is no such factory, or importing it raised an error.
@@ -36,21 +37,27 @@ def factory_of(spec: str) -> Any:
         return given
     if spec.startswith(OBJECT):
         raise InputError(
-            f"model: {title_of(spec)} was given as an object from Python, which only that process has; give it again, as in "
-            "simulate(RunConfig(model=my_network, …), folder, resume=True), or define a factory at the top of a module"
+            f"{key}: {title_of(spec)} was given as an object from Python, which only that process has; give it again, as in "
+            f"simulate(RunConfig({key}=my_{key}, …), folder, resume=True), or define it at the top of a module"
         )
+    expected = _EXPECTED[key]
     where, _, attribute = spec.rpartition(":")
     if not where or not attribute:
         raise InputError(
-            f"{spec!r} is not of the form package.module:factory, such as my_package.my_module:make_network; file.py:factory, "
-            "timm:NAME and torchvision:NAME are possible too"
+            f"{spec!r} is not of the form package.module:NAME, such as my_package.my_module:my_{key}, or file.py:NAME; give {expected}"
         )
-    if where in _LIBRARIES:
+    if where in _LIBRARIES and key == "model":
         return _LIBRARIES[where](_imported_library(where, spec), attribute)
-    found = object_in(spec, title_of(spec), "a factory of a network")
+    found = object_in(spec, title_of(spec), expected)
     if not callable(found):
-        raise InputError(f"{spec} is {type(found).__name__}, expected a function or class that returns a torch.nn.Module")
+        raise InputError(f"{spec} is {type(found).__name__}, expected {expected}")
     return found
+
+
+_EXPECTED = {
+    "model": "a factory of a network: a function or class that returns a torch.nn.Module, also as timm:NAME or torchvision:NAME",
+    "loss": "a function (outputs, targets) that returns a scalar tensor",
+}
 
 
 def root_of(spec: str) -> str | None:
@@ -79,11 +86,11 @@ def fitted(factory: Factory, shape: tuple[int, ...], classes: int) -> Factory:
     return functools.partial(factory, **given) if given else factory
 
 
-def sources_sha256(factory: object, network: nn.Module) -> str:
+def sources_sha256(factory: object, network: nn.Module | None = None) -> str:
     """Return a hash of the files that define ``factory`` and the classes of ``network``, except torch's."""
     while isinstance(factory, functools.partial):
         factory = factory.func
-    files = {_file_of(kind) for kind in (factory, *map(type, network.modules()))}
+    files = {_file_of(kind) for kind in (factory, *map(type, network.modules() if network else ()))}
     digests = {hashlib.sha256(Path(file).read_bytes()).digest() for file in files if file and not file.startswith(_TORCH)}
     return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 
-import torch
 from torch import nn
 
 from edgefl.client.client import loss_of
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import optimizer_of
 from edgefl.client.objective import Objective, objective_named
 from edgefl.client.objectives.none import PLAIN
@@ -40,7 +40,13 @@ def training_of(config: RunConfig) -> Training:
 
 
 def tier_cost(
-    method: Method, architecture: Architecture, tier: Tier, training: Training, codec: str = "fp32", objective: Objective = PLAIN
+    method: Method,
+    architecture: Architecture,
+    tier: Tier,
+    training: Training,
+    codec: str = "fp32",
+    objective: Objective = PLAIN,
+    criterion: Criterion = CROSS_ENTROPY,
 ) -> Cost:
     """Return the cost of one tier's training step and inference at the batch size of ``training``.
 
@@ -51,7 +57,7 @@ def tier_cost(
         ConfigError: the network refuses this input, or its operations depend on values.
     """
     try:
-        return _traced(architecture, method, tier, training, codec, objective)
+        return _traced(architecture, method, tier, training, codec, objective, criterion)
     except EdgeflError:
         raise
     except Exception as error:  # tracing runs the network's own code, which may raise anything
@@ -59,7 +65,15 @@ def tier_cost(
 
 
 @once_per_network  # the runs of a comparison, and the phases of a run, have the same tiers
-def _traced(architecture: Architecture, method: Method, tier: Tier, training: Training, codec: str, objective: Objective) -> Cost:
+def _traced(
+    architecture: Architecture,
+    method: Method,
+    tier: Tier,
+    training: Training,
+    codec: str,
+    objective: Objective,
+    criterion: Criterion,
+) -> Cost:
     trained = trained_shapes(method, architecture, tier)
     down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
     control = objective.control_shapes(trained)
@@ -67,12 +81,14 @@ def _traced(architecture: Architecture, method: Method, tier: Tier, training: Tr
     # Another network is traced where there is one.
     deployed = None if type(method).deployed is Method.deployed else partial(method.deployed, architecture, tier)
     network = partial(method.network, architecture, tier)
-    cost = network_cost(network, architecture, method, training, sizes, objective, deployed)
+    cost = network_cost(network, architecture, method, training, sizes, objective, deployed, criterion)
     drawn = method.step_tiers(tier)
     if drawn == (tier,):
         return cost
     networks = {one: partial(method.network, architecture, one) for one in drawn if one != tier}
-    costs = {one: network_cost(build, architecture, method, training, sizes) for one, build in networks.items()}
+    costs = {
+        one: network_cost(build, architecture, method, training, sizes, criterion=criterion) for one, build in networks.items()
+    }
     macs = sum(other.macs_forward + other.macs_backward for other in (costs.get(one, cost) for one in drawn))
     return replace(cost, macs_drawn=-(-macs // len(drawn)))
 
@@ -85,6 +101,7 @@ def network_cost(
     sizes: tuple[int, int],
     objective: Objective = PLAIN,
     deployed: Callable[[], nn.Module] | None = None,
+    criterion: Criterion = CROSS_ENTROPY,
 ) -> Cost:
     """Return the cost of a network that ``method`` trains under ``objective``; ``sizes`` are its payload's bytes down and up.
 
@@ -92,8 +109,7 @@ def network_cost(
     """
 
     def batch(samples: int) -> Batch:
-        present = torch.ones(architecture.classes, dtype=torch.bool) if architecture.classes else None
-        return Batch(architecture.samples(samples), torch.zeros(samples, dtype=torch.int64), present)
+        return Batch(architecture.samples(samples), criterion.targets(samples), criterion.present(architecture.classes))
 
     def unfilled(make: Callable[[], nn.Module]) -> nn.Module:
         with Unfilled():
@@ -108,7 +124,7 @@ def network_cost(
     subject = Subject(
         build=trained,
         batch=batch,
-        loss=loss_of(method, objective),
+        loss=loss_of(method, objective, criterion),
         optimizer=lambda module: optimizer_of(method, module, training),
         deployed=None if plain is None else partial(unfilled, plain),
     )
@@ -123,23 +139,30 @@ def objective_of(config: RunConfig) -> Objective:
 class Costs:
     """The costs of a run's tiers, each computed once."""
 
-    def __init__(self, method: Method, config: RunConfig, architecture: Architecture, training: Training) -> None:
+    def __init__(
+        self,
+        method: Method,
+        config: RunConfig,
+        architecture: Architecture,
+        training: Training,
+        criterion: Criterion = CROSS_ENTROPY,
+    ) -> None:
         self.method, self.architecture = method, architecture
-        self._training, self._codec, self._objective = training, config.codec, objective_of(config)
+        self._training, self._codec, self._objective, self._criterion = training, config.codec, objective_of(config), criterion
         self._found: dict[tuple[Tier, int | None], Cost] = {}
 
     def of(self, tier: Tier, micro_batch: int | None = None) -> Cost:
         """Return the cost of a tier, for whole batches or for micro-batches."""
         if (tier, micro_batch) not in self._found:
             steps = self._training if micro_batch is None else replace(self._training, micro_batch=micro_batch)
-            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective)
+            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective, self._criterion)
             self._found[tier, micro_batch] = found
         return self._found[tier, micro_batch]
 
     @cached_property
     def full(self) -> Cost:
         """The cost of the dense network, to which deadlines refer for every method."""
-        return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec)
+        return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec, criterion=self._criterion)
 
     def splits(self, tier: Tier) -> bool:
         """Whether batches may be split without changing a step's result."""

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
 from edgefl.errors import InputError
-from edgefl.records import Shortfall, Totals
+from edgefl.records import ACCURACY, Metric, Shortfall, Totals
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, adapter
 from edgefl.util.validation import explain
@@ -222,12 +222,14 @@ class RunSummary(Summary):
     """The summary of a run that trained.
 
     Attributes:
+        metric: what is under the keys of accuracy: the accuracy, or the metric of the run's own loss.
         accuracy_of: "global" for one model on all held-out samples, "clients" for the mean over clients on their own.
         global_accuracy: that accuracy after the last round, None if no round was evaluated.
         accuracy_after_training: mean over the clients of the last round, each with the model that it has just trained, on its own held-out
             samples; None if these were not evaluated.
     """
 
+    metric: Metric = ACCURACY
     accuracy_of: Literal["global", "clients"]
     global_accuracy: Number | None
     accuracy_after_training: Number | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.errors import AggregationError, BudgetError, CheckpointError
+from edgefl.errors import AggregationError, BudgetError, CheckpointError, ConfigError
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
 from edgefl.report.compare_page import compact_comparison, compare_page
@@ -99,6 +99,10 @@ def compare(
     say = notify or (lambda message: None)
     check_target(target_accuracy)
     asked = asked_of(methods, config or RunConfig(), seeds, options or {})
+    if asked.config.loss is not None and (target_accuracy is not None or (budget or RunBudget()).limits):
+        raise ConfigError(
+            "compare: budget and target_accuracy rank methods by accuracy, and the run has a loss of its own; leave them out"
+        )
     asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy)
     folder = Path(out)
     with one_thread():

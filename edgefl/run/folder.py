@@ -70,12 +70,14 @@ class RunFolder:
                 raise CheckpointError(f"{self.path}: {file} has changed since this run began; restore the file")
 
     def note_on_source(self, config: RunConfig) -> str:
-        """Return a warning if the source of the network has changed since the run began, else an empty text."""
-        before = RunConfig.load(self.require("config.toml"), {}).sources or {}
-        if before.get("model") == (config.sources or {}).get("model"):
+        """Return a warning if the source of the network or of the loss has changed since the run began, else an empty text."""
+        before, now = RunConfig.load(self.require("config.toml"), {}).sources or {}, config.sources or {}
+        changed = [title_of(str(config.model))] * (before.get("model") != now.get("model"))
+        changed += [title_of(str(config.loss))] * (before.get("loss") != now.get("loss"))
+        if not changed:
             return ""
         return (
-            f"{self.path}: the source of {title_of(str(config.model))} has changed since this run began; the run continues with the new "
+            f"{self.path}: the source of {' and '.join(changed)} has changed since this run began; the run continues with the new "
             "source, and a result of both cannot be repeated"
         )
 

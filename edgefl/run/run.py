@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgefl.client.client import Clients
+from edgefl.client.criterion import Criterion
 from edgefl.config import RunConfig
 from edgefl.data.scaled import Scaled
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import Engine
-from edgefl.errors import CheckpointError
+from edgefl.errors import CheckpointError, ConfigError, EdgeflError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
@@ -38,6 +39,7 @@ from edgefl.server.optimizer import optimizer_named
 from edgefl.server.rounds import Server, run_round
 from edgefl.server.state import ServerState
 from edgefl.util.datasets import is_own
+from edgefl.util.networks import title_of
 
 if TYPE_CHECKING:
     from edgefl.bundle.tier_graphs import TierGraphs
@@ -78,6 +80,11 @@ class Run:
         return round_ % self.config.eval_every == 0 or round_ == self.config.rounds
 
     @property
+    def criterion(self) -> Criterion:
+        """What clients minimise, and the metric of the run."""
+        return self.clients.task.criterion
+
+    @property
     def per_round(self) -> int:
         """Updates wanted per round; in mode async, the number of clients that train at any time."""
         assert self.config.per_round is not None  # resolved
@@ -96,7 +103,7 @@ class Run:
 
         task = self.clients.task
         how = task.training.optimizer, task.training.weight_decay, task.objective
-        return tier_graphs(method, self.architecture, tier, *how, parts)
+        return tier_graphs(method, self.architecture, tier, *how, parts, task.criterion)
 
     def step_graphs(self, method: Method, tier: Tier) -> StepGraphs:
         """Return the training steps of ``tier`` in ONNX."""
@@ -109,9 +116,13 @@ class Run:
 
     def at(self, method: Method) -> Run:
         """Return this run in the phase ``method``, with that phase's costs and plan."""
-        costs = Costs(method, self.config, self.architecture, self.clients.task.training)
+        costs = self._costs(method, self.config)
         plan = plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
         return replace(self, method=method, costs=costs, plan=plan)
+
+    def _costs(self, method: Method, config: RunConfig) -> Costs:
+        task = self.clients.task
+        return Costs(method, config, self.architecture, task.training, task.criterion)
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -157,7 +168,7 @@ class Run:
         check_tiers(config.method, tuple(tier.ratio for tier in tiers))
         method = method_of(config)
         method.check(self.architecture, tiers, config.clients)
-        costs = self.costs if method == self.method else Costs(method, config, self.architecture, self.clients.task.training)
+        costs = self.costs if method == self.method else self._costs(method, config)
         fleet = with_deadline(self.fleet, config.deadline_s)
         conditions = conditions_of(config, fleet, self.conditions.availability)
         plan = plan_of(costs, config, fleet, self.clients, conditions)
@@ -192,6 +203,14 @@ class Run:
     def shards(self) -> Iterator[Split]:
         """Yield every client's samples, one client at a time."""
         return map(self.clients.shards.train, range(self.config.clients))
+
+
+def check_exports(run: Run) -> None:
+    """Raise :class:`ConfigError` unless the run's loss, with the network of its smallest tier, becomes training graphs."""
+    try:
+        run.graphs_of(run.method, run.tiers[-1])
+    except EdgeflError as error:
+        raise ConfigError(f"loss: {title_of(str(run.config.loss))} cannot be exported: {error}") from error
 
 
 def tiers_of(config: RunConfig) -> tuple[Tier, ...]:

@@ -50,7 +50,7 @@ def simulate(
             replaced. It does not change the run.
 
     Raises:
-        InputError: a name, value or file is wrong; ``out`` already holds a run, or holds another one.
+        InputError: a name, value, file or loss is wrong; ``out`` already holds a run, or holds another one.
         BudgetError: no device of the fleet fits any tier. Nothing is written in either case.
 
     Example:
@@ -161,6 +161,7 @@ def _finish(trained: Trained, output: Output) -> RunResult:
         values = {
             **about(run),
             **vars(totals(rounds)),
+            "metric": run.criterion.metric,
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
