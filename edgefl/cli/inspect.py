@@ -8,6 +8,7 @@ import click
 
 from edgefl.cli.flags import network_and_options, network_options, run_flags
 from edgefl.cli.options import Command, json_option, sub_model_options
+from edgefl.util.garbage import uncollected
 
 
 @click.command(cls=Command)
@@ -27,9 +28,10 @@ def command(as_json: bool, **flags: Any) -> None:
       --method-option factorize=conv,1x1,!head
     """
     network, options = network_and_options(flags)
-    from edgefl.planning.inspect import inspect
+    with uncollected():
+        from edgefl.planning.inspect import inspect
 
-    found = inspect(*network, **options)
+        found = inspect(*network, **options)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
         return
