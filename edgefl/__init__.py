@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgefl.bundle.verify import verify as verify
     from edgefl.config import RunConfig as RunConfig
+    from edgefl.data.sources import Dataset as Dataset
     from edgefl.fleet.budget import Budget as Budget
     from edgefl.planning.inspect import inspect as inspect
     from edgefl.planning.plan import plan as plan
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from edgefl.run.dry_run import dry_run as dry_run
     from edgefl.run.export import export as export
     from edgefl.run.export_network import export_network as export_network
-    from edgefl.run.folder import RunResult as RunResult
+    from edgefl.run.inspect_data import inspect_data as inspect_data
+    from edgefl.run.result import RunResult as RunResult
+    from edgefl.run.result import load_run as load_run
     from edgefl.run.simulate import simulate as simulate
     from edgefl.run.whatif import whatif as whatif
 
@@ -38,11 +41,14 @@ _HOMES = {
     "compare": "edgefl.run.compare",
     "RunBudget": "edgefl.report.comparison_budget",
     "RunConfig": "edgefl.config",
+    "Dataset": "edgefl.data.sources",
     "plan": "edgefl.planning.plan",
     "inspect": "edgefl.planning.inspect",
+    "inspect_data": "edgefl.run.inspect_data",
     "whatif": "edgefl.run.whatif",
     "dry_run": "edgefl.run.dry_run",
-    "RunResult": "edgefl.run.folder",
+    "RunResult": "edgefl.run.result",
+    "load_run": "edgefl.run.result",
     "simulate": "edgefl.run.simulate",
     "profile": "edgefl.planning.profile",
     "export": "edgefl.run.export",
@@ -51,8 +57,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "Budget", "Comparison", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export",
-    "export_network", "fed_round", "inspect", "plan", "profile", "simulate", "verify", "whatif",
+    "Budget", "Comparison", "Dataset", "FedRound", "RunBudget", "RunConfig", "RunResult", "__version__", "compare", "dry_run", "export",
+    "export_network", "fed_round", "inspect", "inspect_data", "load_run", "plan", "profile", "simulate", "verify", "whatif",
 ]  # fmt: skip
 
 

@@ -18,12 +18,14 @@ from pydantic import (
 )
 
 from edgefl.errors import ConfigError, UnknownNameError
-from edgefl.registry import Registry, codecs, datasets, engines, methods, models, objectives, server_optimizers
+from edgefl.plugins import resolved
+from edgefl.registry import Registry, codecs, datasets, engines, loggers, methods, models, objectives, server_optimizers
+from edgefl.util.datasets import data_spec, share_in
 from edgefl.util.files import read_toml
 from edgefl.util.networks import canonical, spec_of
 from edgefl.util.validation import explain
 
-HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources"})
+HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
 
 # Headings of the command line's help.
@@ -44,6 +46,7 @@ class Flag:
         metavar: placeholder of the value in the help; empty: that of the key's type.
         names: registry whose names the help lists.
         switch: the flag that turns a yes/no key off; empty: ``--no-`` and the key.
+        also: another name of the flag.
     """
 
     section: str
@@ -51,13 +54,21 @@ class Flag:
     metavar: str = ""
     names: Registry | None = None
     switch: str = ""
+    also: str = ""
 
 
 def key(
-    default: Any, section: str, text: str, metavar: str = "", names: Registry | None = None, switch: str = "", **bounds: Any
+    default: Any,
+    section: str,
+    text: str,
+    metavar: str = "",
+    names: Registry | None = None,
+    switch: str = "",
+    also: str = "",
+    **bounds: Any,
 ) -> Any:
     """Return the pydantic field of a key: its default, its :class:`Flag`, and pydantic's ``bounds`` of its value, such as ``ge=1``."""
-    extra: Any = {"flag": Flag(section, text, metavar, names, switch)}  # typed as JSON by pydantic, which stores any object
+    extra: Any = {"flag": Flag(section, text, metavar, names, switch, also)}  # typed as JSON by pydantic, which stores any object
     return Field(default, json_schema_extra=extra, **bounds)
 
 
@@ -92,6 +103,20 @@ def _network(model: Any) -> Any:
     return spec_of(model) if callable(model) else model
 
 
+def _data(given: Any) -> Any:
+    return data_spec(given, datasets.names())
+
+
+def _held_out(given: Any) -> Any:
+    try:
+        float(given)
+    except (TypeError, ValueError):
+        return data_spec(given, [])
+    if share_in(str(given)) is None:
+        raise ValueError(f"expected a share of more than 0 and less than 1, or a file, got {given}")
+    return str(given)
+
+
 def _file(path: Any) -> Any:
     return str(Path(path).resolve()) if isinstance(path, (str, Path)) and str(path) else path
 
@@ -106,6 +131,12 @@ def _once(words: tuple[str, ...]) -> tuple[str, ...]:
     if not words or len(set(words)) != len(words):
         raise ValueError(f"expected some of idle, charging, unmetered, each once, got {', '.join(words) or 'none'}")
     return words
+
+
+def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if names and len(set(names)) != len(names):
+        raise ValueError(f"expected each name once, got {', '.join(names)}")
+    return names
 
 
 def _steps(steps: tuple[str, ...]) -> tuple[str, ...]:
@@ -132,6 +163,11 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_min_length=1)
 
+    plugins: dict[str, str] | None = key(
+        None,
+        "",
+        "Files and modules of plug-ins, each with its SHA-256; a list of files, modules and decorated classes is possible.",
+    )
     profile: str = key("phone", TASK, "Fleet or device to simulate; 'edgefl devices' lists them.", "NAME|FILE")
     method: str = key("fedhm", TASK, "Federated learning method; 'edgefl methods' describes each.", names=methods)
     method_options: dict[str, Any] = key({}, "", "Options of the method; 'edgefl methods NAME' lists them.")
@@ -145,14 +181,36 @@ class RunConfig(BaseModel):
     weights: Annotated[str | None, BeforeValidator(_file)] = key(
         None, TASK, "Initial weights of the whole network, a safetensors file. [random]", "FILE"
     )
+    loss: Annotated[str | None, BeforeValidator(_network)] = key(
+        None,
+        TASK,
+        "Loss of a batch, as package.module:function or file.py:function: (outputs, targets) to a scalar. [cross-entropy]",
+        "FUNCTION",
+    )
     new_classifier: bool = key(
         False, TASK, "Leave the last layer out of --weights, such as one for other labels: it begins with random values. [no]"
     )
-    sources: dict[Literal["root", "model", "weights"], str] | None = key(
-        None, "", "Recorded by the run: the folder of the network's package, and hashes of its source and of the file of weights."
+    sources: dict[Literal["root", "model", "weights", "data", "loss_root", "loss"], str] | None = key(
+        None,
+        "",
+        "Recorded by the run: the folders of network and loss, and hashes of their source, the file of weights, and your data.",
     )
     norm: str | None = key(None, TASK, "Normalisation layers of the network. [the model's own]", "group|static|batch|layer|none")
-    dataset: str = key("digits", TASK, "Data set, or several as domains of one: a+b.", "NAME[+NAME…]", names=datasets)
+    dataset: Annotated[str, BeforeValidator(_data)] = key(
+        "digits",
+        TASK,
+        "Data set, or several as domains of one: a+b; or your own: a folder of images by class, an .npz, .npy, CSV, Parquet or Arrow "
+        "file, or hf:ID.",
+        "NAME[+NAME…]|PATH",
+        names=datasets,
+        also="--data",
+    )
+    label: str | None = key(None, TASK, "Column or array of your data with the labels. [guessed]", "COLUMN")
+    owner: str | None = key(None, TASK, "Column or array of your data with each sample's owner. [guessed]", "COLUMN")
+    features: tuple[str, ...] | None = key(None, TASK, "Columns of your data that are a sample. [guessed]", "a,b")
+    held_out: Annotated[str | None, BeforeValidator(_held_out)] = key(
+        None, TASK, "Share of your data that is held out for evaluation, or a file of such samples. [its own, or 0.2]", "X|PATH"
+    )
     data_dir: str | None = key(None, TASK, "Folder with the data set's files. [where its package puts them]", "DIR")
 
     clients: int = key(20, DATA, "Number of clients in the population.", ge=1, le=10**9)
@@ -279,8 +337,17 @@ class RunConfig(BaseModel):
         HOST,
         "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a "
         "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
+        "auto|NAME",
+        engines,
     )
     workers: Count = key(1, HOST, "Number of processes that train clients; engine auto uses every core.")
+    log: Annotated[tuple[Annotated[str, _known(loggers)], ...] | None, AfterValidator(_distinct)] = key(
+        None,
+        HOST,
+        "Where to show the run while it trains; a logger that fails is dropped. [nowhere]",
+        "tensorboard,mlflow",
+        loggers,
+    )
     device: Literal["cpu", "cuda"] = key("cpu", HOST, "Hardware that trains clients.")
 
     @model_validator(mode="after")
@@ -294,7 +361,7 @@ class RunConfig(BaseModel):
     def _explained(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         # Defined last, because a wrapping validator handles only the errors of validators above it.
         try:
-            return handler(values)
+            return handler(resolved(values) if isinstance(values, Mapping) else values)
         except ValidationError as error:
             problems = [explain(problem, cls.model_fields, " see edgefl simulate --help") for problem in error.errors()]
             raise ConfigError("; ".join(problems)) from None
@@ -341,7 +408,11 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
     >>> changed(RunConfig(engine="group"), RunConfig(engine="pool"))
     ['engine']
     """
-    keys = [key for key in RunConfig.model_fields if key not in HOST_KEYS and getattr(before, key) != getattr(after, key)]
+    others = RunConfig.model_fields.keys() - HOST_KEYS - {"plugins"}
+    keys = [key for key in RunConfig.model_fields if key in others and getattr(before, key) != getattr(after, key)]
+    # A plug-in that a run uses is always among its own: one more changes nothing.
+    one, other = (set((config.plugins or {}).values()) for config in (before, after))
+    keys += [] if one <= other or other <= one else ["plugins"]
     return keys + ["engine"] * (_groups_clients(before) != _groups_clients(after))
 
 

@@ -1,22 +1,45 @@
-"""Registries find methods, models and other parts by their decorators, which they read from the source files.
+"""Registries find methods, models and other parts by name: in the files of the package, in plug-ins, and at entry points.
 
-Listing names imports neither torch nor these files. Adding a part means adding a file with one decorated definition.
+Parts of the package are found by their decorators, read from the source files: listing names imports neither torch nor these files. A
+plug-in is any other imported module with decorated definitions. An installed package names its parts as entry points, such as
+``[project.entry-points."edgefl.methods"]``, which are imported when they are used.
 """
 
 import ast
 import functools
 import importlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from edgefl.errors import EdgeflError, UnknownNameError
+from edgefl.errors import EdgeflError, InputError, UnknownNameError
+from edgefl.util.interface import Interface
+from edgefl.util.modules import OBJECT, object_in, source_named, source_of
 
 T = TypeVar("T")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+class Plugin(NamedTuple):
+    """A definition that is not of the package, and its ``source`` as :func:`edgefl.util.modules.source_of` returns it."""
+
+    definition: Any
+    source: str
+
+
+@functools.cache
+def _entry_points() -> Any:
+    """Return all entry points; reading them takes a few milliseconds."""
+    return entry_points()
 
 
 class Registry:
-    """The definitions of one ``kind``, such as ``method``: those in the files of ``package`` that are decorated with the kind's name.
+    """The definitions of one ``kind``, such as ``method``, which plug-ins define by the rules of ``interface``.
+
+    Those of the package are in the files of ``package``, decorated with the kind's name. Where a name is expected, ``package.module:Class``
+    and ``file.py:Class`` are also possible. :meth:`resolve` returns the name under which such a definition is registered.
 
     >>> "fedhm" in methods.names(), "resnet18" in models.names()
     (True, True)
@@ -26,15 +49,23 @@ class Registry:
     edgefl.errors.UnknownNameError: unknown method 'fedhn'; did you mean 'fedhm'? Known: clustered-fl, depthfl, ...
     """
 
-    def __init__(self, kind: str, package: str) -> None:
-        self.kind, self.package = kind, package
+    def __init__(self, kind: str, package: str, interface: Interface) -> None:
+        self.kind, self.package, self.interface = kind, package, interface
         self._loaded: dict[str, Any] = {}
         self._facts: dict[str, dict[str, Any]] = {}
+        self._plugged: dict[str, Plugin] = {}  # those of ``_loaded`` that are not of the package
 
     def __call__(self, name: str, **facts: Any) -> Callable[[T], T]:
-        """Return a decorator that registers a definition as ``name``, a literal string; :meth:`facts` returns ``facts``."""
+        """Return a decorator that registers a definition as ``name``, a literal string; :meth:`facts` returns ``facts``.
+
+        The decorator raises InputError if a plug-in's name is taken, or its definition lacks a part of the interface.
+        """
 
         def register(definition: T) -> T:
+            if not str(getattr(definition, "__module__", "")).startswith(f"{self.package}."):
+                found = Plugin(definition, source_of(definition))
+                self._check(name, found, facts)
+                self._plugged[name] = found
             self._loaded[name] = definition
             self._facts[name] = facts
             return definition
@@ -58,28 +89,68 @@ class Registry:
                         found[name] = f"{self.package}.{path.stem}", decorator
         return found
 
+    @functools.cached_property
+    def _entry_points(self) -> Mapping[str, list[str]]:
+        """Name → ``module:definition`` of the packages that define it."""
+        found: dict[str, list[str]] = {}
+        for point in _entry_points().select(group=f"edgefl.{self.kind}s"):
+            found[point.name] = sorted({*found.get(point.name, ()), point.value})
+        return found
+
     def names(self) -> list[str]:
         """Return every known name, sorted."""
-        return sorted(self._decorators)
+        return sorted({*self._decorators, *self._plugged, *self._entry_points})
 
     def check(self, name: str) -> None:
-        """Raise :class:`UnknownNameError` unless ``name`` is known."""
-        if name not in self._decorators:
-            raise UnknownNameError(self.kind.replace("_", " "), name, self._decorators)
+        """Raise :class:`UnknownNameError` unless ``name`` is known; InputError if several places define it."""
+        if ":" in name:
+            self.resolve(name)
+        elif not (places := list(self._places(name))):
+            raise UnknownNameError(self.kind.replace("_", " "), name, self.names())
+        elif len(places) > 1:
+            self._refuse(name, *places[:2])
+
+    def resolve(self, name: str) -> str:
+        """Return ``name``, or the registered name of the definition ``package.module:Class`` or ``file.py:Class``.
+
+        A definition without a decorator is registered under its own name.
+        """
+        if ":" not in name:
+            return name
+        title = self.kind.replace("_", " ")
+        definition = object_in(name, f"{title} {name}", f"a {title}")
+        if (registered := self.name_of(definition)) is None:
+            registered = str(getattr(definition, "__name__", type(definition).__name__))
+            self(registered)(definition)
+        return registered
 
     def load(self, name: str) -> Any:
         """Import the file that defines ``name`` and return the definition; raise :class:`UnknownNameError` if there is none."""
+        name = self.resolve(name)
         self.check(name)
-        importlib.import_module(self._decorators[name][0])
+        if name in self._decorators:
+            importlib.import_module(self._decorators[name][0])
+        elif name not in self._plugged:
+            self._load_entry_point(name)
         return self._loaded[name]
 
-    def name_of(self, definition: object) -> str:
-        """Return the name under which ``definition`` was registered.
+    def name_of(self, definition: object) -> str | None:
+        """Return the name under which ``definition`` was registered, if any.
 
         >>> methods.name_of(methods.load("fedhm"))
         'fedhm'
         """
-        return next(name for name, loaded in self._loaded.items() if loaded is definition)
+        return next((name for name, loaded in self._loaded.items() if loaded is definition), None)
+
+    def plugin(self, name: str) -> Plugin | None:
+        """Return what a plug-in or an installed package defines as ``name``, if any does."""
+        if name in self._entry_points and name not in self._plugged:
+            self.load(name)
+        return self._plugged.get(name)
+
+    def plugins(self) -> Mapping[str, Plugin]:
+        """Return what imported plug-ins define, by name."""
+        return self._plugged
 
     def facts(self, name: str) -> dict[str, Any]:
         """Return keyword → value of the decorator of ``name``; its file is imported only if a value is not a literal.
@@ -87,18 +158,73 @@ class Registry:
         >>> models.facts("resnet18")
         {'usual_input': (3, 32, 32)}
         """
+        name = self.resolve(name)
         self.check(name)
-        try:
-            return {str(fact.arg): ast.literal_eval(fact.value) for fact in self._decorators[name][1].keywords}
-        except ValueError:
-            self.load(name)
-            return self._facts[name]
+        if name in self._decorators:
+            try:
+                return {str(fact.arg): ast.literal_eval(fact.value) for fact in self._decorators[name][1].keywords}
+            except ValueError:
+                pass
+        self.load(name)
+        return self._facts[name]
+
+    def _load_entry_point(self, name: str) -> None:
+        value = self._entry_points[name][0]
+        title = f"entry point edgefl.{self.kind}s, {name} = {value}"
+        definition = object_in(value, title, f"a {self.kind.replace('_', ' ')}")
+        if (other := self.name_of(definition)) not in (name, None):
+            raise InputError(f"{title}: is registered as {other!r}; give both the same name")
+        if name not in self._plugged:
+            self(name)(definition)
+
+    def _places(self, name: str) -> Iterator[str]:
+        """Yield where ``name`` is defined: modules, and files of plug-ins."""
+        if name in self._decorators:
+            yield self._decorators[name][0]
+        plugged = self._plugged.get(name)
+        if plugged is not None:
+            yield plugged.source
+        for value in self._entry_points.get(name, ()):
+            if plugged is None or not (
+                plugged.source == source_named(value.partition(":")[0])
+                or plugged.definition is object_in(value, name, "a definition")
+            ):
+                yield value
+
+    def _check(self, name: str, found: Plugin, facts: Mapping[str, Any]) -> None:
+        title = f"{self.kind.replace('_', ' ')} {name!r}, in {found.source}"
+        if not _WORD.fullmatch(name):
+            raise InputError(f"{title}: expected a name of letters, digits and -, _ or . after the first")
+        if lacking := self.interface.lacking(found.definition, facts):
+            raise InputError(f"{title}: {lacking}")
+        if name in self._decorators:
+            self._refuse(name, self._decorators[name][0], found.source)
+        if (other := self._plugged.get(name)) is None or found.source.startswith(OBJECT):
+            return
+        # The same file may be run again: a module that is reloaded, a file that was changed.
+        (one, source), two = other, found.definition
+        again = one.__module__ != two.__module__ or one.__qualname__ == two.__qualname__
+        if not again or source != found.source:
+            self._refuse(name, source, found.source)
+
+    def _refuse(self, name: str, one: str, other: str) -> None:
+        raise InputError(f"{self.kind.replace('_', ' ')} {name!r} is defined in {one} and again in {other}; rename one of them")
 
 
-method = methods = Registry("method", "edgefl.methods")
-model = models = Registry("model", "edgefl.models")
-dataset = datasets = Registry("dataset", "edgefl.data")
-codec = codecs = Registry("codec", "edgefl.wire.codecs")
-objective = objectives = Registry("objective", "edgefl.client.objectives")
-server_optimizer = server_optimizers = Registry("server_optimizer", "edgefl.server.optimizers")
-engine = engines = Registry("engine", "edgefl.engine")
+_CHOICE = ("needs",)
+_NETWORK = Interface("", ("input_shape", "classes"), ("width",), ("usual_classes", "vocabulary"), ("usual_input",))
+_ENGINE = Interface("", ("clients", "workers"), (), ("keeps_state", "shares_memory", "groups_clients"))
+method = methods = Registry("method", "edgefl.methods", Interface("edgefl.methods.base:Method"))
+model = models = Registry("model", "edgefl.models", _NETWORK)
+dataset = datasets = Registry("dataset", "edgefl.data", Interface("", ("data_dir",), (), ("owners",)))
+codec = codecs = Registry("codec", "edgefl.wire.codecs", Interface("edgefl.wire.codec:Codec", facts=_CHOICE))
+objective = objectives = Registry(
+    "objective", "edgefl.client.objectives", Interface("edgefl.client.objective:Objective", facts=_CHOICE)
+)
+server_optimizer = server_optimizers = Registry(
+    "server_optimizer", "edgefl.server.optimizers", Interface("edgefl.server.optimizer:ServerOptimizer", facts=_CHOICE)
+)
+engine = engines = Registry("engine", "edgefl.engine", _ENGINE)
+logger = loggers = Registry("logger", "edgefl.log", Interface("", ("run",), required=("needs", "extra")))
+ALL = (methods, models, datasets, codecs, objectives, server_optimizers, engines, loggers)
+"""Every registry."""

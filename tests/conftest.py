@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+import edgefl.testing.options  # noqa: F401 - asserts of the contract are rewritten
 from edgefl.cli.main import main
 from edgefl.errors import InputError
 

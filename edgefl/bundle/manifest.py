@@ -73,7 +73,7 @@ class Variant(Record):
     kind: Literal["int8-static", "int8-dynamic", "fp16"]
     graph: InnerPath
     bytes: Count
-    accuracy: Share | None = None
+    accuracy: float | None = None
 
 
 class Objective(Record):
@@ -168,7 +168,8 @@ class TierEntry(Record):
         reference: inputs for ``forward`` and the outputs that it must compute.
         costs: MACs and bytes by name at ``batch_size``, as ``edgefl profile`` lists them.
         uncounted_ops: operations missing from ``costs``; if there are any, no budget can be claimed met.
-        accuracy_onnx, accuracy_torch: shares of held-out samples that ``forward`` and the torch module classify correctly.
+        accuracy_onnx, accuracy_torch: shares of held-out samples that ``forward`` and the torch module classify correctly, or the values of
+            :attr:`Manifest.metric`.
         parity_max_abs_error: largest difference between onnxruntime and torch on the reference inputs at the export.
     """
 
@@ -187,8 +188,8 @@ class TierEntry(Record):
     batch_size: int = Field(ge=1)
     costs: dict[str, Count]
     uncounted_ops: tuple[str, ...]
-    accuracy_onnx: Share | None
-    accuracy_torch: Share | None
+    accuracy_onnx: float | None
+    accuracy_torch: float | None
     parity_max_abs_error: float = Field(ge=0)
 
     @property
@@ -217,6 +218,9 @@ class Manifest(Record):
         manifest_sha256: SHA-256 of the file with :data:`UNSEALED` in the place of this value.
         round, state_sha256: round of the run, and hash of the server's state, from which the bundle was made.
         input_shape: shape of one sample; ``input_dtype`` is ``int64`` if the network reads token ids.
+        classes, class_names: number and names of the outputs.
+        target_shape: shape of one sample's float32 target; None: targets are labels.
+        metric: name of the metric under ``accuracy_onnx`` and ``accuracy_torch``; None: it is the accuracy.
         files: path in the bundle → hash and length, for every file except the manifest and its signature.
     """
 
@@ -232,12 +236,17 @@ class Manifest(Record):
     input_dtype: Literal["float32", "int64"] = "float32"
     classes: int = Field(ge=1)
     class_names: tuple[str, ...]
+    target_shape: Shape | None = None
+    metric: str | None = None
     preprocessing: dict[str, Any]
     tiers: tuple[TierEntry, ...] = Field(min_length=1, max_length=_MAX_TIERS)
     files: dict[InnerPath, FileEntry]
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
+        values = [v for t in self.tiers for v in (t.accuracy_onnx, t.accuracy_torch, *(one.accuracy for one in t.variants))]
+        if self.metric is None and not all(value is None or 0 <= value <= 1 for value in values):
+            raise ValueError("tiers: expected every accuracy from 0 to 1")
         if len(self.class_names) != self.classes:
             raise ValueError(f"class_names: {len(self.class_names)} names, expected one per class: {self.classes}")
         labels = [tier.label for tier in self.tiers]

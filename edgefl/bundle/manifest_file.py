@@ -33,8 +33,10 @@ def seal(folder: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Man
 
 
 def text_of(manifest: Manifest) -> bytes:
-    """Return the content of ``manifest.json``: indented JSON in UTF-8."""
-    return (json.dumps(manifest.model_dump(mode="json"), indent=2, allow_nan=False) + "\n").encode()
+    """Return the content of ``manifest.json``: indented JSON in UTF-8, without the keys of a loss of the user if there is none."""
+    values = manifest.model_dump(mode="json")
+    values = {key: value for key, value in values.items() if value is not None or key not in ("target_shape", "metric")}
+    return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
 
 
 def read(folder: Path) -> Manifest:

@@ -29,6 +29,7 @@ import onnx
 import onnx.numpy_helper
 
 from edgefl.bundle.manifest import Variant
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.errors import ConfigError, EdgeflError, first_line
 from edgefl.onnxgrad.exporter import quiet, strip
 from edgefl.onnxgrad.graphs import graphs_in
@@ -81,11 +82,17 @@ def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -
 
 
 def variant(
-    label: str, graph: bytes, kind: Kind, calibration: np.ndarray | None, x: np.ndarray, y: np.ndarray
+    label: str,
+    graph: bytes,
+    kind: Kind,
+    calibration: np.ndarray | None,
+    x: np.ndarray,
+    y: np.ndarray,
+    criterion: Criterion = CROSS_ENTROPY,
 ) -> tuple[Variant, bytes]:
-    """Return the record and the graph of a tier's variant (see :func:`quantized`); its accuracy is that on samples x (n, …), y (n,)."""
+    """Return the record and the graph of a tier's variant (see :func:`quantized`); its accuracy or metric is that on x, y (n, …)."""
     made = quantized(graph, kind, calibration)
-    accuracy = float((predict(made, x, batch_size=_BATCH).argmax(1) == y).mean())
+    accuracy = criterion.measured(predict(made, x, batch_size=_BATCH), y)
     return Variant(kind=kind, graph=f"{label}/forward.{kind}.onnx", bytes=len(made), accuracy=accuracy), made
 
 

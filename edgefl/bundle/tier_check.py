@@ -74,6 +74,11 @@ class _Tier:
     def samples(self) -> dict[str, End]:
         return {"x": End(self.manifest.input_dtype, (None, *self.manifest.input_shape))}
 
+    @property
+    def targets(self) -> dict[str, End]:
+        shape = self.manifest.target_shape
+        return {"y": End("int64", (None,)) if shape is None else End("float32", (None, *shape))}
+
     def opened(self, name: str, inputs: Mapping[str, End], outputs: Mapping[str, End], may_lack: frozenset[str]) -> _Session:
         """Return a session for the graph in the file ``name``, which is checked before onnxruntime reads it."""
         self.at(name)
@@ -125,11 +130,9 @@ def _check_training(tier: _Tier, train: TrainEntry, x: np.ndarray) -> float:
     controls = {CONTROL + name: declared[name] for name in train.trained if train.objective.name == "scaffold"}
     tensors = stored_tensors(tier.folder, train.parameters, declared, controls)
     tier.at(train.reference)
-    stored = stored_tensors(
-        tier.folder, train.reference, {**tier.samples, "y": End("int64", (None,)), "losses": End("float32", (STEPS,))}
-    )
+    stored = stored_tensors(tier.folder, train.reference, {**tier.samples, **tier.targets, "losses": End("float32", (STEPS,))})
     y = stored["y"]
-    if y.min() < 0 or y.max() >= tier.manifest.classes:
+    if tier.manifest.target_shape is None and (y.min() < 0 or y.max() >= tier.manifest.classes):
         labels = f"labels from 0 to {tier.manifest.classes - 1}"
         raise BundleError(f"{train.reference}: y from {y.min()} to {y.max()}, expected {labels}")
     start = _start(tier.manifest, train, tensors)
@@ -163,7 +166,7 @@ def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
 def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arrays, steps: int) -> list[float]:
     """Return the losses of so many ``steps`` on the ``stored`` batch, x and y, from the inputs ``start``."""
     inputs = {key: End(value.dtype.name, value.shape) for key, value in start.items()}
-    inputs |= {**tier.samples, "y": End("int64", (None,))}
+    inputs |= {**tier.samples, **tier.targets}
     roles = train.roles
     states = {state for name in train.trained for state in state_inputs(name, train.optimizer)}
     updated = {*roles.trained.values(), *roles.statistics.values(), *states, *(start.keys() & {SEED, STEP_COUNT})}

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from edgefl.client.client import loss_of
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.objective import Objective, anchors
 from edgefl.client.parts import shared_parameters
 from edgefl.methods.base import Method
@@ -39,8 +40,9 @@ def tier_graphs(
     weight_decay: float,
     objective: Objective,
     parts: bool = False,
+    criterion: Criterion = CROSS_ENTROPY,
 ) -> TierGraphs:
-    """Return the graphs of a tier's network, with the loss of ``method`` and the term of ``objective``.
+    """Return the graphs of a tier's network, with the loss of ``method`` and ``criterion``, and the term of ``objective``.
 
     Graphs depend on no weight and no data. They are made once for each configuration and cached. ``parts`` adds the graphs for batches
     that are taken in parts.
@@ -49,11 +51,11 @@ def tier_graphs(
         EdgeflError: the network cannot be exported; names the operation.
         InputError: an operator has no gradient rule; names operator and node.
     """
-    return _made((method, architecture, tier, optimizer, weight_decay, objective), parts)
+    return _made((method, architecture, tier, optimizer, weight_decay, objective, criterion), parts)
 
 
 @lru_cache(maxsize=64)
-def _made(asked: tuple[Method, Architecture, Tier, str, float, Objective], parts: bool) -> TierGraphs:
+def _made(asked: tuple[Method, Architecture, Tier, str, float, Objective, Criterion], parts: bool) -> TierGraphs:
     exported = _exported(*asked)
     graph, rule = exported.graph, exported.rule
     if parts:
@@ -61,7 +63,7 @@ def _made(asked: tuple[Method, Architecture, Tier, str, float, Objective], parts
         return TierGraphs(StepGraphs(plain.steps.steps, graph.roles, *part_graphs(graph, rule)), plain.predict)
     predict = graph.part([PREDICTION], "predict").SerializeToString(deterministic=True)
     steps = StepGraphs(training_graphs(graph, rule), graph.roles)
-    exported.check(steps, asked[1])
+    exported.check(steps, asked[1], asked[-1])
     return TierGraphs(steps, predict)
 
 
@@ -74,7 +76,7 @@ class _Exported:
     network: nn.Module
     losses: tuple[Loss, ...]
 
-    def check(self, steps: StepGraphs, architecture: Architecture) -> None:
+    def check(self, steps: StepGraphs, architecture: Architecture, criterion: Criterion) -> None:
         """Compare the training graphs with torch on drawn samples; EdgeflError if one differs."""
         random = torch.Generator().manual_seed(0)
         x, count = architecture.samples(4), max(architecture.classes, 1)
@@ -82,17 +84,24 @@ class _Exported:
             x = torch.randn(x.shape, generator=random)
         elif architecture.vocabulary:
             x = torch.randint(architecture.vocabulary, x.shape, generator=random)
-        batch = {"x": x, "y": torch.randint(count, (len(x),), generator=random)}
-        check_step(steps, self.network, self.losses, batch, _shared(architecture), self.rule)
+        y = torch.randint(count, (len(x),), generator=random) if criterion.target is None else criterion.targets(len(x))
+        check_step(steps, self.network, self.losses, {"x": x, "y": y}, _shared(architecture, criterion), self.rule)
 
 
-def _shared(architecture: Architecture) -> dict[str, torch.Tensor]:
-    return {"present": torch.ones(architecture.classes, dtype=torch.bool)}
+def _shared(architecture: Architecture, criterion: Criterion) -> dict[str, torch.Tensor]:
+    present = criterion.present(architecture.classes)
+    return {} if present is None else {"present": present}
 
 
 @lru_cache(maxsize=64)
 def _exported(
-    method: Method, architecture: Architecture, tier: Tier, optimizer: str, weight_decay: float, objective: Objective
+    method: Method,
+    architecture: Architecture,
+    tier: Tier,
+    optimizer: str,
+    weight_decay: float,
+    objective: Objective,
+    criterion: Criterion,
 ) -> _Exported:
     with Unfilled():
         network = method.network(architecture, tier)
@@ -101,14 +110,14 @@ def _exported(
     objective.attach(network, names, {}, {})
     decayed = set(method.decayed(network))
     rule = StepRule(optimizer, weight_decay, {name for name, p in network.named_parameters() if p in decayed})  # type: ignore[arg-type]
-    loss = loss_of(method, objective)
+    loss = loss_of(method, objective, criterion)
 
     def of_draw(draw: float | None) -> Loss:
-        return lambda network, x, y, present: loss(network, Batch(x, y, present, draw))
+        return lambda network, x, y, present=None: loss(network, Batch(x, y, present, draw))
 
-    batch = {"x": torch.zeros_like(architecture.samples(2)), "y": torch.zeros(2, dtype=torch.int64)}
+    batch = {"x": torch.zeros_like(architecture.samples(2)), "y": criterion.targets(2)}
     losses = tuple(of_draw(draw) for draw in method.draws(tier))
-    return _Exported(loss_graph(network, losses, batch, _shared(architecture), anchors(names)), rule, network, losses)
+    return _Exported(loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names)), rule, network, losses)
 
 
 def _fill(network: nn.Module) -> None:

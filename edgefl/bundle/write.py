@@ -38,23 +38,24 @@ def build_tier(
     input_shape: tuple[int, ...],
     label: str,
     rng: np.random.Generator,
-    vocabulary: int = 0,
+    vocabulary: int | np.ndarray = 0,
     graph: bytes | None = None,
 ) -> TierFiles:
     """Export ``module`` and compare onnxruntime with torch on four reference inputs, which become a file of the tier.
 
     ``module`` is in evaluation mode: (n, *input_shape) → (n, classes). Reference inputs are drawn from ``rng``: float32 from a normal
-    distribution or, if ``vocabulary`` is not 0, int64 token ids below it. ``graph`` is the module's graph, if it exists already.
+    distribution or, if ``vocabulary`` is not 0, int64 token ids below it (broadcast). ``graph`` is the module's graph, if it exists.
 
     Raises:
         BundleError: onnxruntime's outputs differ from torch's by more than 1e-4.
         EdgeflError: the module cannot be exported, or onnxruntime cannot run its graph.
     """
     path = f"{label}/forward.onnx"
-    dtype = "int64" if vocabulary else "float32"
+    ids = bool(np.any(vocabulary))
+    dtype = "int64" if ids else "float32"
     files = form_files(module, input_shape, dtype, path) if graph is None else {path: graph}
     shape = (REFERENCE_SAMPLES, *input_shape)
-    x = rng.integers(vocabulary, size=shape) if vocabulary else rng.standard_normal(shape).astype(np.float32)
+    x = drawn(rng, shape, vocabulary)
     with torch.no_grad():
         logits = module(torch.from_numpy(x)).numpy()
     error = float(np.abs(_run(files, path, x) - logits).max())
@@ -62,6 +63,19 @@ def build_tier(
         raise BundleError(f"tier {label}: onnxruntime differs from torch by {error:.2e}, expected at most {MAX_ABS_ERROR:.0e}")
     reference = safetensors.numpy.save({"x": x, "logits": np.ascontiguousarray(logits)})
     return TierFiles({**files, f"{label}/reference.safetensors": reference}, OPSET, error)
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int | np.ndarray = 0) -> np.ndarray:
+    """Return random samples of ``shape``: normal float32 or, if ``vocabulary`` is not 0, int64 ids below it (broadcast).
+
+    Where ids are below 2 they are a mask, which begins with 1: no sample is empty.
+    """
+    if not np.any(vocabulary):
+        return rng.standard_normal(shape).astype(np.float32)
+    x = rng.integers(vocabulary, size=shape)
+    if isinstance(vocabulary, np.ndarray):
+        x[..., 0] = np.where(np.broadcast_to(vocabulary == 2, x.shape)[..., 0], 1, x[..., 0])
+    return x
 
 
 def _run(files: Mapping[str, bytes], path: str, x: np.ndarray) -> np.ndarray:

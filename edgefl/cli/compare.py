@@ -8,7 +8,19 @@ import click
 
 from edgefl.cli.console import show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import PATH, Amount, Command, Listed, Share, config_option, json_option, method_option, option, options_of
+from edgefl.cli.options import (
+    PATH,
+    Amount,
+    Command,
+    Listed,
+    Share,
+    config_option,
+    json_option,
+    method_option,
+    option,
+    options_of,
+    plugin_option,
+)
 from edgefl.config import TASK, RunConfig, keys_of
 from edgefl.registry import methods as known_methods
 
@@ -21,9 +33,11 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
     "--methods",
     metavar="NAME[@R],…",
     section=TASK,
-    help=f"Methods to compare; NAME@R trains one at the single tier R. Known: {', '.join(known_methods.names())}.",
+    names=known_methods,
+    help="Methods to compare; NAME@R trains one at the single tier R. {known}",
 )
 @run_flags(leave_out=("method", "seed"))
+@plugin_option(TASK, expose=True)
 @method_option(
     section=TASK, metavar="NAME.KEY=VALUE", help="Option of one method, may be repeated; 'edgefl methods NAME' lists them."
 )

@@ -31,7 +31,20 @@ if TYPE_CHECKING:
     "--network", metavar="NETWORK", help="Instead of a run, a network trained elsewhere: package.module:factory, file.py:factory."
 )
 @option("--weights", type=PATH, metavar="FILE", help="Its weights, a safetensors file. [as the factory makes them]")
-@option("--input", "shape", metavar="SHAPE", help="The shape of one of its samples, such as 3x32x32 or int64:80.")
+@option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=][TYPE:]SHAPE",
+    help="Shape of one of its samples, such as 3x32x32 or int64:80; repeat it for several inputs of one shape and type.",
+)
+@option(
+    "--format",
+    "kind",
+    type=click.Choice(("bundle", "csv")),
+    default="bundle",
+    help="bundle: for devices; csv: rounds, tiers and classes of a run as tables.",
+)
 @option("--with-client", is_flag=True, help="Also write the Python and browser clients.")
 def command(
     run: Path | None,
@@ -42,29 +55,38 @@ def command(
     sign: Path | None,
     network: str | None,
     weights: Path | None,
-    shape: str | None,
+    kind: Literal["bundle", "csv"],
+    inputs: tuple[str, ...],
     with_client: bool,
 ) -> None:
-    """Write the bundle of the finished run in the folder RUN, or of a network trained elsewhere.
+    """Write the bundle or the tables of the finished run in the folder RUN, or the bundle of a network trained elsewhere.
 
     A bundle contains, for each tier, the graphs that infer and train, with reference outputs, costs and hashes.
 
     \b
     edgefl export runs/0001-fedhm-digits --out bundle
+    edgefl export runs/0001-fedhm-digits --format csv --out tables
     edgefl export --network lab.py:net --input 3x32x32 --out bundle
     """
     if (run is None) == (network is None):
         raise click.UsageError("give either the folder of a run or --network")
+    if kind == "csv":
+        if run is None or quantize or fp16 or sign or form != "auto" or with_client:
+            raise click.UsageError("--format csv needs a run, and takes no options of a bundle")
+        from edgefl.run.result import load_run
+
+        click.echo(f"{load_run(run).to_csv(out)}: rounds.csv, tiers.csv and classes.csv written")
+        return
     if run is None:
         if quantize or fp16 or sign or form != "auto":
             raise click.UsageError("--form, --quantize, --fp16 and --sign need a run")
         with uncollected():
             from edgefl.run.export_network import export_network, network_and_samples
 
-            export_network(*network_and_samples(str(network), shape, weights), out, client=with_client)
+            export_network(*network_and_samples(str(network), inputs, weights), out, client=with_client)
         click.echo(f"{out}: written; check it with: edgefl verify {out}")
         return
-    if weights or shape:
+    if weights or inputs:
         raise click.UsageError("--weights and --input need --network")
     with uncollected():
         from edgefl.run.export import export

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 
-from edgefl.cli.options import Listed, option, options_of
+from edgefl.cli.options import Listed, option, options_of, plugin_option
 from edgefl.config import FLAGS, RunConfig
 from edgefl.registry import models
 
@@ -14,7 +14,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NETWORK = "Network"
 _TRAINING = ("batch_size", "micro_batch", "optimizer", "codec")
-_MOST_LISTED = 6
 
 
 def run_flags(*keys: str, leave_out: Sequence[str] = (), section: str = "") -> Callable[[F], F]:
@@ -33,16 +32,17 @@ def given(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def network_options(command: F) -> F:
     """Add NETWORK and its description: ``network``, ``model``, ``inputs``, ``classes``, ``norm``; see :func:`network_and_options`."""
-    own, known, described = "[a reference network's own]", ", ".join(models.names()), options_of(NETWORK)
+    own, described = "[a reference network's own]", options_of(NETWORK)
     shape = f"Shape of one sample, such as 3x32x32 or ids=int64:80; repeat it for several inputs. {own}"
     flags = (
         click.argument("network", required=False),
-        described("--model", metavar="NAME", help=f"Instead of NETWORK. Reference networks: {known}."),
+        described("--model", metavar="NAME", names=models, help="Instead of NETWORK, a reference network. {known}"),
         described("--input", "inputs", multiple=True, metavar="[NAME=][TYPE:]SHAPE", help=shape),
         described(
             "--classes", type=click.IntRange(1), metavar="N", help=f"Number of labels, also for a factory that takes it. {own}"
         ),
         run_flags("norm", section=NETWORK),
+        plugin_option(NETWORK),
     )
     return _stack(command, flags)
 
@@ -92,14 +92,13 @@ def _flag(key: str, section: str) -> Callable[[F], F]:
     else:
         settings["type"], settings["metavar"] = _type(field.annotation, flag.metavar)
     if flag.names:
-        names = flag.names.names()
-        if not flag.metavar:
-            settings["metavar"] = "|".join(names) if len(names) <= _MOST_LISTED else "NAME"
-        text += "" if settings["metavar"].count("|") else f" Known: {', '.join(names)}."
+        settings |= {"names": flag.names, "metavar": flag.metavar or None}
+        text += " {known}"
     if not bracket:
         shown = field.default if isinstance(field.default, tuple) else (field.default,)
         default = ",".join(f"{part:g}" if isinstance(part, float) else str(part) for part in shown) + "]"
-    return option(name, help=f"{text} [{default}", **settings)
+    names = (name, flag.also, key) if flag.also else (name,)
+    return option(*names, help=f"{text}{'' if flag.names else ' '}[{default}", **settings)
 
 
 def _type(annotation: Any, metavar: str) -> tuple[Any, str]:

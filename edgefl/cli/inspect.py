@@ -1,4 +1,4 @@
-"""The command ``inspect``: Show what a method does with each layer of a network, and why."""
+"""The command ``inspect``: Show what a method does with each layer of a network, and why; or a data set and its division."""
 
 import json
 import shutil
@@ -6,18 +6,26 @@ from typing import Any
 
 import click
 
-from edgefl.cli.flags import network_and_options, network_options, run_flags
+from edgefl.cli.flags import given, network_and_options, network_options, run_flags
 from edgefl.cli.options import Command, json_option, sub_model_options
+from edgefl.config import RunConfig
 from edgefl.util.garbage import uncollected
+
+_DATA = (
+    "dataset", "data_dir", "label", "owner", "features", "held_out", "clients", "partition", "data_share", "validation_share", "seed",
+)  # fmt: skip
 
 
 @click.command(cls=Command)
 @network_options
 @sub_model_options("Method and tiers")
 @run_flags("batch_size", "optimizer", section="Training on a client")
+@run_flags(*_DATA, section="Data set, instead of a network")
 @json_option
 def command(as_json: bool, **flags: Any) -> None:
     """Show each layer of a network: its kind, shape, MACs and bytes, and what becomes of it in each tier of a method, and why.
+
+    With --data, show a data set instead: its classes and their sizes, and the samples of each client.
 
     NETWORK is what 'edgefl profile' accepts. A tier's column shows the rank of a factorized layer, the channels of a cut one, or "dense".
 
@@ -26,7 +34,12 @@ def command(as_json: bool, **flags: Any) -> None:
     edgefl inspect net.py:Net --input 3x224x224 --method heterofl --tiers 1,0.5
     edgefl inspect net.py:Net --input 3x224x224 --method fedhm \\
       --method-option factorize=conv,1x1,!head
+    edgefl inspect --data own.npz --clients 10 --partition dirichlet:0.1
     """
+    keys = given({key: flags.pop(key) for key in _DATA})
+    if keys:
+        _show_data(keys, flags, as_json)
+        return
     network, options = network_and_options(flags)
     with uncollected():
         from edgefl.planning.inspect import inspect
@@ -38,3 +51,16 @@ def command(as_json: bool, **flags: Any) -> None:
     from edgefl.report.inspect_table import inspect_text
 
     click.echo(inspect_text(found, max(80, shutil.get_terminal_size().columns)))
+
+
+def _show_data(keys: dict[str, Any], others: dict[str, Any], as_json: bool) -> None:
+    if odd := [key for key, value in others.items() if value]:
+        raise click.UsageError(f"--{odd[0].replace('_', '-')}: is about a network; give a network or a data set, not both")
+    config = RunConfig.of(keys)
+    from edgefl.report.inspected_data import data_text
+    from edgefl.run.inspect_data import inspect_data
+
+    found = inspect_data(config)
+    click.echo(
+        json.dumps(found.to_dict(), indent=2) if as_json else data_text(found, max(80, shutil.get_terminal_size().columns))
+    )

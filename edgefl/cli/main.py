@@ -11,7 +11,7 @@ from typing import cast
 import click
 
 from edgefl import __version__
-from edgefl.errors import EdgeflError, InputError, nearest
+from edgefl.errors import EdgeflError, InputError, first_line, nearest
 
 _ORDER = (
     *(
@@ -103,6 +103,11 @@ def main() -> None:
         # An error outside the run folder, such as a full /tmp.
         click.echo(f"Error: {error.filename or 'a temporary file'}: {error.strerror or error}", err=True)
         sys.exit(InputError.exit_code if error.errno in (errno.ENOSPC, errno.EDQUOT) else EdgeflError.exit_code)
+    except Exception as error:
+        if "edgefl.plugins" not in sys.modules or not (where := sys.modules["edgefl.plugins"].blamed(error)):
+            raise
+        click.echo(f"Error: plug-in {where}: {type(error).__name__}: {first_line(error)}", err=True)
+        sys.exit(EdgeflError.exit_code)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from edgefl.cli.console import show
-from edgefl.cli.options import Command, json_option
+from edgefl.cli.options import Command, json_option, plugin_option
 from edgefl.methods.axes import choices, refused
 from edgefl.registry import methods
 from edgefl.report.tables import Column, PlainTable, text
@@ -25,6 +25,7 @@ _NARROW = 110
 
 @click.command(cls=Command)
 @click.argument("name", required=False)
+@plugin_option()
 @json_option
 def command(name: str | None, as_json: bool) -> None:
     """List the methods, or describe NAME with its options.
@@ -36,7 +37,7 @@ def command(name: str | None, as_json: bool) -> None:
     edgefl methods fedhm
     edgefl methods --json
     """
-    found = [facts_of(known) for known in (methods.names() if name is None else [name])]
+    found = [facts_of(known) for known in (methods.names() if name is None else [methods.resolve(name)])]
     if as_json:
         click.echo(json.dumps(found if name is None else found[0], indent=2))
     elif name is not None:

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from edgefl.errors import InputError
+from edgefl.plugins import load
+from edgefl.registry import Registry
 from edgefl.util.units import parse_amount, parse_share
 
 _WORD = re.compile(r"(?:[A-Za-z!*]|1x1)[\w./*?!,\[\]-]*")  # also a list of rules, such as 1x1,blocks.*.conv,!fc
@@ -99,16 +101,32 @@ OWN = "This command"
 PATH = click.Path(path_type=Path)
 OUT_FILE = click.Path(dir_okay=False, path_type=Path)
 _HYPHEN = "\u2011"
+_MOST_LISTED = 6
 
 
 class Option(click.Option):
-    """An option that knows under which heading help lists it; its default is shown in brackets."""
+    """An option that knows under which heading help lists it; its default is shown in brackets.
 
-    def __init__(self, *args: Any, section: str = OWN, **settings: Any) -> None:
+    ``names`` is a registry. Its names, also those of plug-ins on the command line, take the place of ``{known}`` in the help; without a
+    ``metavar``, a few are the placeholder instead.
+    """
+
+    def __init__(self, *args: Any, section: str = OWN, names: Registry | None = None, **settings: Any) -> None:
         if (default := settings.get("default")) is not None:
             settings["help"] += f" [{default:g}]" if isinstance(default, float) else f" [{default}]"
         super().__init__(*args, **settings)
-        self.section = section
+        self.section, self.names = section, names
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the option and its text."""
+        if self.names is None or self.help is None or "{known}" not in self.help:
+            return super().get_help_record(ctx)
+        known = self.names.names()
+        if self.metavar is None and len(known) <= _MOST_LISTED:
+            self.metavar, self.help = "|".join(known), self.help.replace("{known}", "")
+        self.metavar = self.metavar or "NAME"
+        self.help = self.help.replace("{known}", f"Known: {', '.join(known)}. ")
+        return super().get_help_record(ctx)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the converted value; an empty text, such as that of an unset variable, is an error."""
@@ -123,6 +141,10 @@ class Option(click.Option):
 
 class Command(click.Command):
     """A command whose help groups its options by their sections, and breaks no name at a hyphen."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse ``--help`` last: it shows the names of plug-ins, wherever ``--plugin`` stands."""
+        return super().parse_args(ctx, sorted(args, key=ctx.help_option_names.__contains__))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a list of options per section, those of the command itself last."""
@@ -173,6 +195,25 @@ def sub_model_options(section: str) -> Callable[[F], F]:
 def options_of(section: str, **settings: Any) -> Callable[..., Callable[[F], F]]:
     """Return :func:`option` with ``settings`` for the options of one section."""
     return partial(option, section=section, **settings)
+
+
+def plugin_option(section: str = OWN, expose: bool = False) -> Callable[[F], F]:
+    """Return the decorator of ``--plugin``, which imports plug-ins before other options are read; ``expose`` them as ``plugins``."""
+    return option(
+        "--plugin",
+        "plugins",
+        section=section,
+        multiple=True,
+        is_eager=True,
+        expose_value=expose,
+        callback=_plugins,
+        metavar="FILE|MODULE",
+        help="Python file, such as mine.py, or module that defines methods or other parts; may be repeated. [none]",
+    )
+
+
+def _plugins(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str] | None:
+    return load(given) if given else None
 
 
 config_option = option(

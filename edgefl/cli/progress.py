@@ -9,7 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as RichProgress
 
 from edgefl.records import RoundRecord
-from edgefl.util.units import human_percent, human_seconds
+from edgefl.report.metric import metric_text
+from edgefl.util.units import human_seconds
 
 
 class Progress:
@@ -38,10 +39,13 @@ class Progress:
         trained = sum(c.status == "trained" for c in record.clients)
         accuracy = "not evaluated"
         if record.accuracy:
-            tiers = ", ".join(f"{label}: {human_percent(share)}" for label, share in record.accuracy.items() if label != "global")
-            accuracy = f"global {human_percent(record.accuracy['global'])} (tiers {tiers})"
+            texts = {label: metric_text(record.metric, value) for label, value in record.accuracy.items()}
+            own = "" if record.metric.share else f"{record.metric.name}: "
+            accuracy = (
+                f"{own}global {texts.pop('global')} (tiers {', '.join(f'{label}: {text}' for label, text in texts.items())})"
+            )
             if (after := record.accuracy_after_training) is not None:
-                accuracy += f", after training {human_percent(after)}"
+                accuracy += f", after training {metric_text(record.metric, after)}"
         line = f"{accuracy}  clock {human_seconds(record.clock_s)}  trained {trained}/{len(record.clients)}"
         name = f"{run}: " if run else ""
         if self._bar is not None:

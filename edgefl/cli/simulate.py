@@ -8,12 +8,13 @@ import click
 
 from edgefl.cli.console import show, show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import METHOD_OPTION, PATH, Command, config_option, json_option, method_option, option
+from edgefl.cli.options import METHOD_OPTION, PATH, Command, config_option, json_option, method_option, option, plugin_option
 from edgefl.config import HOST, TASK, RunConfig, keys_of
 
 
 @click.command(cls=Command)
 @run_flags()
+@plugin_option(TASK, expose=True)
 @method_option(section=TASK, help=METHOD_OPTION)
 @config_option
 @option("--out", type=PATH, metavar="DIR", help="Folder of the run. [runs/NNNN-method-dataset]")
@@ -102,15 +103,20 @@ def _print_dry(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
+    from edgefl.report.metric import metric_of, metric_text
     from edgefl.report.run_tables import compact_tiers
     from edgefl.report.words import NOT_VALIDATED
-    from edgefl.util.units import human_percent, human_seconds
+    from edgefl.util.units import human_seconds
 
     show_result(compact_tiers(summary))
     simulated_s, host_s = (human_seconds(summary[key]) for key in ("simulated_s", "host_s"))
     whose = "mean over clients" if summary["accuracy_of"] == "clients" else "global model"
-    after = f"{human_percent(summary['global_accuracy'])} after {summary['rounds']} round{'s' * (summary['rounds'] != 1)}"
+    metric = metric_of(summary)
+    own = "" if metric.share else f"{metric.name} "
+    after = (
+        f"{own}{metric_text(metric, summary['global_accuracy'])} after {summary['rounds']} round{'s' * (summary['rounds'] != 1)}"
+    )
     if (trained := summary.get("accuracy_after_training")) is not None:
-        after += f", {human_percent(trained)} after local training"
+        after += f", {metric_text(metric, trained)} after local training"
     click.echo(f"{whose}: {after}; {simulated_s} simulated, {host_s} on this computer; energy: {NOT_VALIDATED}")
     click.echo(f"run folder: {folder}  (report.html, bundle/, summary.json)")

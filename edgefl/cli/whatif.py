@@ -8,8 +8,8 @@ import click
 
 from edgefl.cli.console import note, show_result
 from edgefl.cli.flags import given, run_flags
-from edgefl.cli.options import OUT_FILE, Command, Listed, config_option, json_option, option, options_of
-from edgefl.config import RunConfig
+from edgefl.cli.options import OUT_FILE, Command, Listed, config_option, json_option, option, options_of, plugin_option
+from edgefl.config import TASK, RunConfig
 from edgefl.util.files import write_bytes
 
 _swept = options_of("Policies to compare")
@@ -38,6 +38,7 @@ _swept = options_of("Policies to compare")
         "cpu_limit_s",
     )
 )
+@plugin_option(TASK, expose=True)
 @config_option
 @option("--out", type=OUT_FILE, metavar="FILE", help="Page to write. [whatif.html]")
 @json_option

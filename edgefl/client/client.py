@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edgefl.client import evaluate
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.fast.gradients import written
 from edgefl.client.fast.grouping import train_together
 from edgefl.client.fast.layout import in_layout
@@ -44,7 +45,7 @@ class Clients:
 
     def __init__(self, task: Task, data: Dataset | None = None) -> None:
         self.task = task
-        self.data: Dataset = data or load(task.dataset, task.data_dir, task.validation_share)
+        self.data: Dataset = data or load(task.dataset, task.data_dir, task.validation_share, task.reading)
         self.shards = Shards(self.data, task.clients, task.partition, task.seed, task.permute_labels, task.data_share)
         self.device = torch.device(task.device)
         if self.device.type == "cuda":
@@ -119,9 +120,11 @@ class Clients:
             personal, memory = self._kept(job, parts)
         shard = self.shards.train(client)
         x, y = (torch.from_numpy(np.asarray(part)).to(self.device) for part in (shard.x, shard.y))
-        has = np.zeros(task.architecture.classes, bool)
-        has[shard.y] = True
-        present = torch.from_numpy(has).to(self.device)
+        present = task.criterion.present(task.architecture.classes)
+        if present is not None:
+            present[:] = False
+            present[torch.from_numpy(shard.y)] = True
+            present = present.to(self.device)
         rng = generator(task.seed, job.round, client, "train")
         draws = generator(task.seed, job.round, client, "draw") if _drawn(job) else None
         flips = generator(task.seed, job.round, client, "flip") if training.augment == "flip" else None
@@ -131,7 +134,8 @@ class Clients:
         with torch_seeded(rng):
             method.receive(module, {name: arrived[name] for name in parts.shapes}, personal, (x, y))
             task.objective.attach(module, parts.parameters, memory, arrived)
-            local = LocalTraining(module, loss_of(method, task.objective), x, y, present, training, rng, draws, limit, flips)
+            loss = loss_of(method, task.objective, task.criterion)
+            local = LocalTraining(module, loss, x, y, present, training, rng, draws, limit, flips)
             yield PreparedJob(job, parts, arrived, memory, local)
 
     def loop(self, prepared: PreparedJob, captures: bool = True) -> Loop:
@@ -197,19 +201,21 @@ class Clients:
         with span("encode", client=client):
             rounding = generator(task.seed, job.round, client, "codec") if codec_named(task.codec).draws else None
             payload, kept = encode(sent, task.codec, rounding), encode(keep) if keep else b""
-        labels = tuple(prepared.local.present.nonzero().flatten().tolist()) if prepared.parts.sends_labels else None
-        accuracy = self._accuracy(prepared) if job.eval_after_training else None
+        present = prepared.local.present if prepared.parts.sends_labels else None
+        labels = None if present is None else tuple(present.nonzero().flatten().tolist())
+        accuracy = self._score(prepared) if job.eval_after_training else None
         return Outcome(client, "trained", result.steps, result.loss, *measured, None, payload, kept, accuracy, labels)
 
-    def _accuracy(self, prepared: PreparedJob) -> float:
-        """Return the accuracy of the network that a client has trained, adapted if the method does so, on its own held-out samples.
+    def _score(self, prepared: PreparedJob) -> float:
+        """Return the metric of the network that a client has trained, adapted if the method does so, on its own held-out samples.
 
         Statistics of static BatchNorm layers are those of the client's training samples. The tensors to send must be encoded before.
         """
         job, local = prepared.job, prepared.local
         with span("evaluate", client=job.client):
             module = evaluate.with_statistics(local.module, map(self.shards.train, [job.client]), local.training.batch_size)
-            return evaluate.accuracy(job.method.adapt(module, local.x, local.y), self.shards.test(job.client))
+            adapted = job.method.adapt(module, local.x, local.y)
+            return evaluate.score(adapted, self.shards.test(job.client), self.task.criterion)
 
     def parts(self, method: Method, tier: Tier) -> Parts:
         """Return what the clients of a tier have in common under ``method``, from the cache if possible."""
@@ -259,11 +265,12 @@ def over_memory(job: Job, over: OverMemory) -> Outcome:
     return Outcome(job.client, "out_of_memory", 1, None, over.peak_activation_bytes, over.held_bytes)
 
 
-def loss_of(method: Method, objective: Objective) -> Loss:
+def loss_of(method: Method, objective: Objective, criterion: Criterion = CROSS_ENTROPY) -> Loss:
     """Return the loss that a client minimises, a function of (network, batch): the method's loss plus the objective's terms."""
+    own = criterion.loss
 
     def loss(module: nn.Module, batch: Batch) -> Tensor:
-        value = method.local_loss(module, batch)
+        value = method.local_loss(module, batch if own is None else replace(batch, loss=own))
         return value + objective.term(module) if objective.adds else value
 
     return loss

@@ -1,4 +1,4 @@
-"""The accuracy of a model on held-out samples."""
+"""The accuracy of a model on held-out samples, or the metric of the run's own loss."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.fast.layout import layout_of
 from edgefl.data.sources import Split
 from edgefl.models.norm import calibrate, needs_statistics
@@ -17,8 +18,8 @@ QUERIED_BATCHES = 4
 
 
 @torch.no_grad()
-def logits(module: nn.Module, x: np.ndarray, batch_size: int) -> np.ndarray:
-    """Return the outputs of ``module`` for samples ``x`` (n, …): float32 (n, classes). It is set to evaluation mode."""
+def outputs(module: nn.Module, x: np.ndarray, batch_size: int) -> np.ndarray:
+    """Return the outputs of ``module`` for samples ``x`` (n, …): float32 (n, outputs), such as logits. It is set to evaluation mode."""
     module.eval()
     device = _device(module)
     layout = layout_of(module, torch.tensor(x[:1], device=device))
@@ -28,16 +29,12 @@ def logits(module: nn.Module, x: np.ndarray, batch_size: int) -> np.ndarray:
 
 def accuracy(module: nn.Module, split: Split, batch_size: int = BATCH_SIZE) -> float:
     """Return the share of ``split`` that ``module`` classifies correctly, in [0, 1]."""
-    return share_correct(logits(module, np.asarray(split.x), batch_size), split.y)
+    return score(module, split, CROSS_ENTROPY, batch_size)
 
 
-def share_correct(outputs: np.ndarray, labels: np.ndarray) -> float:
-    """Return the share of rows of ``outputs`` (n, classes) whose largest entry is at the row's label; ``labels`` is (n,).
-
-    >>> share_correct(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1]))
-    0.5
-    """
-    return float((outputs.argmax(1) == labels).mean())
+def score(module: nn.Module, split: Split, criterion: Criterion, batch_size: int = BATCH_SIZE) -> float:
+    """Return the metric of ``module`` on all samples of ``split``."""
+    return criterion.measured(outputs(module, np.asarray(split.x), batch_size), split.y)
 
 
 def with_statistics(module: nn.Module, shards: Iterable[Split], batch_size: int) -> nn.Module:

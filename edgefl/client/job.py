@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch import Tensor
 
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import LocalTraining
 from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import Parts
 from edgefl.client.training import Training
 from edgefl.cost.memory import StepMemory
+from edgefl.data.given import PLAIN_READING, Reading
 from edgefl.methods.base import Method
 from edgefl.models.base import Architecture
 from edgefl.records import Tier
@@ -31,10 +33,12 @@ class Task:
     """What a worker needs to train any client of a run, besides the job.
 
     Attributes:
-        dataset, data_dir, validation_share: the data set, see :func:`edgefl.data.mix.load`.
+        dataset, data_dir, validation_share, reading: the data set, see :func:`edgefl.data.mix.load`.
         partition, clients, permute_labels, data_share: how it is divided, see :class:`edgefl.data.shards.Shards`.
+        criterion: the loss, and the metric of trained models.
         cpu_limit_s: processor seconds of this computer that a client may use if ``enforce`` is "hard".
         device: hardware that torch trains on, "cpu" or "cuda".
+        plugins: what a worker imports first, see :func:`edgefl.plugins.load`.
     """
 
     seed: int
@@ -45,6 +49,7 @@ class Task:
     architecture: Architecture
     training: Training
     objective: Objective = PLAIN
+    criterion: Criterion = CROSS_ENTROPY
     codec: str = "fp32"
     permute_labels: bool = False
     data_share: float = 1.0
@@ -52,6 +57,8 @@ class Task:
     enforce: Enforce = "plan"
     cpu_limit_s: float = 600.0
     device: str = "cpu"
+    reading: Reading = PLAIN_READING
+    plugins: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class Job:
         memory_bytes: what the client's device has for training; None: no limit.
         micro_batch: samples per pass; None: as the task says.
         graphs: the tier's training steps for onnxruntime; None: torch trains.
-        eval_after_training: whether the outcome has the accuracy of the network that the client has trained.
+        eval_after_training: whether the outcome has the metric of the network that the client has trained.
     """
 
     round: int

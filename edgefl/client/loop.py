@@ -22,7 +22,8 @@ class LocalTraining:
     """A client's training in one round, ready to start; ``module`` is trained in place.
 
     Attributes:
-        x, y, present: all its samples (n, …), labels (n,) int64, and for each label whether it has samples of it, bool (classes,).
+        x, y, present: all its samples (n, …), labels (n,) int64 or targets (n, …) float32, and for each label whether it has samples of it,
+            bool (classes,), or None without labels.
         rng, draws: shuffle the samples, and give each step its :attr:`Batch.draw`; None: steps draw nothing.
         memory_bytes: what the device has for training; None: no limit.
         flips: chooses the samples to mirror; None: none are mirrored.
@@ -32,7 +33,7 @@ class LocalTraining:
     loss: Loss
     x: Tensor
     y: Tensor
-    present: Tensor
+    present: Tensor | None
     training: Training
     rng: np.random.Generator
     draws: np.random.Generator | None = None

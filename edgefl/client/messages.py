@@ -1,6 +1,6 @@
 """How tasks, jobs, outcomes and errors travel from one process to another, as :mod:`edgefl.wire.message` writes them.
 
-A method travels as its name in the registry (``module:class`` if the user defines it) and its options, a tier as its ratio, training graphs
+A method travels as its name in the registry (``module:class`` if it has none) and its options, a tier as its ratio, training graphs
 as blobs. A job is a row of its numbers and of references to its bytes. A reference is the hash of a blob. Between processes that share
 memory it may be a length instead: these bytes lie there in the order of their jobs, and are not hashed.
 """
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import TypeAdapter
 
-from edgefl import errors
+from edgefl import errors, plugins
+from edgefl.client.criterion import Criterion
 from edgefl.client.job import Job, Task
 from edgefl.client.objective import objective_named
 from edgefl.errors import ConfigError, EdgeflError, WireError
@@ -49,7 +50,7 @@ def write_setup(setup: Setup) -> tuple[Blob, ...]:
     """Return the header of a setup, whose hash stands for the setup, and the blobs that the header refers to."""
     method, tier, graphs = setup
     kind, options = type(method), method.config.model_dump(mode="json")
-    name = methods.name_of(kind) if kind.__module__.startswith("edgefl.") else f"{kind.__module__}:{kind.__qualname__}"
+    name = methods.name_of(kind) or f"{kind.__module__}:{kind.__qualname__}"
     written, blobs = None, tuple[Blob, ...]()
     if graphs is not None:
         blobs = tuple(map(Blob, (*graphs.steps, *graphs.passes, graphs.update)))
@@ -119,13 +120,20 @@ def defined(name: str, base: type) -> Any:
 def task_fields(task: Task) -> dict[str, Any]:
     """Return the JSON form of a task, for :func:`edgefl.wire.message.write_header`."""
     objective = task.objective.name, task.objective.strength
-    return {**vars(task), "architecture": task.architecture.fields(), "objective": objective}
+    return {
+        **vars(task),
+        "architecture": task.architecture.fields(),
+        "objective": objective,
+        "criterion": task.criterion.fields(),
+    }
 
 
 def task_of(fields: Mapping[str, Any]) -> Task:
     """Return the task of its JSON form; raise :class:`WireError` if a field is missing, unknown or of another type."""
+    plugins.load(fields.get("plugins") or ())  # architecture, objective and jobs may need them
     with _reading("a task"):
         parts = {"architecture": architecture_in(fields["architecture"]), "objective": objective_named(*fields["objective"])}
+        parts |= {"criterion": Criterion.read(fields["criterion"])}
         return TypeAdapter(Task).validate_python({**fields, **parts})
 
 

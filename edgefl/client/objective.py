@@ -43,7 +43,12 @@ class Objective:
     @property
     def name(self) -> str:
         """The objective's name in the registry."""
-        return objectives.name_of(type(self))
+        return objectives.name_of(type(self)) or type(self).__name__
+
+    @classmethod
+    def needed(cls) -> tuple[str, ...]:
+        """Return the methods that a subclass has to define."""
+        return ("remembered", "on_server") if cls.remembers else ()
 
     # Subclasses override these, which deal with one parameter each.
 

@@ -23,7 +23,8 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
     tensors, names, training = named_tensors(local.module), graphs.roles.tensors, local.training
     arrays = {role: tensors[name].detach().numpy() for name, role in names.items()}
     # The job's seed of torch's own random numbers also decides which entries dropout drops.
-    arrays |= {"present": local.present.numpy(), SEED: np.array(torch.initial_seed() % 2**23, np.float32)}
+    arrays |= {} if local.present is None else {"present": local.present.numpy()}
+    arrays |= {SEED: np.array(torch.initial_seed() % 2**23, np.float32)}
     held_bytes, limit_bytes = _held_bytes(graphs, arrays, training), local.memory_bytes
     room = None if not capped or limit_bytes is None else int(limit_bytes) - held_bytes
     if room is not None and room <= 0:

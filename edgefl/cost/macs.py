@@ -3,6 +3,9 @@
 A MAC is one multiplication and one addition of a convolution or matrix product. The operations are those that torch dispatches, so a
 layer counts as often as it runs, and a backward pass counts the gradients that it really needs: none for the first layer's input.
 Everything that works value by value (activations, normalisation, pooling, the optimizer) is counted apart, in values: never as MACs.
+
+MACs are those of real numbers: a product of complex tensors has four per complex multiplication and addition, and a complex value counts
+as two. A complex convolution counts three times a real one, because torch computes it as three real ones.
 """
 
 import math
@@ -171,7 +174,10 @@ ELEMENTWISE: dict[Any, str] = {
         _batch_norm_no_update native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax
         _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax _masked_softmax _masked_softmax_backward
         nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward native_dropout native_dropout_backward
-        mse_loss mse_loss_backward _weight_norm_interface _weight_norm_interface_backward
+        mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward soft_margin_loss
+        soft_margin_loss_backward multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward
+        multilabel_margin_loss_backward binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
+        _weight_norm_interface _weight_norm_interface_backward
         """,
     ),
     # Pointwise by nature; older releases of torch do not tag all of them.
@@ -191,7 +197,8 @@ ELEMENTWISE: dict[Any, str] = {
 def work_of(operation: Any, args: Arguments, out: Any) -> OpWork | None:
     """Return the work of one dispatched operation; None when it is in no table."""
     if operation in COUNTED:
-        return COUNTED[operation](args, out)
+        work = COUNTED[operation](args, out)
+        return OpWork(4 * work.macs) if isinstance(out, Tensor) and out.is_complex() else work
     packet = operation.overloadpacket
     if operation.is_view or packet in IGNORED:
         return _NOTHING
@@ -204,6 +211,6 @@ _NOTHING = OpWork()
 
 
 def _values(of: Any) -> int:
-    """Return the size of the largest tensor among arguments or results: what an element-wise operation goes through."""
+    """Return the real values of the largest tensor among arguments or results: what an element-wise operation goes through."""
     among = of if isinstance(of, (tuple, list)) else (of,)
-    return max((value.numel() for value in among if isinstance(value, Tensor)), default=0)
+    return max((value.numel() * (1 + value.is_complex()) for value in among if isinstance(value, Tensor)), default=0)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.sources import Dataset, Pixels, Split
+from edgefl.data.scaled import Scaled
+from edgefl.data.sources import Dataset, Split
 from edgefl.errors import DataError
 from edgefl.registry import dataset
 
@@ -50,7 +51,7 @@ def _read(folder: Path, part: str) -> Split:
         raise DataError(f"{images_path}: {len(images)} images, but {labels_path.name} has {len(labels)} labels")
     if len(labels) and labels.max() >= len(CLASS_NAMES):
         raise DataError(f"{labels_path}: label {labels.max()}, expected 0 to {len(CLASS_NAMES) - 1}")
-    return Split(Pixels(images[:, None], MEAN, STD), labels.astype(np.int64))
+    return Split(Scaled(images[:, None], MEAN, STD), labels.astype(np.int64))
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:

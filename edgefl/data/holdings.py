@@ -19,7 +19,8 @@ class Dealt:
     def __init__(self, data: Dataset, clients: int, rule: Deal, seed: int, data_share: float) -> None:
         self._domains = np.zeros(clients, np.int64)
         whole = enumerate(self._split(data, clients, rule, seed))
-        self._own = [_kept(data.train.y, own, client, seed, data_share) for client, own in whole]
+        groups = data.groups
+        self._own = [_kept(groups, own, client, seed, data_share) for client, own in whole]
 
     def own(self, client: int) -> np.ndarray:
         """Return the client's sample numbers, int64, ascending."""
@@ -35,14 +36,14 @@ class Dealt:
 
     def _split(self, data: Dataset, clients: int, rule: Deal, seed: int) -> list[np.ndarray]:
         if data.train_domain is None:
-            return split(data.train.y, clients, rule, generator(seed, "partition"), data.train_owner)
+            return split(data.groups, clients, rule, generator(seed, "partition"), data.train_owner)
         parts: list[np.ndarray] = [np.zeros(0, np.int64)] * clients
         blocks = np.array_split(generator(seed, "domains").permutation(clients), len(data.domain_names))
         for domain, block in enumerate(blocks):
             samples = np.flatnonzero(data.train_domain == domain)
             owners = None if data.train_owner is None else data.train_owner[samples]
             try:
-                own = split(data.train.y[samples], len(block), rule, generator(seed, domain, "partition"), owners)
+                own = split(data.groups[samples], len(block), rule, generator(seed, domain, "partition"), owners)
             except DataError as error:
                 raise DataError(f"domain {data.domain_names[domain]}: {error}") from None
             for client, part in zip(np.sort(block), own, strict=True):
@@ -55,13 +56,14 @@ class Drawn:
     """Every client draws from its domain. ``_order`` has the samples by domain and label; a label's end at ``_ends[domain, label]``."""
 
     def __init__(self, data: Dataset, clients: int, rule: Index, seed: int, data_share: float) -> None:
-        self._labels, self._clients, self._rule, self._seed, self._share = data.train.y, clients, rule, seed, data_share
+        self._labels, self._clients, self._rule, self._seed, self._share = data.groups, clients, rule, seed, data_share
         self._domains = max(1, len(data.domain_names))
-        group = data.train.y if data.train_domain is None else data.train_domain * data.classes + data.train.y
+        classes = max(1, data.classes)
+        group = data.groups if data.train_domain is None else data.train_domain * classes + data.groups
         self._order = np.argsort(group, kind="stable").astype(np.int32)
-        sizes = np.bincount(group, minlength=self._domains * data.classes)
-        self._ends = np.cumsum(sizes).reshape(self._domains, data.classes)
-        self._sizes = sizes.reshape(self._domains, data.classes)
+        sizes = np.bincount(group, minlength=self._domains * classes)
+        self._ends = np.cumsum(sizes).reshape(self._domains, classes)
+        self._sizes = sizes.reshape(self._domains, classes)
         for domain, have in enumerate(self._sizes.sum(axis=1).tolist()):
             if have < rule.samples:
                 where = f"domain {data.domain_names[domain]}: " if data.domain_names else ""

@@ -4,10 +4,14 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.data.given import PLAIN_READING, Reading
+from edgefl.data.own import load_own
 from edgefl.data.scenario import validating
 from edgefl.data.sources import Dataset, Split
-from edgefl.errors import ConfigError, DataError
+from edgefl.errors import ConfigError, DataError, EdgeflError
 from edgefl.registry import datasets
+from edgefl.util.datasets import is_own
+from edgefl.util.modules import said
 
 _RESIZING = "bilinear, half-pixel centres, border pixels repeated"
 
@@ -21,8 +25,10 @@ def check(name: str) -> None:
         raise ConfigError(f"dataset: {name!r} has {twice[0]} {parts.count(twice[0])} times, expected different data sets")
 
 
-def load(name: str, data_dir: str | None = None, validation_share: float = 0.0) -> Dataset:
+def load(name: str, data_dir: str | None = None, validation_share: float = 0.0, reading: Reading = PLAIN_READING) -> Dataset:
     """Return the data set ``name``, or several joined by ``+`` as one. A part is read from ``data_dir``, or its subfolder ``<part>``.
+
+    A path, ``hf:ID`` or an object is a data set of your own, read as ``reading`` says (:func:`edgefl.data.own.load_own`).
 
     With a ``validation_share``, that share of the training samples takes the place of the test samples (:func:`validating`).
 
@@ -33,12 +39,18 @@ def load(name: str, data_dir: str | None = None, validation_share: float = 0.0) 
     >>> load("digits").title[:18]
     'Handwritten digits'
     """
+    if is_own(name):
+        return validating(load_own(name, reading), validation_share)
     check(name)
+    if reading != PLAIN_READING:
+        raise ConfigError(
+            f"label, owner, features, held_out: {name} has its own; they are for your own data, such as --data own.npz"
+        )
     if "+" not in name:
-        return validating(datasets.load(name)(data_dir), validation_share)
-    parts = [datasets.load(part)(_folder(data_dir, part)) for part in name.split("+")]
+        return validating(_loaded(name, data_dir), validation_share)
+    parts = [_loaded(part, _folder(data_dir, part)) for part in name.split("+")]
     for part in parts:
-        if part.train.x.dtype != np.float32 or part.train.x.ndim != 4:
+        if part.train.x.dtype != np.float32 or part.train.x.ndim != 4 or not part.classes:
             shape = f"{part.train.x.dtype} samples of shape {part.input_shape}"
             raise ConfigError(f"dataset: {name!r}: only images can be mixed, {part.name} has {shape}")
     return validating(mixed(name, parts), validation_share)
@@ -86,6 +98,18 @@ def resized(x: np.ndarray, height: int, width: int) -> np.ndarray:
         weight = (place - low).astype(np.float32).reshape((-1, 1) if axis == 2 else (-1,))
         x = x.take(low, axis) * (np.float32(1) - weight) + x.take(high, axis) * weight
     return x
+
+
+def _loaded(name: str, data_dir: str | None) -> Dataset:
+    try:
+        data = datasets.load(name)(data_dir)
+    except (EdgeflError, OSError):
+        raise
+    except Exception as error:  # a user's function may raise anything
+        raise DataError(f"dataset {name}: its function raised {said(error)}") from error
+    if not isinstance(data, Dataset):
+        raise DataError(f"dataset {name}: its function returned {type(data).__name__}, expected a Dataset")
+    return data
 
 
 def _folder(data_dir: str | None, part: str) -> str | None:

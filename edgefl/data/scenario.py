@@ -34,6 +34,13 @@ def drawn(labels: np.ndarray, wanted: dict[int, int], rng: np.random.Generator) 
     return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, np.int64)
 
 
+def part_of_each(groups: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Return sample numbers, ascending: a ``share`` of each group of ``groups`` (n,), at least one sample and never the last one."""
+    values, sizes = np.unique(groups, return_counts=True)
+    counts = np.clip(np.rint(share * sizes).astype(np.int64), 1, sizes - 1)
+    return drawn(groups, dict(zip(values.tolist(), counts.tolist(), strict=True)), rng)
+
+
 def validating(data: Dataset, share: float) -> Dataset:
     """Return ``data`` with ``share`` in [0, 1) of its training samples as the test samples, the same ones in every run; 0: ``data`` itself.
 
@@ -45,11 +52,9 @@ def validating(data: Dataset, share: float) -> Dataset:
     if share == 0:
         return data
     train, domains = data.train, data.train_domain
-    classes = train.y if domains is None else domains * data.classes + train.y
+    classes = data.groups if domains is None else domains * max(1, data.classes) + data.groups
     groups = classes if data.train_owner is None else data.train_owner
-    values, sizes = np.unique(groups, return_counts=True)
-    counts = np.clip(np.rint(share * sizes).astype(np.int64), 1, sizes - 1)
-    chosen = drawn(groups, dict(zip(values.tolist(), counts.tolist(), strict=True)), generator(0, "validation"))
+    chosen = part_of_each(groups, share, generator(0, "validation"))
     rest = np.setdiff1d(np.arange(len(train)), chosen)
     moved = {
         f"{part}_{kind}": of[where]

@@ -7,7 +7,7 @@ import numpy as np
 
 from edgefl.data import scenario
 from edgefl.data.holdings import Dealt, Drawn
-from edgefl.data.partition import Index, Natural, parse
+from edgefl.data.partition import Classes, Dirichlet, Index, Natural, parse
 from edgefl.data.scenario import apportion, drawn
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError
@@ -49,6 +49,9 @@ class Shards:
         if clients < 1:
             raise ConfigError(f"clients: got {clients}, expected at least 1")
         rule = parse(partition)
+        if not data.classes and (permute_labels or isinstance(rule, (Dirichlet, Classes)) or getattr(rule, "alpha", None)):
+            what = "permute_labels" if permute_labels else f"partition: {partition}"
+            raise ConfigError(f"{what} needs labels, and {data.name} has float32 targets; give partition iid, natural or index:S")
         if clients < len(data.domain_names):
             names = f"{len(data.domain_names)} domains ({', '.join(data.domain_names)})"
             raise DataError(f"{clients} clients for {names}: each domain needs at least one")
@@ -102,7 +105,7 @@ class Shards:
         pool = self._held_out(client, own)
         labels = self.data.test.y[pool]
         chosen = np.zeros(0, np.int64)
-        if not self._natural:
+        if not self._natural and self.data.classes:
             values, sizes = np.unique(self.data.train.y[own], return_counts=True)
             wanted = dict(zip(values.tolist(), apportion(sizes, limit).tolist(), strict=True))
             chosen = drawn(labels, wanted, rng)

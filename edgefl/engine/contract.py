@@ -1,6 +1,6 @@
 """The contract of an engine, which runs clients' jobs in this process, in others, or on other machines.
 
-An engine is a file of this package with a decorated function that returns a context manager. Facts in the decorator are its
+An engine is a decorated function, in a file of this package or in a plug-in, that returns a context manager. Facts in the decorator are its
 :class:`Capabilities`. The smallest engine::
 
     @engine("serial")
@@ -41,7 +41,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from edgefl.errors import EdgeflError
+from edgefl.errors import ConfigError, EdgeflError
 from edgefl.registry import engines
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
     Raises:
         EdgeflError: a job was lost more than :data:`MOST_LOSSES` times, or the engine ended without an outcome for it.
     """
+    if not hasattr(engine, "map"):
+        raise EdgeflError(f"engine {type(engine).__name__} lacks map, which an Engine defines")
     numbered, again = enumerate(jobs), deque[tuple[int, "Job"]]()
     early: dict[int, Outcome] = {}
     losses: Counter[int] = Counter()
@@ -143,6 +145,10 @@ def open_engine(name: str, workers: int, clients: Clients) -> AbstractContextMan
 
     Raises:
         UnknownNameError: there is no engine ``name``.
+        ConfigError: its function returns something else.
     """
     opened: AbstractContextManager[Engine] = engines.load("pool" if clients.task.enforce == "hard" else name)(clients, workers)
+    if not hasattr(opened, "__enter__"):
+        told = f"engine {name}: its function returned {type(opened).__name__}, expected a context manager of an Engine"
+        raise ConfigError(f"{told}; decorate it with contextlib.contextmanager and yield the engine")
     return opened

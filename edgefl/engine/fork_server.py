@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, EdgeflError
 
 FORKS = sys.platform == "linux"
 """Whether workers are forked. The libraries of macOS do not allow it; there, a process like the fork server becomes the worker."""
@@ -39,6 +39,18 @@ _CODE = (
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
     "from edgefl.engine.fork_server import main; main(int(sys.argv[2]))"
 )
+
+
+_here: list[int] = []  # a worker's process number; empty in other processes
+
+
+def check_not_worker() -> None:
+    """Raise :class:`EdgeflError` in a worker, which runs the main script for its definitions: the script must not start a run there."""
+    if _here:
+        raise EdgeflError(
+            "a worker process was to start workers: a script that defines a part of a run, such as its method, must call edgefl under "
+            "if __name__ == '__main__'"
+        )
 
 
 class _Process:
@@ -79,7 +91,12 @@ class ForkServer:
         atexit.register(self.close)
 
     def warm(self, workers: int = 1) -> None:
-        """Start the process that forks, or where there are no forks a process for each of ``workers``; do not wait."""
+        """Start the process that forks, or where there are no forks a process for each of ``workers``; do not wait.
+
+        Raises:
+            EdgeflError: this process is a worker.
+        """
+        check_not_worker()
         with self._lock:
             if FORKS:
                 self._ready()
@@ -195,6 +212,7 @@ def _work(files: Sequence[int]) -> NoReturn:
     """Run as a worker, then exit without the exit functions of the fork server."""
     from edgefl.engine.workers import work
 
+    _here.append(os.getpid())
     try:
         work(*files)
     except SystemExit:

@@ -24,11 +24,11 @@ from edgefl.client.isolation.limits import Guard, cgroup_folder, sweep
 from edgefl.client.job import Job, Task
 from edgefl.client.messages import error_of
 from edgefl.data.sources import Dataset
-from edgefl.engine.fork_server import fork_server
+from edgefl.engine.fork_server import check_not_worker, fork_server
 from edgefl.engine.inline import InlineEngine, batches_of
 from edgefl.engine.mailbox import Reader, Request, ServerMailbox
 from edgefl.engine.shared_memory import Region, share
-from edgefl.engine.workers import FRAME, Assignment, Environment, check_not_worker
+from edgefl.engine.workers import FRAME, Assignment, Environment
 from edgefl.errors import EdgeflError, WireError
 from edgefl.records import Outcome
 from edgefl.registry import engine

@@ -117,11 +117,14 @@ class SharedArena(SharedFile):
 
 
 def share(data: Dataset) -> tuple[int, dict[str, Any]]:
-    """Copy the arrays of ``data`` to a nameless file.
+    """Copy the arrays of ``data`` to a nameless file, except those that are mapped from files of their own.
 
-    Return the file's descriptor and a JSON table: the data set's class, its plain fields, and each array's dtype, shape and first byte.
+    Return the file's descriptor and a JSON table: the data set's class, its plain fields, and each array's dtype, shape and first byte,
+    with path and strides if it is mapped.
     """
-    facts, arrays = data.apart()
+    facts, every = data.apart()
+    mapped = {name: array for name, array in every.items() if isinstance(array, np.memmap)}
+    arrays = {name: array for name, array in every.items() if name not in mapped}
     places, end = {}, 0
     for name, array in arrays.items():
         places[name] = (array.dtype.str, array.shape, end)
@@ -132,7 +135,12 @@ def share(data: Dataset) -> tuple[int, dict[str, Any]]:
             dtype, shape, start = places[name]
             np.copyto(np.ndarray(shape, dtype, pages, start), array)
     kind = type(data)
-    return fd, {"class": f"{kind.__module__}:{kind.__qualname__}", "facts": facts, "arrays": places}
+    return fd, {
+        "class": f"{kind.__module__}:{kind.__qualname__}",
+        "facts": facts,
+        "arrays": places,
+        "mapped": {name: _place(array) for name, array in mapped.items()},
+    }
 
 
 def shared(fd: int, fields: Mapping[str, Any]) -> Dataset:
@@ -140,6 +148,22 @@ def shared(fd: int, fields: Mapping[str, Any]) -> Dataset:
     pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     os.close(fd)
     arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in fields["arrays"].items()}
+    arrays |= {name: _mapped(*place) for name, place in fields["mapped"].items()}
     facts = {name: tuple(value) if isinstance(value, list) else value for name, value in fields["facts"].items()}
     found: Dataset = defined(fields["class"], Dataset).together(facts, arrays)
     return found
+
+
+def _place(array: np.memmap[Any, Any]) -> tuple[str, str, tuple[int, ...], tuple[int, ...], int]:
+    """Return file, dtype, shape, strides and first byte of a mapped array."""
+    root = array
+    while isinstance(root.base, np.memmap):
+        root = root.base
+    start = root.offset + array.ctypes.data - root.ctypes.data
+    return str(array.filename), array.dtype.str, array.shape, array.strides, start
+
+
+def _mapped(path: str, dtype: str, shape: list[int], strides: list[int], start: int) -> np.ndarray:
+    size = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) // np.dtype(dtype).itemsize + 1
+    values: Any = np.memmap(path, dtype, "r", start, (size,))
+    return np.lib.stride_tricks.as_strided(values, tuple(shape), tuple(strides), subok=True, writeable=False)

@@ -24,7 +24,6 @@ from edgefl.client.job import Job, Task
 from edgefl.client.messages import error_fields, task_fields, task_of
 from edgefl.engine.mailbox import Frame, WorkerMailbox
 from edgefl.engine.shared_memory import SharedFile, shared
-from edgefl.errors import EdgeflError
 from edgefl.records import Outcome
 from edgefl.timing.spans import drain
 from edgefl.wire.message import read_header, write_header
@@ -100,18 +99,6 @@ class Assignment:
         return cls(task_of(fields["task"]), guard, fields["worker"], fields["workers"], fields["data"])
 
 
-_here: list[Assignment] = []  # a worker's own; empty in other processes
-
-
-def check_not_worker() -> None:
-    """Raise :class:`EdgeflError` in a worker, which runs the main script for its definitions: the script must not start a run there."""
-    if _here:
-        raise EdgeflError(
-            "a worker process was to start workers: a script that defines a part of a run, such as its method, must call edgefl under "
-            "if __name__ == '__main__'"
-        )
-
-
 def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = None) -> None:
     """Answer requests until the server's process closes its end; if this process cannot run jobs, answer with the reason.
 
@@ -157,7 +144,6 @@ def _answer(run: Run | Exception, mailbox: WorkerMailbox, frame: Frame) -> list[
 
 def _runner(assignment: Assignment, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Run:
     """Return how this process runs jobs, after loading the data and, under "hard", measuring the limits."""
-    _here.append(assignment)
     task = assignment.task
     torch.set_num_threads(1)
     pin(assignment.worker, assignment.workers)

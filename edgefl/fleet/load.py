@@ -1,7 +1,9 @@
 """Profiles from TOML files: by name from those that ship with edgefl, or by path from a user's own."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -18,9 +20,42 @@ _FLEETS_OWN = frozenset(field.alias or name for name, field in Fleet.model_field
 _FIGURE = '{ value = …, mark = "measured", source = "…" }'
 
 
-def names(kind: Literal["devices", "fleets", "links"]) -> list[str]:
-    """Return the names of the profiles of a kind that ship with edgefl."""
-    return sorted(path.stem for path in (shared("profiles") / kind).glob("*.toml"))
+Kind = Literal["devices", "fleets", "links"]
+
+
+def names(kind: Kind) -> list[str]:
+    """Return the names of the profiles of a kind that ship with edgefl and with installed packages."""
+    return sorted(_files(kind))
+
+
+def _files(kind: Kind) -> dict[str, Path]:
+    """Return name → file, also of packages that entry points ``edgefl.profiles`` name; ProfileError if two files have the same name."""
+    found: dict[str, Path] = {}
+    for folder in (shared("profiles"), *_packages()):
+        for path in sorted((folder / kind).glob("*.toml")):
+            if other := found.get(path.stem):
+                raise ProfileError(
+                    f"{kind.removesuffix('s')} {path.stem!r} is defined in {other} and again in {path}; rename one of them"
+                )
+            found[path.stem] = path
+    return found
+
+
+@cache
+def _packages() -> tuple[Path, ...]:
+    """Return the folders of the packages that entry points ``edgefl.profiles`` name, with folders devices, fleets and links."""
+    found = []
+    for point in entry_points(group="edgefl.profiles"):
+        try:
+            package = find_spec(point.value)
+        except (ImportError, ValueError):
+            package = None
+        if package is None or not package.submodule_search_locations:
+            raise ProfileError(
+                f"entry point edgefl.profiles, {point.name} = {point.value}: no such package; name one with a folder devices"
+            )
+        found += list(map(Path, package.submodule_search_locations))
+    return tuple(found)
 
 
 def load_link(name: str, beside: Path | None = None) -> Link:
@@ -139,12 +174,12 @@ def _is_path(name: str) -> bool:
     return name.endswith(".toml") or "/" in name
 
 
-def _find(kind: Literal["devices", "fleets", "links"], name: str, beside: Path | None = None) -> Path:
+def _find(kind: Kind, name: str, beside: Path | None = None) -> Path:
     if _is_path(name):
         return (beside or Path()) / name
-    if name not in names(kind):
-        raise UnknownNameError(kind.removesuffix("s"), name, names(kind))
-    return shared("profiles") / kind / f"{name}.toml"
+    if name not in (known := _files(kind)):
+        raise UnknownNameError(kind.removesuffix("s"), name, known)
+    return known[name]
 
 
 def _parse(kind: Any, values: dict[str, Any], path: Path, prefix: str = "") -> Any:

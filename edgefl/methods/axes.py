@@ -5,13 +5,14 @@ beside their names. The needs of the other axes are in :data:`FIXED`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, get_args
 
+from edgefl.errors import ConfigError, nearest
 from edgefl.registry import codecs, objectives, server_optimizers
 
 Need = Literal[
     "received_weights", "fixed_coordinates", "common_model", "rounds", "plain_sgd", "server_step", "uploads", "changing_tiers",
-    "stale_updates",
+    "stale_updates", "own_loss",
 ]  # fmt: skip
 """A capability that a choice may need of a method or of the rest of a run.
 
@@ -19,7 +20,7 @@ Need = Literal[
 weights in every round. ``common_model``: all clients train towards one model. ``rounds``: the server steps once per synchronous round.
 ``plain_sgd``: clients take plain SGD steps. ``server_step``: the server moves its weights to their aggregate, so that a server optimizer
 may scale this step. ``uploads``: clients send tensors. ``changing_tiers``: a client may have another tier in every round.
-``stale_updates``: an update still fits the server's state after the server has stepped.
+``stale_updates``: an update still fits the server's state after the server has stepped. ``own_loss``: clients may minimise any loss.
 """
 
 REGISTRIES = {"objective": objectives, "server_optimizer": server_optimizers, "codec": codecs}
@@ -42,12 +43,19 @@ def choices(key: str) -> list[str]:
 
 
 def needs(key: str, choice: str) -> tuple[Need, ...]:
-    """Return the needs of a choice, without importing its module; UnknownNameError for an unknown name in a registry.
+    """Return the needs of a choice, without importing a module of the package; UnknownNameError for an unknown name in a registry.
 
     >>> needs("codec", "int8"), needs("mode", "sync")
     (('uploads',), ())
     """
-    return FIXED[key][choice] if key in FIXED else REGISTRIES[key].facts(choice).get("needs", ())
+    if key in FIXED:
+        return FIXED[key][choice]
+    found: tuple[Need, ...] = REGISTRIES[key].facts(choice).get("needs", ())
+    if unknown := sorted(set(found) - {*get_args(Need)}):
+        raise ConfigError(
+            f"{key} {choice!r} needs {unknown[0]!r};{nearest(unknown[0], get_args(Need))} known: {', '.join(get_args(Need))}"
+        )
+    return found
 
 
 def conflict(lacks: Mapping[Need, str], key: str, choice: str) -> str:

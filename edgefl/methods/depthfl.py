@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from edgefl.factor.gradient import held
+from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig
 from edgefl.methods.state import GlobalState, Tensors
 from edgefl.models.base import Architecture, loaded, scaled
@@ -157,6 +158,12 @@ class DepthFL(Method):
     contract_exceptions: ClassVar[Mapping[str, str]] = {
         "cost grows with the tier [mlp]": "a perceptron with one hidden layer has one block, so all tiers are the whole network",
     }
+
+    @property
+    def lacks(self) -> Mapping[Need, str]:
+        """See :class:`Method`: distillation compares class probabilities."""
+        reason = "distillation compares class probabilities; give --method-option distill=0"
+        return {"own_loss": reason} if self.config.distill else {}
 
     def depth(self, architecture: Architecture, tier: Tier) -> int:
         """Return how many blocks a client of ``tier`` has.

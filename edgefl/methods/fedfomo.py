@@ -74,6 +74,7 @@ class FedFOMO(FedAvg):
     lacks: ClassVar[Mapping[Need, str]] = {
         "stale_updates": "every client is sent the models of others in the same round",
         "server_step": "the server sends clients' models as they are and averages none: no step to scale or to gather momentum from",
+        "own_loss": "its clients judge the models of others by cross-entropy",
         "common_model": "every client has a model of its own: there is no common stationary point, and no mean gradient to turn to",
     }
 

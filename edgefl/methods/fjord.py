@@ -1,5 +1,6 @@
 """FjORD: a tier is a width, and in every step a client trains a random width up to its own."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,8 +8,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._guards import detect_fake_mode
 
 from edgefl.factor.gradient import held
+from edgefl.methods.axes import Need
 from edgefl.methods.base import Method, MethodConfig, cross_entropy
 from edgefl.methods.state import GlobalState, Tensors, places_in, shapes_of
 from edgefl.models.base import Architecture, loaded, named_tensors
@@ -51,14 +54,22 @@ class Nested:
         if width == self.widths[-1]:
             return module(x)
         own = named_tensors(module)
-        if width not in self._narrow:
-            skeleton = self.architecture.skeleton(width)
-            narrow, wide = shapes_of(named_tensors(skeleton)), shapes_of(own)
-            self._narrow[width] = skeleton, places_in(self.architecture, skeleton, narrow, wide, width, self.widths[-1])
-        skeleton, places = self._narrow[width]
+        skeleton, places = self._narrower(module, width)
         slices = {name: own[name][place.index] for name, place in places.items()}
         skeleton.train(module.training)
         return torch.func.functional_call(skeleton, slices, (x,))
+
+    def prepare(self, module: nn.Module) -> None:
+        """Find the places of all widths in ``module`` now: an export that asks for them first would record how they are found."""
+        for width in self.widths[:-1]:
+            self._narrower(module, width)
+
+    def _narrower(self, module: nn.Module, width: float) -> tuple[nn.Module, dict[str, Place]]:
+        if width not in self._narrow:
+            skeleton = self.architecture.skeleton(width)
+            narrow, wide = shapes_of(named_tensors(skeleton)), shapes_of(named_tensors(module))
+            self._narrow[width] = skeleton, places_in(self.architecture, skeleton, narrow, wide, width, self.widths[-1])
+        return self._narrow[width]
 
 
 @method("fjord")
@@ -83,9 +94,18 @@ class FjORD(Method):
     tier_meaning = "width p: the share of leading channels of every hidden layer that a client holds at most"
     travels = "the leading slice of every weight at the client's own width, both ways"
 
+    @property
+    def lacks(self) -> Mapping[Need, str]:
+        """See :class:`Method`: distillation compares class probabilities."""
+        reason = "distillation compares class probabilities; give --method-option distill=false"
+        return {"own_loss": reason} if self.config.distill else {}
+
     def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
         network = architecture.build(tier.ratio)
-        network.nested = Nested(architecture, self._widths(tier))  # type: ignore[assignment]
+        nested = Nested(architecture, self._widths(tier))
+        if detect_fake_mode() is None and torch.get_default_device().type != "meta":
+            nested.prepare(network)
+        network.nested = nested  # type: ignore[assignment]
         return network
 
     def _widths(self, tier: Tier) -> tuple[float, ...]:

@@ -1,6 +1,8 @@
 """Per-FedAvg: clients train a common model that becomes good on their own data after a few gradient steps."""
 
 import copy
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edgefl.factor.gradient import gradients
+from edgefl.methods.axes import Need
 from edgefl.methods.base import MethodConfig, cross_entropy
 from edgefl.methods.fedavg import FedAvg
 from edgefl.records import Batch
@@ -44,6 +47,7 @@ class PerFedAvg(FedAvg):
     title = "Per-FedAvg (first order)"
     paper = "Fallah et al., Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020, Algorithm 1"
     personalised = True
+    lacks: ClassVar[Mapping[Need, str]] = {"own_loss": "its clients adapt their models by cross-entropy"}
 
     def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return f(w − α∇f(w, D), D'). With ∇f(w, D) as a constant, its gradient by w is the first-order one."""

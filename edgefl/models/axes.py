@@ -128,7 +128,7 @@ def unify(one: Axis, other: Axis) -> None:
         one.become(other)
     elif type(other) is Axis and not _within(other, one):
         other.become(one)
-    elif not (_unify_parts(one, other) or _unify_factors(one, other) or _unify_copies(one, other) or _unify_copies(other, one)):
+    elif not (_unify_parts(one, other) or _unify_factors(one, other) or _unify_blocks(one, other) or _unify_blocks(other, one)):
         freeze(one)
         freeze(other)
 
@@ -203,14 +203,22 @@ def _unify_in_turn(ours: list[Axis], theirs: list[Axis], split: Callable[[Axis, 
     return True
 
 
-def _unify_copies(one: Axis, other: Axis) -> bool:
-    """Unify equal parts, such as query, key and value, with a product whose first factor counts them; False if they are something else."""
+def _unify_blocks(one: Axis, other: Axis) -> bool:
+    """Unify parts, such as query, key and value or the heads of two kernels, with a product whose first factors count them.
+
+    False if the parts are something else.
+    """
     if not (isinstance(one, Joined) and isinstance(other, Nested)):
         return False
-    parts, (first, *rest) = _flat(one, Joined), _flat(other, Nested)
-    if first.size != len(parts) or not rest or {part.size for part in parts} != {math.prod(axis.size for axis in rest)}:
-        return False
-    freeze(first)
-    for part in parts:
-        unify(part, rest[0] if len(rest) == 1 else Nested(rest))
-    return True
+    parts, factors = _flat(one, Joined), _flat(other, Nested)
+    for count in range(1, len(factors)):
+        inner = factors[count:]
+        size = math.prod(axis.size for axis in inner)
+        if all(part.size % size == 0 for part in parts):
+            for axis in factors[:count]:
+                freeze(axis)
+            for part in parts:
+                outer = [Axis(part.size // size, frozen=True)] if part.size > size else []
+                unify(part, Nested([*outer, *inner]) if outer or len(inner) > 1 else inner[0])
+            return True
+    return False

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from edgefl.errors import ConfigError
 from edgefl.models.cuts import Cuts, cuts_of
 from edgefl.models.norm import POLICIES
+from edgefl.models.valueless import on_meta
 from edgefl.models.weights import WeightsFile
 from edgefl.registry import models
 
@@ -124,7 +125,7 @@ def once_per_network(compute: C) -> C:
 @once_per_network
 def _cuts(architecture: Architecture) -> Cuts:
     samples = 3  # unlike the sizes of other axes in most networks
-    with _disable_current_modes(), torch.device("meta"):
+    with _disable_current_modes(), on_meta():
         return cuts_of(architecture.skeleton(), architecture.samples(samples), samples)
 
 

@@ -18,9 +18,11 @@ from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import ConfigError, InputError, nearest
 from edgefl.models.base import Architecture
-from edgefl.models.factory import Factory, factory_of, fitted, said, sources_sha256
+from edgefl.models.factory import Factory, factory_of, fitted, sources_sha256
 from edgefl.models.narrow import Channels
+from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
+from edgefl.util.modules import said
 from edgefl.util.networks import title_of
 
 DTYPES = {
@@ -74,7 +76,7 @@ def architecture_in(fields: Mapping[str, Any]) -> Architecture:
     if "spec" not in fields:
         return Architecture(**{**fields, "input_shape": tuple(fields["input_shape"]), "weights": weights})
     inputs = {name: InputSpec.parse(text)[1] for name, text in fields["inputs"].items()}
-    return replace(CustomArchitecture.of(fields["spec"], inputs, fields["classes"]), weights=weights)
+    return replace(CustomArchitecture.of(fields["spec"], inputs, fields["classes"]), weights=weights, raw=fields["raw"])
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class CustomArchitecture(Architecture):
         factory: returns the network, also on the ``meta`` device and under fake tensors.
         inputs: name → specification, in the order of ``forward``; "" for a single input without a name.
         spec: the name by which any process finds the factory; empty if there is none.
+        raw: whether a loss gets what ``forward`` returns. Otherwise it gets all floating-point outputs as logits (batch, …).
     """
 
     input_shape: tuple[int, ...] = ()
@@ -94,6 +97,7 @@ class CustomArchitecture(Architecture):
     factory: Callable[[], nn.Module] = nn.Identity
     inputs: Inputs = field(default_factory=dict, hash=False)
     spec: str = ""
+    raw: bool = False
 
     @classmethod
     def of(cls, network: str | nn.Module | Factory, inputs: Inputs, classes: int | None = None, norm: str | None = None) -> Self:
@@ -134,7 +138,7 @@ class CustomArchitecture(Architecture):
         """Which channels have to be cut together, found by tracing the network; ConfigError if none can be cut."""
 
         def run(network: nn.Module) -> Any:
-            with torch.device("meta"):
+            with on_meta():
                 return network(batch)
 
         try:
@@ -143,7 +147,12 @@ class CustomArchitecture(Architecture):
                     batch = self.samples(2)
                 return Channels(self.skeleton, run)
         except ConfigError as error:
-            raise ConfigError(f"{self.model}: {error}; choose a method that factorizes, such as fedhm") from None
+            raise ConfigError(f"{self.model}: {error}; choose a method that factorizes, such as fedhm") from error
+        except InputError:
+            raise
+        except Exception as error:  # a user's network may raise anything
+            said = f"its channels cannot be traced: {reason(error)}"
+            raise ConfigError(f"{self.model}: {said}; choose a method that factorizes, such as fedhm") from error
 
     @property
     def vocabulary(self) -> int:
@@ -157,7 +166,8 @@ class CustomArchitecture(Architecture):
 
     def fields(self) -> dict[str, Any]:
         """See :meth:`Architecture.fields`."""
-        return super().fields() | {"spec": self.spec, "inputs": {name: str(spec) for name, spec in self.inputs.items()}}
+        inputs = {name: str(spec) for name, spec in self.inputs.items()}
+        return super().fields() | {"spec": self.spec, "inputs": inputs, "raw": self.raw}
 
     def _whole(self) -> nn.Module:
         network = _called(self.factory, self.model)
@@ -175,7 +185,7 @@ class CustomArchitecture(Architecture):
                 if not buffer.is_floating_point():  # counters and tables of indices: each copy has its own, and none is sent
                     module.register_buffer(name, buffer, persistent=False)
         network.register_forward_pre_hook(spread, with_kwargs=True)
-        network.register_forward_hook(_read_out)
+        network.register_forward_hook(_unwrapped if self.raw else _read_out)
         return network
 
     def samples(self, count: int) -> Any:
@@ -205,6 +215,10 @@ def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
     if trains and not any(row.requires_grad for row in same):
         raise InputError(f"{type(module).__name__} returns values that depend on no parameter: there is nothing to train")
     return same[0] if len(same) == 1 else torch.cat(same, 1)
+
+
+def _unwrapped(module: nn.Module, args: Any, output: Any) -> Any:
+    return _plain(output)
 
 
 def _plain(output: Any) -> Any:

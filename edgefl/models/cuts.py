@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import ConfigError
 from edgefl.models.axis_rules import tensors_in
-from edgefl.models.narrow import CONVOLUTIONS
+from edgefl.models.noted import CONVOLUTIONS
+from edgefl.models.valueless import reason
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,7 @@ def cuts_of(network: nn.Module, batch: Any, samples: int) -> Cuts:
         with torch.no_grad(), flow:
             output = network(batch)
     except Exception as error:  # a user's network may raise anything
-        said = (str(error).strip().splitlines() or ["no message"])[0]
-        problem = f"traced without values, it raises {type(error).__name__}: {said}"
-        raise ConfigError(f"the network cannot be cut into blocks: {problem}") from error
+        raise ConfigError(f"the network cannot be cut into blocks: {reason(error)}") from error
     finally:
         flow.remove_hooks()
     flow.use(tensors_in(list(output.values()) if isinstance(output, Mapping) else output))

@@ -4,7 +4,6 @@ import difflib
 import functools
 import hashlib
 import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -15,19 +14,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from edgefl.errors import InputError, first_line, nearest
-from edgefl.util.networks import OBJECT, is_file, object_of, title_of
+from edgefl.errors import InputError, first_line
+from edgefl.util.modules import OBJECT, is_file, object_in
+from edgefl.util.networks import object_of, title_of
 
 Factory = Callable[..., nn.Module]
 _TORCH = str(Path(torch.__file__).parent)
 
 
-def factory_of(spec: str) -> Any:
-    """Return the factory, class or module that ``spec`` names.
+def factory_of(spec: str, key: str = "model") -> Any:
+    """Return the factory, class, module or loss that ``spec`` names.
 
     Args:
         spec: ``package.module:name``, also in the working directory; ``file.py:name``; ``timm:name``; ``torchvision:name``; or the name
             of an object that this process has been given.
+        key: of the configuration that has the name, ``model`` or ``loss``.
 
     Raises:
         InputError: there is no such factory, or importing it raised an error.
@@ -36,29 +37,27 @@ def factory_of(spec: str) -> Any:
         return given
     if spec.startswith(OBJECT):
         raise InputError(
-            f"model: {title_of(spec)} was given as an object from Python, which only that process has; give it again, as in "
-            "simulate(RunConfig(model=my_network, …), folder, resume=True), or define a factory at the top of a module"
+            f"{key}: {title_of(spec)} was given as an object from Python, which only that process has; give it again, as in "
+            f"simulate(RunConfig({key}=my_{key}, …), folder, resume=True), or define it at the top of a module"
         )
+    expected = _EXPECTED[key]
     where, _, attribute = spec.rpartition(":")
     if not where or not attribute:
         raise InputError(
-            f"{spec!r} is not of the form package.module:factory, such as my_package.my_module:make_network; file.py:factory, "
-            "timm:NAME and torchvision:NAME are possible too"
+            f"{spec!r} is not of the form package.module:NAME, such as my_package.my_module:my_{key}, or file.py:NAME; give {expected}"
         )
-    if where in _LIBRARIES:
+    if where in _LIBRARIES and key == "model":
         return _LIBRARIES[where](_imported_library(where, spec), attribute)
-    module = _loaded(Path(where), title_of(spec)) if is_file(spec) else _imported(where, spec)
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = [name for name in vars(found) if not name.startswith("_") and callable(getattr(found, name))]
-            raise InputError(
-                f"{title_of(spec)}: {Path(where).name} has no {attribute!r};{nearest(attribute, names)} give a factory of a network"
-            )
-        found = getattr(found, part)
+    found = object_in(spec, title_of(spec), expected)
     if not callable(found):
-        raise InputError(f"{spec} is {type(found).__name__}, expected a function or class that returns a torch.nn.Module")
+        raise InputError(f"{spec} is {type(found).__name__}, expected {expected}")
     return found
+
+
+_EXPECTED = {
+    "model": "a factory of a network: a function or class that returns a torch.nn.Module, also as timm:NAME or torchvision:NAME",
+    "loss": "a function (outputs, targets) that returns a scalar tensor",
+}
 
 
 def root_of(spec: str) -> str | None:
@@ -87,18 +86,13 @@ def fitted(factory: Factory, shape: tuple[int, ...], classes: int) -> Factory:
     return functools.partial(factory, **given) if given else factory
 
 
-def sources_sha256(factory: object, network: nn.Module) -> str:
+def sources_sha256(factory: object, network: nn.Module | None = None) -> str:
     """Return a hash of the files that define ``factory`` and the classes of ``network``, except torch's."""
     while isinstance(factory, functools.partial):
         factory = factory.func
-    files = {_file_of(kind) for kind in (factory, *map(type, network.modules()))}
+    files = {_file_of(kind) for kind in (factory, *map(type, network.modules() if network else ()))}
     digests = {hashlib.sha256(Path(file).read_bytes()).digest() for file in files if file and not file.startswith(_TORCH)}
     return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
-
-
-def said(error: BaseException) -> str:
-    """Return the type and the first line of the message of an error that a user's code raised."""
-    return f"{type(error).__name__}: {first_line(error) if str(error).strip() else 'no message'}"
 
 
 def _file_of(kind: Any) -> str | None:
@@ -107,41 +101,6 @@ def _file_of(kind: Any) -> str | None:
     except TypeError:  # no class or function
         return None
     return file if file and Path(file).is_file() else None
-
-
-def _imported(name: str, spec: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise InputError(f"{spec}: no module named {error.name!r} here or among the installed packages") from None
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        raise InputError(f"{spec}: importing {name} raised {said(error)}") from error
-
-
-def _loaded(path: Path, title: str) -> ModuleType:
-    """Return the module in the file at ``path``, under a name that is the same in all processes as long as the file does not change."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{title}: {path} cannot be read ({error.strerror})") from None
-    name = f"_edgefl_{path.stem}_{hashlib.sha256(str(path).encode() + content).hexdigest()[:12]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    if (folder := str(path.parent)) not in sys.path:
-        sys.path.append(folder)  # for modules beside the file
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None  # the name ends in .py
-    assert found.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(found)
-    try:
-        found.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        del sys.modules[name]
-        raise InputError(f"{title}: importing {path} raised {said(error)}") from error
-    return module
 
 
 def _imported_library(name: str, spec: str) -> ModuleType:
@@ -162,7 +121,8 @@ def _timm(timm: Any, name: str) -> Factory:
         if len(input_shape) == 3:
             options["in_chans"] = input_shape[0]
             if getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "fixed_input_size", False):
-                options["img_size"] = input_shape[1:]
+                height, width = input_shape[1:]
+                options["img_size"] = height if height == width else (height, width)  # some have room for a number only
         network: nn.Module = timm.create_model(name, pretrained=False, **options)
         return network
 

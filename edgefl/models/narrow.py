@@ -1,34 +1,20 @@
 """Narrow networks of any network: its channels are found by tracing it once, and a narrow one has the leading share of each."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgefl.errors import ConfigError
 from edgefl.models.axes import Axis, Joined, Nested, freeze, leaves, unify
-from edgefl.models.axis_rules import CONSTANTS, tensors_in
-from edgefl.models.channels import Call, seen, traced
+from edgefl.models.channels import traced
+from edgefl.models.comparer import Comparer, DiffersError, LastCall
 from edgefl.models.gates import Recurrent
+from edgefl.models.noted import Attributes, note, patched
 
 PROBED = (0.75, 0.5, 0.3, 0.125)
 """Widths at which a plan is tried before it is used at any width."""
-CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
-_AHEAD = 16  # how many operations ahead the next one of a name is searched for
-Attributes = dict[str, dict[str, Any]]
-# What a layer of torch notes of its tensors' shapes: attribute → (tensor, dimension).
-_NOTED: dict[type[nn.Module], dict[str, tuple[str, int]]] = {
-    nn.Linear: {"in_features": ("weight", 1), "out_features": ("weight", 0)},
-    nn.modules.batchnorm._BatchNorm: {"num_features": ("weight", 0)},
-    nn.GroupNorm: {"num_channels": ("weight", 0)},
-    nn.Embedding: {"embedding_dim": ("weight", 1)},
-    nn.RNNBase: {"input_size": ("weight_ih_l0", 1), "hidden_size": ("weight_hh_l0", 1)},
-    nn.PReLU: {"num_parameters": ("weight", 0)},
-    nn.MultiheadAttention: {"embed_dim": ("out_proj.weight", 0), "kdim": ("out_proj.weight", 0), "vdim": ("out_proj.weight", 0)},
-}
 
 
 @dataclass(frozen=True)
@@ -78,11 +64,15 @@ class Channels:
         self._build, self._run = build, run
         self._tensors, self._calls = traced(build().eval(), run)
         self._attributes: dict[float, Attributes] = {}
+        self._conflict = ""
         self._leave_one_factor()
         while not all(self._fits(width) for width in PROBED):
             self._attributes.clear()
         if not self.free:
-            raise ConfigError("no channel of this network can be cut")
+            reasons = dict.fromkeys(
+                group.whole for group in self.groups() if group.whole not in ("input", "output", "share of a share")
+            )
+            raise ConfigError(f"no channel of this network can be cut{': ' * bool(reasons)}{', '.join(list(reasons)[:5])}")
 
     @property
     def free(self) -> int:
@@ -109,7 +99,8 @@ class Channels:
         """Return ``network``, cut to ``width`` in place; ConfigError if it cannot have this width."""
         if width not in self._attributes and not self._fits(width):
             raise ConfigError(
-                f"this network cannot be made {width:g} as wide; widths such as {', '.join(map(str, PROBED))} are possible"
+                f"this network cannot be made {width:g} as wide: {self._conflict} works with other sizes; widths such as "
+                f"{', '.join(map(str, PROBED))} are possible"
             )
         return self._cut(network, width)
 
@@ -121,7 +112,7 @@ class Channels:
                 if id(tensor) not in made:  # tied weights stay tied
                     made[id(tensor)] = _leading(tensor, self.kept(f"{path}.{name}".lstrip("."), width))
                 setattr(module, name, made[id(tensor)])
-            _note(module)
+            note(module)
         for layer, attributes in self._attributes.get(width, {}).items():
             for name, value in attributes.items():
                 setattr(network.get_submodule(layer), name, value)
@@ -143,25 +134,37 @@ class Channels:
         while (found := self._difference(narrow, width)) is not None:
             number, sizes = found
             call = self._calls[number]
-            if _patched(narrow, call, width, attributes):
+            if patched(narrow, call, width, attributes):
                 continue
             del self._attributes[width]
             if not self._unified(number, width, sizes):
-                before = self.free
-                for axis in (axis for axes in (*call.inputs, *call.outputs) for axis in axes):
-                    freeze(axis, f"{call.name} in {call.layer or 'the network'}")
-                if self.free == before:
-                    raise ConfigError(f"{call.layer or 'the network'}: {call.name} cannot be made narrower")
+                self._keep_whole(number)
             return False
         return True
 
+    def _keep_whole(self, number: int) -> None:
+        """Keep the channels of a call whole; if they are, those of earlier calls in its layer, or in the layers around it."""
+        call, before = self._calls[number], self.free
+        self._conflict, layer, scope = f"{call.name} in {call.layer or 'the network'}", call.layer, [call]
+        while True:
+            for axis in (axis for one in scope for axes in (*one.inputs, *one.outputs) for axis in axes):
+                freeze(axis, self._conflict)
+            if self.free < before:
+                return
+            if len(scope) == len(self._calls):
+                raise ConfigError(f"no channel of this network can be cut: {self._conflict} works with other sizes")
+            scope = (
+                [one for one in self._calls[: number + 1] if f"{one.layer}.".startswith(f"{layer}.")] if layer else self._calls
+            )
+            layer = layer.rpartition(".")[0]
+
     def _difference(self, narrow: nn.Module, width: float) -> tuple[int, Sequence[int]] | None:
         """Return the first call that does not go as planned, and the sizes that the network wants there, as far as they are known."""
-        comparer, last = _Comparer(self._calls, width), _LastCall()
+        comparer, last = Comparer(self._calls, width), LastCall()
         try:
             with comparer, last, Recurrent(comparer.checked):
                 self._run(narrow)
-        except _DiffersError as error:
+        except DiffersError as error:
             return error.number, error.sizes
         except Exception:  # noqa: BLE001  a user's network may raise anything when its sizes do not fit
             coming = range(comparer.number, min(comparer.number + 3, len(self._calls)))
@@ -170,18 +173,35 @@ class Channels:
         return None
 
     def _unified(self, number: int, width: float, sizes: Sequence[int]) -> bool:
-        """Unify an axis of a call's output with another axis of its size that has as many channels as the network wants there."""
+        """Keep an axis of a call's output whole if the network wants that, or unify it with another axis that has the wanted channels.
+
+        Those of a head may be the ones of all heads ``// heads``.
+        """
         call = self._calls[number]
         if [len(axes) for axes in call.outputs] != [len(sizes)]:
             return False
-        for axis, size in zip(call.outputs[0], sizes, strict=True):
+        axes = call.outputs[0]
+        for place, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
             if size in (-1, axis.count(width)):
                 continue
+            if size == axis.size:
+                freeze(axis, f"{call.name} in {call.layer or 'the network'}")
+                return True
+            heads = axes[place - 1].root if place else Axis(1)
             for other in (other for earlier in reversed(self._calls[:number]) for axes in earlier.outputs for other in axes):
                 if other.size == axis.size and other.count(width) == size and other.root is not axis.root:
                     unify(axis, other)
-                    self._leave_one_factor()
-                    return True
+                elif (
+                    heads.frozen
+                    and heads.size > 1
+                    and other.size == heads.size * axis.size
+                    and other.count(width) // heads.size == size
+                ):
+                    unify(other, Nested((heads, axis)))
+                else:
+                    continue
+                self._leave_one_factor()
+                return True
         return False
 
 
@@ -195,125 +215,8 @@ def _leading(tensor: Tensor, kept: Sequence[Tensor]) -> Tensor:
     return nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
 
 
-def _note(module: nn.Module) -> None:
-    """Make the attributes in which torch's layers note shapes agree with their tensors."""
-    if isinstance(module, CONVOLUTIONS):
-        outputs, inputs = module.weight.shape[:2]
-        if module.groups == module.in_channels > 1:  # depthwise: as many groups as channels
-            module.groups = outputs // (module.out_channels // module.groups)
-        if module.transposed:
-            inputs, outputs = outputs, inputs
-            module.in_channels, module.out_channels = (
-                inputs if module.groups == 1 else module.weight.shape[0],
-                outputs * module.groups,
-            )
-        else:
-            module.in_channels, module.out_channels = inputs * module.groups, outputs
-    if isinstance(module, nn.LayerNorm) and module.weight is not None:
-        module.normalized_shape = tuple(module.weight.shape)
-    for kind, attributes in _NOTED.items():
-        if isinstance(module, kind):
-            for name, (path, dim) in attributes.items():
-                holder, _, tensor = path.rpartition(".")
-                weight = getattr(module.get_submodule(holder), tensor, None)
-                if weight is not None:
-                    setattr(module, name, weight.shape[dim])
-    if isinstance(module, nn.RNNBase) and module.proj_size:
-        module.proj_size, module.hidden_size = module.get_parameter("weight_hr_l0").shape
-    if isinstance(module, nn.MultiheadAttention):
-        module.head_dim = module.embed_dim // module.num_heads
-
-
 def _all(axis: Axis) -> Iterator[Axis]:
     axis = axis.root
     yield axis
     for inner in axis.parts if isinstance(axis, Joined) else axis.factors if isinstance(axis, Nested) else ():
         yield from _all(inner)
-
-
-class _LastCall(TorchFunctionMode):
-    """Remembers the sizes that the network's last call of a function named, such as those of ``reshape``, which checks them itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: list[int] = []
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        rest = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
-        self.sizes = list(rest) if all(type(value) is int for value in rest) else []
-        return function(*args, **(kwargs or {}))
-
-
-class _DiffersError(Exception):
-    """The narrow network does something else than planned at this call; ``sizes`` are those that it wants or has, none if unknown."""
-
-    def __init__(self, number: int, sizes: Sequence[int]) -> None:
-        super().__init__(number)
-        self.number, self.sizes = number, sizes
-
-
-class _Comparer(TorchDispatchMode):
-    """Compares a narrow network's operations with the plan."""
-
-    def __init__(self, calls: Sequence[Call], width: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's
-        self.calls, self.width, self.number = calls, width, 0
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def run() -> Any:
-            return operation(*args, **(kwargs or {}))
-
-        return self.checked(name, args, run) if (name := seen(operation)) else run()
-
-    def checked(self, name: str, args: tuple[Any, ...], run: Callable[[], Any]) -> Any:
-        """Return the result of ``run``, the operation ``name``; _DiffersError if its sizes are not as planned."""
-        coming = self.calls[self.number : self.number + _AHEAD]
-        if not coming or coming[0].name != name:
-            # The same product may be one operation or two, whatever the strides of its factors.
-            out = run()
-            shapes = [list(tensor.shape) for tensor in tensors_in(out)]
-            alike = (i for i, call in enumerate(coming, 1) if call.name == name and self._planned(call) == shapes)
-            self.number += next(alike, 0)
-            return out
-        number, call = self.number, coming[0]
-        planned = self._planned(call)
-        asked = args[1] if name in ("view", "expand") and len(args[1]) == len(planned[0]) else planned[0] if planned else ()
-        if any(size not in (-1, wanted) for size, wanted in zip(asked, *planned[:1], strict=True)):
-            raise _DiffersError(number, asked)
-        out = run()
-        for tensor, sizes in zip(tensors_in(out), planned, strict=True):
-            if list(tensor.shape) != sizes and name not in CONSTANTS:  # of a constant, what it is used with tells whether it fits
-                raise _DiffersError(number, list(tensor.shape))
-        self.number = number + 1
-        return out
-
-    def _planned(self, call: Call) -> list[list[int]]:
-        return [[axis.count(self.width) for axis in axes] for axes in call.outputs]
-
-
-def _patched(narrow: nn.Module, call: Call, width: float, attributes: Attributes) -> bool:
-    """Change attributes of the call's module whose value is a size that the plan changes; return whether there was one."""
-    sizes: dict[int, set[int]] = {}
-    for axis in (axis for axes in (*call.outputs, *call.inputs) for axis in axes):
-        sizes.setdefault(axis.size, set()).add(axis.count(width))
-    certain = {size: narrow_.pop() for size, narrow_ in sizes.items() if len(narrow_) == 1}
-    layer = call.layer
-    while not (changed := _patched_like(narrow, layer, certain, attributes)) and layer:
-        layer = layer.rpartition(".")[0]
-    return changed
-
-
-def _patched_like(narrow: nn.Module, layer: str, sizes: Mapping[int, int], attributes: Attributes) -> bool:
-    """Change attributes of ``layer``, and of modules of its class with the same value, by ``sizes``: size → size in the narrow network."""
-    module = narrow.get_submodule(layer)
-    if type(module).__module__.startswith("torch.nn."):
-        return False
-    names = {name: value for name, value in vars(module).items() if type(value) is int and sizes.get(value, value) != value}
-    new = {name: value for name, value in names.items() if name not in attributes.get(layer, {})}
-    alike = [(path, other) for path, other in narrow.named_modules() if type(other) is type(module)]
-    for name, value in new.items():
-        for path, other in alike:
-            if getattr(other, name, None) == value and name not in attributes.get(path, {}):
-                setattr(other, name, sizes[value])
-                attributes.setdefault(path, {})[name] = sizes[value]
-    return bool(new)

@@ -16,10 +16,11 @@ import torch
 from onnx_ir.passes.common import RemoveUnusedNodesPass, RemoveUnusedOpsetsPass, ShapeInferencePass
 from torch import Tensor, nn
 
-from edgefl.errors import EdgeflError, first_line
+from edgefl.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.graphs import BATCH, graphs_in
 from edgefl.onnxgrad.lowering import OPSET, STANDS_FOR, HasForm, traced
 from edgefl.util.garbage import uncollected
+from edgefl.util.places import place_of
 
 _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
 
@@ -38,7 +39,8 @@ def export(
         unfolded: names of parameters that stay in the graph unchanged. Nodes that depend on other parameters only are computed now.
 
     Raises:
-        EdgeflError: a part of the network is in training mode, or an operation has no ONNX operator (named).
+        EdgeflError: a part of the network is in training mode.
+        InputError: an operation has no ONNX operator (named), or the network depends on the values of its input.
 
     Example:
         >>> graph = export(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval(), {"x": torch.zeros(2, 1, 2, 2)}).graph
@@ -71,7 +73,7 @@ def converted(
     """Return the simplified :class:`onnx_ir.Model` of a module.
 
     ``inputs`` and ``outputs`` are names for the graph, ``free`` the free dimensions of the ``arguments`` in the form of torch.export's
-    ``dynamic_shapes``, ``unfolded`` the initializers that constant folding leaves alone. EdgeflError, which begins with ``failure``, if
+    ``dynamic_shapes``, ``unfolded`` the initializers that constant folding leaves alone. InputError, which begins with ``failure``, if
     an operation has no ONNX operator (named) or torch cannot trace the module.
     """
     with quiet(), uncollected():
@@ -85,7 +87,7 @@ def converted(
             for value in kept:
                 graph.inputs.remove(value)
         except Exception as error:  # the exporter raises many kinds, each with its own chain of causes
-            raise EdgeflError(f"{failure}: {_reason_of(error)}") from error
+            raise InputError(f"{failure}: {_reason_of(error)}") from error
     _name_batch(program.model)
     return program.model
 
@@ -188,7 +190,9 @@ def fixed_reshapes(model: ir.Model) -> ir.Model:
 
 
 def _reason_of(error: BaseException) -> str:
-    """Return the operation that has no ONNX operator, or else the first line of the exporter's message."""
+    """Return the operation that has no ONNX operator, or else the first line of the exporter's message, and the line of the network."""
+    if type(error).__name__ == "GuardOnDataDependentSymNode":  # importing it takes half a second
+        return f"its graph depends on the values of its input; compute with torch.where{place_of(error)}"
     cause = error.__cause__ or error
     if target := _TARGET.search(str(cause)):
         return f"{target[1]} has no ONNX form"

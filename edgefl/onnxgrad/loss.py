@@ -160,11 +160,13 @@ class _Lengths(TorchFunctionMode):
         if func is Tensor.__len__ and torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
             own = list(takewhile(lambda frame: not isinstance(frame.f_locals.get("self"), nn.Module), _frames()))
             if isinstance(own[-1].f_back and own[-1].f_back.f_locals.get("self"), Whole):
-                code = next(
-                    frame for frame in own if frame.f_globals.get("__name__", "").partition(".")[0] not in ("torch", "edgefl")
-                )
-                place = f"{Path(code.f_code.co_filename).name}, line {code.f_lineno}"
-                raise EdgeflError(f"its loss depends on how many samples there are: len of a tensor in {place}")
+                ours = ("torch", "edgefl")
+                code = next((frame for frame in own if frame.f_globals.get("__name__", "").partition(".")[0] not in ours), None)
+                if code is not None:  # a method may ask for the length of a tensor of its own, such as one of positions
+                    place = f"{Path(code.f_code.co_filename).name}, line {code.f_lineno}"
+                    raise EdgeflError(
+                        f"its loss depends on how many samples there are: len of a tensor in {place}; write .shape[0]"
+                    )
         return func(*args, **(kwargs or {}))
 
 

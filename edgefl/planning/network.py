@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from edgefl.cost.trace import quiet, reason
+from edgefl.cost.trace import quiet
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.errors import ConfigError, EdgeflError, nearest
 from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of
+from edgefl.models.valueless import reason
 from edgefl.registry import models
 
 Network = str | Path | nn.Module | Callable[[], nn.Module]
@@ -61,8 +62,11 @@ def _reference(network: str, given: Mapping[str, InputSpec], classes: int | None
     return Architecture(network, specs[""].shape, facts.get("usual_classes", 10) if classes is None else classes, norm)
 
 
-def check_classifies(network: Architecture, data: str) -> None:
-    """Raise :class:`ConfigError` unless a batch of ``network``'s input becomes logits (batch, classes), in training and in evaluation."""
+def check_takes(network: Architecture, data: str, classifies: bool = True) -> None:
+    """Raise :class:`ConfigError` unless ``network`` takes a batch of its input, in training and in evaluation.
+
+    ``classifies``: and returns logits (batch, classes).
+    """
     with uncompiled(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), quiet():
         module, batch = network.build(), network.samples(2)
         for training in (True, False):
@@ -73,7 +77,7 @@ def check_classifies(network: Architecture, data: str) -> None:
             except Exception as error:  # a user's network may raise anything
                 raise ConfigError(f"model {network.model} does not take samples {network} of {data}: {reason(error)}") from error
             got = "x".join(map(str, output.shape)) if isinstance(output, Tensor) else type(output).__name__
-            if got != f"2x{network.classes}":
+            if classifies and got != f"2x{network.classes}":
                 remedy = "return logits (batch, classes) from forward, or let the factory take num_classes"
                 raise ConfigError(
                     f"model {network.model} returns {got} for two samples {network} of {data} with {network.classes} classes, expected "

@@ -25,7 +25,7 @@ from edgefl.models.weights import checked_weights
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.planning.spectral import DeviceRound, Uses, energies, share_kept, spectral
-from edgefl.planning.tier_costs import STEPS, largest_ratio, network_cost, tier_cost
+from edgefl.planning.tier_costs import STEPS, largest_ratio, network_cost, parts_of, tier_cost
 from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
 from edgefl.report.cost_rows import CostRow
@@ -130,7 +130,9 @@ def plan(
     error_of_clock = profile.clock_error if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
     trace = cache(lambda ratio: tier_cost(chosen, architecture, Tier(ratio), training, codec))
-    ratio = largest_ratio(lambda ratio: all(need <= have for need, have in uses_of(trace(ratio)).values()))
+    ratio = largest_ratio(
+        lambda ratio: all(need <= have for need, have in uses_of(trace(ratio)).values()), partial(parts_of, chosen, architecture)
+    )
     found: list[Planned] = []
     rules = rules_of(chosen.config)
     ranks = hybrid_ranks(architecture.skeleton(), ratio, rules) if ratio and chosen.truncates else {}

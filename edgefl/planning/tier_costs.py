@@ -1,13 +1,14 @@
 """The costs of a tier under one method: to train, to run and to send."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from itertools import pairwise
 
-import torch
 from torch import nn
 
 from edgefl.client.client import loss_of
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.loop import optimizer_of
 from edgefl.client.objective import Objective, objective_named
 from edgefl.client.objectives.none import PLAIN
@@ -15,12 +16,13 @@ from edgefl.client.parts import shared_parameters, trained_shapes
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
-from edgefl.cost.trace import Subject, reason
+from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, Unfilled, once_per_network
 from edgefl.models.norm import splits_batches
+from edgefl.models.valueless import reason
 from edgefl.records import Batch, Cost, Tier
 from edgefl.wire.payload import payload_bytes
 
@@ -38,7 +40,13 @@ def training_of(config: RunConfig) -> Training:
 
 
 def tier_cost(
-    method: Method, architecture: Architecture, tier: Tier, training: Training, codec: str = "fp32", objective: Objective = PLAIN
+    method: Method,
+    architecture: Architecture,
+    tier: Tier,
+    training: Training,
+    codec: str = "fp32",
+    objective: Objective = PLAIN,
+    criterion: Criterion = CROSS_ENTROPY,
 ) -> Cost:
     """Return the cost of one tier's training step and inference at the batch size of ``training``.
 
@@ -49,7 +57,7 @@ def tier_cost(
         ConfigError: the network refuses this input, or its operations depend on values.
     """
     try:
-        return _traced(architecture, method, tier, training, codec, objective)
+        return _traced(architecture, method, tier, training, codec, objective, criterion)
     except EdgeflError:
         raise
     except Exception as error:  # tracing runs the network's own code, which may raise anything
@@ -57,7 +65,15 @@ def tier_cost(
 
 
 @once_per_network  # the runs of a comparison, and the phases of a run, have the same tiers
-def _traced(architecture: Architecture, method: Method, tier: Tier, training: Training, codec: str, objective: Objective) -> Cost:
+def _traced(
+    architecture: Architecture,
+    method: Method,
+    tier: Tier,
+    training: Training,
+    codec: str,
+    objective: Objective,
+    criterion: Criterion,
+) -> Cost:
     trained = trained_shapes(method, architecture, tier)
     down, up = method.shapes(architecture, tier), method.upload_shapes(architecture, tier)
     control = objective.control_shapes(trained)
@@ -65,12 +81,14 @@ def _traced(architecture: Architecture, method: Method, tier: Tier, training: Tr
     # Another network is traced where there is one.
     deployed = None if type(method).deployed is Method.deployed else partial(method.deployed, architecture, tier)
     network = partial(method.network, architecture, tier)
-    cost = network_cost(network, architecture, method, training, sizes, objective, deployed)
+    cost = network_cost(network, architecture, method, training, sizes, objective, deployed, criterion)
     drawn = method.step_tiers(tier)
     if drawn == (tier,):
         return cost
     networks = {one: partial(method.network, architecture, one) for one in drawn if one != tier}
-    costs = {one: network_cost(build, architecture, method, training, sizes) for one, build in networks.items()}
+    costs = {
+        one: network_cost(build, architecture, method, training, sizes, criterion=criterion) for one, build in networks.items()
+    }
     macs = sum(other.macs_forward + other.macs_backward for other in (costs.get(one, cost) for one in drawn))
     return replace(cost, macs_drawn=-(-macs // len(drawn)))
 
@@ -83,6 +101,7 @@ def network_cost(
     sizes: tuple[int, int],
     objective: Objective = PLAIN,
     deployed: Callable[[], nn.Module] | None = None,
+    criterion: Criterion = CROSS_ENTROPY,
 ) -> Cost:
     """Return the cost of a network that ``method`` trains under ``objective``; ``sizes`` are its payload's bytes down and up.
 
@@ -90,8 +109,7 @@ def network_cost(
     """
 
     def batch(samples: int) -> Batch:
-        present = torch.ones(architecture.classes, dtype=torch.bool) if architecture.classes else None
-        return Batch(architecture.samples(samples), torch.zeros(samples, dtype=torch.int64), present)
+        return Batch(architecture.samples(samples), criterion.targets(samples), criterion.present(architecture.classes))
 
     def unfilled(make: Callable[[], nn.Module]) -> nn.Module:
         with Unfilled():
@@ -106,7 +124,7 @@ def network_cost(
     subject = Subject(
         build=trained,
         batch=batch,
-        loss=loss_of(method, objective),
+        loss=loss_of(method, objective, criterion),
         optimizer=lambda module: optimizer_of(method, module, training),
         deployed=None if plain is None else partial(unfilled, plain),
     )
@@ -121,43 +139,69 @@ def objective_of(config: RunConfig) -> Objective:
 class Costs:
     """The costs of a run's tiers, each computed once."""
 
-    def __init__(self, method: Method, config: RunConfig, architecture: Architecture, training: Training) -> None:
+    def __init__(
+        self,
+        method: Method,
+        config: RunConfig,
+        architecture: Architecture,
+        training: Training,
+        criterion: Criterion = CROSS_ENTROPY,
+    ) -> None:
         self.method, self.architecture = method, architecture
-        self._training, self._codec, self._objective = training, config.codec, objective_of(config)
+        self._training, self._codec, self._objective, self._criterion = training, config.codec, objective_of(config), criterion
         self._found: dict[tuple[Tier, int | None], Cost] = {}
 
     def of(self, tier: Tier, micro_batch: int | None = None) -> Cost:
         """Return the cost of a tier, for whole batches or for micro-batches."""
         if (tier, micro_batch) not in self._found:
             steps = self._training if micro_batch is None else replace(self._training, micro_batch=micro_batch)
-            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective)
+            found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective, self._criterion)
             self._found[tier, micro_batch] = found
         return self._found[tier, micro_batch]
 
     @cached_property
     def full(self) -> Cost:
         """The cost of the dense network, to which deadlines refer for every method."""
-        return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec)
+        return tier_cost(create("fedavg"), self.architecture, Tier(1.0), self._training, self._codec, criterion=self._criterion)
 
     def splits(self, tier: Tier) -> bool:
         """Whether batches may be split without changing a step's result."""
         return splits_batches(self.method.skeleton(self.architecture, tier))
 
 
-def largest_ratio(fits: Callable[[float], bool]) -> float | None:
-    """Return the largest multiple of 0.001 in (0, 1] that fits, or None if even 0.001 does not.
+def largest_ratio(fits: Callable[[float], bool], parts: Callable[[float], Collection[str]]) -> float | None:
+    """Return the largest multiple of 0.001 in (0, 1] that fits, or None if none does.
 
-    The whole network is tried first, because a factorized one can need more memory. Below it needs grow with the ratio: bisection.
+    Args:
+        fits: whether a ratio fits. While a network only gains ``parts``, its needs grow with the ratio.
+        parts: the names of the parameters at a ratio. Factors that give way to a dense layer are parts lost, and needs may fall: a layer
+            with a stride, for one, can take fewer MACs dense. Each range of ratios without such a loss is searched by bisection.
 
-    >>> largest_ratio(lambda ratio: ratio <= 0.4375), largest_ratio(lambda ratio: True), largest_ratio(lambda ratio: False)
-    (0.437, 1.0, None)
+    >>> largest_ratio(lambda ratio: ratio <= 0.4375, lambda ratio: ["weight"])
+    0.437
+    >>> largest_ratio(lambda ratio: ratio <= 0.3 or 0.5 <= ratio <= 0.7, lambda ratio: ["u", "v"] if ratio < 0.5 else ["weight"])
+    0.7
     """
     if fits(1.0):
         return 1.0
-    if not fits(1 / STEPS):
-        return None
-    low, high = 1, STEPS
-    while high - low > 1:
+    names = cache(lambda step: frozenset(parts(step / STEPS)))
+
+    def losses(low: int, high: int) -> list[int]:
+        if names(low) <= names(high):
+            return []
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle / STEPS) else (low, middle)
-    return low / STEPS
+        return [high] if high - low == 1 else losses(low, middle) + losses(middle, high)
+
+    starts = [1, *losses(1, STEPS - 1)]
+    for low, high in reversed([*pairwise([*starts, STEPS])]):
+        if fits(low / STEPS):
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if fits(middle / STEPS) else (low, middle)
+            return low / STEPS
+    return None
+
+
+def parts_of(method: Method, architecture: Architecture, ratio: float) -> set[str]:
+    """Return the names of the parameters of a tier's network."""
+    return {name for name, _ in method.skeleton(architecture, Tier(ratio)).named_parameters()}

@@ -4,11 +4,12 @@ Units are in the names: ``_bytes``, ``_macs``, ``_s`` (simulated seconds; only `
 """
 
 from edgefl.records.cost import Cost, Deployed, LayerCost, Timing
+from edgefl.records.metric import ACCURACY, Metric
 from edgefl.records.model import Batch, Index, Place, Submodel, Tier, Update
 from edgefl.records.round import ClientRecord, RoundRecord, Totals
 from edgefl.records.session import BudgetName, Ending, Expected, Foreseen, Outcome, Shortfall, Status
 
 __all__ = [
-    "Batch", "BudgetName", "ClientRecord", "Cost", "Deployed", "Ending", "Expected", "Foreseen", "Index", "LayerCost", "Outcome",
-    "Place", "RoundRecord", "Shortfall", "Status", "Submodel", "Tier", "Timing", "Totals", "Update",
+    "ACCURACY", "Batch", "BudgetName", "ClientRecord", "Cost", "Deployed", "Ending", "Expected", "Foreseen", "Index", "LayerCost", "Metric",
+    "Outcome", "Place", "RoundRecord", "Shortfall", "Status", "Submodel", "Tier", "Timing", "Totals", "Update",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -19,16 +19,18 @@ class Batch:
 
     Attributes:
         x: samples, (batch, …) float32 or int64.
-        y: labels, (batch,) int64.
+        y: labels, (batch,) int64, or targets of a regression, (batch, …) float32.
         present: bool (classes,), true for the labels that the client has samples of; None without a client.
         draw: uniform in [0, 1), one for all micro-batches of a step: decides what a method chooses at random in every step. None, while
             costs are counted, stands for the most expensive choice.
+        loss: the run's own loss, (outputs, y) → scalar; None: the mean cross-entropy.
     """
 
     x: Tensor
     y: Tensor
     present: Tensor | None = None
     draw: float | None = None
+    loss: Callable[[Any, Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True, order=True)

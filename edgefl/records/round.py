@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Self
 
+from edgefl.records.metric import ACCURACY, Metric
 from edgefl.records.model import Tier
 from edgefl.records.session import Expected, Outcome, Status
 
@@ -90,12 +91,13 @@ class RoundRecord:
     Attributes:
         round: the round's number, from 1.
         round_s, clock_s: duration of the round after the wait, and the simulated clock at its end.
-        accuracy: ``"global"`` and each tier's label → a share in [0, 1]; empty if the round was not evaluated. If clients have models or
+        accuracy: ``"global"`` and each tier's label → its ``metric``; empty if the round was not evaluated. If clients have models or
             labels of their own, it is the mean over clients, each on its own held-out samples.
         host_s: how long the round took on this computer.
         observed: figures that the method reports of the round.
         waited_s: how long the server waited for eligible clients.
         deadline_s: the longest that the round may last; None: no limit.
+        metric: what ``accuracy`` has.
     """
 
     round: int
@@ -107,6 +109,7 @@ class RoundRecord:
     observed: Mapping[str, Any] = field(default_factory=dict)
     waited_s: float = 0.0
     deadline_s: float | None = None
+    metric: Metric = ACCURACY
 
     @property
     def accuracy_after_training(self) -> float | None:

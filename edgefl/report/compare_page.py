@@ -1,10 +1,13 @@
 """One self-contained HTML page on several methods that trained the same clients, and the tables of a comparison."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, colour, layer, layered, legend, lines, number, share
+from edgefl.records import ACCURACY, Metric
+from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, colour, layer, layered, legend, lines, number
 from edgefl.report.compare_page_budget import budget_notes, budget_table, budget_text, class_table, front_charts, winner
+from edgefl.report.metric import metric_axis, metric_of, metric_text
 from edgefl.report.page import facts, render_page
 from edgefl.report.tables import Column, PlainTable, Row, human_of, text, under
 from edgefl.report.words import NOT_VALIDATED, names, tier_label
@@ -15,12 +18,12 @@ _METHOD = text("method", "", "label")
 
 def compare_table(summary: Row) -> PlainTable:
     """Return every figure of every method of a comparison, in the order asked for; ``summary`` is the content of ``compare.json``."""
-    tiers = {label: label for label in _tier_labels(summary)}
+    tiers, metric = {label: label for label in _tier_labels(summary)}, metric_of(summary)
     columns = (
         _METHOD,
         Column("tiers", "", tiers_text, numeric=False),
         *_result(summary),
-        *under("accuracy per tier", mean_sd, "tier_accuracy", **tiers),
+        *under(f"{metric.name} per tier", partial(mean_sd, metric=metric), "tier_accuracy", **tiers),
         *_means("bytes in all", download_bytes="down", upload_bytes="up"),
         *_means("spent in all", macs="MACs", simulated_s="simulated time", energy_j="energy"),
         *under("parameters per tier", human_count, "params", **tiers),
@@ -55,10 +58,12 @@ def setting_table(summary: Row) -> PlainTable:
     return PlainTable.of(columns, summary["methods"])
 
 
-def mean_sd(found: Row | None) -> str:
-    """Return a mean share with its standard deviation over seeds: ``91.2 ± 0.4 %``."""
+def mean_sd(found: Row | None, metric: Metric = ACCURACY) -> str:
+    """Return a mean with its standard deviation over seeds: ``91.2 ± 0.4 %``."""
     if found is None:
         return MISSING
+    if not metric.share:
+        return metric_text(metric, found["mean"]) + ("" if found["sd"] is None else f" ± {found['sd']:.2g}")
     return human_percent(found["mean"]) if found["sd"] is None else f"{100 * found['mean']:.1f} ± {100 * found['sd']:.1f} %"
 
 
@@ -94,12 +99,13 @@ def footnote(summary: Row) -> str:
 
 
 def _result(summary: Row) -> tuple[Column, ...]:
-    group = f"until {human_percent(summary['target_accuracy'])}"
-    after = Column("accuracy", "after training", lambda row: mean_sd(row.get("accuracy_after_training")))
+    metric = metric_of(summary)
+    group = f"until {metric_text(metric, summary['target_accuracy'])}"
+    after = Column(metric.name, "after training", lambda row: mean_sd(row.get("accuracy_after_training"), metric))
     return (
-        Column("accuracy", "", lambda row: mean_sd(row["accuracy"])),
+        Column(metric.name, "", lambda row: mean_sd(row["accuracy"], metric)),
         *([after] if any(row.get("accuracy_after_training") for row in summary["methods"]) else []),
-        *under("accuracy", lambda value: value or MISSING, accuracy_of="of"),
+        *under(metric.name, lambda value: value or MISSING, accuracy_of="of"),
         *under(group, lambda value: MISSING if value is None else str(value), "to_target", round="round"),
         *under(group, outer="to_target", bytes="bytes", macs="MACs", simulated_s="time"),
     )
@@ -126,7 +132,8 @@ def compare_page(summary: Json) -> str:
         summary=summary,
         about=_about(summary),
         names=names([row["label"] for row in rows]),
-        target=human_percent(summary["target_accuracy"]),
+        target=metric_text(metric_of(summary), summary["target_accuracy"]),
+        metric=metric_of(summary).name,
         asked=_asked(summary),
         table=compare_table(summary),
         colours=[colour(number) for number in range(len(rows))],
@@ -159,17 +166,19 @@ def accuracy_charts(summary: Json) -> tuple[Chart, ...]:
     """Return accuracy over bytes, over MACs and over the simulated clock, a line per method and the range over seeds as its band."""
     curves = [(row["label"], point) for row in summary["methods"] for point in row["curve"]]
     unit, unit_s = clock_unit(max((point["simulated_s"] for _, point in curves), default=0.0))
+    metric = metric_of(summary)
+    title = metric.name.capitalize()
     kinds: tuple[tuple[str, Spec, Callable[[float], str]], ...] = (
-        ("Accuracy over bytes sent", number("bytes", "bytes sent, down and up", "~s", "B"), human_bytes),
-        ("Accuracy over computing", number("macs", "MACs of all clients", "~s"), human_count),
-        ("Accuracy over simulated time", number("simulated_s", f"simulated time ({unit})"), human_seconds),
+        (f"{title} over bytes sent", number("bytes", "bytes sent, down and up", "~s", "B"), human_bytes),
+        (f"{title} over computing", number("macs", "MACs of all clients", "~s"), human_count),
+        (f"{title} over simulated time", number("simulated_s", f"simulated time ({unit})"), human_seconds),
     )
     rows = [
         {
             **point,
             "series": label,
             "simulated_s": point["simulated_s"] / unit_s,
-            "told": f"{label}: {human_percent(point['accuracy'])} after {human_bytes(point['bytes'])}, "
+            "told": f"{label}: {metric_text(metric, point['accuracy'])} after {human_bytes(point['bytes'])}, "
             f"{human_count(point['macs'])} MACs and {human_seconds(point['simulated_s'])}",
         }
         for label, point in curves
@@ -183,7 +192,7 @@ def accuracy_charts(summary: Json) -> tuple[Chart, ...]:
 def _over(summary: Json, rows: Sequence[Json], x: Spec) -> Spec:
     colours = _colours(summary)
     several = {row["label"] for row in summary["methods"] if len(row["seeds"]) > 1}
-    y = share("accuracy", "accuracy", zero=False)
+    y = metric_axis(metric_of(summary), zero=False)
     target = {"type": "rule", "color": "var(--soft)", "strokeDash": [6, 4]}
     banded = [row for row in rows if row["series"] in several]
     band = {"x": x, "y": {**y, "field": "lowest"}, "y2": "highest", "color": legend(colours)}
@@ -197,8 +206,8 @@ def _over(summary: Json, rows: Sequence[Json], x: Spec) -> Spec:
 
 def tier_chart(summary: Json) -> Chart:
     """Return the final accuracy of every tier, a bar per method; bars of tiers that no client trained are hatched."""
-    key, title = "compare-tiers", "Accuracy per tier"
-    methods = summary["methods"]
+    metric, methods = metric_of(summary), summary["methods"]
+    key, title = "compare-tiers", f"{metric.name.capitalize()} per tier"
     if not (labels := _tier_labels(summary)):
         return Chart(key, title, "No method has trained a tier.", None)
     rows = [
@@ -207,13 +216,13 @@ def tier_chart(summary: Json) -> Chart:
             "series": row["label"],
             "accuracy": of["mean"],
             "untrained": label in row["untrained_tiers"],
-            "told": f"{row['label']}, tier {label}: {human_percent(of['mean'])}",
+            "told": f"{row['label']}, tier {label}: {metric_text(metric, of['mean'])}",
             **({} if of["sd"] is None else {"low": of["mean"] - of["sd"], "high": of["mean"] + of["sd"]}),
         }
         for row in methods
         for label, of in row["tier_accuracy"].items()
     ]
-    colours, y = _colours(summary), share("accuracy", "accuracy")
+    colours, y = _colours(summary), metric_axis(metric)
     beside = {"field": "series", "type": "nominal", "scale": {"domain": list(colours)}}
     at = {"x": category("tier", None, [f"tier {label}" for label in labels]), "xOffset": beside}
     hatched, spread = [row for row in rows if row["untrained"]], [row for row in rows if "low" in row]
@@ -223,7 +232,7 @@ def tier_chart(summary: Json) -> Chart:
         layer({"type": "bar", "fill": "url(#untrained)"}, hatched, **at, y=y, tooltip="told"),
         layer({"type": "rule", "color": "var(--soft)", "strokeWidth": 1.5}, spread, **at, y={**y, "field": "low"}, y2="high"),
     )
-    return Chart(key, title, _weakest(methods), spec)
+    return Chart(key, title, _weakest(methods, metric), spec)
 
 
 def _colours(summary: Json) -> dict[str, str]:
@@ -232,10 +241,11 @@ def _colours(summary: Json) -> dict[str, str]:
 
 def _cheapest(summary: Json, key: str, human: Callable[[float], str]) -> str:
     """Return which method reached the target with least of ``key``, and which took most."""
+    metric = metric_of(summary)
     spent = {row["label"]: row["to_target"][key] for row in summary["methods"] if row["to_target"]}
     if not spent:
-        return "No run came to an end, so there is no accuracy to draw."
-    target = human_percent(summary["target_accuracy"])
+        return f"No run came to an end, so there is no {metric.name} to draw."
+    target = metric_text(metric, summary["target_accuracy"])
     least, most = min(spent, key=spent.__getitem__), max(spent, key=spent.__getitem__)
     sentence = f"{least} reaches {target}, which all methods reach, with least: {human(spent[least])}"
     if spent[least] == spent[most]:
@@ -244,18 +254,19 @@ def _cheapest(summary: Json, key: str, human: Callable[[float], str]) -> str:
     return f"{sentence}; {most} takes most: {human(spent[most])}{times}."
 
 
-def _weakest(rows: Sequence[Mapping[str, Any]]) -> str:
+def _weakest(rows: Sequence[Mapping[str, Any]], metric: Metric) -> str:
     weakest = {
-        row["label"]: min(trained)
+        row["label"]: min(trained, key=lambda pair: pair[0] if metric.better == "higher" else -pair[0])
         for row in rows
         if (trained := [(of["mean"], tier) for tier, of in row["tier_accuracy"].items() if tier not in row["untrained_tiers"]])
     }
     hatched = " Hatched: tiers that no client trained." if any(row["untrained_tiers"] for row in rows) else ""
     if not weakest:
         return f"No tier was trained in every run.{hatched}"
-    worst, best = min(weakest, key=weakest.__getitem__), max(weakest, key=weakest.__getitem__)
-    sentence = f"The weakest is tier {weakest[worst][1]} of {worst}, {human_percent(weakest[worst][0])}"
-    return f"{sentence}; {best} has the best weakest tier, {human_percent(weakest[best][0])}.{hatched}"
+    ends = (min, max) if metric.better == "higher" else (max, min)
+    worst, best = (end(weakest, key=weakest.__getitem__) for end in ends)
+    sentence = f"The weakest is tier {weakest[worst][1]} of {worst}, {metric_text(metric, weakest[worst][0])}"
+    return f"{sentence}; {best} has the best weakest tier, {metric_text(metric, weakest[best][0])}.{hatched}"
 
 
 def _about(summary: Json) -> list[tuple[str, str]]:

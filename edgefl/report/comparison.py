@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from edgefl import __version__
+from edgefl.records import ACCURACY, Metric
 from edgefl.report.comparison_budget import BudgetRun, BudgetSummary, RunBudget, budget_summary, evaluated_of
+from edgefl.report.metric import metric_of, reaches, worst_of
 from edgefl.report.results import Result
 
 Json = Mapping[str, Any]
@@ -125,6 +127,7 @@ class ComparisonSummary(Result):
     Attributes:
         target_accuracy: the lowest final accuracy among the methods, each the mean over its seeds.
         under_budget: how the methods compare under a budget or at an accuracy that was asked for; None if neither was.
+        metric: what is under the keys of accuracy.
     """
 
     format: int
@@ -148,10 +151,11 @@ class ComparisonSummary(Result):
     target_accuracy: float | None
     methods: tuple[MethodResult, ...]
     under_budget: BudgetSummary | None = None
+    metric: Metric = ACCURACY
 
 
 _SPENT = tuple(field.name for field in fields(Spent))[1:]
-_COMMON = tuple(field.name for field in fields(ComparisonSummary))[2:-5]
+_COMMON = tuple(field.name for field in fields(ComparisonSummary))[2:-6]
 
 
 def comparison_of(
@@ -166,9 +170,10 @@ def comparison_of(
     ``to_target`` is read from the mean curve of each method, at the first evaluated round with at least the target accuracy.
     """
     rows = [_result(row, runs) for row, runs in contenders]
-    target = min((row.accuracy.mean for row in rows if row.accuracy), default=None)
     asked = (budget or RunBudget()).limits or target_accuracy
     first = next((played.summary for _, runs in contenders for played in runs), {})
+    metric, finals = metric_of(first), [row.accuracy.mean for row in rows if row.accuracy]
+    target = worst_of(metric)(finals) if finals else None
     return ComparisonSummary(
         1,
         __version__,
@@ -176,8 +181,9 @@ def comparison_of(
         seeds=tuple(seeds),
         tiers=tiers if isinstance(tiers, str) else tuple(tiers),
         target_accuracy=target,
-        methods=tuple(replace(row, to_target=_reached(row.curve, target)) for row in rows),
+        methods=tuple(replace(row, to_target=_reached(row.curve, target, metric)) for row in rows),
         under_budget=_under_budget(contenders, budget or RunBudget(), target_accuracy) if asked else None,
+        metric=metric,
     )
 
 
@@ -216,10 +222,9 @@ def _spent(rounds: Sequence[Json]) -> list[dict[str, float]]:
     return found
 
 
-def _reached(curve: Sequence[CurvePoint], target: float | None) -> Spent | None:
+def _reached(curve: Sequence[CurvePoint], target: float | None, metric: Metric) -> Spent | None:
     """Return what was spent at the first point with the accuracy ``target``."""
-    # A mean that is the target itself may differ from it in its last bit.
-    found = next((point for point in curve if target is not None and point.accuracy >= target - 1e-12), None)
+    found = next((point for point in curve if target is not None and reaches(metric, point.accuracy, target)), None)
     return None if found is None else Spent(found.round, *(getattr(found, key) for key in _SPENT))
 
 

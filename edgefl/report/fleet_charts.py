@@ -2,10 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean, median
 from typing import Any
 
+from edgefl.records import ACCURACY, Metric
 from edgefl.report.chart import Chart, Json, Spec, category, clock_unit, layer, layered, legend, number, share, slots, stacked
+from edgefl.report.metric import best_of, metric_of, metric_text, reaches
 from edgefl.report.tables import Column, PlainTable, text, under
 from edgefl.report.timeline import timelines
 from edgefl.report.words import (
@@ -82,7 +85,7 @@ def waste_charts(rounds: Sequence[Json]) -> tuple[Chart, ...]:
     return (shares, Chart(*heads[1], *_time_by_round(rounds))) if len(rounds) > 1 else (shares,)
 
 
-def weakest_sentence(rows: Sequence[Json]) -> str:
+def weakest_sentence(rows: Sequence[Json], metric: Metric = ACCURACY) -> str:
     """Return the accuracy of the least represented class, by useful sessions over its share of the population."""
     useful = sum(row["statuses"].get(USEFUL, 0) for row in rows)
     present = [row for row in rows if row["clients"] and row["share"] > 0]
@@ -102,12 +105,15 @@ def weakest_sentence(rows: Sequence[Json]) -> str:
     tier = f"Its tier, {tier_label(weakest['tier'])}, "
     if weakest["accuracy"] is None or not known:
         return f"{sentence}."
-    points = 100 * (max(known) - weakest["accuracy"])
-    than = "the best of all classes" if points <= 0 else f"{points:.1f} points below the best class's"
-    return f"{sentence}. {tier}reaches {human_percent(weakest['accuracy'])}, {than}."
+    best = best_of(metric)(known)
+    points = (
+        f"{100 * (best - weakest['accuracy']):.1f} points below" if metric.share else f"worse than {metric_text(metric, best)},"
+    )
+    than = "the best of all classes" if reaches(metric, weakest["accuracy"], best) else f"{points} the best class's"
+    return f"{sentence}. {tier}reaches {metric_text(metric, weakest['accuracy'])}, {than}."
 
 
-def participation_chart(rows: Sequence[Json]) -> Chart:
+def participation_chart(rows: Sequence[Json], metric: Metric = ACCURACY) -> Chart:
     """Return each class's share of the population beside its share of the sessions that the server used."""
     key, title = "participation", "Share of the population, share of useful sessions"
     useful = sum(row["statuses"].get(USEFUL, 0) for row in rows)
@@ -129,7 +135,7 @@ def participation_chart(rows: Sequence[Json]) -> Chart:
     point = {"type": "point", "size": 130, "strokeWidth": 2}
     encoded = {"x": x, "y": places.y, "fill": legend(looks), "stroke": legend(strokes), "tooltip": "told"}
     spec = layered({"step": 26}, layer(line, joints, x=x, x2="other", y=places.y), layer(point, dots, **encoded), places.heads)
-    return Chart(key, title, weakest_sentence(rows), spec)
+    return Chart(key, title, weakest_sentence(rows, metric), spec)
 
 
 def _amount(work: Mapping[str, Any], key: str) -> float:
@@ -189,12 +195,12 @@ def fleet_view(summary: Json, rounds: Sequence[Json]) -> dict[str, Any]:
 
     ``rounds`` are the records' JSON form, with or without their clients.
     """
-    rows = summary["participation"]
+    rows, metric = summary["participation"], metric_of(summary)
     seen = {status for row in rows for status, count in row["statuses"].items() if count}
     return {
         "timelines": timelines(summary, rounds),
-        "participation": participation_chart(rows),
-        "participation_table": participation_table(rows),
+        "participation": participation_chart(rows, metric),
+        "participation_table": participation_table(rows, metric),
         "outcomes": outcome_charts(summary, rounds),
         "waste": waste_charts(rounds),
         "waste_table": waste_table(rounds),
@@ -208,7 +214,7 @@ def useful_card(summary: Json) -> list[tuple[str, str, str]]:
     return [("Useful work", human_percent(useful_s / all_s), "of the time that devices spent")] if all_s else []
 
 
-def participation_table(rows: Sequence[Json]) -> PlainTable:
+def participation_table(rows: Sequence[Json], metric: Metric = ACCURACY) -> PlainTable:
     """Return who took part, a row per device class."""
 
     def part(some: float, of: float) -> str:
@@ -225,7 +231,11 @@ def participation_table(rows: Sequence[Json]) -> PlainTable:
         Column("clients that trained", "of the class", lambda row: part(row["distinct"], row["clients"])),
         *under("energy on devices", lambda work: human_joules(work["energy_j"]), useful="useful", wasted="wasted"),
         *under("tier", lambda tier: "none" if tier is None else tier_label(tier), tier=""),
-        *(under("tier", accuracy="accuracy") if any(row["accuracy"] is not None for row in rows) else ()),
+        *(
+            under("tier", partial(metric_text, metric), accuracy=metric.name)
+            if any(row["accuracy"] is not None for row in rows)
+            else ()
+        ),
     ]
     return PlainTable.of(columns, rows)
 

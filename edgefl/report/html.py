@@ -9,6 +9,7 @@ from edgefl.report import run_tables
 from edgefl.report.chart import WHOLE, Chart, Json, category, clock_unit, layer, layered, number, stacked
 from edgefl.report.energy import energy_sentence
 from edgefl.report.fleet_charts import fleet_view, useful_card
+from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.observed import observed_charts
 from edgefl.report.page import facts, render_page
 from edgefl.report.run_charts import accuracy_charts, budget_chart, cost_charts, of_clients, tier_colour
@@ -50,6 +51,7 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
         table=run_tables.tier_table(summary),
         tier_colours=tier_colours,
         energy=energy_sentence(summary["tiers"]),
+        metric=metric_of(summary).name,
         accuracy=accuracy_charts(summary, rounds),
         cost=cost_charts(summary),
         budgets=budget_chart(summary),
@@ -68,7 +70,13 @@ def render(summary: Json, rounds: Sequence[Json]) -> str:
 def _about(summary: Json) -> list[tuple[str, str]]:
     labels = "each client's own" if summary["permute_labels"] else "the same for all"
     whose = "the mean over clients, each on its own" if of_clients(summary) else "the global model"
-    return [*facts(summary, _ABOUT), ("labels", labels), ("accuracy of", whose), _deadline(summary), *_trust(summary)]
+    return [
+        *facts(summary, _ABOUT),
+        ("labels", labels),
+        (f"{metric_of(summary).name} of", whose),
+        _deadline(summary),
+        *_trust(summary),
+    ]
 
 
 def _trust(summary: Json) -> list[tuple[str, str]]:
@@ -91,12 +99,17 @@ def _cards(summary: Json, rounds: Sequence[Json]) -> list[tuple[str, str, str]]:
     """Return the key numbers: heading, figure, and what it stands for."""
     turns = [client for record in rounds for client in record.get("clients", ())]
     down, up = summary["download_bytes"], summary["upload_bytes"]
-    accuracy = human_percent(summary["global_accuracy"])
-    shown = ("Clients' accuracy", accuracy, "on average, each on its own held-out samples")
+    metric = metric_of(summary)
+    accuracy = metric_text(metric, summary["global_accuracy"])
+    shown = (f"Clients' {metric.name}", accuracy, "on average, each on its own held-out samples")
     after = summary.get("accuracy_after_training")
-    trained = ("After local training", human_percent(after), "on average, each client with the model that it has just trained")
+    trained = (
+        "After local training",
+        metric_text(metric, after),
+        "on average, each client with the model that it has just trained",
+    )
     return [
-        shown if of_clients(summary) else ("Global accuracy", accuracy, "of held-out samples"),
+        shown if of_clients(summary) else (f"Global {metric.name}", accuracy, "of held-out samples"),
         *([] if after is None else [trained]),
         ("Simulated time", human_seconds(summary["simulated_s"]), "on the fleet's own clock"),
         ("Bytes sent", human_bytes(down + up), f"{human_bytes(down)} down, {human_bytes(up)} up"),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from edgefl.report.chart import WHOLE, Chart, Json, Spec, clock_unit, colour, layer, layered, lines, number, share, slots
 from edgefl.report.cost_page import TRAFFIC, Measure, measured
+from edgefl.report.metric import best_of, metric_axis, metric_of, metric_text, reaches, worst_of
 from edgefl.report.run_tables import budget_entries, largest_first
 from edgefl.report.words import budget_name, tier_label
 from edgefl.util.units import human_budget, human_bytes, human_percent, human_seconds
@@ -31,14 +32,16 @@ def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
             evaluated.append(record)
             sent_bytes.append(total_bytes)
     unit, unit_s = clock_unit(max((record["clock_s"] for record in evaluated), default=0.0))
+    metric = metric_of(summary)
+    title = metric.name.capitalize()
     axes = {
-        "Accuracy over rounds": number("round", "round", **WHOLE),
-        "Accuracy over bytes sent": number("bytes", "bytes sent, down and up", "~s", "B"),
-        "Accuracy over simulated time": number("clock", f"simulated time ({unit})"),
+        f"{title} over rounds": number("round", "round", **WHOLE),
+        f"{title} over bytes sent": number("bytes", "bytes sent, down and up", "~s", "B"),
+        f"{title} over simulated time": number("clock", f"simulated time ({unit})"),
     }
     keys = [f"accuracy-{axis['field']}" for axis in axes.values()]
     if not evaluated:
-        sentence = "No round was evaluated, so there is no accuracy to draw."
+        sentence = f"No round was evaluated, so there is no {metric.name} to draw."
         return tuple(Chart(key, title, sentence, None) for key, title in zip(keys, axes, strict=True))
     whole = "mean of clients" if of_clients(summary) else "global"
     labels = {tier_label(tier): tier for tier in sorted((row["tier"] for row in summary["tiers"]), reverse=True)}
@@ -51,41 +54,45 @@ def accuracy_charts(summary: Json, rounds: Sequence[Json]) -> tuple[Chart, ...]:
             "round": record["round"],
             "bytes": sent,
             "clock": record["clock_s"] / unit_s,
-            "told": f"{name}: {human_percent(record['accuracy'][label])} in round {record['round']}, "
+            "told": f"{name}: {metric_text(metric, record['accuracy'][label])} in round {record['round']}, "
             f"after {human_bytes(sent)} and {human_seconds(record['clock_s'])}",
         }
         for record, sent in zip(evaluated, sent_bytes, strict=True)
         for label, name in names.items()
         if record["accuracy"].get(label) is not None
     ]
-    y = share("accuracy", "accuracy", zero=False)
+    y = metric_axis(metric, zero=False)
     drawn = [layered(260, *lines(rows, colours, axis, y, dotted=whole)) for axis in axes.values()]
     sentences = (_accuracy_by_tier(summary, evaluated), *_close_to_best(summary, evaluated, sent_bytes))
     return tuple(Chart(*parts) for parts in zip(keys, axes, sentences, drawn, strict=True))
 
 
 def _accuracy_by_tier(summary: Json, evaluated: Sequence[Json]) -> str:
-    accuracy = dict(evaluated[-1]["accuracy"])
-    whole, when = human_percent(accuracy.pop("global", None)), f"After round {evaluated[-1]['round']}"
+    accuracy, metric = dict(evaluated[-1]["accuracy"]), metric_of(summary)
+    whole, when = metric_text(metric, accuracy.pop("global", None)), f"After round {evaluated[-1]['round']}"
+    are, be, of = ("are right on", "is right on", " of") if metric.share else (f"have {metric.name}", f"has {metric.name}", " on")
     if of_clients(summary):
-        sentence = f"{when} clients are right on {whole} of held-out samples of their own, on average"
+        sentence = f"{when} clients {are} {whole}{of} held-out samples of their own, on average"
     else:
-        sentence = f"{when} the global model is right on {whole} of held-out samples"
+        sentence = f"{when} the global model {be} {whole}{of} held-out samples"
     if accuracy:
-        label, worst = min(accuracy.items(), key=lambda pair: float(pair[1]))
-        sentence += f", the weakest tier ({label}) on {human_percent(worst)}"
+        worst = worst_of(metric)(map(float, accuracy.values()))
+        label = next(label for label, value in accuracy.items() if float(value) == worst)
+        sentence += f", the weakest tier ({label}) {'on ' if metric.share else ''}{metric_text(metric, worst)}"
     if (after := evaluated[-1].get("accuracy_after_training")) is None:
         return f"{sentence}."
-    return f"{sentence}. Right after local training, the round's clients are right on {human_percent(after)} of their own."
+    return f"{sentence}. Right after local training, the round's clients {are} {metric_text(metric, after)}{of} their own."
 
 
 def _close_to_best(summary: Json, evaluated: Sequence[Json], sent_bytes: Sequence[int]) -> tuple[str, str]:
     """Return what it took, in bytes and in simulated time, to come within one point of the best global accuracy."""
+    metric = metric_of(summary)
     reached = [record["accuracy"].get("global") or 0.0 for record in evaluated]
-    first = next(i for i, value in enumerate(reached) if value >= max(reached) - 0.01)
+    best = best_of(metric)(reached)
+    first = next(i for i, value in enumerate(reached) if reaches(metric, value, best - 0.01 * metric.share))
     record = evaluated[first]
     who = "The clients' mean" if of_clients(summary) else "The global model"
-    claim = f"{who} came within one point of its best ({human_percent(max(reached))}) after"
+    claim = f"{who} {'came within one point of' if metric.share else 'reached'} its best ({metric_text(metric, best)}) after"
     return (
         f"{claim} {human_bytes(sent_bytes[first])}, of {human_bytes(sent_bytes[-1])} sent in all.",
         f"{claim} {human_seconds(record['clock_s'])} of simulated time, in round {record['round']}.",

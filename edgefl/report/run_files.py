@@ -1,16 +1,16 @@
 """The records of a run's files, ``summary.json`` and ``rounds.jsonl``, whose keys are the fields, and how the files are read back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
 from typing_extensions import TypedDict  # pydantic cannot read that of typing before Python 3.12
 
 from edgefl.errors import InputError
-from edgefl.records import Shortfall, Totals
+from edgefl.records import ACCURACY, Metric, Shortfall, Totals
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, adapter
 from edgefl.util.validation import explain
@@ -222,12 +222,14 @@ class RunSummary(Summary):
     """The summary of a run that trained.
 
     Attributes:
+        metric: what is under the keys of accuracy: the accuracy, or the metric of the run's own loss.
         accuracy_of: "global" for one model on all held-out samples, "clients" for the mean over clients on their own.
         global_accuracy: that accuracy after the last round, None if no round was evaluated.
         accuracy_after_training: mean over the clients of the last round, each with the model that it has just trained, on its own held-out
             samples; None if these were not evaluated.
     """
 
+    metric: Metric = ACCURACY
     accuracy_of: Literal["global", "clients"]
     global_accuracy: Number | None
     accuracy_after_training: Number | None = None
@@ -285,6 +287,39 @@ class RoundLine(Result):
     clients: tuple[ClientLine, ...] = ()
     stages: HostStages | None = None
     observed: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRow(Result):
+    """One round as a row of a table, without its clients.
+
+    Attributes:
+        accuracy: "global" and each tier's label → share; empty if the round was not evaluated.
+        clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
+        trained: clients whose updates the server used.
+        host_s: seconds of this computer.
+    """
+
+    round: Whole
+    accuracy: Mapping[str, Number]
+    accuracy_after_training: Number | None
+    trained: Whole
+    clock_s: Number
+    round_s: Number
+    waited_s: Number
+    deadline_s: Number | None
+    macs: Whole
+    download_bytes: Whole
+    upload_bytes: Whole
+    energy_j: Number
+    host_s: Number
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Self:
+        """Return the row of a line of ``rounds.jsonl``."""
+        kind: Any = cls
+        found: Self = adapter(kind).validate_python({key.name: line.get(key.name) for key in fields(cls)})
+        return found
 
 
 def read_summary(path: Path) -> dict[str, Any]:

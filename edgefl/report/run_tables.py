@@ -3,8 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
+from edgefl.records import ACCURACY, Metric
 from edgefl.report.energy import energy_sentence
+from edgefl.report.metric import metric_of, metric_text
 from edgefl.report.tables import Column, PlainTable, Row, shaded, text, under
 from edgefl.report.words import budget_name, names, need_have, taken_as, tier_label, uncounted
 from edgefl.timing.spans import STAGES
@@ -28,6 +31,10 @@ def _budget_used(row: Row) -> str:
     return f"{human_percent(row['budget_share'])} {budget_name(row['limiting_budget'])}".rstrip()
 
 
+def _metric_columns(metric: Metric, **heads: str) -> tuple[Column, ...]:
+    return under(metric.name, partial(metric_text, metric), **heads)
+
+
 TIER_COLUMNS = (
     _AS_TAKEN,
     DEVICE,
@@ -47,9 +54,6 @@ TIER_COLUMNS = (
     Column("not counted", "ops", lambda row: names(row["uncounted_ops"]), numeric=False),
 )
 _COMPACT = (
-    _AS_TAKEN,
-    DEVICE,
-    *under("accuracy", accuracy=""),
     *under("params", params=""),
     *under("MACs", macs_forward="forward", macs_train_step="step"),
     *under("peak act.", peak_activation_bytes_training="predicted", measured_peak_activation_bytes_training="measured"),
@@ -62,14 +66,17 @@ _COMPACT = (
 
 def tier_table(summary: Row) -> PlainTable:
     """Return every cost of every tier in a run's ``summary.json``, largest tier first."""
-    return PlainTable.of(TIER_COLUMNS, largest_first(summary))
+    metric = metric_of(summary)
+    own = iter(_metric_columns(metric, accuracy="exported file", torch_accuracy="in torch"))
+    return PlainTable.of((next(own) if c.group == ACCURACY.name else c for c in TIER_COLUMNS), largest_first(summary))
 
 
 def compact_tiers(summary: Row) -> PlainTable:
     """Return the table that ends a run in a terminal: a row per tier, pairs such as down and up one above the other."""
     rows = largest_first(summary)
     notes = (note for note in (energy_sentence(rows), uncounted(rows)) if note)
-    return PlainTable.of(_COMPACT, rows, note="\n".join(notes), stacked=True)
+    columns = (_AS_TAKEN, DEVICE, *_metric_columns(metric_of(summary), accuracy=""), *_COMPACT)
+    return PlainTable.of(columns, rows, note="\n".join(notes), stacked=True)
 
 
 def largest_first(summary: Row) -> list[Row]:

@@ -61,7 +61,7 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
     objective.attach(started, shared_parameters(method, network), {}, control)
     own, roles = named_tensors(started), graphs.steps.roles
     feed = {value: own[name].detach().float().contiguous().numpy() for name, value in roles.tensors.items()}
-    feed |= {name: np.ones(run.data.classes, bool) for name in roles.shared}
+    feed |= {name: np.ones(run.architecture.classes, bool) for name in roles.shared}
     x, y = _samples(run, tier, training.batch_size)
     first = x[:REFERENCE_SAMPLES], y[:REFERENCE_SAMPLES]
     beta = beta_of(training)
@@ -112,10 +112,12 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
 
 
 def _samples(run: Run, tier: Tier, count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return ``count`` synthetic samples and labels: a bundle contains no user's data."""
+    """Return ``count`` synthetic samples and labels or targets: a bundle contains no user's data."""
     rng, data = generator(run.config.seed, "training reference", tier.label), run.data
     shape = (count, *data.input_shape)
     x = rng.integers(data.vocabulary, size=shape) if data.vocabulary else rng.standard_normal(shape).astype(np.float32)
+    if data.target_shape is not None:
+        return x, rng.standard_normal((count, *data.target_shape)).astype(np.float32)
     return x, rng.integers(data.classes, size=count)
 
 
@@ -149,6 +151,11 @@ class Deployed:
     contents: Mapping[str, bytes]
     inference_bytes: int | None
     macs_forward: int | None
+
+    @property
+    def reference(self) -> bytes:
+        """Inputs of the exported file and what it must return, a safetensors file."""
+        return self.contents[self.entry.reference]
 
     @property
     def result(self) -> TierResult:
@@ -202,6 +209,8 @@ def build_bundle(
     with uncollected():
         deployed = {tier: _deploy(run, tier, chosen, say, wanted) for tier, chosen in tiers.items()}
     data = run.data
+    reference = safetensors.numpy.load(next(iter(deployed.values())).reference)
+    class_names = data.class_names or tuple(f"output {number}" for number in range(reference["logits"].shape[1]))
     manifest = Manifest(
         edgefl_version=__version__,
         method=run.config.method,
@@ -211,8 +220,10 @@ def build_bundle(
         state_sha256=source.state_sha256,
         input_shape=data.input_shape,
         input_dtype="int64" if data.vocabulary else "float32",
-        classes=data.classes,
-        class_names=data.class_names,
+        classes=len(class_names),
+        class_names=class_names,
+        target_shape=data.target_shape,
+        metric=None if run.criterion.loss is None else run.criterion.metric.name,
         preprocessing=data.preprocessing,
         tiers=tuple(d.entry for d in deployed.values()),
         files={},
@@ -255,7 +266,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
         costs=costs,
         uncounted_ops=cost.uncounted_ops,
         accuracy_onnx=accuracy,
-        accuracy_torch=evaluate.accuracy(module, test),
+        accuracy_torch=evaluate.score(module, test, run.criterion),
         parity_max_abs_error=files.parity_max_abs_error,
     )
     contents = {**files.contents, **train_contents, **{record.graph: content for record, content in variants}}
@@ -285,7 +296,7 @@ def _variants(run: Run, tier: Tier, graph: bytes, test: Split, wanted: Wanted) -
     if wanted.fp16:
         kinds.append("fp16")
     for kind in kinds:
-        yield variant(tier.label, graph, kind, np.asarray(run.data.train.x), np.asarray(test.x), test.y)
+        yield variant(tier.label, graph, kind, np.asarray(run.data.train.x), np.asarray(test.x), test.y, run.criterion)
 
 
 def _budget(run: Run, tier: Tier) -> Budget:
@@ -310,7 +321,7 @@ def _run_on_device(run: Run, tier: Tier, graph: bytes, test: Split, say: Callabl
             ran = predict_capped(graph, np.asarray(test.x), batch_size=batch_size, memory_bytes=memory_bytes)
             whole = batch_size == full <= len(test.x)
             held = ran.peak_activation_bytes + test.x[:batch_size].nbytes if whole else None
-            return evaluate.share_correct(ran.logits, test.y), held
+            return run.criterion.measured(ran.logits, test.y), held
         except OutOfMemoryError as error:
             if batch_size == 1:
                 say(f"tier {tier.label} does not run on {device.name}: {error}; its accuracy counts as 0")

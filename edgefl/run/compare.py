@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.errors import AggregationError, BudgetError, CheckpointError
+from edgefl.errors import AggregationError, BudgetError, CheckpointError, ConfigError
 from edgefl.records import RoundRecord
 from edgefl.registry import methods as known_methods
-from edgefl.report.compare_page import compare_page
+from edgefl.report.compare_page import compact_comparison, compare_page
 from edgefl.report.compare_page_budget import budget_text, nothing_fits
 from edgefl.report.comparison import ComparisonSummary, Failure, MethodResult, Played, comparison_of
 from edgefl.report.comparison_budget import RunBudget, check_target
+from edgefl.report.notebook import table_html, table_text
 from edgefl.report.results import Results
 from edgefl.report.run_files import read_rounds, read_summary
 from edgefl.run.compare_entries import Asked, Options, Part, asked_of, parts_of
@@ -25,7 +26,7 @@ from edgefl.util.files import write_bytes, write_json
 OnRound = Callable[[Part, RoundRecord], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """A finished comparison: its folder, and the content of ``compare.json`` there."""
 
@@ -44,6 +45,13 @@ class Comparison:
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame`` with a row per method."""
         return self.methods.to_pandas()
+
+    def __repr__(self) -> str:
+        """Return the table of the methods."""
+        return table_text(str(self.folder), compact_comparison(self.to_dict()))
+
+    def _repr_html_(self) -> str:
+        return table_html(str(self.folder), compact_comparison(self.to_dict()))
 
 
 def compare(
@@ -91,6 +99,10 @@ def compare(
     say = notify or (lambda message: None)
     check_target(target_accuracy)
     asked = asked_of(methods, config or RunConfig(), seeds, options or {})
+    if asked.config.loss is not None and (target_accuracy is not None or (budget or RunBudget()).limits):
+        raise ConfigError(
+            "compare: budget and target_accuracy rank methods by accuracy, and the run has a loss of its own; leave them out"
+        )
     asked = replace(asked, budget=budget or RunBudget(), target_accuracy=target_accuracy)
     folder = Path(out)
     with one_thread():

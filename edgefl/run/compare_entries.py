@@ -12,6 +12,7 @@ import tomlkit
 
 from edgefl.config import RunConfig
 from edgefl.errors import BudgetError, CheckpointError, ConfigError, InputError
+from edgefl.plugins import resolved
 from edgefl.registry import methods as known_methods
 from edgefl.report.comparison_budget import RunBudget, check_target
 from edgefl.run.prepare import prepare
@@ -39,6 +40,7 @@ class Entry:
         """
         name, at, ratio = text.strip().partition("@")
         known_methods.check(name)
+        name = known_methods.resolve(name)
         if not at:
             return cls(name)
         with suppress(ValueError):
@@ -133,7 +135,10 @@ def asked_of(methods: Sequence[str], config: RunConfig, seeds: Sequence[int] | N
         options = {**options, config.method: {**config.method_options, **options.get(config.method, {})}}
     if strange := sorted(set(options) - named):
         raise ConfigError(f"method options of {', '.join(strange)}: not among the methods: {', '.join(sorted(named))}")
-    return Asked(tuple(labels), config.model_copy(update={"method_options": {}}), chosen, options)
+    plugins = config.plugins
+    for entry in entries:
+        plugins = resolved({"plugins": plugins, "method": entry.method}).get("plugins")
+    return Asked(tuple(labels), config.model_copy(update={"method_options": {}, "plugins": plugins}), chosen, options)
 
 
 def parts_of(asked: Asked) -> tuple[list[Part], Asked]:

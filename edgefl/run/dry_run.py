@@ -13,8 +13,9 @@ from edgefl.report import html
 from edgefl.report.results import Result
 from edgefl.report.run_files import DrySummary, PolicyRow
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.run.folder import OnRound, RunFolder, RunResult
+from edgefl.run.folder import OnRound, RunFolder
 from edgefl.run.prepare import prepare
+from edgefl.run.result import RunResult
 from edgefl.run.run import Run, about
 from edgefl.run.trained import without_training
 from edgefl.util.compute import one_thread
@@ -49,7 +50,7 @@ def dry_run(config: RunConfig, out: Path | str | None = None, *, on_round: OnRou
     with one_thread():
         run = prepare(config)
         config = run.config
-        folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"dry-{config.method}-{config.dataset}"))
+        folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"dry-{config.method}-{run.data.name}"))
         folder.check(config, resume=False)
         folder.start(config, CONFIG)
         took_part: list[np.ndarray] = []

@@ -103,9 +103,10 @@ def _tried(run: Run, tier: Tier) -> Trial:
     load(module, method.trained(run.first_state(), tier, parts.personal).state_dict())
     size = min(training.batch_size, len(run.data.train))
     x, y = (torch.tensor(part[:size], device=device) for part in (run.data.train.x, run.data.train.y))
-    present = torch.ones(task.architecture.classes, dtype=torch.bool, device=device)
+    every = task.criterion.present(task.architecture.classes)
+    present = None if every is None else every.to(device)
     one = Inputs(named_tensors(module), Batch(x, y, present, _LARGEST))
-    loss, trained = loss_of(method, task.objective), list(parts.trained)
+    loss, trained = loss_of(method, task.objective, task.criterion), list(parts.trained)
     written = gradient_of(module, in_layout(loss, layout), trained)
     try:
         taken = capture(written, one)

@@ -24,7 +24,7 @@ _ALONE = "the network was exported without a run, so no server aggregates its up
 
 def export_network(
     module: nn.Module,
-    samples: Tensor,
+    samples: Tensor | Mapping[str, Tensor],
     out: Path | str,
     *,
     optimizer: Literal["momentum", "sgd", "adam"] = "momentum",
@@ -39,8 +39,10 @@ def export_network(
     """Write a bundle of one tier for a network with its present weights, trained by cross-entropy, and return its folder.
 
     Args:
-        module: (samples, …) → logits (samples, classes); its parameters with ``requires_grad`` are trained.
-        samples: at least two samples (n, …): float32, or int64 ids, whose largest is the largest id.
+        module: (samples, …) → logits (samples, classes), also as the entry ``logits`` of a dictionary; its parameters with
+            ``requires_grad`` are trained.
+        samples: at least two samples (n, …): float32, or int64 ids, whose largest is the largest id. Several inputs of one shape and type,
+            name → (n, …), become one input (n, inputs, …) of the bundle.
         out: must not exist, or be empty.
         optimizer: ``momentum``, ``sgd`` or ``adam``, with ``momentum`` as its β₁.
         lr: learning rate with which a device trains unless it is told otherwise.
@@ -67,24 +69,25 @@ def export_network(
     import copy
 
     import onnx
+    import torch
 
     from edgefl.bundle.manifest import Manifest, TierEntry
     from edgefl.bundle.tier_graphs import with_weights
     from edgefl.bundle.write import build_tier, client_files, write
     from edgefl.onnxgrad.macs import count_macs
+    from edgefl.run.one_input import ids_below, with_one_input
 
     network = copy.deepcopy(module)
+    names, samples = (() if isinstance(samples, torch.Tensor) else tuple(samples)), with_one_input(network, samples)
     classes = _classes(network, samples, class_names)
-    ids = not samples.is_floating_point()
+    below, ids = ids_below(samples, bool(names)), not samples.is_floating_point()
     graphs = _graphs(network, samples, classes, optimizer)
     network.eval()
     rng = generator(0, "reference", _LABEL)
-    files = build_tier(
-        network, tuple(samples.shape[1:]), _LABEL, rng, int(samples.max()) + 1 if ids else 0, with_weights(graphs, network)
-    )
+    files = build_tier(network, tuple(samples.shape[1:]), _LABEL, rng, below, with_weights(graphs, network))
     how = {"optimizer": optimizer, "lr": lr, "batch_size": batch_size, "epochs": epochs}
     how["momentum"] = 0.0 if optimizer == "sgd" else momentum
-    train, contents = _trainable(network, graphs, samples, classes, how)
+    train, contents = _trainable(network, graphs, samples, below, classes, how)
     counted = count_macs(onnx.load_model_from_string(graphs.predict), 1)
     entry = TierEntry(
         tier=1,
@@ -113,8 +116,8 @@ def export_network(
         class_names=tuple(class_names) or tuple(map(str, range(classes))),
         preprocessing=dict(preprocessing)
         if preprocessing is not None
-        else {}
-        if ids
+        else ({"inputs": list(names)} if names else {})
+        if ids or names
         else {"scale": 1.0, "mean": 0.0, "std": 1.0},
         tiers=(entry,),
         files={},
@@ -123,25 +126,28 @@ def export_network(
     return Path(out)
 
 
-def network_and_samples(network: str, inputs: str | None, weights: Path | None) -> tuple[nn.Module, Tensor]:
+def network_and_samples(
+    network: str, inputs: Sequence[str], weights: Path | None
+) -> tuple[nn.Module, Tensor | dict[str, Tensor]]:
     """Return a network, as ``edgefl profile`` accepts it, with the weights of a safetensors file, and two drawn samples for it.
 
     InputError or WireError if there is no such network, or the weights do not fit it; the first five tensors that differ are named.
     """
-    import torch
-
+    from edgefl.models.valueless import reason
     from edgefl.models.weights import checked_weights
     from edgefl.planning.network import architecture_of
+    from edgefl.run.one_input import examples_for
 
     architecture = architecture_of(network, inputs)
-    module, samples = architecture.build(), architecture.samples(2)
-    if not isinstance(samples, torch.Tensor):
-        raise InputError(f"{network} takes several inputs; a bundle has one, x")
+    module = architecture.build()
     if weights is not None:
         own = {name: tensor for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
         found = checked_weights(weights, {name: tuple(tensor.shape) for name, tensor in own.items()})
         module.load_state_dict(dict(found), strict=False)
-    return module, torch.randn(samples.shape) if samples.is_floating_point() else samples
+    try:
+        return module, examples_for(module, architecture.samples(2))
+    except Exception as error:  # networks raise many types
+        raise InputError(f"{network} does not take samples {architecture}: {reason(error)}") from error
 
 
 def _classes(network: nn.Module, samples: Tensor, class_names: Sequence[str]) -> int:
@@ -192,13 +198,14 @@ def _graphs(network: nn.Module, samples: Tensor, classes: int, optimizer: Any) -
 
 
 def _trainable(
-    network: nn.Module, graphs: TierGraphs, samples: Tensor, classes: int, how: Mapping[str, Any]
+    network: nn.Module, graphs: TierGraphs, samples: Tensor, below: Any, classes: int, how: Mapping[str, Any]
 ) -> tuple[TrainEntry, dict[str, bytes]]:
     """Return the training part of the tier: its entry in the manifest, and path → content of the files that the entry names."""
     import safetensors.numpy
 
     from edgefl.bundle.manifest import TrainEntry
     from edgefl.bundle.tier_check import STEPS
+    from edgefl.bundle.write import drawn
     from edgefl.models.base import named_tensors
     from edgefl.onnxgrad.stepper import Stepper
 
@@ -206,11 +213,9 @@ def _trainable(
     arrays = {name: tensors[name].detach().float().contiguous().numpy() for name in roles.tensors}
     stepper = Stepper(graphs.steps, {role: arrays[name] for name, role in roles.tensors.items()}, how["lr"], how["momentum"])
     rng = generator(0, "training reference", _LABEL)
-    shape = (8, *samples.shape[1:])  # drawn: a bundle contains no user's data
-    floats = samples.is_floating_point()
-    drawn = rng.standard_normal(shape).astype(np.float32) if floats else rng.integers(int(samples.max()) + 1, size=shape)
-    y = np.arange(len(drawn)) % classes
-    losses = np.array([stepper.step(drawn, y) for _ in range(STEPS)], np.float32)
+    x = drawn(rng, (8, *samples.shape[1:]), below)  # a bundle contains no user's data
+    y = np.arange(len(x)) % classes
+    losses = np.array([stepper.step(x, y) for _ in range(STEPS)], np.float32)
     paths = {key: f"{_LABEL}/{name}" for key, name in (
         ("predict", "predict.onnx"), ("parameters", "parameters.safetensors"), ("reference", "train_reference.safetensors")
     )}  # fmt: skip
@@ -227,5 +232,5 @@ def _trainable(
         entry.graphs[0]: graphs.steps.steps[0],
         entry.predict: graphs.predict,
         entry.parameters: safetensors.numpy.save(arrays),
-        entry.reference: safetensors.numpy.save({"x": np.ascontiguousarray(drawn), "y": y, "losses": losses}),
+        entry.reference: safetensors.numpy.save({"x": x, "y": y, "losses": losses}),
     }

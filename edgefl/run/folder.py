@@ -16,8 +16,6 @@ from edgefl.config import RunConfig, changed
 from edgefl.errors import CheckpointError, ConfigError, StorageError
 from edgefl.models.base import Architecture
 from edgefl.records import RoundRecord
-from edgefl.report.results import Results, adapter
-from edgefl.report.run_files import TierRow
 from edgefl.server import checkpoint
 from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
@@ -66,16 +64,20 @@ class RunFolder:
         for key in changed(before, config):
             values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
-        if config.weights is not None and (before.sources or {}).get("weights") != (config.sources or {}).get("weights"):
-            raise CheckpointError(f"{self.path}: {config.weights} has changed since this run began; restore the file")
+        then, now = (dict[Any, str](of.sources or {}) for of in (before, config))
+        for kind, file in (("weights", config.weights), ("data", config.dataset)):
+            if then.get(kind) != now.get(kind):
+                raise CheckpointError(f"{self.path}: {file} has changed since this run began; restore the file")
 
     def note_on_source(self, config: RunConfig) -> str:
-        """Return a warning if the source of the network has changed since the run began, else an empty text."""
-        before = RunConfig.load(self.require("config.toml"), {}).sources or {}
-        if before.get("model") == (config.sources or {}).get("model"):
+        """Return a warning if the source of the network or of the loss has changed since the run began, else an empty text."""
+        before, now = RunConfig.load(self.require("config.toml"), {}).sources or {}, config.sources or {}
+        changed = [title_of(str(config.model))] * (before.get("model") != now.get("model"))
+        changed += [title_of(str(config.loss))] * (before.get("loss") != now.get("loss"))
+        if not changed:
             return ""
         return (
-            f"{self.path}: the source of {title_of(str(config.model))} has changed since this run began; the run continues with the new "
+            f"{self.path}: the source of {' and '.join(changed)} has changed since this run began; the run continues with the new "
             "source, and a result of both cannot be repeated"
         )
 
@@ -226,32 +228,6 @@ class CheckpointWriter:
     def _save(self, state: ServerState) -> None:
         threading.current_thread().name = "checkpoints"  # in traces
         self._folder.save(state)
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A finished run in its folder, with the content of ``summary.json``: accuracies, costs per tier, budgets per class, totals."""
-
-    folder: Path
-    summary: Mapping[str, Any]
-
-    @property
-    def global_accuracy(self) -> float:
-        """Share of held-out samples that the global model classifies correctly."""
-        return float(self.summary["global_accuracy"])
-
-    @property
-    def tiers(self) -> Results[TierRow]:
-        """One row per tier, largest first: accuracy, costs, bytes, simulated seconds and joules."""
-        return Results(map(adapter(TierRow).validate_python, self.summary["tiers"]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the summary and ``folder`` as JSON has them."""
-        return {"folder": str(self.folder), **self.summary}
-
-    def to_pandas(self) -> Any:
-        """Return the tiers as a ``pandas.DataFrame`` with a row each."""
-        return self.tiers.to_pandas()
 
 
 def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:

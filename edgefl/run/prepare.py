@@ -1,17 +1,20 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
-import sys
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from edgefl.client.client import Clients
+from edgefl.client.criterion import Criterion
 from edgefl.client.isolation.isolate import check_limit
 from edgefl.client.job import Task
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
+from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError, WireError
@@ -27,18 +30,20 @@ from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture, InputSpec
 from edgefl.models.factory import root_of
 from edgefl.models.weights import checked_weights, weights_in
-from edgefl.planning.network import architecture_of, check_classifies
-from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, training_of
+from edgefl.planning.network import architecture_of, check_takes
+from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
+from edgefl.plugins import only_here
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
-from edgefl.run.run import Run, method_of, plan_of, tiers_of
+from edgefl.run.loss import check_found, check_loss, criterion_of
+from edgefl.run.run import Run, check_exports, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
-from edgefl.util.networks import OBJECT, title_of
+from edgefl.util.networks import title_of
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
-    "cpu_limit_s", "device",
+    "cpu_limit_s", "device", "plugins",
 )  # fmt: skip
 
 
@@ -46,24 +51,31 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     """Resolve ``config`` and work out the plan; ``required``: some device must fit it.
 
     Raises:
-        InputError: a name, value or file is wrong.
+        InputError: a name, value, file or loss is wrong.
         BudgetError: no class of the fleet fits any tier; the message names every need.
     """
     methods.check(config.method)
     check_device(config)
     fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
     conditions = conditions_of(config, fleet)
-    data = load(config.dataset, config.data_dir, config.validation_share)
+    reading = reading_of(config)
+    data = load(config.dataset, config.data_dir, config.validation_share, reading)
     config = resolve(config, data)
+    check_reach(config)
+    criterion = criterion_of(config, data)
     architecture = _architecture(config, data)
     if config.weights is not None:
         architecture = _with_weights(architecture, config.weights, config.new_classifier)
-    config = config.model_copy(update={"sources": _sources(architecture)})
+    if criterion.loss is not None:
+        check_loss(criterion, architecture, data, config.seed)
+    config = config.model_copy(update={"sources": _sources(architecture, data, criterion)})
     training = training_of(config)
     task = Task(
         architecture=architecture,
         training=training,
         objective=objective_of(config),
+        criterion=criterion,
+        reading=reading,
         **{key: getattr(config, key) for key in _OF_TASK},
     )
     clients = Clients(task, data)
@@ -74,14 +86,22 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     method.check(architecture, tiers, config.clients)
     if config.weights is not None:
         _check_begins(method, architecture, tiers, config.seed)
-    costs = Costs(method, config, architecture, training)
+    costs = Costs(method, config, architecture, training, criterion)
     plan = plan_of(costs, config, fleet, clients, conditions)
     if required:
         plan.require_someone()
     if config.enforce == "hard":
         for of_class in (of_class for states in plan.class_plans for of_class in states):
             check_limit(of_class.device.name, of_class.device.training_bytes * of_class.state.memory_share)
-    return Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
+    run = Run(config, fleet, data, architecture, method, tiers, clients, plan, costs, conditions)
+    if required and criterion.loss is not None:
+        check_exports(run)
+    return run
+
+
+def reading_of(config: RunConfig) -> Reading:
+    """Return what a configuration says about the files of a user's data set."""
+    return Reading(config.label, config.owner, config.features or (), config.held_out)
 
 
 def check_device(config: RunConfig) -> None:
@@ -93,27 +113,34 @@ def check_device(config: RunConfig) -> None:
         raise ConfigError("device: cuda, but torch finds no CUDA device here; use cpu, or install torch with CUDA and its driver")
 
 
+def check_reach(config: RunConfig) -> None:
+    """Raise :class:`ConfigError` if clients train in other processes, which cannot import a plug-in of the run."""
+    elsewhere = config.workers > 1 or config.enforce == "hard" or config.engine in ("pool", "auto")
+    if elsewhere and (local := only_here(config.plugins)):
+        raise ConfigError(
+            f"plugins: {', '.join(local)} was defined in a notebook or at a prompt, and worker processes cannot import it; put it into a "
+            "file and give it as a plug-in, or use engine inline with one worker, and enforce meter or plan"
+        )
+
+
 def _architecture(config: RunConfig, data: Dataset) -> Architecture:
     """Return the network of a resolved configuration; raise :class:`InputError` if it does not fit the data or cannot be built."""
     shape, model = "x".join(map(str, data.input_shape)), str(config.model)
+    outputs = data.classes or max(1, math.prod(data.target_shape or ()))
     if config.augment != "none" and len(data.input_shape) != 3:
         raise ConfigError(
             f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape}, no images "
             "(channels x height x width)"
         )
     if ":" in model:
-        if model.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers > 1):
-            raise ConfigError(
-                f"model: {title_of(model)} is an object that other processes cannot import; define a factory at the top of a module, or "
-                "use engine inline"
-            )
-        if (root := (config.sources or {}).get("root")) and root not in sys.path:
-            sys.path.append(root)
+        check_found(config, "model", model)
         dtype = torch.int64 if data.vocabulary else torch.float32
-        own = architecture_of(model, InputSpec(data.input_shape, dtype), data.classes, config.norm)
-        check_classifies(own, data.name)
+        own = architecture_of(model, InputSpec(data.input_shape, dtype), outputs, config.norm)
+        assert isinstance(own, CustomArchitecture)
+        own = replace(own, raw=config.loss is not None)
+        check_takes(own, data.name, classifies=not own.raw)
         return own
-    architecture = Architecture(model, data.input_shape, data.classes, config.norm)
+    architecture = Architecture(model, data.input_shape, outputs, config.norm)
     kinds = {True: "token ids", False: "images"}
     known = architecture.vocabulary
     if (has := bool(data.vocabulary)) != (takes := bool(known)):
@@ -140,11 +167,13 @@ def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -
     return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
 
 
-def _sources(architecture: Architecture) -> dict[str, str] | None:
-    """Return what a run records about the files of its network; None: there are none."""
-    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None}
+def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str] | None:
+    """Return what a run records about the files of its network, its data and its loss; None: there are none."""
+    found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
     if isinstance(architecture, CustomArchitecture):
         found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
+    if criterion.spec:
+        found |= {"loss_root": root_of(criterion.spec), "loss": criterion.sha256}
     return {name: value for name, value in found.items() if value} or None
 
 
@@ -171,10 +200,13 @@ def _check_begins(method: Method, architecture: Architecture, tiers: tuple[Tier,
 def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> tuple[float, ...]:
     """Return the tiers of "auto": the largest that fit each class of the fleet."""
     method, training = create(config.method, config.method_options), clients.task.training
-    costs = Costs(method, config, clients.task.architecture, training)
-    return auto_tiers(
-        method, fleet, lambda ratio: costs.of(Tier(ratio)), training, clients.shards.largest, costs.full, config.clock_margin
-    )
+    costs = Costs(method, config, clients.task.architecture, training, clients.task.criterion)
+
+    def trace(ratio: float) -> Cost:
+        return costs.of(Tier(ratio))
+
+    samples = clients.shards.largest
+    return auto_tiers(method, clients.task.architecture, fleet, trace, training, samples, costs.full, config.clock_margin)
 
 
 def check_axes(method: Method, config: RunConfig) -> None:
@@ -184,12 +216,15 @@ def check_axes(method: Method, config: RunConfig) -> None:
         choice = getattr(config, key)
         if reason := conflict(method.lacks, key, choice):
             raise ConfigError(f"{key}: {choice} makes no sense with {name}: {reason}")
+    if config.loss is not None and (why := method.lacks.get("own_loss")):
+        raise ConfigError(f"loss: {title_of(config.loss)} makes no sense with {name}: {why}")
     if config.server_lr not in (None, 1.0) and "server_step" in method.lacks:
         raise ConfigError(f"server_lr: {config.server_lr:g} makes no sense with {name}: {method.lacks['server_step']}")
 
 
 def auto_tiers(
     method: Method,
+    architecture: Architecture,
     fleet: Fleet,
     trace: Callable[[float], Cost],
     training: Training,
@@ -212,7 +247,7 @@ def auto_tiers(
             timing = timing_of(device, cost, training, samples, method.evaluated, 1 / clock_margin)
             return not shortfalls(cost, timing, budget, device.name, Tier(ratio))
 
-        if ratio := largest_ratio(fits):
+        if ratio := largest_ratio(fits, partial(parts_of, method, architecture)):
             ratios.add(ratio)
     if not ratios:
         return (1 / STEPS,)  # the plan refuses it, with every need

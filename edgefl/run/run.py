@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgefl.client.client import Clients
+from edgefl.client.criterion import Criterion
 from edgefl.config import RunConfig
+from edgefl.data.scaled import Scaled
 from edgefl.data.sources import Dataset, Split
 from edgefl.engine.contract import Engine
-from edgefl.errors import CheckpointError
+from edgefl.errors import CheckpointError, ConfigError, EdgeflError
 from edgefl.fleet.conditions import Conditions
 from edgefl.fleet.population import Population
 from edgefl.fleet.profile import Fleet
@@ -35,6 +38,8 @@ from edgefl.server.forecast import Forecast
 from edgefl.server.optimizer import optimizer_named
 from edgefl.server.rounds import Server, run_round
 from edgefl.server.state import ServerState
+from edgefl.util.datasets import is_own
+from edgefl.util.networks import title_of
 
 if TYPE_CHECKING:
     from edgefl.bundle.tier_graphs import TierGraphs
@@ -43,6 +48,8 @@ if TYPE_CHECKING:
 
 INTERIM_SAMPLES = 1000
 """Number of held-out samples in evaluations before the last round. Evaluation on all 10,000 took longer than a round's training."""
+MAPPED_BYTES = 2**28
+"""Of held-out samples that stay on the disk, so many bytes are evaluated after the last round if the configuration gives no number."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,11 @@ class Run:
         return round_ % self.config.eval_every == 0 or round_ == self.config.rounds
 
     @property
+    def criterion(self) -> Criterion:
+        """What clients minimise, and the metric of the run."""
+        return self.clients.task.criterion
+
+    @property
     def per_round(self) -> int:
         """Updates wanted per round; in mode async, the number of clients that train at any time."""
         assert self.config.per_round is not None  # resolved
@@ -91,7 +103,7 @@ class Run:
 
         task = self.clients.task
         how = task.training.optimizer, task.training.weight_decay, task.objective
-        return tier_graphs(method, self.architecture, tier, *how, parts)
+        return tier_graphs(method, self.architecture, tier, *how, parts, task.criterion)
 
     def step_graphs(self, method: Method, tier: Tier) -> StepGraphs:
         """Return the training steps of ``tier`` in ONNX."""
@@ -104,9 +116,13 @@ class Run:
 
     def at(self, method: Method) -> Run:
         """Return this run in the phase ``method``, with that phase's costs and plan."""
-        costs = Costs(method, self.config, self.architecture, self.clients.task.training)
+        costs = self._costs(method, self.config)
         plan = plan_of(costs, self.config, self.fleet, self.clients, self.conditions)
         return replace(self, method=method, costs=costs, plan=plan)
+
+    def _costs(self, method: Method, config: RunConfig) -> Costs:
+        task = self.clients.task
+        return Costs(method, config, self.architecture, task.training, task.criterion)
 
     def start(self) -> ServerState:
         """Return the server's state before the first round."""
@@ -152,7 +168,7 @@ class Run:
         check_tiers(config.method, tuple(tier.ratio for tier in tiers))
         method = method_of(config)
         method.check(self.architecture, tiers, config.clients)
-        costs = self.costs if method == self.method else Costs(method, config, self.architecture, self.clients.task.training)
+        costs = self.costs if method == self.method else self._costs(method, config)
         fleet = with_deadline(self.fleet, config.deadline_s)
         conditions = conditions_of(config, fleet, self.conditions.availability)
         plan = plan_of(costs, config, fleet, self.clients, conditions)
@@ -173,6 +189,8 @@ class Run:
 
     def _held_out(self, count: int | None) -> Split:
         test = self.data.test
+        if count is None and isinstance(test.x, Scaled) and test.x.mapped:
+            count = max(INTERIM_SAMPLES, MAPPED_BYTES // (4 * math.prod(test.x.shape[1:])))
         if count is None or count >= len(test):
             return Split(np.asarray(test.x), test.y)
         chosen = np.sort(generator(self.config.seed, "held out").permutation(len(test))[:count])
@@ -187,6 +205,14 @@ class Run:
         return map(self.clients.shards.train, range(self.config.clients))
 
 
+def check_exports(run: Run) -> None:
+    """Raise :class:`ConfigError` unless the run's loss, with the network of its smallest tier, becomes training graphs."""
+    try:
+        run.graphs_of(run.method, run.tiers[-1])
+    except EdgeflError as error:
+        raise ConfigError(f"loss: {title_of(str(run.config.loss))} cannot be exported: {error}") from error
+
+
 def tiers_of(config: RunConfig) -> tuple[Tier, ...]:
     """Return the tiers of a resolved configuration, largest first."""
     return tuple(Tier(ratio) for ratio in config.tiers or () if isinstance(ratio, float))
@@ -196,7 +222,8 @@ def method_of(config: RunConfig) -> Method:
     """Return the method of a resolved configuration."""
     ratios = tuple(tier.ratio for tier in tiers_of(config))
     dynamic = config.tier_assignment == "dynamic"
-    scenario: Scenario = "domains" if "+" in config.dataset else "permuted" if config.permute_labels else "alike"
+    mixed = "+" in config.dataset and not is_own(config.dataset)
+    scenario: Scenario = "domains" if mixed else "permuted" if config.permute_labels else "alike"
     return create(config.method, config.method_options, dynamic_tiers=dynamic, tiers=ratios, scenario=scenario)
 
 
@@ -213,7 +240,7 @@ def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, con
 
 def about(run: Run) -> dict[str, Any]:
     """Return the part of a summary that is known before the first round."""
-    config = {f.name: getattr(run.config, f.name) for f in fields(Configured)}
+    config = {f.name: getattr(run.config, f.name) for f in fields(Configured)} | {"dataset": run.data.name}
     asked = {"over_selection": run.conditions.over_selection, "deadline_s": run.plan.deadline_s}
     own = {"fleet": run.fleet.name, "assumed": list(run.fleet.assumed)}
     return {"format": 1, **config, **asked, **own}

@@ -9,12 +9,16 @@ from typing import Any
 
 from edgefl.config import RunConfig
 from edgefl.engine.contract import prepare_workers
+from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
+from edgefl.log.contract import LoggedRun
 from edgefl.methods.ranks import energy_of_tiers
 from edgefl.records import Tier
+from edgefl.report.notebook import progress_in_notebook
 from edgefl.report.run_files import RunSummary, TierResult
 from edgefl.report.summary import class_rows, participation_rows, tier_rows, totals
-from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder, RunResult
+from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
+from edgefl.run.result import RunResult
 from edgefl.run.run import Run, about
 from edgefl.run.trained import Trained, of_clients, tier_networks, train
 from edgefl.server.checkpoint import to_bytes
@@ -41,13 +45,13 @@ def simulate(
         config: what to run; see :class:`RunConfig`.
         out: the run folder; None takes the next free ``runs/NNNN-method-dataset``.
         resume: continue the run in ``out`` from its newest whole checkpoint, to the same bits as without an interruption.
-        on_round: called with the record of every round; its checkpoint may not be on the disk yet.
+        on_round: called with the record of every round; its checkpoint may not be on the disk yet. None shows progress in a notebook.
         notify: called with a line of text for the user, such as that a damaged checkpoint was skipped.
         trace: a file for the spans of this process and its workers, for ui.perfetto.dev or chrome://tracing; an existing one is
             replaced. It does not change the run.
 
     Raises:
-        InputError: a name, value or file is wrong; ``out`` already holds a run, or holds another one.
+        InputError: a name, value, file or loss is wrong; ``out`` already holds a run, or holds another one.
         BudgetError: no device of the fleet fits any tier. Nothing is written in either case.
 
     Example:
@@ -62,10 +66,11 @@ def simulate(
         if trace is not None:
             check_trace(Path(trace))
         watch = opened.enter_context(Stopwatch())
+        check_installed(config.log or ())
         prepare_workers(config.engine, config.workers, config.enforce)
         with span("prepare"):
             run = prepare(config)
-        folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{config.dataset}"))
+        folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{run.data.name}"))
         if run.config.engine == "auto":
             run = _with_engine(run, folder if resume else None, say)
         config = run.config
@@ -79,18 +84,23 @@ def simulate(
             watch.trace_to(Path(trace))
         folder.start(config)
         store = opened.enter_context(folder.client_store())
-        output = Output(folder, say, watch, on_round)
-        return _finish(train_into(output, run, store, resume), output)
+        shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
+        log = opened.enter_context(logs(config.log or (), shown, say))
+        output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
+        result = _finish(train_into(output, run, store, resume), output)
+        log.end(result.summary, folder.path)
+        return result
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a run's results go: its folder, the user, a stopwatch for this computer's time, and a callback."""
+    """Where a run's results go: its folder, the user, a stopwatch for this computer's time, loggers, and a callback."""
 
     folder: RunFolder
     say: Notify
     watch: Stopwatch
     on_round: OnRound | None
+    log: Logs = NO_LOGS
 
 
 def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
@@ -127,6 +137,7 @@ def train_into(output: Output, run: Run, store: ClientStore, resume: bool) -> Tr
             with span("checkpoint", round=record.round):
                 state = replace(state, clients=store.commit(record.round))
                 writer.start(state)
+            output.log.round(record)
             if output.on_round is not None:
                 output.on_round(record)
     return Trained(run, state, store)
@@ -151,6 +162,7 @@ def _finish(trained: Trained, output: Output) -> RunResult:
         values = {
             **about(run),
             **vars(totals(rounds)),
+            "metric": run.criterion.metric,
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),

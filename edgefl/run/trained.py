@@ -88,17 +88,17 @@ def of_clients(run: Run) -> bool:
 
 
 def accuracies(trained: Trained) -> dict[str, float]:
-    """Return ``global`` and every tier's accuracy, shares in [0, 1].
+    """Return ``global`` and every tier's accuracy, shares in [0, 1], or the metric of the run's own loss.
 
     If all clients share one model, these are accuracies on the held-out samples. If clients have their own models or labels, these are
     means over clients. A tier without clients is then evaluated on the held-out samples, without any personal tensors.
     """
-    run, method = trained.run, trained.run.method
+    run, method, criterion = trained.run, trained.run.method, trained.run.criterion
     if of_clients(run):
         return _client_means(trained)
     whole = method.global_tier(trained.state.model)
     test = run.test_of(trained.state.round)
-    found = {tier: evaluate.accuracy(trained.module(tier), test) for tier in dict.fromkeys((whole, *run.tiers))}
+    found = {tier: evaluate.score(trained.module(tier), test, criterion) for tier in dict.fromkeys((whole, *run.tiers))}
     return {"global": found[whole]} | {tier.label: found[tier] for tier in run.tiers}
 
 
@@ -112,11 +112,11 @@ def _client_means(trained: Trained) -> dict[str, float]:
             module = trained.module(tier, client)
         else:
             module = shared.get(tier) or shared.setdefault(tier, trained.module(tier))
-        by_tier[tier].append(evaluate.accuracy(module, run.clients.shards.test(client)))
+        by_tier[tier].append(evaluate.score(module, run.clients.shards.test(client), run.criterion))
     everyone = [value for values in by_tier.values() for value in values]
     means = {"global": sum(everyone) / len(everyone)}
     for tier in run.tiers:
-        own = by_tier[tier] or [evaluate.accuracy(trained.module(tier), run.test_of(trained.state.round))]
+        own = by_tier[tier] or [evaluate.score(trained.module(tier), run.test_of(trained.state.round), run.criterion)]
         means[tier.label] = sum(own) / len(own)
     return means
 
@@ -139,7 +139,9 @@ def train(run: Run, store: ClientStore, state: ServerState | None = None) -> Ite
                 started = time.perf_counter()
                 with span("evaluate", round=state.round):
                     accuracy = accuracies(Trained(run, state, store))
-                record = replace(record, accuracy=accuracy, host_s=record.host_s + time.perf_counter() - started)
+                record = replace(
+                    record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
+                )
             yield run, state, record
 
 

@@ -1,16 +1,14 @@
 """How a configuration names a user's network: by an import path, a file, a library, or an object that only this process has."""
 
 import functools
-import hashlib
-import inspect
 import sys
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-OBJECT = "object:"
-"""Begins the name of an object that cannot be imported: a lambda, a local function, or a module."""
+from edgefl.util.files import sha256
+from edgefl.util.modules import OBJECT, content_sha256, is_file
 
 _objects: dict[str, Callable[..., Any]] = {}
 
@@ -34,19 +32,21 @@ def spec_of(network: Callable[..., Any]) -> str:
     if importable:
         spec = canonical(f"{main if module == '__main__' else module}:{name}")
     else:
-        spec = f"{OBJECT}{name.rpartition('.')[2] or type(network).__name__}-{_content(network)[:12]}"
+        return named(name.rpartition(".")[2] or type(network).__name__, _content(network), network)
     _objects[spec] = network
+    return spec
+
+
+def named(title: str, digest: str, given: Any) -> str:
+    """Return the name of an object with a content of this hash, from which this process finds it again."""
+    spec = f"{OBJECT}{title}-{digest[:12]}"
+    _objects[spec] = given
     return spec
 
 
 def object_of(spec: str) -> Callable[..., Any] | None:
     """Return the object that :func:`spec_of` has named so in this process, if any."""
     return _objects.get(spec)
-
-
-def is_file(spec: str) -> bool:
-    """Whether ``spec`` is of the form ``file.py:factory``."""
-    return spec.rpartition(":")[0].endswith(".py")
 
 
 def canonical(spec: str) -> str:
@@ -75,9 +75,5 @@ def _content(network: Any) -> str:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
         parts = [repr(network), *(f"{name} {tensor.dtype} {tensor.numpy().tobytes()!r}" for name, tensor in tensors.items())]
     else:
-        try:
-            text = inspect.getsource(network)
-        except (OSError, TypeError):
-            text = repr(network)
-        parts = [text, *(repr(cell.cell_contents) for cell in getattr(network, "__closure__", None) or ())]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return content_sha256(network)
+    return sha256("\0".join(parts).encode())

@@ -20,10 +20,11 @@ def read_data(path: Path, manifest: Mapping[str, Any], labels: bool) -> tuple[np
         raise InputError(f"{path}: x: got shape {x.shape}, expected (samples, {', '.join(map(str, shape))})")
     if not len(x):
         raise InputError(f"{path}: x: no sample, expected at least one")
-    if x.dtype == np.uint8 and dtype == "float32":
+    if dtype == "float32" and x.dtype in (np.uint8, manifest["preprocessing"].get("raw", np.uint8)):
         x = _prepared(path, x, manifest["preprocessing"])
     elif dtype == "int64" and x.dtype.kind in "iu":
-        ids = len(manifest["preprocessing"].get("alphabet", "")) or None
+        words = manifest["preprocessing"].get("words")
+        ids = len(manifest["preprocessing"].get("alphabet", "")) or (len(words) + 1 if words else None)
         if x.min() < 0 or (ids is not None and x.max() >= ids):
             raise InputError(f"{path}: x: token ids {x.min()} to {x.max()}, expected 0 to {'any' if ids is None else ids - 1}")
         x = x.astype(np.int64)
@@ -60,7 +61,7 @@ def _prepared(path: Path, pixels: np.ndarray, how: Mapping[str, Any]) -> np.ndar
     """Return (pixel · scale − mean) / std as float32; mean and std are one for all channels or one for each."""
     if not {"scale", "mean", "std"} <= how.keys():
         raise InputError(f"{path}: x: raw pixels (uint8), but the manifest has no scale, mean and std: expected prepared float32")
-    mean, std = (np.asarray(how[key], np.float64).reshape(-1, 1, 1) for key in ("mean", "std"))
+    mean, std = (np.asarray(how[key], np.float64).reshape(-1, *[1] * (pixels.ndim - 2)) for key in ("mean", "std"))
     return ((pixels * np.float64(how["scale"]) - mean) / std).astype(np.float32)
 
 

@@ -3,7 +3,7 @@
 /** What kind of input a bundle takes: "image", "text", or "file" where the page cannot make one itself. */
 export function inputKind(manifest) {
   const shape = manifest.input_shape;
-  if (manifest.preprocessing.alphabet) return "text";
+  if (manifest.preprocessing.alphabet || manifest.preprocessing.words) return "text";
   if (manifest.preprocessing.differences) return "file"; // its channels are no colours
   return manifest.input_dtype === "float32" && shape.length === 3 && (shape[0] === 1 || shape[0] === 3) ? "image" : "file";
 }
@@ -76,9 +76,17 @@ export function normalised(lights, rule) {
   return x;
 }
 
+/** Return the last `length` known words of `text` as their places in `words`, from 1; 0 pads in front. */
+function wordIds(text, words, length) {
+  const found = text.replace(/<[^>]*>/g, " ").toLowerCase().match(/[\p{L}\p{N}]+(?:'[\p{L}\p{N}]+)*/gu) ?? [];
+  const ids = found.map((word) => words.indexOf(word) + 1).filter(Boolean).slice(-length);
+  return BigInt64Array.from([...Array(length - ids.length).fill(0), ...ids], BigInt);
+}
+
 /** Return the last window of `text` as places in the alphabet: what is outside of it and white space are one space, spaces lead. */
 export function encoded(text, manifest) {
-  const { alphabet, window } = manifest.preprocessing;
+  const { alphabet, words, window } = manifest.preprocessing;
+  if (words) return wordIds(text, words, window ?? manifest.input_shape[0]);
   const length = window ?? manifest.input_shape[0];
   const space = Math.max(0, alphabet.indexOf(" "));
   const ids = [];

@@ -78,7 +78,8 @@ export async function readSamples(file, manifest, rule) {
   if (values.length !== y.length) throw fail(`${values.length} samples but ${y.length} classes, expected as many`);
   if (!values.length) throw fail("no samples");
   const ids = manifest.input_dtype === "int64";
-  const vocabulary = manifest.preprocessing.alphabet?.length ?? Infinity;
+  const { alphabet, words, raw: floats } = manifest.preprocessing;
+  const vocabulary = alphabet?.length ?? (words ? words.length + 1 : Infinity);
   const sound = ids ? (id) => Number.isInteger(id) && id >= 0 && id < vocabulary : Number.isFinite;
   return values.map((value, i) => {
     const plain = Array.from(value, (number) => (typeof number === "bigint" ? Number(number) : number));
@@ -88,7 +89,7 @@ export async function readSamples(file, manifest, rule) {
     if (!Number.isInteger(label) || label < 0 || label >= manifest.classes) throw fail(`sample ${i}: there is no class ${y[i]}`);
     if (ids) return { x: BigInt64Array.from(plain, BigInt), label };
     const x = Float32Array.from(plain);
-    return { x: raw ? fromPixels(x, manifest.input_shape, rule) : x, label };
+    return { x: raw || floats ? fromPixels(x, manifest.input_shape, rule) : x, label };
   });
 }
 

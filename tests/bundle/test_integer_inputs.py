@@ -132,7 +132,7 @@ def test_a_device_runs_ids_under_its_memory(graph):
 def test_models_are_evaluated_on_ids():
     x = ids(5)
     x.setflags(write=False)
-    outputs = evaluate.logits(network(), x, 2)
+    outputs = evaluate.outputs(network(), x, 2)
     assert outputs.shape == (5, 80)
     labels = outputs.argmax(1)
     assert evaluate.accuracy(network(), Split(x, labels), 2) == 1.0

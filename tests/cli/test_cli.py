@@ -130,22 +130,25 @@ VALUES: dict[str, tuple[str, Any]] = {
     "enforce": ("hard", "hard"),
     "on_shortfall": ("tier,send", ("tier", "send")),
     "cpu_limit_s": ("60", 60.0),
+    "features": ("a,b", ("a", "b")),
+    "log": ("wandb", ("wandb",)),
 }
-TEXTS = {"profile", "method", "model", "weights", "norm", "dataset", "data_dir", "partition"}
+TEXTS = {"profile", "method", "model", "weights", "norm", "dataset", "data_dir", "partition", "label", "owner", "held_out"}
 
 
 def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> None:
     given = {
         key: VALUES.get(key, ("x", "x") if key in TEXTS else ("3", 3))
         for key in RunConfig.model_fields
-        if key not in ("method_options", "sources")
+        if key not in ("method_options", "sources", "plugins")
     }
     flags = [f"--{key.replace('_', '-')}" + (f"={text}" if text else "") for key, (text, _) in given.items()]
     invoked("simulate", *flags, "--method-option", "a=1")
     (config,) = asked
     weights = str(Path("x").resolve())  # the same file from any folder
     assert config.model_dump() == {
-        **{key: value for key, (_, value) in given.items()}, "weights": weights, "method_options": {"a": 1}, "sources": None
+        **{key: value for key, (_, value) in given.items()}, "weights": weights, "method_options": {"a": 1}, "sources": None,
+        "plugins": None,
     }  # fmt: skip
 
 

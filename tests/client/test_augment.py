@@ -129,7 +129,7 @@ def test_only_steps_see_mirrored_images(tmp_path, monkeypatch):
     data = digits()
     known = {row.tobytes() for row in np.concatenate([np.asarray(data.train.x), np.asarray(data.test.x)])}
     steps, queries, evaluated = list[Tensor](), list[Tensor](), list[Tensor]()
-    step, calibrate, logits = Method.local_loss, norm.calibrate, evaluate.logits
+    step, calibrate, outputs = Method.local_loss, norm.calibrate, evaluate.outputs
 
     def loss(self, module, batch):
         if not isinstance(batch.x, FakeTensor):  # costs are traced without values
@@ -141,11 +141,11 @@ def test_only_steps_see_mirrored_images(tmp_path, monkeypatch):
 
     def classified(module, x, batch_size):
         evaluated.append(torch.tensor(x))
-        return logits(module, x, batch_size)
+        return outputs(module, x, batch_size)
 
     monkeypatch.setattr(Method, "local_loss", loss)
     monkeypatch.setattr(evaluate, "calibrate", queried)
-    monkeypatch.setattr(evaluate, "logits", classified)
+    monkeypatch.setattr(evaluate, "outputs", classified)
     keys = {
         "method": "heterofl",
         "model": "cnn-digits",

@@ -20,7 +20,7 @@ def images(count: int, shape: tuple[int, ...] = (1, 28, 28)) -> np.ndarray:
 def test_outputs_are_those_of_one_plain_pass(model, shape):
     network, x = Architecture(model, shape, 10).build().eval(), images(37, shape)
     before = {name: tensor.stride() for name, tensor in network.state_dict().items()}
-    found = evaluate.logits(network, x, 8)
+    found = evaluate.outputs(network, x, 8)
     with torch.no_grad():
         np.testing.assert_allclose(found, network(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
     assert {name: tensor.stride() for name, tensor in network.state_dict().items()} == before
@@ -40,12 +40,12 @@ class Viewing(nn.Module):
 def test_a_network_that_views_its_features_is_evaluated_too():
     network, x = Viewing(), images(5)
     with torch.no_grad():
-        assert np.array_equal(evaluate.logits(network, x, 2)[:2], network(torch.from_numpy(x[:2])).numpy())
+        assert np.array_equal(evaluate.outputs(network, x, 2)[:2], network(torch.from_numpy(x[:2])).numpy())
 
 
 def test_an_error_of_the_network_is_not_hidden():
     with pytest.raises(RuntimeError, match="channels"):
-        evaluate.logits(nn.Conv2d(3, 1, 1), images(2), 2)
+        evaluate.outputs(nn.Conv2d(3, 1, 1), images(2), 2)
 
 
 def test_samples_that_cannot_be_written_are_evaluated_without_a_warning():

@@ -105,6 +105,40 @@ def test_work_on_weights_counts_once_per_step():
     assert row.macs_compose == 3 * 10 * 3 * 20
 
 
+class ComplexNetwork(nn.Module):
+    """A complex convolution of 2×5×5 to 3×3×3 values, then a complex product of 9 values each with 9 × 4."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.zeros(3, 2, 3, 3, dtype=torch.complex64))
+        self.matrix = nn.Parameter(torch.zeros(9, 4, dtype=torch.complex64))
+
+    def forward(self, x):
+        x = F.conv2d(x.to(torch.complex64), self.kernel).flatten(2)
+        return (x @ self.matrix * 1j).abs()
+
+
+def test_a_complex_product_counts_four_real_ones_and_torch_s_complex_convolution_three():
+    row = cost(ComplexNetwork, (2, 5, 5))
+    product, convolution = 3 * 9 * 4, 27 * 2 * 9
+    assert row.macs_forward == 4 * product + 3 * convolution
+    assert row.macs_backward_weight == 4 * product + 3 * convolution
+    assert (row.macs_backward_input, row.macs_compose) == (4 * product, 0)
+
+
+def test_a_complex_value_counts_as_two():
+    class Doubled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return torch.view_as_real((x * self.scale).to(torch.complex64) * 2).sum(2)
+
+    (layer,) = (layer for layer in cost(Doubled, (5,)).layers if layer.kind == "Doubled")
+    assert layer.elementwise_ops == 5 + 10 + 10  # five products, five complex ones, the sum of ten parts
+
+
 def test_an_operation_in_no_table_is_reported():
     class Odd(nn.Module):
         def __init__(self):

@@ -12,7 +12,8 @@ import edgefl.data.digits
 from edgefl.data.digits import digits
 from edgefl.data.digits_edges import digits_edges, with_edges
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER, fashion_mnist, read_idx
-from edgefl.data.sources import Dataset, Pixels, Split
+from edgefl.data.scaled import Scaled
+from edgefl.data.sources import Dataset, Split
 from edgefl.errors import DataError
 
 NAMES = [
@@ -93,7 +94,7 @@ def test_fashion_mnist_is_whole():
 @pytest.mark.parametrize("index", [slice(None), slice(3, 250), np.array([5, 0, 299]), np.arange(300) % 2 == 0, slice(9, 9)])
 def test_pixels_become_what_the_formula_says_whatever_is_taken(index):
     raw = np.random.default_rng(0).integers(256, size=(300, 1, 4, 5), dtype=np.uint8)
-    images = Pixels(raw, 0.2860, 0.3530)
+    images = Scaled(raw, 0.2860, 0.3530)
     whole = (raw.astype(np.float32) / np.float32(255) - np.float32(0.2860)) / np.float32(0.3530)
     assert (images.shape, images.ndim, len(images), images.dtype) == (whole.shape, 4, 300, whole.dtype)
     taken = images[index]
@@ -105,7 +106,7 @@ def test_pixels_become_what_the_formula_says_whatever_is_taken(index):
 
 def test_stored_pixels_are_read_only():
     raw = np.zeros((2, 1, 2, 2), np.uint8)
-    split = Split(Pixels(raw, 0.5, 0.5), np.array([0, 1]))
+    split = Split(Scaled(raw, 0.5, 0.5), np.array([0, 1]))
     Dataset("two", "Two", split, split, ("a", "b"), {}, "mlp")
     with pytest.raises(ValueError, match="read-only"):
         raw[0] = 1
@@ -198,7 +199,7 @@ def test_token_ids_owners_and_domains():
     ("more", "message"),
     [
         ({"vocabulary": 2}, r"token ids 0 to 2, expected 0 to 1 \(vocabulary 2\)"),
-        ({"train_owner": np.array([0, 1])}, "test_owner is missing: give both or neither"),
+        ({"test_owner": np.array([0, 1])}, "train_owner is missing: give both or neither"),
         (
             {"train_owner": np.array([0, 1, 1]), "test_owner": np.array([0, 1])},
             r"train_owner is int64 \(3,\), expected int64 \(2,\)",

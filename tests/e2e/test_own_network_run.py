@@ -1,11 +1,14 @@
 """A network from outside the package, in a folder of its own, through every command."""
 
+import contextlib
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -17,20 +20,15 @@ from edgefl.models.base import Architecture
 from edgefl.run.prepare import prepare
 from tests.command import edgefl
 from tests.runs import lines_of, stopped_after
+from tests.serve.serving import serving
 
-MOBILE = '''
+MOBILE = """
 import torch
 from torch import nn
 
 class ActiveNorm(nn.BatchNorm2d):
-    """Normalises, then activates."""
-
-    def __init__(self, channels, active=True):
-        super().__init__(channels)
-        self.act = nn.Hardswish() if active else nn.Identity()
-
     def forward(self, x):
-        return self.act(super().forward(x))
+        return nn.functional.hardswish(super().forward(x))
 
 class Squeeze(nn.Module):
     def __init__(self, channels):
@@ -42,31 +40,30 @@ class Squeeze(nn.Module):
         return x * nn.functional.hardsigmoid(weights)
 
 class Block(nn.Module):
-    def __init__(self, given, hidden, out, stride=1):
+    def __init__(self, channels, hidden):
         super().__init__()
-        self.residual = given == out and stride == 1
         self.body = nn.Sequential(
-            nn.Conv2d(given, hidden, 1, bias=False), ActiveNorm(hidden),
-            nn.Conv2d(hidden, hidden, 3, stride, 1, groups=hidden, bias=False), ActiveNorm(hidden),
-            Squeeze(hidden), nn.Conv2d(hidden, out, 1, bias=False), ActiveNorm(out, False),
+            nn.Conv2d(channels, hidden, 1, bias=False), ActiveNorm(hidden),
+            nn.Conv2d(hidden, hidden, 3, 1, 1, groups=hidden, bias=False), ActiveNorm(hidden),
+            Squeeze(hidden), nn.Conv2d(hidden, channels, 1, bias=False), nn.BatchNorm2d(channels),
         )
 
     def forward(self, x):
-        return x + self.body(x) if self.residual else self.body(x)
+        return x + self.body(x)
 
 class Mobile(nn.Module):
     def __init__(self, in_chans=3, num_classes=1000):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(in_chans, 8, 3, 1, 1, bias=False), ActiveNorm(8))
-        self.blocks = nn.Sequential(Block(8, 16, 8), Block(8, 16, 12, 2))
-        self.mix, self.head = nn.Conv2d(12, 16, 3, 1, 1), nn.Linear(16, num_classes)
+        self.stem = nn.Sequential(nn.Conv2d(in_chans, 8, 3, 2, 1, bias=False), ActiveNorm(8))
+        self.blocks = nn.Sequential(Block(8, 16))
+        self.mix, self.head = nn.Conv2d(8, 16, 3, 1, 1), nn.Linear(16, num_classes)
 
     def forward(self, x):
         return self.head(torch.relu(self.mix(self.blocks(self.stem(x)))).mean((2, 3)))
 
 def mobile(num_classes, in_chans):
     return Mobile(in_chans, num_classes)
-'''
+"""
 SMALL = ("--rounds", "2", "--clients", "4", "--local-epochs", "1", "--data-share", "0.2", "--eval-samples", "40")
 SMALL += ("--tiers", "1,0.5", "--conditions", "ideal")
 KEYS = {
@@ -96,21 +93,75 @@ def run(*arguments: str) -> str:
 
 def test_inspect_profile_and_plan_count_the_network_at_the_shape_of_the_data(lab):
     given = ("net.py:mobile", "--input", "1x8x8", "--classes", "10")
-    assert "0.5" in run("profile", *given, "--method", "heterofl", "--tiers", "1,0.5")
-    assert "heterofl" in run("profile", "--model", *given, "--method", "heterofl", "--format", "csv")
-    assert run("plan", *given, "--method", "heterofl", "--macs", "40k")
-    assert "blocks.1.body.2" in run("inspect", *given, "--method", "fedhm")
+    assert "heterofl" in run("profile", "--model", *given, "--method", "heterofl", "--tiers", "1,0.5", "--format", "csv")
+    assert run("plan", *given, "--method", "heterofl", "--macs", "10k")
+    assert "blocks.0.body.2" in run("inspect", *given, "--method", "fedhm")
 
 
-def test_methods_are_compared_and_a_run_of_them_is_exported_and_verified(lab):
-    run("compare", "--methods", "heterofl,fedhm,flanc", "--model", "net.py:mobile", *SMALL, "--out", "all")
-    assert (lab / "all/compare.html").is_file()
-    found = RunConfig.load(lab / "all/heterofl/seed-0/config.toml", {})
-    assert found.model == f"{lab / 'net.py'}:mobile"
-    assert len((found.sources or {})["model"]) == 64
-    run("export", "all/heterofl/seed-0", "--out", "bundle")
-    assert json.loads((lab / "bundle/manifest.json").read_text(encoding="utf-8"))["model"] == "net.py:mobile"
-    run("verify", "bundle")
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with ``net.py``, runs of it by width, rank, a shared basis and depth in ``all``, and the bundle of one."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "net.py").write_text(MOBILE, encoding="utf-8")
+    methods = ("--methods", "heterofl@0.5,fedhm,flanc@0.5,depthfl@0.5", "--method-option", "fedhm.factorize=conv,1x1")
+    few = ("--rounds", "1", "--clients", "2", "--data-share", "0.1", "--eval-samples", "40", *SMALL[-4:])
+    for order in (("compare", *methods, "--model", "net.py:mobile", *few, "--out", "all"), ("export", FEDHM, *CLIENT)):
+        done = edgefl(*order, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+FEDHM = "all/fedhm/seed-0"
+CLIENT = ("--out", "bundle", "--with-client")
+
+
+def test_runs_of_four_methods_are_compared_with_tiers_that_are_smaller(compared):
+    assert (compared / "all/compare.html").is_file()
+    tiers = {}
+    for name in ("fedhm", "heterofl@0.5", "flanc@0.5", "depthfl@0.5"):
+        found = RunConfig.load(compared / f"all/{name}/seed-0/config.toml", {})
+        assert found.model == f"{compared / 'net.py'}:mobile"
+        assert len((found.sources or {})["model"]) == 64
+        tiers[name] = json.loads((compared / f"all/{name}/seed-0/bundle/manifest.json").read_text(encoding="utf-8"))["tiers"]
+    whole = tiers["fedhm"][0]["costs"]["macs_forward"]
+    assert {name: found[-1]["costs"]["macs_forward"] < 0.85 * whole for name, found in tiers.items()} == dict.fromkeys(
+        tiers, True
+    )
+    names = tiers["fedhm"][1]["train"]["trained"]
+    assert [name for name in names if name.startswith("blocks.0.body.0.")] != ["blocks.0.body.0.weight"]
+
+
+def test_its_bundle_is_verified_and_trains_in_the_client_without_torch(compared, tmp_path):
+    assert json.loads((compared / "bundle/manifest.json").read_text(encoding="utf-8"))["model"] == "net.py:mobile"
+    assert "0.5" in run("verify", str(compared / "bundle"))
+    data = Path(tmp_path, "data.npz")
+    np.savez(data, **dict(zip("xy", own_data(), strict=True)))
+    program = [sys.executable, str(compared / "bundle/client/python/edgefl_client.py")]
+    order = ["train", str(compared / "bundle"), "0.5", str(data), "--out", str(tmp_path / "state"), "--epochs", "2"]
+    done = subprocess.run([*program, *order], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "state").stat().st_size > 1000
+
+
+def test_a_browser_trains_it(compared, browser, ort_web):
+    x, y = own_data()
+    with serving(compared / "bundle", ort_web) as server, contextlib.closing(browser.new_context()) as context:
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        page.goto(server.url)
+        page.wait_for_selector("#tier:not([disabled])")
+        page.evaluate("() => edgefl.choose('0.5')")
+        page.wait_for_selector("#tier:not([disabled])")
+        check = page.evaluate("() => edgefl.check()")
+        np.testing.assert_allclose(check["losses"], check["expected"], rtol=1e-3)
+        losses = page.evaluate("given => edgefl.train(given)", {"x": x.tolist(), "y": y.tolist(), "epochs": 4})["losses"]
+        assert losses[-1] < losses[0]
+
+
+def own_data() -> tuple[np.ndarray, np.ndarray]:
+    """Return samples (30, 1, 8, 8) of two classes, of which one is bright."""
+    y = np.arange(30) % 2
+    return np.random.default_rng(0).normal(3.0 * y[:, None, None, None], 1, (30, 1, 8, 8)).astype(np.float32), y
 
 
 def test_policies_are_compared_without_training(lab):
@@ -138,7 +189,7 @@ def test_a_changed_source_is_said_on_resume_and_refused_if_its_shapes_differ(lab
     (lab / "net.py").write_text(MOBILE + "\n# later\n", encoding="utf-8")
     simulate(config, first, resume=True, notify=said.append)
     assert "the source of net.py:mobile has changed since this run began" in said[0]
-    wider = MOBILE.replace("nn.Conv2d(12, 16", "nn.Conv2d(12, 20").replace("nn.Linear(16", "nn.Linear(20")
+    wider = MOBILE.replace("nn.Conv2d(8, 16, 3", "nn.Conv2d(8, 20, 3").replace("nn.Linear(16", "nn.Linear(20")
     (lab / "net.py").write_text(wider, encoding="utf-8")
     with pytest.raises(CheckpointError, match="another model.*; restore the source that the run began with"):
         simulate(config, second, resume=True)

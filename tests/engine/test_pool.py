@@ -24,7 +24,8 @@ from edgefl.client.job import Job, Task
 from edgefl.client.messages import Setups
 from edgefl.client.training import Training
 from edgefl.data.digits import digits
-from edgefl.data.sources import Dataset, Pixels, Split
+from edgefl.data.scaled import Scaled
+from edgefl.data.sources import Dataset, Split
 from edgefl.engine import fork_server as fork_servers
 from edgefl.engine import pool
 from edgefl.engine.contract import in_order
@@ -381,7 +382,7 @@ def test_a_shared_data_set_is_the_same_and_cannot_be_written_to():
     image = Split(whole.train.x[:, :, ::-1], whole.train.y[::-1].copy())  # neither contiguous
     groups = {"train_owner": np.arange(len(whole.train)) % 2, "test_owner": np.arange(len(whole.test)) % 2}
     raw = [np.random.default_rng(n).integers(256, size=(n, 1, 8, 8), dtype=np.uint8) for n in (7, 3)]
-    stored = [Split(Pixels(images, 0.3, 0.4), np.arange(len(images))) for images in raw]
+    stored = [Split(Scaled(images, 0.3, 0.4), np.arange(len(images))) for images in raw]
     for data in (whole, replace(whole, train=image, **groups), replace(whole, train=stored[0], test=stored[1])):
         fd, fields = share(data)
         twin = shared(fd, from_json(to_json(fields)))

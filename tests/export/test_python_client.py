@@ -282,6 +282,13 @@ def test_pixels_of_channels_have_each_their_own_mean(tmp_path):
     assert read_data(tmp_path / "x.npz", read_bundle(folder).manifest, labels=False)[0].ravel().tolist() == [4, 2, 1]
 
 
+def test_raw_features_are_prepared_as_the_manifest_says(tmp_path):
+    folder = Regression(shape=(2,)).write(tmp_path / "b")
+    changed(folder, preprocessing={"scale": 1.0, "raw": "float32", "mean": [1, 2], "std": [2, 4]})
+    np.savez(tmp_path / "x.npz", x=np.array([[5, 0], [1, 2]], np.float32))
+    assert read_data(tmp_path / "x.npz", read_bundle(folder).manifest, labels=False)[0].tolist() == [[2, -0.5], [0, 0]]
+
+
 def test_images_in_folders_named_like_classes(bundle, tmp_path, python):
     """Greymaps are written here by hand; the last one is twice as large as what the network takes."""
     for name, rows in (("bee", [[0, 51, 102], [153, 204, 255]]), ("ant", [[255] * 6] * 4)):

@@ -138,7 +138,9 @@ def test_attention_of_the_wide_network_with_all_else_silenced():
 
 def test_a_size_that_is_written_into_the_code_keeps_its_channels_whole():
     source = architecture(lambda: Heads(noted=False), TOKENS)
-    with pytest.raises(ConfigError, match="mine: no channel"):
+    with pytest.raises(
+        ConfigError, match="mine: no channel of this network can be cut: view in the network, .*; choose a method that factorizes"
+    ):
         source.build(0.5)
 
 
@@ -238,6 +240,94 @@ def test_recurrent_layers_of_the_wide_network_with_all_else_silenced(kind):
     narrow = source.channels.narrow(copy.deepcopy(wide), 0.5)
     assert narrow.rnn.hidden_size == 4
     assert torch.allclose(first(narrow, x), first(silenced(wide, source, 0.5), x), atol=1e-5)
+
+
+class Split(nn.Module):
+    """Heads of x.shape[-1] // heads channels, whose values pass two kernels, a list of channels notes which; a scale with a noted shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads, self.splits, self.shape = 4, [8, 24], (1, 32)
+        self.embed, self.norm, self.qkv, self.out = nn.Linear(5, 32), nn.LayerNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
+        self.kernels = nn.ModuleList(nn.Conv1d(size, size, 3, padding=1, groups=size) for size in self.splits)
+        self.scale, self.weigh, self.fc = nn.Parameter(torch.ones(32)), nn.Conv1d(7, 1, 1), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.embed(x))
+        n, length, channels = x.shape
+        with torch.autocast(x.device.type, enabled=False):
+            q, k, v = self.qkv(x).reshape(n, length, 3, self.heads, channels // self.heads).permute(2, 0, 3, 1, 4)
+        parts = v.transpose(-1, -2).reshape(n, channels, length).split(self.splits, 1)
+        v = torch.cat([kernel(part) for kernel, part in zip(self.kernels, parts, strict=True)], 1)
+        y = q @ (k.softmax(2).transpose(-1, -2) @ v.reshape(n, self.heads, -1, length).transpose(-1, -2))
+        y = self.out(y.transpose(1, 2).reshape(n, length, channels)) * self.scale.view(self.shape)
+        return self.fc(self.weigh(x + y)[:, 0].repeat(1, 2))
+
+
+def test_sizes_in_lists_heads_as_shares_of_a_shape_and_positions_that_are_channels():
+    source = architecture(Split, TOKENS)
+    with torch_seeded(np.random.default_rng(7)):
+        wide, x = source.build(), torch.randn(2, 7, 5)
+    narrow = source.channels.narrow(copy.deepcopy(wide), 0.5)
+    assert (narrow.splits, narrow.shape, narrow.qkv.weight.shape, narrow.fc.in_features) == ([4, 12], (1, 16), (48, 16), 32)
+    wide.norm = narrow.norm = nn.Identity()  # its mean is that of all channels
+    assert torch.allclose(first(narrow, x), first(silenced(wide, source, 0.5), x), atol=1e-5)
+
+
+def test_every_second_channel_is_half_of_the_channels():
+    class Paired(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.fc = nn.Linear(4, 8), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x)
+            return self.fc(x[:, 0::2].sin() + x[:, 1::2].cos())
+
+    source = architecture(Paired, {"": InputSpec((4,))})
+    assert source.entries("a.weight", 0.5)[0].tolist() == [0, 1, 2, 3]
+    assert source.skeleton(0.5).fc.in_features == 2
+
+
+class Fixed(nn.Module):
+    """Its second layer reshapes to sizes in its code, from channels that nothing else connects with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.fc = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.c(self.b(self.a(x)).view(-1, 2, 4).flatten(1)))
+
+
+def test_a_size_in_the_code_leaves_other_layers_free_and_inspect_says_which_operation_needs_it():
+    source = architecture(Fixed, {"": InputSpec((4,))})
+    narrow = source.skeleton(0.5)
+    assert (narrow.a.out_features, narrow.b.out_features, narrow.c.out_features) == (4, 8, 3)
+    assert {group.whole for group in source.channels.groups()} == {
+        "",
+        "input",
+        "output",
+        "share of a share",
+        "view in the network",
+    }
+
+
+class Reads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) if x.sum() > 0 else self.fc(-x)
+
+
+def test_a_network_that_reads_values_is_refused_with_operation_and_line():
+    problem = (
+        r"mine: its channels cannot be traced: .*depends on the values of its input.* \(at test_narrow.py:\d+: .*x.sum\(\) > 0"
+    )
+    with pytest.raises(ConfigError, match=problem):
+        architecture(Reads, {"": InputSpec((4,))}).build(0.5)
 
 
 def test_nothing_to_cut_is_an_error():

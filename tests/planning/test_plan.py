@@ -155,6 +155,18 @@ def test_the_next_ratio_above_does_not_fit(built, name, share):
         assert needs_of(traced(network, shape, hybrid_ranks(network, above)))[name] > limit
 
 
+def test_a_larger_ratio_that_takes_fewer_macs_is_found():
+    """Factors of a layer with a stride work at more positions than the dense layer, which takes over where factors would be larger."""
+    network = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.Conv2d(4, 16, 3, stride=2), nn.Conv2d(16, 8, 3), nn.Flatten(), nn.Linear(32, 3)
+    )
+    shape = (2, 11, 11)
+    macs = {ratio: traced(network, shape, hybrid_ranks(network, ratio)).macs_forward for ratio in (0.667, 0.833, 0.834)}
+    assert macs[0.667] < macs[0.834] < macs[0.833]
+    for limit, ratio in ((macs[0.834], 0.874), (macs[0.834] - 1, 0.749)):
+        assert plan(network, shape, budget=Budget(macs_forward=limit), batch_size=BATCH)[0].ratio == ratio
+
+
 @pytest.mark.parametrize("name", ["macs_forward", "macs_train_step", "upload_bytes"])
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_no_plan_of_all_keeps_more_than_the_bound(name, share):
@@ -411,10 +423,11 @@ SMALL = {"rounds": 1, "clients": 5, "per_round": 3, "local_epochs": 1, "seed": 2
 def test_every_class_of_a_fleet_gets_its_largest_ratio(method):
     fleet = load_fleet("mixed")
     chosen, training = create(method), training_for(32, None, "momentum")
-    trace = cache(lambda ratio: tier_cost(chosen, Architecture("cnn-digits", (1, 8, 8), 10), Tier(ratio), training))
+    architecture = Architecture("cnn-digits", (1, 8, 8), 10)
+    trace = cache(lambda ratio: tier_cost(chosen, architecture, Tier(ratio), training))
     tight = fleet.budget.model_copy(update={"round_deadline_ratio": 1.5, "upload_bytes": 150_000.0})
     fleet = fleet.model_copy(update={"budget": tight})
-    ratios = auto_tiers(chosen, fleet, trace, training, 100)
+    ratios = auto_tiers(chosen, architecture, fleet, trace, training, 100)
     assert 1.0 not in ratios
     costs = {Tier(ratio): trace(ratio) for ratio in ratios}
     plan_of_run = make_plan(Population(fleet, 10, 0), PlanCosts(costs, trace(1.0)), Workload(training, 100, 100))

@@ -9,6 +9,7 @@ import pytest
 from edgefl import Budget, RunConfig, plan, profile, whatif
 from edgefl.errors import InputError
 from edgefl.report.cost_rows import DEVICE_COLUMNS
+from edgefl.report.results import flat
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +37,9 @@ def test_rows_become_a_frame(rows, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda rows: ("frame", rows)))
     assert rows.to_pandas() == ("frame", rows.to_dict())
     found = whatif(RunConfig(method="heterofl", model="mlp", rounds=1, clients=4))
-    assert found.to_pandas() == ("frame", found.to_dict()["rows"])
+    assert found.to_pandas() == ("frame", [flat(row) for row in found.to_dict()["rows"]])
     plans = plan("mlp", (64,), 10, method="heterofl", budget=Budget(macs_forward=1e4))
-    assert plans.to_pandas() == ("frame", [plans[0].to_dict()])
+    assert plans.to_pandas() == ("frame", [flat(plans[0].to_dict())])
 
 
 def test_without_pandas_the_message_says_what_to_do(rows, monkeypatch):

@@ -8,11 +8,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load
 from torch import nn
 
 import edgefl
 from edgefl.errors import InputError
 from edgefl.rng import generator, torch_seeded
+from tests.command import edgefl as command
 
 
 class Activated(nn.BatchNorm2d):
@@ -60,8 +62,6 @@ def test_a_mobile_network_trains_in_the_client_without_torch(tmp_path):
     first, again, other = (path.read_bytes() for path in states)
     assert len(first) == len(again)
     assert other != first
-    from safetensors.numpy import load
-
     stored = [load(content) for content in (first, again, other)]
     assert all(np.array_equal(value, stored[1][name]) for name, value in stored[0].items())
     assert not all(np.array_equal(value, stored[2][name]) for name, value in stored[0].items())
@@ -74,6 +74,69 @@ def test_token_ids_and_no_torch_left_in_another_mode(tmp_path):
     edgefl.verify(bundle)
     assert network.training
     assert all(torch.equal(one, other) for one, other in zip(before, network.parameters(), strict=True))
+
+
+class Masked(nn.Module):
+    """Attention over token ids with a mask; its output is a table, as that of transformers."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.attention, self.head = nn.Embedding(9, 8), nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, input_ids, attention_mask=None):
+        x = self.words(input_ids)
+        y, _ = self.attention(x, x, x, attention_mask == 0, need_weights=False)
+        return {"logits": self.head((x + y).mean(1)), "states": y}
+
+
+def test_ids_and_a_mask_become_one_input_that_the_client_trains_with(tmp_path, monkeypatch):
+    (tmp_path / "lab.py").write_text("from tests.run.test_export_network import Masked\n")
+    monkeypatch.chdir(tmp_path)
+    inputs = ("--input", "input_ids=int64:5", "--input", "attention_mask=int64:5")
+    done = command("export", "--network", "lab.py:Masked", *inputs, "--with-client", "--out", "bundle")
+    assert done.returncode == 0, done.stderr
+    edgefl.verify(tmp_path / "bundle")
+    stored = load((tmp_path / "bundle/1/reference.safetensors").read_bytes())["x"]
+    assert stored.shape == (4, 2, 5)
+    assert [int(stored[:, 0].max()) in range(2, 9), int(stored[:, 1].max())] == [True, 1]
+    x = np.random.default_rng(0).integers([[9], [2]], size=(20, 2, 5))
+    np.savez(tmp_path / "data.npz", x=np.concatenate([x, x]), y=np.arange(40) % 3)
+    program = [sys.executable, "bundle/client/python/edgefl_client.py", "train", "bundle", "1", "data.npz", "--out", "state"]
+    subprocess.run(program, check=True, capture_output=True)
+    assert load((tmp_path / "state").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code", "message"),
+    [
+        (["input_ids=int64:5", "attention_mask=int64:4"], 2, "does not take samples input_ids=int64:5, attention_mask=int64:4"),
+        (["input_ids=int64:5", "mask=int64:5"], 2, "forward has no argument 'mask'"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(tmp_path, inputs, code, message):
+    given = [word for one in inputs for word in ("--input", one)]
+    done = command("export", "--network", f"{__name__}:Masked", *given, "--out", str(tmp_path / "bundle"))
+    assert (done.returncode, (tmp_path / "bundle").exists()) == (code, False)
+    assert message in done.stderr
+
+
+def test_inputs_of_several_shapes_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"one shape and type are stacked; got a torch.int64 \(2, 5\), b torch.float32 \(2, 4\)"):
+        edgefl.export_network(Masked(), {"a": torch.zeros(2, 5, dtype=torch.int64), "b": torch.zeros(2, 4)}, tmp_path / "bundle")
+
+
+class Branches(nn.Linear):
+    def forward(self, x):
+        if x.sum() > 0:
+            x = -x
+        return super().forward(x)
+
+
+def test_a_network_that_depends_on_values_is_refused_with_the_line(tmp_path):
+    with pytest.raises(
+        InputError, match=r"depends on the values of its input; .* \(at test_export_network.py:\d+: if x.sum\(\) > 0:"
+    ):
+        edgefl.export_network(Branches(4, 3), torch.randn(2, 4), tmp_path / "bundle")
 
 
 @pytest.mark.parametrize(

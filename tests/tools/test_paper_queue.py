@@ -194,6 +194,34 @@ def test_a_client_that_did_not_train_stops_the_run_and_is_the_result_of_a_trial(
     assert (ended.status, ended.job.folder.exists()) == ("failed", False)
 
 
+def test_settings_with_which_a_whole_run_diverges_give_way_to_the_next_best(tmp_path, monkeypatch):
+    jobs, table = tool_of("papers.jobs"), table_at("pfedpara", "full")
+    first = table.runs[0]
+
+    def diverges(*_):
+        raise tool_of("papers.training").DivergedError("round 2, client 3: diverged")
+
+    monkeypatch.setattr(jobs, "_probed", diverges)
+    for trial, score in zip(table.tuning.trials(first), (0.8, 0.7, 0.9), strict=True):
+        entry = entry_of(trial)
+        entry["figures"]["score"] = score
+        store().add(tmp_path / "pfedpara.jsonl", "full", entry)
+
+    def chosen():
+        entries = store().load(tmp_path / "pfedpara.jsonl")["full"]
+        return table.resolved(entries)[first.row, first.column]
+
+    assert chosen().settings["lr"] == 0.1
+    for rate in (0.03, 0.01):
+        run = chosen()
+        for seed in (0, 1):  # with the second, the score is gone already
+            ended = jobs.finish(job_of(tmp_path, run.at_seed(seed), scale="full", table="pfedpara"))
+            assert (ended.status, ended.job.folder.exists()) == ("diverged", False)
+        assert chosen().settings["lr"] == rate
+    assert chosen().chosen["validation"][2] == {"lr": 0.1, "accuracy": None}
+    assert jobs.finish(job_of(tmp_path, first, scale="full", table="pfedpara")).status == "failed", "its settings were not chosen"
+
+
 def test_a_run_stops_when_time_is_over_and_resumes_to_the_same_figures(tmp_path, short):
     jobs, training = tool_of("papers.jobs"), tool_of("papers.training")
     late, ready = job_of(tmp_path / "a", short, until=1.0), job_of(tmp_path / "a", short)

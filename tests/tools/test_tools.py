@@ -115,12 +115,23 @@ def test_a_table_is_written_between_its_markers_and_held_to_them(tmp_path, monke
     assert f"expected <!-- {name}:begin --> and <!-- {name}:end --> once each" in run("--write")
 
 
-def test_memory_is_predicted_to_the_tier():
-    tiers = tool_of("compare_memory").memory_of("mlp", "fedhm")
-    assert len(tiers) == 3
-    for tier in tiers:
-        assert tier.inference[0] == pytest.approx(tier.inference[1], rel=0.01)
-        assert tier.training[0] == pytest.approx(tier.training[1], rel=0.01)
+def test_memory_is_predicted_measured_and_stored(tmp_path):
+    tool, rows = tool_of("compare_memory"), tool_of("memory.rows")
+    (network,) = (network for network in tool.NETWORKS if network.name == "mlp")
+    row = tool.measured(network)
+    for predicted, measured in (row.training, row.inference):
+        assert predicted == pytest.approx(measured, rel=0.01)
+    rows.write([row], tmp_path / "memory.jsonl")
+    assert rows.read(tmp_path / "memory.jsonl") == {"mlp": row}
+    assert f"| mlp | 32 | {row.training[0] / 1e6:.2f} |" in rows.markdown([row])
+
+
+def test_stored_networks_are_those_of_the_list_and_a_third_is_held_out():
+    networks, stored = tool_of("memory.networks").NETWORKS, tool_of("memory.rows").read()
+    assert list(stored) == [network.name for network in networks if network.name in stored]
+    assert len({network.name for network in networks}) == len(networks)
+    assert len(stored) >= 60
+    assert 0.25 < sum(row.held_out for row in stored.values()) / len(stored) < 0.4
 
 
 def test_resnet50_has_the_size_and_the_cost_of_the_published_one():
@@ -223,7 +234,7 @@ def test_what_misses_its_target_is_bold():
 @pytest.mark.parametrize(
     "name",
     [
-        *("compare_counters", "counters.markdown", "bench", "step_tables", "growth"),
+        *("compare_counters", "counters.markdown", "memory.rows", "bench", "step_tables", "growth"),
         *(f"speed.{name}" for name in ("loops", "peers", "plot", "ratios", "rows", "simulated", "tables", "work")),
     ],
 )

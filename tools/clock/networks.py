@@ -90,7 +90,7 @@ def write(names: Iterable[str], path: Path = STORED) -> None:
 
 def traced(name: str) -> Network:
     """Return a network of timm as edgefl counts it: images of 3×224×224, 1,000 classes, SGD."""
-    timm = _timm()
+    timm = timm_module()
 
     def build() -> nn.Module:
         with unset_fake_temporarily():
@@ -115,7 +115,8 @@ def _variant(name: str) -> str:
 
 
 @functools.cache
-def _timm() -> types.ModuleType:
+def timm_module() -> types.ModuleType:
+    """Return timm, without fused attention; a stand-in replaces torchvision where it is not installed."""
     if importlib.util.find_spec("torchvision") is None:
         stand_in()
     timm = importlib.import_module("timm")

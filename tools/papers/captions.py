@@ -68,9 +68,11 @@ def _choice(entries: Sequence[Entry]) -> str:
         whose, listed, by = "One setting for all rows was", next(iter(choices)), "the mean over the rows' accuracies"
     else:
         whose, by = "The settings of each row were", "the accuracy"
+    lost = any(point["accuracy"] is None for chosen in tuned.values() for point in chosen["validation"])
+    out = " A setting that diverged, in a trial or in a whole run, is left out, and the next best one is taken." if lost else ""
     return (
         f"{whose} chosen from one grid ({grid}) by {by} on {100 * one['share']:g} % of the training samples, held out of the clients' "
-        f"shards, in trials of {rounds} rounds with the whole schedule.{where} Test samples were used once. Chosen: {listed}."
+        f"shards, in trials of {rounds} rounds with the whole schedule.{where} Test samples were used once. Chosen: {listed}.{out}"
     )
 
 

@@ -24,8 +24,8 @@ from papers import store
 from papers.inputs import inputs
 from papers.probe import probe
 from papers.runs import Run
-from papers.training import NotTrainedError, OutOfTimeError, cpu_s, figures
-from papers.tuning import score
+from papers.training import DivergedError, NotTrainedError, OutOfTimeError, cpu_s, figures
+from papers.tuning import excluded, score
 
 NICE = 10
 
@@ -69,7 +69,7 @@ class Ended:
     """How a job ended; ``text`` says it to the user."""
 
     job: Job
-    status: Literal["stored", "failed", "full disk", "out of time", "elsewhere"]
+    status: Literal["stored", "diverged", "failed", "full disk", "out of time", "elsewhere"]
     text: str
     cpu_s: float = 0.0
     entry: Mapping[str, Any] | None = None
@@ -97,9 +97,18 @@ def finish(job: Job) -> Ended:
         except (EdgeflError, RuntimeError, ValueError, OSError) as error:
             if isinstance(error, (NotTrainedError, CheckpointError)):
                 shutil.rmtree(job.folder, ignore_errors=True)  # to resume it would fail again
+            if isinstance(error, DivergedError) and job.run.chosen is not None:
+                _exclude(job, str(error))
+                return Ended(job, "diverged", f"{error}; the next best of its settings is due")
             return Ended(job, "failed", f"{type(error).__name__}: {error}")
         shutil.rmtree(job.folder, ignore_errors=True)
         return Ended(job, "stored", _said(found), took_s, entry)
+
+
+def _exclude(job: Job, why: str) -> None:
+    """Take the score from the trial that chose the settings of a run."""
+    path = job.results / f"{job.table}.jsonl"
+    store.amend(path, lambda scale, line: excluded(job.run, line, why) if scale == job.scale else line)
 
 
 def _found(job: Job, folder: Path) -> dict[str, Any]:

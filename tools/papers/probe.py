@@ -123,7 +123,7 @@ def _held_out_losses(trained: Trained) -> list[float]:
 
 def _loss(trained: Trained, tier: Any, test: Split, client: int | None = None) -> float:
     x, y = np.asarray(test.x)[:HELD_OUT], np.asarray(test.y)[:HELD_OUT]
-    outputs = evaluate.logits(trained.module(tier, client), x, evaluate.BATCH_SIZE).astype(np.float64)
+    outputs = evaluate.outputs(trained.module(tier, client), x, evaluate.BATCH_SIZE).astype(np.float64)
     return float(np.mean(np.logaddexp.reduce(outputs, axis=1) - outputs[np.arange(len(y)), y]))
 
 

@@ -95,10 +95,12 @@ def train(queue: Queue, names: Sequence[str]) -> bool:
     good, before = True, {name: queue.entries(name) for name in names}
     for name in names:
         confirm(queue.results / f"{name}.jsonl", functools.partial(print, flush=True), queue.scale)
-        for due in (queue.trials, queue.runs):
-            jobs, late = due(name), 0
+        stages = [queue.trials, queue.runs]
+        for due in stages:
+            jobs, late, diverged = due(name), 0, 0
             for number, ended in enumerate(train_all(jobs, queue.at_once, queue.nice) if jobs else (), 1):
                 late += ended.status == "out of time"
+                diverged += ended.status == "diverged"
                 if ended.status != "out of time" or ended.cpu_s:
                     print(f"[{number}/{len(jobs)}] {_said(ended, before[name])}", file=_stream(ended), flush=True)
                 good &= ended.status not in ("failed", "full disk")
@@ -108,6 +110,8 @@ def train(queue: Queue, names: Sequence[str]) -> bool:
             if late:
                 print(f"{name}: time is over, and {late} of {len(jobs)} runs are left; the same command resumes", flush=True)
                 return good
+            if diverged:
+                stages.append(queue.runs)
     return good
 
 

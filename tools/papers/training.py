@@ -40,6 +40,10 @@ class NotTrainedError(RuntimeError):
     """A client was refused or diverged: the figures would not be those of the protocol."""
 
 
+class DivergedError(NotTrainedError):
+    """The loss of a client is not finite: its rate is too high."""
+
+
 def figures(settings: Mapping[str, Any], local: bool, folder: Path, until: float | None = None) -> dict[str, Any]:
     """Return the figures of a run: JSON-able, and the same whether or not it was interrupted.
 
@@ -138,7 +142,8 @@ def _after_rounds(config: RunConfig, path: Path, until: float | None) -> Callabl
         for client in record.clients:
             if client.status not in ended:
                 why = "; ".join(map(str, client.expected.refusal)) or "its loss is not finite"
-                raise NotTrainedError(f"round {record.round}, client {client.client}: {client.status}: {why}")
+                kind = DivergedError if client.status == "diverged" else NotTrainedError
+                raise kind(f"round {record.round}, client {client.client}: {client.status}: {why}")
         with storage_errors(path):
             path.write_text(f"{before + _used_s() - began:.2f}", encoding="utf-8")
         if until is not None and time.time() > until and record.round < config.rounds:

@@ -59,7 +59,7 @@ class Tuning:
         """Return ``run``, one of ``runs``, with the best settings among stored trials; None while a trial is missing or stale.
 
         Raises:
-            ValueError: every trial has diverged.
+            ValueError: with every setting, a trial or a whole run has diverged.
         """
         stored = {name: entry for entry in entries if kind_of(entry) == "trial" and (name := _key(entry)) is not None}
         tuned = self.tuned(run, runs)
@@ -75,7 +75,7 @@ class Tuning:
         ]
         able = [result for result in results if result["accuracy"] is not None]
         if not able:
-            raise ValueError(f"{run.row}, {run.column}: every trial has diverged: give the table smaller rates")
+            raise ValueError(f"{run.row}, {run.column}: all settings of the trials have diverged: give the table smaller rates")
         best = max(able, key=lambda result: result["accuracy"])  # the first of several
         choice = {key: value for key, value in best.items() if key != "accuracy"}
         chosen = {
@@ -98,6 +98,17 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 def _key(entry: Entry) -> tuple[Any, ...]:
     settings = entry["settings"]
     return entry["row"], entry["column"], entry["local"], settings.get("lr"), settings.get("norm")
+
+
+def excluded(run: Run, line: Entry, why: str) -> dict[str, Any]:
+    """Return a stored ``line``; the trial that chose the settings of ``run`` loses its score, because the whole run has diverged."""
+    if run.chosen is None or kind_of(line) != "trial" or line["figures"]["score"] is None:
+        return dict(line)
+    tuned = replace(run, column=run.chosen.get("column", run.column))
+    if _key(line) != _key(tuned.stored({}, "")):
+        return dict(line)
+    lost = {"score": None, "score_before": line["figures"]["score"], "diverged": f"the whole run with seed {run.seed}: {why}"}
+    return {**line, "figures": {**line["figures"], **lost}}
 
 
 def current(run: Run, entry: Entry) -> Entry | None:

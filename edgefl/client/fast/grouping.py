@@ -47,7 +47,8 @@ def train_together(
     values: list[list[tuple[Tensor, int]]] = [[] for _ in clients]
     for rows, x, y in _steps(clients):
         tensors = {name: tensor[rows] for name, tensor in stack.items()}
-        present = torch.stack([one.present for one in clients[rows]])
+        known = [one.present for one in clients[rows] if one.present is not None]
+        present = torch.stack(known) if known else None
         inputs = Inputs(tensors, Batch(x, y, present))
         # A capture fits one batch size: only whole batches, and last batches of equal shards, are frequent enough.
         often = x.shape[1] == training.batch_size or len(x) == len(clients)

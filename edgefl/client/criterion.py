@@ -1,0 +1,155 @@
+"""What training minimises and evaluation measures: cross-entropy and accuracy, or the user's own loss with its metric."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map, tree_map_only
+
+from edgefl.cost.trace import quiet
+from edgefl.errors import ConfigError, EdgeflError
+from edgefl.models.factory import factory_of, sources_sha256
+from edgefl.models.valueless import reason
+from edgefl.records import Metric
+from edgefl.util.networks import title_of
+
+Compared = Callable[[Any, Tensor], Tensor]
+"""(outputs of a network, targets) → scalar."""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """The loss of a run, a function (outputs, targets) → mean over the batch, and the metric of its models.
+
+    Attributes:
+        spec: the name by which any process finds the user's function; empty: cross-entropy.
+        sha256: of the function's source.
+        target: shape of one sample's float32 target; None: it is a label.
+
+    >>> Criterion().metric.name, Criterion.of("torch.nn.functional:l1_loss", ()).metric
+    ('accuracy', Metric(name='l1 loss', better='lower', share=False))
+    """
+
+    spec: str = ""
+    sha256: str = ""
+    target: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, spec: str | None, target: tuple[int, ...] | None = None) -> Self:
+        """Return the criterion of a function's name, None for cross-entropy.
+
+        InputError: there is no such function, or its metric does not say its direction.
+        """
+        if spec is None:
+            return cls()
+        found = cls(spec, sources_sha256(factory_of(spec, "loss")), target)
+        if found.metric.better not in ("higher", "lower"):
+            name = getattr(found._measure, "__name__", "metric")
+            raise ConfigError(
+                f"loss: {title_of(spec)} has a metric that does not say which values are better; set {name}.better to 'higher' or 'lower'"
+            )
+        return found
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields as JSON has them, from which :meth:`read` makes the criterion in another process."""
+        return {"spec": self.spec, "sha256": self.sha256, "target": self.target}
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the criterion of its fields as JSON has them."""
+        target = fields["target"]
+        return cls(fields["spec"], fields["sha256"], None if target is None else tuple(target))
+
+    @cached_property
+    def loss(self) -> Compared | None:
+        """The user's function; None: cross-entropy."""
+        return factory_of(self.spec, "loss") if self.spec else None
+
+    @property
+    def metric(self) -> Metric:
+        """The metric: ``loss.metric`` with its attribute ``better``, else the loss itself, of which lower values are better."""
+        if self.loss is None:
+            return Metric()
+        name = getattr(self._measure, "__name__", type(self._measure).__name__).replace("_", " ")
+        return Metric(name, "lower" if self._measure is self.loss else getattr(self._measure, "better", None), share=False)  # type: ignore[arg-type]
+
+    @property
+    def _measure(self) -> Compared | None:
+        return getattr(self.loss, "metric", self.loss)
+
+    def targets(self, samples: int) -> Tensor:
+        """Return zeros as the targets of a batch: labels (samples,) int64, or (samples, …) float32."""
+        if self.target is None:
+            return torch.zeros(samples, dtype=torch.int64)
+        return torch.zeros(samples, *self.target)
+
+    def present(self, classes: int) -> Tensor | None:
+        """Return that a client has every label, bool (classes,); None if there are no labels."""
+        return torch.ones(classes, dtype=torch.bool) if classes and self.target is None else None
+
+    def measured(self, outputs: np.ndarray, targets: np.ndarray) -> float:
+        """Return the metric of outputs (n, outputs) for targets (n, …); EdgeflError if it is no finite number.
+
+        >>> Criterion().measured(np.array([[0.1, 0.9], [0.8, 0.2]]), np.array([1, 1]))
+        0.5
+        """
+        if self._measure is None:
+            return float((outputs.argmax(1) == targets).mean())
+        title = f"loss: metric {self.metric.name}"
+        value = float(_scalar(title, self._measure, torch.from_numpy(outputs), torch.tensor(targets)))
+        if not math.isfinite(value):
+            raise EdgeflError(f"{title} is {value} for {len(targets)} held-out samples, expected a finite number")
+        return value
+
+    def check(self, network: nn.Module, x: Any, y: Tensor, classes: int) -> None:
+        """Raise :class:`ConfigError` unless the loss of a batch is a scalar that can be traced and minimised, and the metric is a scalar.
+
+        In evaluation ``network`` must return one tensor (batch, ``classes``), or (batch, …) if there are no classes.
+        """
+        assert self.loss is not None
+        assert self._measure is not None
+        outputs, title = network.train()(x), f"loss: {title_of(self.spec)}"
+        value = _scalar(title, self.loss, outputs, y)
+        if not bool(torch.isfinite(value)):
+            given = f"{len(y)} samples and the initial weights"
+            raise ConfigError(f"{title} returned {value.item()} for {given}, expected a finite number")
+        if not value.requires_grad:
+            raise ConfigError(f"{title} returned a value without a gradient; compute it from the outputs, without detach or item")
+        mode = FakeTensorMode()
+        traced = [tree_map_only(Tensor, lambda part: mode.from_tensor(part.detach()), given) for given in (outputs, y)]
+        with mode, quiet():
+            _scalar(title, self.loss, *traced)
+        with torch.no_grad():
+            outputs = network.eval()(x)
+            columns = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.dim() == 2 and len(outputs) == len(y) else 0
+            if not columns or columns != (classes or columns):
+                wanted = f"one tensor (batch, {f'{classes} classes' if classes else 'outputs'})"
+                raise ConfigError(f"model: in evaluation it returns {_shapes(outputs)} for {len(y)} samples, expected {wanted}")
+            _scalar(f"{title}, metric {self.metric.name},", self._measure, outputs, y)
+
+
+def _scalar(title: str, function: Compared, outputs: Any, targets: Tensor) -> Tensor:
+    """Return the scalar that ``function`` returns; ConfigError, which begins with ``title``, if it raises an error or returns none."""
+    try:
+        value = function(outputs, targets)
+    except Exception as error:  # a user's function may raise anything
+        raise ConfigError(
+            f"{title} raised an error for outputs {_shapes(outputs)} and targets {_shapes(targets)}: {reason(error)}"
+        ) from error
+    if not isinstance(value, Tensor) or value.dim():
+        got = f"a tensor {_shapes(value)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ConfigError(f"{title} returned {got}, expected a scalar tensor: the mean over the batch, such as value.mean()")
+    return value
+
+
+CROSS_ENTROPY = Criterion()
+
+
+def _shapes(value: Any) -> str:
+    return str(tree_map(lambda part: tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__, value))

@@ -1,0 +1,265 @@
+"""Tables: CSV, Parquet and Arrow files, also those in which the Hugging Face hub stores data sets. Rows are read block by block."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.data.given import Given, Reading
+from edgefl.data.growing import Growing
+from edgefl.data.images import HELD_OUT, grown
+from edgefl.errors import DataError, first_line, nearest
+
+ENDINGS = (".parquet", ".arrow", ".feather", ".csv")
+LABELS = ("label", "labels", "target", "class", "y", "fine_label")
+OWNERS = ("owner", "owner_id", "client_id", "user_id", "writer_id", "character_id", "speaker_id")
+_LEFT_OUT = ("unsupervised", "cache", "extra")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one part of a data set.
+
+    Attributes:
+        schema: the columns, a ``pyarrow.Schema``.
+        batches: the rows, ``pyarrow.RecordBatch`` each; they are read once.
+        where: begins messages.
+        folder: paths of images are relative to it.
+    """
+
+    schema: Any
+    batches: Iterable[Any]
+    where: str
+    folder: Path = Path()
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which columns are label, owner ("": none) and features, and the names of the classes (empty: the labels are their names)."""
+
+    label: str
+    owner: str
+    features: tuple[str, ...]
+    class_names: tuple[str, ...]
+
+
+def read(path: Path, reading: Reading) -> Given:
+    """Return the rows of a file, or of the files of a folder; files with "test" or "validation" in their path are held out."""
+    _arrow(str(path))
+    if not path.is_dir():
+        return given_of(_table([path], str(path), reading), None, reading)
+    train, test = parts_of({str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.suffix in ENDINGS})
+    if not train:
+        raise DataError(f"{path}: no training rows in {', '.join(ENDINGS)} files")
+    held_out = _table(test, str(path), reading) if test and reading.held_out is None else None
+    return given_of(_table(train, str(path), reading), held_out, reading)
+
+
+def parts_of(named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the values of training and of held-out parts, by the words in their names.
+
+    >>> parts_of({"data/train-0.parquet": 0, "data/test-0.parquet": 1, "data/validation-0.parquet": 2})
+    ([0], [1])
+    """
+    words = {name: set(re.split("[^a-z]+", name.lower())) for name in named}
+    kept = [name for name in named if not words[name] & set(_LEFT_OUT)]
+    held_out = next((word for word in HELD_OUT if any(word in words[name] for name in kept)), "")
+    train = [named[name] for name in kept if not words[name] & set(HELD_OUT)]
+    return train, [named[name] for name in kept if held_out in words[name]]
+
+
+def given_of(train: Table, test: Table | None, reading: Reading) -> Given:
+    """Return the samples of tables; DataError if a column is missing or cannot be guessed."""
+    roles = roles_of(train.schema, train.where, reading)
+    x, y, owner = _arrays(train, roles)
+    held_out = None
+    if test is not None:
+        own = roles_of(test.schema, test.where, Reading(roles.label, roles.owner or None, roles.features))
+        channels = x.shape[1] if _is_image(train.schema, roles.features[0]) else 0
+        of_test = _arrays(test, own, channels)
+        held_out = Given(of_test[0], of_test[1], test.where, of_test[2], own.class_names)
+    return Given(x, y, train.where, owner, roles.class_names, held_out)
+
+
+def roles_of(schema: Any, where: str, reading: Reading) -> Roles:
+    """Return the roles of a table's columns: those that ``reading`` gives, and guesses for the others; DataError lists the columns."""
+    names, listed = schema.names, f"its columns are {', '.join(schema.names)}"
+    for name in filter(None, (reading.label, reading.owner, *reading.features)):
+        if name not in names:
+            raise DataError(f"{where}: no column {name!r};{nearest(name, names)} {listed}")
+    classes = _class_names(schema)
+    labels = [name for name in classes if name not in (reading.owner, *reading.features)]
+    label = reading.label or (labels[0] if len(labels) == 1 else next((name for name in LABELS if name in names), ""))
+    if not label:
+        raise DataError(f"{where}: which column is the label? Give it with --label; {listed}")
+    owner = reading.owner or next((name for name in OWNERS if name in names and name != label), "")
+    rest = [name for name in names if name not in (label, owner)]
+    features = reading.features or _guessed(schema, rest, where)
+    if len(features) > 1 and (odd := [name for name in features if not _is_number(schema, name)]):
+        raise DataError(
+            f"{where}: column {odd[0]} is {schema.field(odd[0]).type}; several features must be numbers: give --features"
+        )
+    return Roles(label, owner, features, classes.get(label, ()))
+
+
+def _guessed(schema: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
+    kinds = {
+        "images": [name for name in names if _is_image(schema, name)],
+        "lists": [name for name in names if _is_list(schema, name)],
+        "texts": [name for name in names if _is_text(schema, name)],
+        "numbers": [name for name in names if _is_number(schema, name)],
+    }
+    for kind in ("images", "lists"):
+        if len(kinds[kind]) == 1:
+            return tuple(kinds[kind])
+    if not kinds["images"] and not kinds["lists"]:
+        if kinds["numbers"] and not kinds["texts"]:
+            return tuple(kinds["numbers"])
+        if len(kinds["texts"]) == 1 and not kinds["numbers"]:
+            return tuple(kinds["texts"])
+    found = "; ".join(f"{kind}: {', '.join(of)}" for kind, of in kinds.items() if of) or "none that is usable"
+    raise DataError(f"{where}: which columns are a sample? Give them with --features; there are {found}")
+
+
+def _arrays(table: Table, roles: Roles, channels: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return samples, labels and owners of all rows."""
+    y: list[np.ndarray] = []
+    owner: list[np.ndarray] = []
+    first = roles.features[0]
+
+    def batches() -> Iterator[Any]:
+        try:
+            for batch in table.batches:
+                y.append(_values(batch.column(roles.label)))
+                if roles.owner:
+                    owner.append(_values(batch.column(roles.owner)))
+                yield batch
+        except (OSError, ValueError) as error:  # pyarrow's errors are kinds of them
+            raise DataError(f"{table.where}: cannot be read ({first_line(error)})") from None
+
+    if _is_image(table.schema, first):
+        x = grown(_contents(batches(), first, table), table.where, channels)
+    else:
+        texts, rows = _is_text(table.schema, first), Growing(table.where)
+        parts: list[np.ndarray] = []
+        for batch in batches():
+            if texts:
+                parts.append(np.array([text or "" for text in batch.column(first).to_pylist()], object))
+            elif _is_number(table.schema, first):
+                columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in roles.features]
+                rows.add(np.stack(columns, 1).astype(np.float32))
+            else:
+                rows.add(_nested(batch.column(first), table.where, first))
+        x = np.concatenate(parts) if texts and parts else rows.whole()
+    if not y:
+        raise DataError(f"{table.where}: no rows")
+    return x, np.concatenate(y), np.concatenate(owner) if owner else None
+
+
+def _contents(batches: Iterator[Any], name: str, table: Table) -> Iterator[tuple[str, bytes | Path]]:
+    row = 0
+    for batch in batches:
+        for cell in batch.column(name).to_pylist():
+            where = f"{table.where}: {name} of row {row}"
+            content = cell.get("bytes") or cell.get("path") if isinstance(cell, dict) else cell
+            if not content:
+                raise DataError(f"{where} is missing, expected an image")
+            yield where, content if isinstance(content, bytes) else table.folder / content
+            row += 1
+
+
+def _nested(column: Any, where: str, name: str) -> np.ndarray:
+    """Return a column of lists, perhaps of lists, as an array (n, …)."""
+    pa = _arrow(where)
+    array, shape = getattr(column, "storage", column), [len(column)]
+    while pa.types.is_nested(array.type):
+        sizes = {-1 if value is None else len(value) for value in array}
+        if len(sizes) != 1 or -1 in sizes:
+            found = " and ".join("missing" if n < 0 else str(n) for n in sorted(sizes)[:2])
+            raise DataError(f"{where}: samples of mixed size: {name} has lists of {found}; bring all to one size")
+        shape.append(sizes.pop())
+        array = array.flatten()
+    values: np.ndarray = array.to_numpy(zero_copy_only=False).reshape(shape)
+    return values
+
+
+def _values(column: Any) -> np.ndarray:
+    if hasattr(column, "dictionary_decode"):
+        column = column.dictionary_decode()
+    values: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _table(files: list[Path], where: str, reading: Reading) -> Table:
+    schema = _opened(files[0], None)[0]
+    floats = {} if files[0].suffix != ".csv" else _floats(schema, where, reading)
+    return Table(schema, (batch for file in files for batch in _opened(file, floats)[1]), where, files[0].parent)
+
+
+def _floats(schema: Any, where: str, reading: Reading) -> dict[str, Any]:
+    """Return column → float64 for the numbers of a CSV file that are features: its first block may show integers only."""
+    pa = _arrow(where)
+    return {name: pa.float64() for name in roles_of(schema, where, reading).features if _is_number(schema, name)}
+
+
+def _opened(path: Path, floats: dict[str, Any] | None) -> tuple[Any, Iterable[Any]]:
+    """Return schema and rows of a file."""
+    pa = _arrow(str(path))
+    from pyarrow import csv, ipc, parquet
+
+    try:
+        if path.suffix == ".csv":
+            reader = csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=floats or {}, strings_can_be_null=True))
+            return reader.schema, reader
+        if path.suffix == ".parquet":
+            file = parquet.ParquetFile(path)
+            return file.schema_arrow, file.iter_batches(batch_size=1024)
+        try:
+            stored = ipc.open_file(pa.memory_map(str(path)))
+            return stored.schema, map(stored.get_batch, range(stored.num_record_batches))
+        except pa.ArrowInvalid:
+            stream = ipc.open_stream(pa.memory_map(str(path)))
+            return stream.schema, stream
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: no {path.suffix} file that can be read ({first_line(error)})") from None
+
+
+def _class_names(schema: Any) -> dict[str, tuple[str, ...]]:
+    """Return column → names of its classes, as ``datasets`` stores them."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: tuple(of["names"]) for name, of in features.items() if of.get("_type") == "ClassLabel"}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _is_image(schema: Any, name: str) -> bool:
+    types, kind = _arrow(name).types, schema.field(name).type
+    return types.is_binary(kind) or types.is_large_binary(kind) or (types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
+
+
+def _is_list(schema: Any, name: str) -> bool:
+    types, kind = _arrow(name).types, getattr(schema.field(name).type, "storage_type", schema.field(name).type)
+    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+
+
+def _is_text(schema: Any, name: str) -> bool:
+    types, kind = _arrow(name).types, schema.field(name).type
+    return types.is_string(kind) or types.is_large_string(kind)
+
+
+def _is_number(schema: Any, name: str) -> bool:
+    types, kind = _arrow(name).types, schema.field(name).type
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
+def _arrow(where: str) -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise DataError(f"{where}: reading tables needs pyarrow: pip install 'edgefl-sim[data]'") from None
+    return pyarrow

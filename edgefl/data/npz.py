@@ -1,0 +1,93 @@
+"""Arrays in files: ``.npz`` with ``x``, ``y`` and perhaps ``owner``, or ``.npy`` files of these names beside each other."""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.data.given import Given, Reading
+from edgefl.errors import DataError, first_line
+
+MAPPED_BYTES = 2**29
+"""Arrays of files beyond this size are not read but mapped: a page of the file is in memory while it is used."""
+_HEADER_BYTES, _NAME_AT = 30, 26
+
+
+def read(path: Path, reading: Reading) -> Given:
+    """Return the arrays of an .npz file, of a folder of .npy files, or of an ``x.npy`` and the files beside it.
+
+    Files may have held-out samples, ``x_test`` and ``y_test``, and ``class_names``. Nothing is unpickled. DataError names what is wrong.
+    """
+    arrays = _of_npz(path) if path.suffix == ".npz" else _of_folder(path if path.is_dir() else path.parent)
+    x, y, owner = "x", reading.label or "y", reading.owner or "owner"
+    for needed in (x, y, *([owner] if reading.owner else [])):
+        if needed not in arrays:
+            raise DataError(f"{path}: no array {needed!r}, expected x and y; there are {', '.join(sorted(arrays)) or 'none'}")
+    names = tuple(map(str, arrays["class_names"].tolist())) if "class_names" in arrays else ()
+    test = None
+    if f"{x}_test" in arrays:
+        if f"{y}_test" not in arrays:
+            raise DataError(f"{path}: x_test has no {y}_test beside it")
+        test = Given(arrays[f"{x}_test"], arrays[f"{y}_test"], str(path), arrays.get(f"{owner}_test"))
+    return Given(arrays[x], arrays[y], str(path), arrays.get(owner), names, test)
+
+
+def array_in(path: Path, member: str = "") -> np.ndarray:
+    """Return the array of a .npy file, or of the ``member`` of an .npz file, mapped if it is large; DataError if it cannot be read."""
+    try:
+        if not member:
+            array: np.ndarray = np.load(path, "r" if path.stat().st_size > MAPPED_BYTES else None, allow_pickle=False)
+            return array
+        with zipfile.ZipFile(path) as file:
+            info = file.getinfo(f"{member}.npy")
+            if info.compress_type == zipfile.ZIP_STORED and info.file_size > MAPPED_BYTES:
+                return _mapped(path, info.header_offset)
+            with file.open(info) as stored:
+                return np.lib.format.read_array(stored, allow_pickle=False)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (ValueError, EOFError, KeyError, MemoryError, TypeError, zipfile.BadZipFile, NotImplementedError) as error:
+        what = f"{member} in {path}" if member else str(path)
+        raise DataError(f"{what}: no plain array ({first_line(error)}); arrays of Python objects are not read") from None
+
+
+def _of_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(path) as file:
+            members = [name.removesuffix(".npy") for name in file.namelist() if name.endswith(".npy")]
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path}: no .npz file, or cut ({first_line(error)})") from None
+    return _Arrays({name: (path, name) for name in members})
+
+
+def _of_folder(folder: Path) -> dict[str, np.ndarray]:
+    return _Arrays({path.stem: (path, "") for path in folder.glob("*.npy")})
+
+
+class _Arrays(dict[str, Any]):
+    """Name → array, read when it is asked for."""
+
+    def __init__(self, places: Mapping[str, tuple[Path, str]]) -> None:
+        super().__init__(places)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return array_in(*super().__getitem__(name))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401 - this is what get is
+
+
+def _mapped(path: Path, header: int) -> np.ndarray:
+    """Return the array of a stored member of a zip file, whose local header begins at byte ``header``, without reading it."""
+    with path.open("rb") as file:
+        file.seek(header + _NAME_AT)
+        name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
+        file.seek(header + _HEADER_BYTES + name + extra)
+        version = np.lib.format.read_magic(file)
+        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = reader(file)
+        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")

@@ -1,0 +1,63 @@
+"""What a plug-in imports: the contract of each part of a run, its decorator, and what parts are made of.
+
+A plug-in is a Python file or module outside of the package. Decorated definitions are known by name once it is imported: by
+``--plugin FILE``, by ``RunConfig(plugins=[...])``, by an ``import`` in your script, or at an entry point of an installed package
+(``edgefl.methods``, ``edgefl.models``, ``edgefl.datasets``, ``edgefl.codecs``, ``edgefl.objectives``, ``edgefl.server_optimizers``,
+``edgefl.engines``, ``edgefl.loggers``; ``edgefl.profiles`` names a package with folders ``devices``, ``links`` and ``fleets``)::
+
+    @method("mine")
+    class Mine(FedAvg): ...
+
+    edgefl simulate --plugin mine.py --method mine
+
+``pytest --pyargs edgefl.testing.contract --plugin mine.py --method mine`` checks a method by the rules of the package's own.
+
+>>> issubclass(FedAvg, Method), FedAvg.default_tiers
+(True, (1.0,))
+"""
+
+from typing import Protocol
+
+from torch import nn
+
+from edgefl.client.client import Clients as Clients
+from edgefl.client.job import Job as Job
+from edgefl.client.objective import Objective as Objective
+from edgefl.data.sources import Dataset as Dataset
+from edgefl.data.sources import Split as Split
+from edgefl.engine.contract import Engine as Engine
+from edgefl.factor.width import cut as cut
+from edgefl.log.contract import LoggedRun as LoggedRun
+from edgefl.log.contract import Logger as Logger
+from edgefl.methods.averaging import WeightedSum as WeightedSum
+from edgefl.methods.base import Method as Method
+from edgefl.methods.base import MethodConfig as MethodConfig
+from edgefl.methods.fedavg import FedAvg as FedAvg
+from edgefl.methods.state import GlobalState as GlobalState
+from edgefl.records import Batch as Batch
+from edgefl.records import Outcome as Outcome
+from edgefl.records import Tier as Tier
+from edgefl.records import Update as Update
+from edgefl.registry import codec as codec
+from edgefl.registry import dataset as dataset
+from edgefl.registry import engine as engine
+from edgefl.registry import logger as logger
+from edgefl.registry import method as method
+from edgefl.registry import model as model
+from edgefl.registry import objective as objective
+from edgefl.registry import server_optimizer as server_optimizer
+from edgefl.rng import generator as generator
+from edgefl.server.optimizer import ServerOptimizer as ServerOptimizer
+from edgefl.wire.codec import Codec as Codec
+from edgefl.wire.codec import Part as Part
+
+
+class Model(Protocol):
+    """A function decorated with ``@model("name", usual_input=(3, 32, 32))`` that returns a network with random weights."""
+
+    def __call__(self, input_shape: tuple[int, ...], classes: int, *, width: float) -> nn.Module:
+        """Return the network for samples of ``input_shape``, its hidden layers scaled to ``width`` in (0, 1].
+
+        If it has normalisation layers, it also takes ``norm``, a policy of :mod:`edgefl.models.norm`.
+        """
+        ...

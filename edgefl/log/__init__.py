@@ -1,0 +1,1 @@
+"""Loggers: TensorBoard, MLflow and Weights & Biases show the figures of a run while it trains."""

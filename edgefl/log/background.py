@@ -1,0 +1,99 @@
+"""Loggers in the background: one that is slow, fails or cannot reach its server never stops a run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgefl.errors import InputError
+from edgefl.log.contract import LoggedRun, Logger
+from edgefl.log.metrics import final_metrics, round_metrics
+from edgefl.records import RoundRecord
+from edgefl.registry import loggers
+
+WAIT_S = 30.0
+"""How long the end of a run waits for its loggers."""
+ARTIFACTS = ("report.html", "summary.json", "config.toml", "bundle")
+
+_Call = Callable[[Logger], None]
+
+
+def check_installed(names: Sequence[str]) -> None:
+    """Raise InputError if the package of one of the loggers ``names`` is not installed."""
+    for name in names:
+        facts = loggers.facts(name)
+        if importlib.util.find_spec(facts["needs"]) is None:
+            raise InputError(f"--log {name} needs {facts['needs']}, which is not installed; run pip install '{facts['extra']}'")
+
+
+@contextlib.contextmanager
+def logs(names: Sequence[str], run: LoggedRun, say: Callable[[str], None]) -> Iterator[Logs]:
+    """Yield what passes figures of ``run`` to the loggers ``names``; at the end, wait for them as long as :data:`WAIT_S`.
+
+    ``say`` is called with one line of text if a logger fails.
+    """
+    threads = [_LoggerThread(name, run, say) for name in names]
+    try:
+        yield Logs(threads)
+    finally:
+        until = time.monotonic() + WAIT_S
+        for thread in threads:
+            thread.close(until)
+
+
+class Logs:
+    """Passes figures to loggers, which are threads; it does not wait for them."""
+
+    def __init__(self, threads: Sequence[_LoggerThread]) -> None:
+        self._threads = threads
+
+    def round(self, record: RoundRecord) -> None:
+        """Log a round."""
+        if self._threads:
+            metrics = round_metrics(record)
+            self._send(lambda logger: logger.round(record.round, metrics))
+
+    def end(self, summary: Mapping[str, Any], folder: Path) -> None:
+        """Log a finished run with its ``summary``, and the artifacts in its ``folder``."""
+        metrics, files = final_metrics(summary), [folder / name for name in ARTIFACTS if (folder / name).exists()]
+        self._send(lambda logger: logger.end(metrics, files))
+
+    def _send(self, call: _Call) -> None:
+        for thread in self._threads:
+            thread.calls.put(call)
+
+
+NO_LOGS = Logs(())
+"""Of a run without loggers."""
+
+
+class _LoggerThread:
+    """One logger, in a thread that ends with the process at the latest."""
+
+    def __init__(self, name: str, run: LoggedRun, say: Callable[[str], None]) -> None:
+        self._name, self._run, self._say = name, run, say
+        self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=f"log to {name}", daemon=True)
+        self._thread.start()
+
+    def close(self, until: float) -> None:
+        """Wait for the logger until a time of the monotonic clock, and say if it does not come to its end."""
+        self.calls.put(None)
+        self._thread.join(max(0.0, until - time.monotonic()))
+        if self._thread.is_alive():
+            self._say(f"--log {self._name}: has not answered within {WAIT_S:g} s; its log may be incomplete")
+
+    def _work(self) -> None:
+        try:
+            with loggers.load(self._name)(self._run) as logger:
+                while (call := self.calls.get()) is not None:
+                    call(logger)
+        except Exception as error:  # noqa: BLE001 - whatever a logger raises, the run continues
+            told = str(error).strip().partition("\n")[0][:300]
+            self._say(f"--log {self._name} failed, and the run continues without it: {type(error).__name__}: {told}")

@@ -1,0 +1,41 @@
+"""The names and values of what is logged: figures of a round, and of a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgefl.records import RoundRecord
+
+_OF_ROUND = ("round_s", "waited_s", "clock_s", "trained", "macs", "download_bytes", "upload_bytes", "energy_j")
+_OF_CLASS = ("macs", "download_bytes", "upload_bytes", "energy_j", "device_s")
+
+
+def round_metrics(record: RoundRecord) -> dict[str, float]:
+    """Return the figures of a round: totals, ``accuracy/…`` of the global model and of each tier, ``class/DEVICE/…`` of each device class.
+
+    ``class/DEVICE/trained`` counts clients, as does every other status; bytes, joules and seconds include updates that were not used.
+    """
+    line = record.to_json(clients=False)
+    found = {key: float(line[key]) for key in _OF_ROUND}
+    found |= {f"accuracy/{label}": float(share) for label, share in line["accuracy"].items()}
+    if (after := record.accuracy_after_training) is not None:
+        found["accuracy_after_training"] = after
+    for group in line["groups"]:
+        counts = {group["status"]: group["clients"], **{key: group[key] for key in _OF_CLASS}}
+        for key, value in counts.items():
+            name = f"class/{group['device']}/{key}"
+            found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+def final_metrics(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of a finished run from its ``summary.json``: totals, and ``tier/RATIO/…`` with costs and accuracy of each tier."""
+    found = {f"total/{key}": value for key, value in summary.items() if key != "format" and _is_number(value)}
+    for row in summary["tiers"]:
+        found |= {f"tier/{row['tier']:g}/{key}": value for key, value in row.items() if key != "tier" and _is_number(value)}
+    return {key: float(value) for key, value in found.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,85 @@
+"""Sizes that modules note themselves, as attributes, and that a narrow network has to note too."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from edgefl.models.channels import Call
+
+CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
+Attributes = dict[str, dict[str, Any]]
+# What a layer of torch notes of its tensors' shapes: attribute → (tensor, dimension).
+_NOTED: dict[type[nn.Module], dict[str, tuple[str, int]]] = {
+    nn.Linear: {"in_features": ("weight", 1), "out_features": ("weight", 0)},
+    nn.modules.batchnorm._BatchNorm: {"num_features": ("weight", 0)},
+    nn.GroupNorm: {"num_channels": ("weight", 0)},
+    nn.Embedding: {"embedding_dim": ("weight", 1)},
+    nn.RNNBase: {"input_size": ("weight_ih_l0", 1), "hidden_size": ("weight_hh_l0", 1)},
+    nn.PReLU: {"num_parameters": ("weight", 0)},
+    nn.MultiheadAttention: {"embed_dim": ("out_proj.weight", 0), "kdim": ("out_proj.weight", 0), "vdim": ("out_proj.weight", 0)},
+}
+
+
+def note(module: nn.Module) -> None:
+    """Make the attributes in which torch's layers note shapes agree with their tensors."""
+    if isinstance(module, CONVOLUTIONS):
+        outputs, inputs = module.weight.shape[:2]
+        if module.groups == module.in_channels > 1:  # depthwise: as many groups as channels
+            module.groups = outputs // (module.out_channels // module.groups)
+        if module.transposed:
+            inputs, outputs = outputs, inputs
+            module.in_channels, module.out_channels = (
+                inputs if module.groups == 1 else module.weight.shape[0],
+                outputs * module.groups,
+            )
+        else:
+            module.in_channels, module.out_channels = inputs * module.groups, outputs
+    if isinstance(module, nn.LayerNorm) and module.weight is not None:
+        module.normalized_shape = tuple(module.weight.shape)
+    for kind, attributes in _NOTED.items():
+        if isinstance(module, kind):
+            for name, (path, dim) in attributes.items():
+                holder, _, tensor = path.rpartition(".")
+                weight = getattr(module.get_submodule(holder), tensor, None)
+                if weight is not None:
+                    setattr(module, name, weight.shape[dim])
+    if isinstance(module, nn.RNNBase) and module.proj_size:
+        module.proj_size, module.hidden_size = module.get_parameter("weight_hr_l0").shape
+    if isinstance(module, nn.MultiheadAttention):
+        module.head_dim = module.embed_dim // module.num_heads
+
+
+def patched(narrow: nn.Module, call: Call, width: float, attributes: Attributes) -> bool:
+    """Change attributes of the call's module whose value is a size that the plan changes; return whether there was one."""
+    sizes: dict[int, set[int]] = {}
+    for axis in (axis for axes in (*call.outputs, *call.inputs) for axis in axes):
+        sizes.setdefault(axis.size, set()).add(axis.count(width))
+    certain = {size: narrow_.pop() for size, narrow_ in sizes.items() if len(narrow_) == 1}
+    layer = call.layer
+    while not (changed := _patched_like(narrow, layer, certain, attributes)) and layer:
+        layer = layer.rpartition(".")[0]
+    return changed
+
+
+def _patched_like(narrow: nn.Module, layer: str, sizes: Mapping[int, int], attributes: Attributes) -> bool:
+    """Change attributes of ``layer``, and of modules of its class with the same value, by ``sizes``: size → size in the narrow network."""
+    module = narrow.get_submodule(layer)
+    if type(module).__module__.startswith("torch.nn."):
+        return False
+    names = {name: value for name, value in vars(module).items() if _resized(value, sizes) != value}
+    new = {name: value for name, value in names.items() if name not in attributes.get(layer, {})}
+    alike = [(path, other) for path, other in narrow.named_modules() if type(other) is type(module)]
+    for name, value in new.items():
+        for path, other in alike:
+            if getattr(other, name, None) == value and name not in attributes.get(path, {}):
+                setattr(other, name, _resized(value, sizes))
+                attributes.setdefault(path, {})[name] = _resized(value, sizes)
+    return bool(new)
+
+
+def _resized(value: Any, sizes: Mapping[int, int]) -> Any:
+    """Return a size, or a list or tuple of sizes, in the narrow network; another value as it is."""
+    if type(value) in (list, tuple) and all(type(size) is int for size in value):
+        return type(value)(sizes.get(size, size) for size in value)
+    return sizes.get(value, value) if type(value) is int else value

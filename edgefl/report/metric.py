@@ -1,0 +1,52 @@
+"""How reports name and write the metric of a run: the accuracy in percent, or the metric of the user's own loss as it is."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from edgefl.records import Metric
+from edgefl.report.chart import Spec, number, share
+from edgefl.util.units import MISSING, human_percent
+
+Json = Mapping[str, Any]
+
+
+def metric_of(summary: Json) -> Metric:
+    """Return the metric of a summary of a run or of a comparison; older ones have the accuracy.
+
+    >>> metric_of({}).name
+    'accuracy'
+    """
+    return Metric(**(summary.get("metric") or {}))
+
+
+def metric_text(metric: Metric, value: float | None) -> str:
+    """Return a value of a metric for people: four digits, or percent.
+
+    >>> metric_text(Metric(), 0.912), metric_text(Metric("mean error", "lower", share=False), 0.91234567)
+    ('91.2 %', '0.9123')
+    """
+    return human_percent(value) if metric.share else MISSING if value is None else f"{value:.4g}"
+
+
+def metric_axis(metric: Metric, **scale: Any) -> Spec:
+    """Return the encoding of a metric along an axis."""
+    return share("accuracy", metric.name, **scale) if metric.share else number("accuracy", metric.name, scale=scale)
+
+
+def best_of(metric: Metric) -> Callable[[Iterable[float]], float]:
+    """Return the function that finds the best of some values.
+
+    >>> best_of(Metric("error", "lower"))([3.0, 2.0])
+    2.0
+    """
+    return max if metric.better == "higher" else min
+
+
+def worst_of(metric: Metric) -> Callable[[Iterable[float]], float]:
+    """Return the function that finds the worst of some values."""
+    return min if metric.better == "higher" else max
+
+
+def reaches(metric: Metric, value: float, target: float) -> bool:
+    """Return whether a value is as good as ``target``; a mean that is the target itself may differ from it in its last bit."""
+    return value >= target - 1e-12 if metric.better == "higher" else value <= target + 1e-12

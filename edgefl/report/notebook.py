@@ -1,0 +1,99 @@
+"""What a Python prompt and a notebook show of a run: its table of tiers, its accuracy over rounds, and progress while it trains."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from edgefl.records import RoundRecord
+from edgefl.report.run_tables import compact_tiers
+from edgefl.report.tables import PlainTable
+from edgefl.util.units import human_percent, human_seconds
+
+_WIDTH, _HEIGHT = 420, 180
+
+
+def run_text(folder: Path, summary: Mapping[str, Any]) -> str:
+    """Return a run as text of at most 100 columns: what it was, and a row per tier."""
+    return table_text(_title(folder, summary), compact_tiers(summary))
+
+
+def table_text(title: str, table: PlainTable) -> str:
+    """Return a table as text of at most 100 columns under its title."""
+    from rich.console import Console
+
+    console = Console(width=100, highlight=False, markup=False, record=True, file=io.StringIO(), force_jupyter=False)
+    console.print(title)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines() if line.strip())
+
+
+def run_html(folder: Path, summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Return a run as HTML: what it was, a row per tier, and accuracy over rounds as SVG."""
+    plot = "" if summary.get("dry_run") else _accuracy_svg(summary, rounds)
+    return table_html(_title(folder, summary), compact_tiers(summary)) + plot
+
+
+def table_html(title: str, table: PlainTable) -> str:
+    """Return a table as HTML under its title."""
+    heads = "".join(f"<th>{escape(f'{column.group} {column.head}'.strip())}</th>" for column in table.columns)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in table.rows)
+    return f"<p>{escape(title)}</p><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def progress_in_notebook(rounds: int) -> Callable[[RoundRecord], None] | None:
+    """Return what shows each of ``rounds`` rounds in the notebook that this process runs in; None: it runs in none."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    shown = ipython.display.display(ipython.display.HTML("preparing"), display_id=True)  # type: ignore[union-attr]
+
+    def show(record: RoundRecord) -> None:
+        accuracy = f", accuracy {human_percent(record.accuracy['global'])}" if record.accuracy else ""
+        told = f"round {record.round} of {rounds}{accuracy}, simulated clock {human_seconds(record.clock_s)}"
+        bar = f'<progress value="{record.round}" max="{rounds}"></progress>'
+        shown.update(ipython.display.HTML(f"{bar} {escape(told)}"))  # type: ignore[union-attr]
+
+    return show
+
+
+def _title(folder: Path, summary: Mapping[str, Any]) -> str:
+    accuracy = summary.get("global_accuracy")
+    reached = "" if accuracy is None else f", accuracy {human_percent(accuracy)}"
+    return f"{folder}: {summary['method']}, {summary['model']} on {summary['dataset']}, {summary['rounds']} rounds{reached}"
+
+
+def _accuracy_svg(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+    import vl_convert
+
+    from edgefl.report.run_charts import accuracy_charts
+
+    chart = accuracy_charts(summary, rounds)[0]
+    if chart.spec is None:
+        return ""
+    spec = _coloured({**chart.spec, "width": _WIDTH, "height": _HEIGHT})
+    return str(vl_convert.vegalite_to_svg(spec))
+
+
+def _coloured(spec: Any) -> Any:
+    """Return a specification with the page's light colours in the place of its CSS variables."""
+    if isinstance(spec, Mapping):
+        return {key: _coloured(value) for key, value in spec.items()}
+    if isinstance(spec, (list, tuple)):
+        return [_coloured(value) for value in spec]
+    return re.sub(r"var\(--([\w-]+)\)", lambda name: _colours()[name[1]], spec) if isinstance(spec, str) else spec
+
+
+@cache
+def _colours() -> Mapping[str, str]:
+    """Return name → the first colour that the page's style gives it, which is that of light pages."""
+    style = resources.files("edgefl.report").joinpath("page.css.j2").read_text(encoding="utf-8")
+    return dict(reversed(re.findall(r"--([\w-]+): (#[0-9a-f]+)", style)))

@@ -1,0 +1,38 @@
+"""What a data set contains and what each client gets of it, without a run."""
+
+import numpy as np
+
+from edgefl.config import RunConfig
+from edgefl.data.mix import load
+from edgefl.data.shards import Shards
+from edgefl.report.inspected_data import DataInspection, InspectedClient
+from edgefl.run.prepare import reading_of
+
+LISTED = 1000
+
+
+def inspect_data(config: RunConfig) -> DataInspection:
+    """Return the classes of a run's data set with their sizes, and the division of its samples among the clients; nothing is written.
+
+    Raises:
+        InputError: the data set cannot be read, or cannot be divided in this way.
+
+    >>> found = inspect_data(RunConfig(clients=4, partition="iid"))
+    >>> sum(found.train), [client.samples for client in found.clients]
+    (1437, [360, 359, 359, 359])
+    """
+    data = load(config.dataset, config.data_dir, config.validation_share, reading_of(config))
+    shards = Shards(data, config.clients, config.partition, config.seed, config.permute_labels, config.data_share)
+    clients = [_client(shards, client) for client in range(min(LISTED, config.clients))]
+    train, test = (tuple(np.bincount(split.y, minlength=data.classes).tolist()) for split in (data.train, data.test))
+    sizes = [client.samples for client in clients]
+    return DataInspection(
+        data.name, data.title, data.input_shape, data.vocabulary, data.class_names, train, test,
+        0 if data.train_owner is None else len(np.unique(data.train_owner)), data.preprocessing,
+        config.partition, config.clients, min(sizes), float(np.mean(sizes)), shards.largest, tuple(clients),
+    )  # fmt: skip
+
+
+def _client(shards: Shards, client: int) -> InspectedClient:
+    labels, counts = np.unique(shards.data.train.y[shards.own(client)], return_counts=True)
+    return InspectedClient(client, int(counts.sum()), dict(zip(labels.tolist(), counts.tolist(), strict=True)))

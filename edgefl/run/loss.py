@@ -1,0 +1,50 @@
+"""From a configuration to what clients minimise: the loss of a run, checked on samples of its data."""
+
+import sys
+from typing import Literal
+
+import numpy as np
+import torch
+
+from edgefl.client.criterion import CROSS_ENTROPY, Criterion
+from edgefl.config import RunConfig
+from edgefl.data.sources import Dataset
+from edgefl.errors import ConfigError
+from edgefl.models.base import Architecture
+from edgefl.rng import generator, torch_seeded
+from edgefl.util.modules import OBJECT
+from edgefl.util.networks import title_of
+
+_ROOTS: dict[str, Literal["root", "loss_root"]] = {"model": "root", "loss": "loss_root"}
+
+
+def check_found(config: RunConfig, key: str, spec: str) -> None:
+    """Check that the processes of a run find what ``spec`` names, and let this one find it where the run has found it before."""
+    if spec.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers > 1):
+        raise ConfigError(
+            f"{key}: {title_of(spec)} is an object that other processes cannot import; define it at the top of a module, or use engine "
+            "inline"
+        )
+    if (root := (config.sources or {}).get(_ROOTS[key])) and root not in sys.path:
+        sys.path.append(root)
+
+
+def criterion_of(config: RunConfig, data: Dataset) -> Criterion:
+    """Return what clients minimise; raise :class:`InputError` if it does not fit the data, or there is no such function."""
+    if config.loss is None:
+        if not data.classes:
+            raise ConfigError(
+                f"loss: {data.name} has float32 targets, no labels; give a loss such as torch.nn.functional:mse_loss"
+            )
+        return CROSS_ENTROPY
+    if data.target_shape is not None and config.permute_labels:
+        raise ConfigError(f"permute_labels: {data.name} has float32 targets, no labels; leave the key out")
+    check_found(config, "loss", config.loss)
+    return Criterion.of(config.loss, data.target_shape)
+
+
+def check_loss(criterion: Criterion, architecture: Architecture, data: Dataset, seed: int) -> None:
+    """Raise :class:`ConfigError` unless the loss of two samples is a finite scalar that can be minimised, and the metric is a scalar."""
+    two = data.train.at(np.arange(min(2, len(data.train))))
+    with torch_seeded(generator(seed, "loss")):
+        criterion.check(architecture.build(), torch.from_numpy(np.asarray(two.x)), torch.from_numpy(two.y), data.classes)

@@ -1,0 +1,93 @@
+"""The result of a finished run, in memory or read again from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgefl.errors import InputError
+from edgefl.report.results import Results, adapter
+from edgefl.report.run_files import ClassRow, RoundRow, TierRow, read_rounds, read_summary
+from edgefl.util.files import whole_folder
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult:
+    """A finished run in its folder, with the content of ``summary.json``: accuracies, costs per tier, budgets per class, totals."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def global_accuracy(self) -> float:
+        """Share of held-out samples that the global model classifies correctly."""
+        return float(self.summary["global_accuracy"])
+
+    @property
+    def tiers(self) -> Results[TierRow]:
+        """One row per tier, largest first: accuracy, costs, bytes, simulated seconds and joules."""
+        return Results(map(adapter(TierRow).validate_python, self.summary["tiers"]))
+
+    @property
+    def classes(self) -> Results[ClassRow]:
+        """One row per device class: its tier, its budgets, and why it takes no larger tier."""
+        return Results(map(adapter(ClassRow).validate_python, self.summary["classes"]))
+
+    @property
+    def rounds(self) -> Results[RoundRow]:
+        """One row per round: accuracy of each tier, the simulated clock, bytes, MACs and joules.
+
+        Raises:
+            InputError: ``rounds.jsonl`` in the folder is missing or damaged.
+        """
+        return Results(map(RoundRow.of, read_rounds(self.folder / "rounds.jsonl")))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary and ``folder`` as JSON has them."""
+        return {"folder": str(self.folder), **self.summary}
+
+    def to_pandas(self) -> Any:
+        """Return the tiers as a ``pandas.DataFrame`` with a row each."""
+        return self.tiers.to_pandas()
+
+    def to_csv(self, out: Path | str) -> Path:
+        """Write ``rounds.csv``, ``tiers.csv`` and ``classes.csv`` into ``out``, a new or empty folder, and return it.
+
+        Raises:
+            InputError: ``out`` exists and is not an empty folder, or a file of the run is damaged.
+            StorageError: the disk is full. Nothing is written in either case.
+        """
+        if Path(out).exists() and not (Path(out).is_dir() and not any(Path(out).iterdir())):
+            raise InputError(f"{out}: exists and is not an empty folder; give another --out")
+        with whole_folder(Path(out)) as folder:
+            for name in ("rounds", "tiers", "classes"):
+                (folder / f"{name}.csv").write_text(getattr(self, name).to_csv(), encoding="utf-8")
+        return Path(out)
+
+    def __repr__(self) -> str:
+        """Return the run in a line, and its table of tiers."""
+        from edgefl.report.notebook import run_text
+
+        return run_text(self.folder, self.summary)
+
+    def _repr_html_(self) -> str:
+        from edgefl.report.notebook import run_html
+
+        return run_html(self.folder, self.summary, read_rounds(self.folder / "rounds.jsonl"))
+
+
+def load_run(folder: Path | str) -> RunResult:
+    """Return the finished run in ``folder``, checked; a dry run too.
+
+    Raises:
+        InputError: the folder holds no finished run, or a damaged one; the message names file and key.
+
+    Example:
+        >>> load_run("runs/none-such")
+        Traceback (most recent call last):
+            ...
+        edgefl.errors.InputError: runs/none-such/summary.json: no such file; give the folder of a finished run
+    """
+    return RunResult(Path(folder), read_summary(Path(folder) / "summary.json"))

@@ -1,0 +1,94 @@
+"""How a configuration names a user's data set: by its path, its name on the Hugging Face hub, or as an object of this process."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import InputError
+from edgefl.util.modules import OBJECT
+from edgefl.util.networks import named
+
+HUB = "hf:"
+"""Begins the name of a data set of the Hugging Face hub."""
+_BLOCK = 1024
+
+
+def is_own(spec: str) -> bool:
+    """Whether ``spec`` names a user's data set, in the form that :func:`data_spec` returns.
+
+    >>> is_own("digits+fashion-mnist"), is_own("/data/own.npz"), is_own("hf:mnist")
+    (False, True, True)
+    """
+    return spec.startswith((HUB, OBJECT)) or Path(spec).is_absolute()
+
+
+def data_spec(given: Any, known: list[str]) -> Any:
+    """Return the name of a data set that was ``given`` as a name, a path or an object; of a path, the whole one.
+
+    A text is a path unless it consists of ``known`` names, if it exists, has a separator, or ends like a file.
+    """
+    if isinstance(given, str):
+        path = Path(given)
+        if given.startswith((HUB, OBJECT)) or not given or set(given.split("+")) <= set(known):
+            return given
+        return str(path.resolve()) if path.exists() or len(path.parts) > 1 or path.suffix else given
+    if isinstance(given, Path):
+        return str(given.resolve())
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, (list, tuple, dict, bytes)):
+        return named(type(given).__name__, _digest(given), given)
+    if hasattr(given, "apart"):
+        facts, arrays = given.apart()
+        return named(given.name, _digest([repr(facts), *arrays.values()]), given)
+    return given
+
+
+def data_title(spec: str) -> str:
+    """Return the name of a data set in messages and folders: without folders, endings and hashes.
+
+    >>> data_title("/home/me/own.npz"), data_title("hf:uoft-cs/cifar10"), data_title("digits+fashion-mnist")
+    ('own', 'cifar10', 'digits+fashion-mnist')
+    """
+    if spec.startswith(OBJECT):
+        return spec.removeprefix(OBJECT).rpartition("-")[0]
+    if spec.startswith(HUB):
+        return spec.removeprefix(HUB).partition(":")[0].rpartition("/")[2]
+    return Path(spec).stem if is_own(spec) else spec
+
+
+def share_in(held_out: str | None) -> float | None:
+    """Return the share in (0, 1) that ``held_out`` gives; None if it is a file or None."""
+    try:
+        share = float(held_out or "")
+    except ValueError:
+        return None
+    return share if 0 < share < 1 else None
+
+
+def _digest(parts: Any) -> str:
+    """Return a hash of the values of texts, arrays, tensors, and tuples of them."""
+    found = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, (tuple, list)):
+            for part in value:
+                add(part)
+        elif isinstance(value, np.ndarray):
+            found.update(f"{value.dtype}{value.shape}".encode())
+            for start in range(0, len(value) if value.ndim else 0, _BLOCK):
+                found.update(np.ascontiguousarray(value[start : start + _BLOCK]).tobytes())
+            if not value.ndim:
+                found.update(value.tobytes())
+        else:
+            found.update(value.encode() if isinstance(value, str) else np.asarray(value).tobytes())
+
+    for number in range(len(parts)):
+        try:
+            part = parts[number]
+        except Exception as error:
+            raise InputError(
+                f"dataset: sample {number} of {type(parts).__name__} raised {type(error).__name__}: {error}"
+            ) from error
+        add(part)
+    return found.hexdigest()

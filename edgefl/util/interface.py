@@ -1,0 +1,66 @@
+"""Whether a class or function of a user has all that its callers need, checked when it is registered."""
+
+import importlib
+import inspect
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What callers need of a definition.
+
+    Attributes:
+        base: ``module:Class``, whose subclass the definition is; empty: it is a function.
+        arguments, keywords: how the function is called, by position and by name.
+        facts, required: keywords that its decorator may have, and those that it must have.
+    """
+
+    base: str = ""
+    arguments: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+    def lacking(self, definition: Any, facts: Collection[str]) -> str:
+        """Return what ``definition``, decorated with ``facts``, lacks or has wrong; "" if nothing.
+
+        >>> Interface(arguments=("data_dir",)).lacking(lambda: None, ())
+        'cannot be called with (data_dir): too many positional arguments'
+        >>> Interface("collections.abc:Sized").lacking(int, ())
+        'is int, expected a subclass of Sized'
+        """
+        if unknown := sorted(set(facts) - {*self.facts, *self.required}):
+            known = ", ".join((*self.required, *self.facts)) or "none"
+            return f"its decorator has no keyword {unknown[0]!r}; known: {known}"
+        if missing := [fact for fact in self.required if fact not in facts]:
+            return f"its decorator lacks {', '.join(missing)}"
+        return self._of_class(definition) if self.base else self._of_function(definition)
+
+    def _of_class(self, definition: Any) -> str:
+        module, _, name = self.base.partition(":")
+        base: Any = getattr(importlib.import_module(module), name)
+        if not (isinstance(definition, type) and issubclass(definition, base)):
+            return f"is {getattr(definition, '__name__', type(definition).__name__)}, expected a subclass of {name}"
+        declared = [
+            key
+            for kind in reversed(base.__mro__)
+            for key, hint in inspect.get_annotations(kind).items()
+            if "ClassVar" in str(hint)
+        ]
+        lacks = [key for key in declared if not hasattr(definition, key)]
+        lacks += sorted(getattr(definition, "__abstractmethods__", ()))
+        # What a class needs may depend on what it says of itself.
+        needed = getattr(definition, "needed", tuple)
+        lacks += [key for key in needed() if getattr(definition, key) is getattr(base, key)]
+        return f"lacks {', '.join(lacks)}, which a {name} defines" if lacks else ""
+
+    def _of_function(self, definition: Any) -> str:
+        if not callable(definition):
+            return f"is {type(definition).__name__}, expected a function"
+        try:
+            inspect.signature(definition).bind(*self.arguments, **dict.fromkeys(self.keywords))
+        except (TypeError, ValueError) as error:
+            return f"cannot be called with ({', '.join((*self.arguments, *(f'{key}=…' for key in self.keywords)))}): {error}"
+        return ""

@@ -1,0 +1,162 @@
+"""A user's Python code: modules from files and import paths, where a definition comes from, and a hash of its source."""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edgefl.errors import EdgeflError, InputError, first_line, nearest
+from edgefl.util.files import sha256
+
+OBJECT = "object:"
+"""Begins the name of an object that cannot be imported: a lambda, a local function, or what a notebook defines."""
+BY_PATH = "_edgefl_"
+"""Begins the names of modules that :func:`loaded` makes."""
+
+
+def is_file(spec: str) -> bool:
+    """Whether ``spec`` is of the form ``file.py:name``."""
+    return spec.rpartition(":")[0].endswith(".py")
+
+
+def object_in(spec: str, title: str, what: str) -> Any:
+    """Return the object that ``spec`` names, ``package.module:name`` or ``file.py:name``; ``what`` it is expected to be, for messages.
+
+    Raises:
+        InputError: there is no such object, or importing its module raised an error.
+    """
+    where, _, attribute = spec.rpartition(":")
+    found: Any = loaded(Path(where), title) if is_file(spec) else imported(where, title)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [name for name in vars(found) if not name.startswith("_") and callable(getattr(found, name))]
+            raise InputError(f"{title}: {Path(where).name} has no {attribute!r};{nearest(attribute, names)} give {what}")
+        found = getattr(found, part)
+    return found
+
+
+def imported(name: str, title: str) -> ModuleType:
+    """Return the module ``name``, also one in the working directory; InputError, which begins with ``title``, if that fails."""
+    _find_here()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{title}: no module named {error.name!r} here or among the installed packages") from None
+    except EdgeflError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        raise InputError(f"{title}: importing {name} raised {said(error)}") from error
+
+
+def loaded(path: Path, title: str) -> ModuleType:
+    """Return the module in the file at ``path``, under a name that is the same in all processes as long as the file does not change.
+
+    The file of the main script is not run again. InputError, which begins with ``title``, if the file cannot be read or raises an error.
+    """
+    path = path.resolve()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{title}: {path} cannot be read ({error.strerror})") from None
+    main = sys.modules["__main__"]
+    if path == _file_of(main):
+        return main
+    name = f"{BY_PATH}{path.stem.replace('.', '_')}_{sha256(str(path).encode() + content)[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    for other in [known for known, module in sys.modules.items() if known.startswith(BY_PATH) and _file_of(module) == path]:
+        del sys.modules[other]  # a version of the file that may come back, and is run again then
+    if (folder := str(path.parent)) not in sys.path:
+        sys.path.append(folder)  # for modules beside the file
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise InputError(f"{title}: {path} is no Python file, whose name ends in .py")
+    module = sys.modules[name] = importlib.util.module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except EdgeflError:
+        del sys.modules[name]
+        raise
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        del sys.modules[name]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f" (line {lines[-1]})" if lines else ""  # a syntax error's message has the line
+        raise InputError(f"{title}: importing {path} raised {said(error)}{where}") from error
+    return module
+
+
+def said(error: BaseException) -> str:
+    """Return the type and the first line of the message of an error that a user's code raised."""
+    return f"{type(error).__name__}: {first_line(error) if str(error).strip() else 'no message'}"
+
+
+def source_of(definition: Any) -> str:
+    """Return where other processes find a class or function: the path of its file, the module of its package, or ``object:`` and its name.
+
+    >>> source_of(source_of), source_of(7)
+    ('edgefl.util.modules', 'object:int')
+    """
+    module = sys.modules.get(str(getattr(definition, "__module__", "")))
+    file = None if module is None else _file_of(module)
+    if module is None or file is None:
+        return f"{OBJECT}{getattr(definition, '__qualname__', type(definition).__name__)}"
+    if module.__package__:
+        return module.__spec__.name if module.__spec__ else module.__name__  # of a package's main module: not __main__
+    return str(file)
+
+
+def source_named(name: str) -> str:
+    """Return the :func:`source_of` the definitions in the module ``name``; InputError if there is no such module here."""
+    origin = Path(_origin(name))
+    return name if "." in name or origin.stem == "__init__" else str(origin.resolve())
+
+
+def source_sha256(source: str, definition: Any = None) -> str:
+    """Return a hash of the file of a :func:`source_of`, or of the source text of ``definition`` if that is in no file.
+
+    Raises:
+        InputError: there is no such file or module here.
+    """
+    if source.startswith(OBJECT):
+        return content_sha256(definition)
+    try:
+        return sha256(Path(source if source.endswith(".py") else _origin(source)).read_bytes())
+    except OSError as error:
+        raise InputError(f"{source}: cannot be read ({error.strerror})") from None
+
+
+def content_sha256(definition: Any) -> str:
+    """Return a hash of the source text of a class or function, and of the values that it captured."""
+    try:
+        text = inspect.getsource(definition)
+    except (OSError, TypeError):
+        text = repr(definition)
+    parts = [text, *(repr(cell.cell_contents) for cell in getattr(definition, "__closure__", None) or ())]
+    return sha256("\0".join(parts).encode())
+
+
+def _origin(name: str) -> str:
+    """Return the file of the module ``name``, without importing more than the packages around it."""
+    _find_here()
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # no such package, or a name such as "."
+        found = None
+    if found is None or not found.has_location:
+        raise InputError(f"no module named {name!r} here or among the installed packages, and no file; a file's name ends in .py")
+    return str(found.origin)
+
+
+def _find_here() -> None:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file and str(file).endswith(".py") else None

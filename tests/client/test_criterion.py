@@ -1,0 +1,117 @@
+"""The user's own loss: what it must return, and what is said of one that does not."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from edgefl.client.criterion import Criterion
+from edgefl.errors import ConfigError, EdgeflError, InputError
+from edgefl.records import Metric
+
+LOSSES = """
+import torch
+from torch.nn import functional as F
+
+def good(outputs, targets):
+    return F.cross_entropy(outputs, targets)
+
+def hits(outputs, targets):
+    return (outputs.argmax(1) == targets).float().mean()
+
+hits.better = "higher"
+good.metric = hits
+
+def vector(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+def number(outputs, targets):
+    return 3.0
+
+def nan(outputs, targets):
+    return outputs.mean() * float("nan")
+
+def raises(outputs, targets):
+    return outputs @ targets
+
+def detached(outputs, targets):
+    return outputs.detach().mean()
+
+def branches(outputs, targets):
+    value = F.cross_entropy(outputs, targets)
+    return value * 2 if value > 1 else value
+
+def undirected(outputs, targets):
+    return outputs.mean()
+
+undirected.metric = lambda outputs, targets: outputs.mean()
+
+def wide(outputs, targets):
+    return outputs.square().mean()
+
+wide.metric = lambda outputs, targets: outputs.square()
+wide.metric.better = "lower"
+
+def inverse(outputs, targets):
+    return outputs.square().mean()
+
+inverse.metric = lambda outputs, targets: 1 / (outputs.sum() * 0)
+inverse.metric.better = "lower"
+value = 3
+"""
+REFUSED = {
+    "vector": r"returned a tensor \(2,\), expected a scalar tensor: the mean over the batch",
+    "number": "returned float, expected a scalar tensor",
+    "nan": "returned nan for 2 samples and the initial weights, expected a finite number",
+    "raises": r"raised an error for outputs \(2, 5\) and targets \(2,\): size mismatch.*own.py:\d+: return outputs @ targets",
+    "detached": "returned a value without a gradient; compute it from the outputs",
+    "branches": r"depends on the values of its input.*own.py:\d+: return value \* 2 if value > 1",
+    "undirected": r"has a metric that does not say which values are better; set <lambda>.better to 'higher' or 'lower'",
+    "wide": r"metric <lambda>, returned a tensor \(2, 5\), expected a scalar tensor",
+    "value": r"is int, expected a function \(outputs, targets\) that returns a scalar tensor",
+    "god": "own.py has no 'god'; did you mean 'good'",
+}
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "own.py").write_text(LOSSES)
+    return lambda name, target=None: Criterion.of(f"{tmp_path / 'own.py'}:{name}", target)
+
+
+def check(criterion, classes=5):
+    criterion.check(nn.Linear(3, 5), torch.randn(2, 3), torch.tensor([1, 4]), classes)
+
+
+def test_a_loss_with_its_metric(own):
+    found = own("good")
+    check(found)
+    assert found.metric == Metric("hits", "higher", share=False)
+    assert found.measured(np.eye(4, 5, dtype=np.float32), np.array([0, 1, 2, 0])) == 0.75
+    assert Criterion.read(found.fields()) == found
+    assert own("nan").metric == Metric("nan", "lower", share=False)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_loss_is_refused(own, name):
+    with pytest.raises(InputError, match=REFUSED[name]):
+        check(own(name))
+
+
+def test_outputs_must_fit_the_classes(own):
+    with pytest.raises(ConfigError, match=re.escape("it returns (2, 5) for 2 samples, expected one tensor (batch, 4 classes)")):
+        check(own("good"), 4)
+
+
+def test_a_metric_that_is_not_finite_ends_the_run(own):
+    with pytest.raises(EdgeflError, match="metric <lambda> is inf for 2 held-out samples, expected a finite number"):
+        own("inverse").measured(np.zeros((2, 5), np.float32), np.zeros(2, np.int64))
+
+
+def test_a_changed_source_is_another_criterion(own, tmp_path):
+    before = own("good")
+    (tmp_path / "own.py").write_text(LOSSES + "\n")
+    assert own("good") != before
+    assert own("good").spec == before.spec

@@ -1,0 +1,131 @@
+"""Runs that train by the user's own loss, on labels and on the targets of a regression."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from edgefl import RunConfig, simulate
+from edgefl.bundle.verify import verify
+from edgefl.data.shards import Shards
+from edgefl.data.sources import Dataset, Split
+from edgefl.errors import ConfigError, DataError
+from edgefl.run import prepare as preparing
+from edgefl.run.prepare import prepare
+from tests import regression
+from tests.runs import lines_of, stopped_after
+
+KEYS = {
+    "model": "tests.regression:tiny",
+    "loss": "tests.regression:huber",
+    "method": "fedavg",
+    "tiers": (1.0,),
+    "partition": "iid",
+    "clients": 3,
+    "rounds": 2,
+    "batch_size": 16,
+}
+
+
+@pytest.fixture
+def points(monkeypatch):
+    data = regression.line()
+    monkeypatch.setattr(preparing, "load", lambda *of: data)
+    return data
+
+
+def test_every_engine_trains_a_regression_to_the_same_metric(points, tmp_path):
+    whole = simulate(RunConfig(**KEYS), tmp_path / "whole")
+    others = [{"engine": "pool", "workers": 2}, {"engine": "group"}, {"runtime": "onnx"}]
+    runs = [stopped_after(RunConfig(**KEYS | other), tmp_path / str(n), 2) for n, other in enumerate(others)]
+    first, *rest = ([line["accuracy"]["global"] for line in lines_of(folder)] for folder in (whole.folder, *runs))
+    assert first[1] < first[0]
+    assert rest == [first, pytest.approx(first, rel=1e-5), pytest.approx(first, rel=1e-4)]
+
+    model = safetensors.numpy.load((whole.folder / "model.safetensors").read_bytes())
+    x, y = points.test.x, points.test.y
+    layers = [{key: model[f"model/{n}.{key}"] for key in ("weight", "bias")} for n in (0, 2)]
+    hidden = np.tanh(x @ layers[0]["weight"].T + layers[0]["bias"])
+    error = hidden @ layers[1]["weight"].T + layers[1]["bias"] - y
+    assert first[-1] == pytest.approx(np.sqrt(np.square(error).mean()), rel=1e-5)
+
+    manifest = json.loads((whole.folder / "bundle" / "manifest.json").read_text())
+    assert (manifest["target_shape"], manifest["metric"], manifest["classes"]) == ([1], "root mean square", 1)
+    assert manifest["tiers"][0]["accuracy_onnx"] == pytest.approx(first[-1], rel=1e-5)
+    assert verify(whole.folder / "bundle").files == len(manifest["files"]) + 1
+
+
+def test_costs_are_those_of_the_loss(points):
+    plain, product = (prepare(RunConfig(**KEYS | keys)).costs.full for keys in ({}, {"loss": "tests.regression:mixed"}))
+    assert product.macs_train_step - plain.macs_train_step == 2 * 16 * 50  # forward, and for the gradient of the outputs
+    assert product.training_memory_bytes > plain.training_memory_bytes
+
+
+def test_a_regression_needs_a_loss_and_a_partition_without_labels(points):
+    with pytest.raises(
+        ConfigError, match="loss: line has float32 targets, no labels; give a loss such as torch.nn.functional:mse"
+    ):
+        prepare(RunConfig(**KEYS | {"loss": None}))
+    with pytest.raises(
+        ConfigError, match="partition: dirichlet:0.5 needs labels, and line has float32 targets; give partition iid"
+    ):
+        prepare(RunConfig(**KEYS | {"partition": "dirichlet:0.5"}))
+    with pytest.raises(
+        ConfigError, match="loss: tests.regression:huber makes no sense with DepthFL: distillation compares class prob"
+    ):
+        prepare(RunConfig(**KEYS | {"method": "depthfl"}))
+    shards = Shards(points, 3, "index:20", 0)
+    assert len(shards.train(2)) == 20
+    assert shards.test(2).y.dtype == np.float32
+
+
+def test_arrays_of_floats_are_targets():
+    points = regression.line()
+    x, y = np.concatenate([points.train.x, points.test.x]), np.concatenate([points.train.y, points.test.y])
+    for given, shape in ((y, (1,)), (y[:, 0].astype(np.float64), ()), (np.rint(y), (1,))):
+        data = Dataset.from_arrays(x, given)
+        assert (data.target_shape, data.train.y.dtype, len(data.test)) == (shape, np.float32, len(x) // 5)
+    assert Dataset.from_arrays(x, np.rint(y[:, 0]) % 2).classes == 2
+    with pytest.raises(DataError, match="got arrays by name \\(ids, mask\\), and a run trains networks with one input"):
+        Dataset.from_arrays({"ids": x, "mask": x}, y)
+
+
+def test_targets_are_checked():
+    x, y = np.zeros((4, 2), np.float32), np.zeros((4, 1), np.float32)
+    for bad, problem in (
+        (np.full((4, 1), np.nan, np.float32), "a target is NaN or infinity"),
+        (y.astype(np.float64), "expected float32 samples or int64 token ids, and float32 targets, got float32, float64"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            Dataset("own", "Own", Split(x, bad), Split(x, y), (), {}, "mlp")
+
+
+def test_a_loss_that_cannot_be_exported_is_refused_before_anything_is_written(points, tmp_path):
+    config = RunConfig(**KEYS | {"loss": "tests.regression:per_sample"})
+    with pytest.raises(ConfigError, match=r"per_sample cannot be exported.*len of a tensor in regression.py, line \d+"):
+        simulate(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_changed_loss_is_said_on_resume_and_an_object_is_given_again(tmp_path):
+    path = tmp_path / "own.py"
+    source = "from torch.nn import functional as F\ndef loss(outputs, targets):\n    return F.cross_entropy(outputs, targets)\n"
+    path.write_text(source)
+    keys = KEYS | {"model": "mlp", "loss": f"{path}:loss", "data_share": 0.1}
+    folder = stopped_after(RunConfig(**keys), tmp_path / "run", 1)
+    path.write_text(source + "# changed\n")
+    said = []
+    stopped_after(RunConfig(**keys), folder, 2, resume=True, notify=said.append)
+    assert [line for line in said if "source of own.py:loss has changed since this run began" in line]
+    plain = RunConfig(**keys | {"loss": lambda outputs, targets: (outputs**2).mean()})
+    with pytest.raises(ConfigError, match="loss: <lambda> is an object that other processes cannot import"):
+        prepare(plain.model_copy(update={"engine": "pool", "workers": 2}))
+
+
+def test_cross_entropy_as_an_own_loss_trains_the_same_bits(tmp_path):
+    keys = KEYS | {"model": "mlp", "data_share": 0.1}
+    runs = [{"loss": None}, {"loss": "torch.nn.functional:cross_entropy"}]
+    folders = [stopped_after(RunConfig(**keys | loss), tmp_path / str(n), 2) for n, loss in enumerate(runs)]
+    models = [next((folder / "checkpoints").glob("round-000001-*")).read_bytes() for folder in folders]
+    assert models[0] == models[1]

@@ -1,0 +1,233 @@
+"""Plug-ins: parts of a run that are defined outside of the package, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgefl.config import RunConfig, changed
+from edgefl.errors import ConfigError, InputError
+from edgefl.registry import ALL, codecs, methods
+from edgefl.run.simulate import simulate
+
+METHOD = """
+from edgefl.extend import FedAvg, method
+
+@method("{name}")
+class Mine(FedAvg):
+    title, paper = "Mine", "none"
+"""
+SMALL = ("--rounds=1", "--clients=2", "--per-round=2", "--local-epochs=1", "--data-share=0.2", "--conditions=ideal")
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Forget what a test registers: the registries are the process's."""
+    yield
+    for registry in ALL:
+        for name in list(registry.plugins()):
+            for known in (registry._plugged, registry._loaded, registry._facts):
+                del known[name]
+
+
+def written(path: Path, name: str = "mine", content: str = METHOD) -> Path:
+    path.write_text(content.format(name=name), encoding="utf-8")
+    return path
+
+
+BAD = {
+    "syntax": ("def f(:\n", r"importing .*bad\.py raised SyntaxError: .*\(bad\.py, line 1\)"),
+    "raises": ("\n\n1 / 0\n", r"importing .*bad\.py raised ZeroDivisionError: division by zero \(line 3\)"),
+    "exits": ("raise SystemExit('usage')\n", r"bad\.py raised SystemExit: usage"),
+    "incomplete method": (
+        "from edgefl.extend import Method, method\n@method('mine')\nclass Mine(Method):\n    title = 'Mine'\n",
+        r"method 'mine', in .*bad\.py: lacks paper, tier_meaning, travels, which a Method defines",
+    ),
+    "incomplete codec": (
+        "from edgefl.extend import Codec, codec\n@codec('mine')\nclass Mine(Codec): ...\n",
+        r"codec 'mine', in .*bad\.py: lacks parts, which a Codec defines",
+    ),
+    "incomplete optimizer": (
+        "from edgefl.extend import ServerOptimizer, server_optimizer\n@server_optimizer('mine')\nclass Mine(ServerOptimizer): ...\n",
+        "server optimizer 'mine', in .*: lacks change, which a ServerOptimizer defines",
+    ),
+    "incomplete objective": (
+        "from edgefl.extend import Objective, objective\n@objective('mine')\nclass Mine(Objective):\n    remembers = True\n",
+        "objective 'mine', in .*: lacks remembered, on_server, which a Objective defines",
+    ),
+    "other class": (
+        "from edgefl.extend import method\n@method('mine')\nclass Mine: ...\n",
+        "method 'mine', in .*: is Mine, expected a subclass of Method",
+    ),
+    "function without arguments": (
+        "from edgefl.extend import dataset\n@dataset('mine')\ndef mine(): ...\n",
+        r"dataset 'mine', in .*: cannot be called with \(data_dir\): too many positional arguments",
+    ),
+    "model without its input": (
+        "from edgefl.extend import model\n@model('mine')\ndef mine(input_shape, classes, width=1.0): ...\n",
+        "model 'mine', in .*: its decorator lacks usual_input",
+    ),
+    "unknown fact": (
+        "from edgefl.extend import engine\n@engine('mine', group=True)\ndef mine(clients, workers): ...\n",
+        "engine 'mine', in .*: its decorator has no keyword 'group'; known: keeps_state, shares_memory, groups_clients",
+    ),
+    "strange name": (METHOD.format(name="a+b"), r"method 'a\+b', in .*: expected a name of letters, digits"),
+    "name of the package": (
+        METHOD.format(name="fedavg"),
+        r"method 'fedavg' is defined in edgefl\.methods\.fedavg and again in .*bad\.py; rename one of them",
+    ),
+    "twice in a file": (
+        METHOD.format(name="mine") + METHOD.format(name="mine").replace("Mine(", "Other("),
+        r"method 'mine' is defined in .*bad\.py and again in .*bad\.py",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_plugin_is_one_message_and_nothing_is_written(case: str, called: Any, tmp_path: Path) -> None:
+    content, message = BAD[case]
+    (tmp_path / "bad.py").write_text(content, encoding="utf-8")
+    status, output, errors = called("simulate", "--plugin", str(tmp_path / "bad.py"), "--method=mine", "--out=run")
+    assert (status, output, errors.count("\n")) == (2, "", 1)
+    with pytest.raises(InputError, match=message):
+        raise InputError(errors)
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--plugin=none.py"], "{here}/none.py: cannot be read (No such file or directory)"),
+        (["--plugin=no_package.module"], "no module named 'no_package.module' here or among the installed packages"),
+        (["--method=one.py:Nothing"], "method one.py:Nothing: one.py has no 'Nothing'; give a method"),
+        (["--codec=one.py:Mine"], "codec 'Mine', in {here}/one.py: is Mine, expected a subclass of Codec"),
+        (["--plugin=one.py", "--plugin=two.py"], "method 'mine' is defined in {here}/one.py and again in {here}/two.py"),
+    ],
+)
+def test_a_plugin_that_is_missing_or_takes_a_name_is_one_message(arguments: list[str], message: str, called: Any) -> None:
+    for name in ("one.py", "two.py"):
+        written(Path(name))
+    status, output, errors = called("simulate", *arguments, "--out=run")
+    assert (status, output, errors.count("\n")) == (2, "", 1)
+    assert message.format(here=Path.cwd()) in errors
+    assert not Path("run").exists()
+
+
+def test_a_run_records_its_plugins_and_resumes_only_with_the_same_content(called: Any) -> None:
+    file = written(Path("mine.py"))
+    status, _, errors = called("simulate", "--method=mine.py:Mine", *SMALL, "--rounds=2", "--workers=2", "--out=run")
+    assert status == 0, errors
+    stored = RunConfig.load(Path("run/config.toml"), {})
+    assert (stored.method, list(stored.plugins or ())) == ("mine", [str(file.resolve())])
+    state = Path("run/model.safetensors").read_bytes()
+    for left in ("run/summary.json", "run/model.safetensors"):
+        Path(left).unlink()
+    content = file.read_text(encoding="utf-8")
+    file.write_text(content + "# changed\n", encoding="utf-8")
+    for more in ([], ["--plugin=mine.py"]):
+        status, _, errors = called("simulate", "--resume", "--out=run", *more)
+        assert status == 2
+        assert f"plugins: {file.resolve()} has changed since this run began" in errors
+        assert not Path("run/summary.json").exists()
+    file.write_text(content, encoding="utf-8")
+    status, _, errors = called("simulate", "--resume", "--out=run")
+    assert status == 0, errors
+    assert Path("run/model.safetensors").read_bytes() == state
+
+
+def test_one_more_plugin_changes_no_run() -> None:
+    plain, more = RunConfig(), RunConfig(plugins={})
+    assert changed(plain, more) == []
+    one, other = (plain.model_copy(update={"plugins": {"mine.py": sha}}) for sha in ("1", "2"))
+    assert (changed(plain, one), changed(one, other)) == ([], ["plugins"])
+
+
+def test_a_name_of_a_need_is_checked(called: Any) -> None:
+    content = "from edgefl.extend import Codec, Part, codec\n@codec('mine', needs=('upload',))\nclass Mine(Codec):\n"
+    written(
+        Path("mine.py"), content=content + "    def parts(self, name, shape, count=None): return (Part(name, 'F32', shape),)\n"
+    )
+    status, _, errors = called("simulate", "--plugin=mine.py", "--codec=mine", "--out=run")
+    assert (status, Path("run").exists()) == (2, False)
+    assert "codec 'mine' needs 'upload'; did you mean 'uploads'?" in errors
+
+
+SCRIPT = """
+import edgefl
+from edgefl.extend import FedAvg, method
+
+@method("of-a-script")
+class Mine(FedAvg):
+    title, paper = "Mine", "none"
+
+config = edgefl.RunConfig(plugins=[Mine], method="of-a-script", rounds=1, clients=2, workers=2, data_share=0.2, local_epochs=1)
+{guard}
+    print(edgefl.simulate(config, "run").folder)
+"""
+
+
+@pytest.mark.parametrize("guard", ["if __name__ == '__main__':", "if True:"])
+def test_workers_import_what_a_script_defines(guard: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.format(guard=guard), encoding="utf-8")
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    if guard == "if True:":
+        assert "must call edgefl under if __name__ == '__main__'" in done.stderr
+        return
+    assert (done.returncode, done.stdout) == (0, "run\n"), done.stderr
+    assert str(tmp_path / "script.py") in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
+
+
+def test_what_a_notebook_defines_trains_in_its_process_only(called: Any) -> None:
+    def cell(content: str) -> Any:
+        known = {"__name__": "a_notebook"}
+        exec(content.format(name="of-a-notebook"), known)
+        return known["Mine"]
+
+    small = {"rounds": 1, "clients": 2, "data_share": 0.2, "local_epochs": 1, "method": "of-a-notebook"}
+    mine = RunConfig(plugins=[cell(METHOD)], **small)
+    cell(METHOD)  # a cell may run again
+    for elsewhere in ({"workers": 2}, {"enforce": "hard"}, {"engine": "auto"}):
+        with pytest.raises(
+            ConfigError, match="plugins: Mine was defined in a notebook .*, and worker processes cannot import it"
+        ):
+            simulate(mine.model_copy(update=elsewhere), "run")
+        assert not Path("run").exists()
+    assert simulate(mine, "run").summary["rounds"] == 1
+    notebooks = methods._plugged.pop("of-a-notebook")
+    with pytest.raises(
+        ConfigError, match=r"run/config\.toml: plugins: Mine was defined in a notebook or at a prompt, and only that"
+    ):
+        RunConfig.load(Path("run/config.toml"), {})
+    methods._plugged["of-a-notebook"] = notebooks
+
+
+def test_an_error_of_a_plugin_in_a_round_names_its_line_and_function(called: Any) -> None:
+    written(Path("mine.py"), content=METHOD + "    def aggregate(self, state, updates):\n        raise KeyError('lost')\n")
+    status, _, errors = called("simulate", "--plugin=mine.py", "--method=mine", *SMALL, "--out=run")
+    assert status == 1
+    assert errors.splitlines()[-1] == f"Error: plug-in {Path.cwd()}/mine.py, line 8, in aggregate: KeyError: 'lost'"
+
+
+def test_a_definition_that_is_not_registered_is_no_plugin() -> None:
+    with pytest.raises(ConfigError, match=r"plugins: int is not registered; decorate it, such as with @edgefl\.extend\.method"):
+        RunConfig(plugins=[int])
+    with pytest.raises(ConfigError, match="plugins: expected a list of files and modules, got 'mine.py'"):
+        RunConfig(plugins="mine.py")
+
+
+def test_a_part_of_an_imported_module_is_known_without_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lab").mkdir()
+    written(tmp_path / "lab" / "ours.py", "ours")
+    monkeypatch.syspath_prepend(tmp_path)
+    import lab.ours  # type: ignore[import-not-found]
+
+    assert methods.load("ours") is lab.ours.Mine
+    assert list(RunConfig(method="ours").plugins or ()) == ["lab.ours"]
+    assert RunConfig(method="lab.ours:Mine").method == "ours"
+    assert RunConfig(plugins=["lab.ours"]) == RunConfig(plugins=[lab.ours.Mine])
+    assert "ours" not in codecs.names()
