@@ -4,8 +4,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from edgefl.errors import InputError
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import named
@@ -68,6 +66,8 @@ def share_in(held_out: str | None) -> float | None:
 
 def _digest(parts: Any) -> str:
     """Return a hash of the values of texts, arrays, tensors, and tuples of them."""
+    import numpy as np  # help and names need none
+
     found = hashlib.sha256()
 
     def add(value: Any) -> None:
