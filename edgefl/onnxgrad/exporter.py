@@ -154,7 +154,7 @@ def _skip_other_operators() -> None:
         return matched
 
     for matcher, last in ends:
-        matcher.match = only_at(last, matcher.match)
+        vars(matcher)["match"] = only_at(last, matcher.match)
 
 
 def _has_form() -> HasForm | None:
