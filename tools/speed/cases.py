@@ -94,7 +94,7 @@ def bundle_of_the_main_job() -> Run:
 
 def inspect_timm() -> Run:
     """Show every layer of a network of timm, which the process imports first; needs timm, and stands in for torchvision."""
-    command = "inspect timm:efficientnet_b0 --input 3x224x224 --method fedhm"
+    command = "inspect timm:efficientnet_b0 --input 3x224x224"
     return process(sys.executable, "-m", "speed.with_timm", *command.split())
 
 
@@ -165,7 +165,7 @@ COMMANDS = {
     "bundle": Case("stage `bundle` of `edgefl simulate --profile phone`: its CPU s", bundle_of_the_main_job, figure_target=3),
 }
 WITH_TIMM = {
-    "inspect-timm": Case("`edgefl inspect timm:efficientnet_b0 --method fedhm`", inspect_timm, cpu_s_target=5),
+    "inspect-timm": Case("`edgefl inspect timm:efficientnet_b0`", inspect_timm, cpu_s_target=5),
 }
 """Run only if named."""
 
