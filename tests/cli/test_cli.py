@@ -133,7 +133,20 @@ VALUES: dict[str, tuple[str, Any]] = {
     "features": ("a,b", ("a", "b")),
     "log": ("wandb", ("wandb",)),
 }
-TEXTS = {"profile", "method", "model", "weights", "norm", "dataset", "data_dir", "partition", "label", "owner", "held_out"}
+TEXTS = {
+    "profile",
+    "method",
+    "model",
+    "weights",
+    "loss",
+    "norm",
+    "dataset",
+    "data_dir",
+    "partition",
+    "label",
+    "owner",
+    "held_out",
+}
 
 
 def test_every_key_of_a_run_has_a_flag_that_sets_it(asked: list[RunConfig]) -> None:
