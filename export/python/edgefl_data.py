@@ -41,7 +41,7 @@ def read_data(path: Path, manifest: Mapping[str, Any], labels: bool) -> tuple[np
 
 
 def _targets(path: Path, manifest: Mapping[str, Any], y: np.ndarray, count: int) -> np.ndarray:
-    """Return labels (count,) int64, or float32 targets (count, …) of a regression; InputError if ``y`` has other values or another shape."""
+    """Return labels (count,) int64, or float32 targets (count, …) of a regression; InputError if ``y`` has others."""
     if (target := manifest.get("target_shape")) is not None:
         if y.shape != (count, *target) or y.dtype.kind != "f" or not np.isfinite(y).all():
             raise InputError(f"{path}: y: got {y.dtype} of shape {y.shape}, expected finite floats of shape {(count, *target)}")
