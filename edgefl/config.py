@@ -139,6 +139,9 @@ def _distinct(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     return names
 
 
+Remedy = Literal["micro-batch", "recompute", "tier", "refuse", "send"]
+
+
 def _steps(steps: tuple[str, ...]) -> tuple[str, ...]:
     if not steps or len(set(steps)) != len(steps) or {"send", "refuse"} & set(steps[:-1]):
         raise ValueError(f"expected each step once, and refuse or send last, got {', '.join(steps) or 'none'}")
@@ -324,10 +327,11 @@ class RunConfig(BaseModel):
     enforce: Literal["plan", "meter", "hard"] = key(
         "meter", FLEET, "Memory is predicted (plan), metered in training (meter), or limited in a process per client (hard)."
     )
-    on_shortfall: Annotated[tuple[Literal["micro-batch", "tier", "refuse", "send"], ...], AfterValidator(_steps)] = key(
+    on_shortfall: Annotated[tuple[Remedy, ...], AfterValidator(_steps)] = key(
         ("micro-batch", "tier"),
         FLEET,
-        "Steps to try if a tier does not fit: micro-batch, tier; then refuse (implied) or send (train anyway).",
+        "Steps to try if a tier does not fit: micro-batch, recompute (activations, in the backward pass), tier; then refuse (implied) "
+        "or send (train anyway).",
         "micro-batch,tier",
     )
 
@@ -438,6 +442,11 @@ def _training_problems(config: RunConfig) -> Iterator[str]:
         yield f"objective: {stores} these weights change from round to round; give tier_assignment auto or uniform"
     if "rounds" in needs and config.mode == "async":
         yield f"mode: {config.objective} corrects gradients by a tensor of the round's start, and async has no rounds; give mode sync"
+    if "recompute" in config.on_shortfall and config.runtime == "onnx":
+        yield (
+            "on_shortfall: recompute needs torch, and runtime onnx runs training graphs that save all activations; give runtime torch "
+            "or leave recompute out"
+        )
     if "send" in config.on_shortfall and config.enforce == "plan":
         yield "on_shortfall: send needs a device that meters its memory, and enforce plan only predicts it; give enforce meter or hard"
 

@@ -3,7 +3,7 @@
 A plug-in is a Python file or module outside of the package. Decorated definitions are known by name once it is imported: by
 ``--plugin FILE``, by ``RunConfig(plugins=[...])``, by an ``import`` in your script, or at an entry point of an installed package
 (``edgefl.methods``, ``edgefl.models``, ``edgefl.datasets``, ``edgefl.codecs``, ``edgefl.objectives``, ``edgefl.server_optimizers``,
-``edgefl.engines``; ``edgefl.profiles`` names a package with folders ``devices``, ``links`` and ``fleets``)::
+``edgefl.engines``, ``edgefl.loggers``; ``edgefl.profiles`` names a package with folders ``devices``, ``links`` and ``fleets``)::
 
     @method("mine")
     class Mine(FedAvg): ...
@@ -27,6 +27,8 @@ from edgefl.data.sources import Dataset as Dataset
 from edgefl.data.sources import Split as Split
 from edgefl.engine.contract import Engine as Engine
 from edgefl.factor.width import cut as cut
+from edgefl.log.contract import LoggedRun as LoggedRun
+from edgefl.log.contract import Logger as Logger
 from edgefl.methods.averaging import WeightedSum as WeightedSum
 from edgefl.methods.base import Method as Method
 from edgefl.methods.base import MethodConfig as MethodConfig
@@ -39,6 +41,7 @@ from edgefl.records import Update as Update
 from edgefl.registry import codec as codec
 from edgefl.registry import dataset as dataset
 from edgefl.registry import engine as engine
+from edgefl.registry import logger as logger
 from edgefl.registry import method as method
 from edgefl.registry import model as model
 from edgefl.registry import objective as objective

@@ -10,7 +10,6 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,6 +31,8 @@ class Plugin(NamedTuple):
 @functools.cache
 def _entry_points() -> Any:
     """Return all entry points; reading them takes a few milliseconds."""
+    from importlib.metadata import entry_points  # which imports the modules of mail
+
     return entry_points()
 
 
@@ -78,7 +79,10 @@ class Registry:
         found: dict[str, tuple[str, ast.Call]] = {}
         folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
         for path in sorted(folder.glob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if f"@{self.kind}(" not in text:
+                continue
+            tree = ast.parse(text)
             definitions = (node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)))
             for decorator in (d for definition in definitions for d in definition.decorator_list):
                 match decorator:

@@ -50,7 +50,8 @@ ROOMS: dict[str, set[str]] = {
         "client",
         "engine",
     },
-    "extend": {"errors", "records", "rng", "registry", "wire", "factor", "data", "methods", "client", "engine", "server"},
+    "log": {"errors", "records", "registry", "util"},
+    "extend": {"errors", "records", "log", "rng", "registry", "wire", "factor", "data", "methods", "client", "engine", "server"},
     "report": {"errors", "records", "util", "timing", "wire", "fleet", "server"},
     "planning": {
         *("errors", "records", "rng", "registry", "config", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
@@ -59,7 +60,6 @@ ROOMS: dict[str, set[str]] = {
     "calibrate": {
         *("errors", "records", "rng", "registry", "util", "models", "fleet", "methods", "onnxgrad", "client", "planning"),
     },
-    "log": {"errors", "records", "registry", "util"},
     "run": {
         *(
             "log",

@@ -70,6 +70,7 @@ def training_options(command: F) -> F:
     count = options_of(section, type=click.IntRange(1), metavar="N")
     flags = (
         run_flags(*_TRAINING, section=section),
+        options_of(section)("--recompute", is_flag=True, help="Compute activations again in the backward pass, to save memory."),
         count("--samples", default=500, help="Training samples of a client."),
         count("--local-epochs", default=1, help="Epochs that a client trains each round."),
     )

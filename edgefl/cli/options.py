@@ -1,18 +1,21 @@
 """Options whose help is grouped under headings, their value types, and those that several commands have."""
 
+from __future__ import annotations
+
 import re
 import tomllib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from edgefl.errors import InputError
-from edgefl.plugins import load
-from edgefl.registry import Registry
 from edgefl.util.units import parse_amount, parse_share
+
+if TYPE_CHECKING:
+    from edgefl.registry import Registry
 
 _WORD = re.compile(r"(?:[A-Za-z!*]|1x1)[\w./*?!,\[\]-]*")  # also a list of rules, such as 1x1,blocks.*.conv,!fc
 _KINDS: dict[Any, str] = {float: "numbers", int: "whole numbers", str: "words"}
@@ -213,7 +216,11 @@ def plugin_option(section: str = OWN, expose: bool = False) -> Callable[[F], F]:
 
 
 def _plugins(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str] | None:
-    return load(given) if given else None
+    if not given:
+        return None
+    from edgefl.plugins import load  # help needs no plug-ins
+
+    return load(given)
 
 
 config_option = option(

@@ -20,6 +20,7 @@ from edgefl.client.loop import LocalTraining, OverMemory, TrainingResult, check_
 from edgefl.client.objective import Objective
 from edgefl.client.optimizer import FusedOptimizer
 from edgefl.client.parts import Parts
+from edgefl.client.recompute.tape import recomputing
 from edgefl.cost.memory import StepMemory
 from edgefl.cost.trace import Loss
 from edgefl.data.mix import load
@@ -113,7 +114,7 @@ class Clients:
     def prepared(self, job: Job) -> Iterator[PreparedJob]:
         """Yield a client's job, ready for its first step. Within the block, torch's generator is seeded for the client."""
         task, method, client, training = self.task, job.method, job.client, self.task.training.at(job.round)
-        training = training if job.micro_batch is None else replace(training, micro_batch=job.micro_batch)
+        training = replace(training, micro_batch=job.micro_batch or training.micro_batch, recompute=job.recompute)
         parts = self.parts(method, job.tier)
         with span("decode", client=client):
             arrived = self._decoded(job, parts)
@@ -135,6 +136,7 @@ class Clients:
             method.receive(module, {name: arrived[name] for name in parts.shapes}, personal, (x, y))
             task.objective.attach(module, parts.parameters, memory, arrived)
             loss = loss_of(method, task.objective, task.criterion)
+            loss = recomputing(loss, job.recompute) if job.recompute else loss
             local = LocalTraining(module, loss, x, y, present, training, rng, draws, limit, flips)
             yield PreparedJob(job, parts, arrived, memory, local)
 
@@ -150,7 +152,7 @@ class Clients:
             return partial(train_in_onnx, graphs=job.graphs)
         module, loss = prepared.local.module, in_layout(prepared.local.loss, parts.layout)
         memory, gradient = self.held(prepared), written(module, loss)
-        if captures:
+        if captures and not job.recompute:
             gradient = parts.gradients.gradient("one", module, loss, parts.trained, len(job.method.draws(job.tier)))
         optimizer = FusedOptimizer(prepared.local.training, parts.trained, parts.decayed)
         return partial(train, optimizer=optimizer, gradient=gradient, memory=memory)
@@ -174,10 +176,10 @@ class Clients:
         return known[kind]
 
     def kind(self, job: Job) -> Hashable:
-        """Return what determines the memory of a largest step among a tier's clients: draw, batch size, samples per pass."""
+        """Return what determines the memory of a largest step among a tier's clients: draw, batch, samples per pass, what is recomputed."""
         chosen = int(self._first_draw(job) * len(job.method.draws(job.tier)))
         size = min(self.task.training.batch_size, self.shards.size(job.client))
-        return chosen, size, job.micro_batch or self.task.training.micro_batch
+        return chosen, size, job.micro_batch or self.task.training.micro_batch, job.recompute
 
     def meter(self, job: Job) -> StepMemory:
         """Return the memory of the largest step of a job, as :meth:`held` does, without training the client."""
@@ -252,7 +254,7 @@ class Clients:
 
 def _simple(job: Job) -> bool:
     """Whether a job can be trained with others of its tier: their steps then differ in tensors only."""
-    return job.graphs is None and job.micro_batch is None and not _drawn(job)
+    return job.graphs is None and job.micro_batch is None and not job.recompute and not _drawn(job)
 
 
 def _drawn(job: Job) -> bool:

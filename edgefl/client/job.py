@@ -70,6 +70,7 @@ class Job:
         payload, kept: the sub-model, and what the client stored in its last round (None before its first); both encoded.
         memory_bytes: what the client's device has for training; None: no limit.
         micro_batch: samples per pass; None: as the task says.
+        recompute: the layers before which segments begin that the backward pass computes again; empty: everything is saved.
         graphs: the tier's training steps for onnxruntime; None: torch trains.
         eval_after_training: whether the outcome has the metric of the network that the client has trained.
     """
@@ -84,6 +85,7 @@ class Job:
     micro_batch: int | None = None
     graphs: StepGraphs | None = field(default=None, repr=False)
     eval_after_training: bool = False
+    recompute: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -139,13 +139,14 @@ def task_of(fields: Mapping[str, Any]) -> Task:
 
 def job_row(job: Job, setup: str, payload: Reference, kept: Reference) -> tuple[Any, ...]:
     """Return the JSON form of a job; ``setup`` is the hash of its setup."""
-    return setup, payload, kept, job.round, job.client, job.memory_bytes, job.micro_batch, job.eval_after_training
+    return setup, payload, kept, job.round, job.client, job.memory_bytes, job.micro_batch, job.eval_after_training, job.recompute
 
 
 def job_of(row: Sequence[Any], setup: Setup, payload: bytes, kept: bytes | None) -> Job:
     """Return the job of a JSON form, its setup and its bytes."""
-    round_, client, memory_bytes, micro_batch, evaluates = row[3:]
-    return Job(round_, client, setup.method, setup.tier, payload, kept, memory_bytes, micro_batch, setup.graphs, evaluates)
+    round_, client, memory_bytes, micro_batch, evaluates, recompute = row[3:]
+    of_client = round_, client, setup.method, setup.tier
+    return Job(*of_client, payload, kept, memory_bytes, micro_batch, setup.graphs, evaluates, tuple(recompute))
 
 
 def outcome_row(outcome: Outcome, payload: Reference, kept: Reference) -> tuple[Any, ...]:

@@ -17,6 +17,8 @@ class Training:
         weight_decay: L2 coefficient, added to the gradients.
         micro_batch: samples per pass. Gradients add up to the same step, unless the network normalises by batch statistics.
         cosine_rounds: T, over which the rate falls as lr/2·(1 + cos(π(t − 1)/T)) for rounds t = 1 … T; None: it is constant.
+        recompute: the layers before which segments begin whose values the backward pass computes again, see
+            :mod:`edgefl.client.recompute`. Empty: the forward pass saves everything.
         step_rounds: T, in whose second half the rate is a tenth; None: it stays.
         augment: ``flip`` mirrors each training sample, an image, left-right with probability ½ in every epoch. It has no cost: a device
             reads pixels in another order when it copies the batch.
@@ -32,6 +34,7 @@ class Training:
     cosine_rounds: int | None = None
     step_rounds: int | None = None
     augment: Augment = "none"
+    recompute: tuple[str, ...] = ()
 
     def at(self, round_: int) -> Self:
         """Return the settings of one round, counted from 1, with the learning rate of that round.

@@ -1,7 +1,8 @@
 """Bytes alive at once: a meter over dispatched operations, for fake tensors (a prediction) and for real ones (a measurement).
 
 The meter sees every storage that an operation returns and learns when it is freed, whether Python, autograd or an optimizer held it.
-Views and in-place operations share a storage and cost nothing. What kernels allocate and free within one operation is not seen.
+Views and in-place operations share a storage and cost nothing. What kernels allocate and free within one operation is not seen: rules
+(:mod:`edgefl.cost.workspace`) add it at that moment, to predictions and measurements alike.
 """
 
 import weakref
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from edgefl.cost.workspace import kept, workspace_bytes
 
 Observer = Callable[[Any, tuple[Any, ...], Any], None]
 
@@ -42,7 +45,7 @@ class Watcher(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if func is _DEVICE:  # asked of fake tensors all the time
             return out
-        out = _with_workspace(func, args, out)
+        out = kept(func, args, out)
         self._took_place(func, args, out)
         if self._observe is not None:
             self._observe(func, args, out)
@@ -53,6 +56,11 @@ class Watcher(TorchDispatchMode):
 
 
 _DEVICE = torch.ops.prim.device.default
+
+
+def _sums_gradients(operation: Any) -> bool:
+    """Whether a backward pass adds two gradients of one value. Autograd does so in place, except while operations are watched."""
+    return operation is torch.ops.aten.add.Tensor and torch._C._current_graph_task_id() != -1
 
 
 class LivenessMeter(Watcher):
@@ -80,6 +88,7 @@ class LivenessMeter(Watcher):
         self.owners: list[str] = []
         self._events: list[int] = []  # n + 1: storage n appears; −(n + 1): it goes
         self._marks: list[int] = []
+        self._sum_of_gradients = 0  # the event of a sum that autograd has just made
         for tensor in held:
             self._see(tensor)
         self._held = frozenset(range(len(self.sizes)))
@@ -88,23 +97,33 @@ class LivenessMeter(Watcher):
         if not func.is_view:
             for tensor in tensors_in(out):
                 self._see(tensor)
+            self._sum_of_gradients = self._events[-1] if _sums_gradients(func) and self._events else 0
+            if workspace := workspace_bytes(func, args, out):
+                self._number(workspace)
+                self._events.append(-len(self.sizes))
 
     def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         identity = storage._cdata
         if identity in self._names:
             return
-        number = len(self.sizes)
-        self._names[identity] = number
-        self.sizes.append(storage.nbytes())
-        self.owners.append(self._owner())
-        self._events.append(number + 1)
+        self._names[identity] = number = self._number(storage.nbytes())
         weakref.finalize(storage, self._free, identity, number).atexit = False
+
+    def _number(self, size_bytes: int) -> int:
+        """Note that so many bytes are alive from now on, and return their number."""
+        self.sizes.append(size_bytes)
+        self.owners.append(self._owner())
+        self._events.append(len(self.sizes))
+        return len(self.sizes) - 1
 
     def _free(self, identity: int, number: int) -> None:
         if self._names.get(identity) == number:
             del self._names[identity]
         self._events.append(-(number + 1))
+        total = self._sum_of_gradients
+        if total and self._events[-2:] == [total, -(number + 1)] and self.sizes[number] == self.sizes[total - 1]:
+            self._events[-2:] = [-(number + 1), total]  # autograd would have added in place
 
     def numbers(self, tensors: Iterable[Tensor]) -> list[int]:
         """Return the numbers of the storages of ``tensors``, those that an operation returned."""
@@ -223,37 +242,3 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
     56
     """
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-_LSTM = torch.ops.aten.mkldnn_rnn_layer.default
-_PAGE, _LINE, _ALIAS = 4096, 64, 256
-
-
-def _with_workspace(operation: Any, args: tuple[Any, ...], out: Any) -> Any:
-    """Return ``out`` with a workspace of its real size if a fake LSTM kernel left it empty: what oneDNN keeps for the backward pass."""
-    if operation is not _LSTM or not args[15] or out[3].numel():
-        return out
-    steps, samples, inputs = args[0].shape
-    size = lstm_workspace_bytes(steps, samples, inputs, args[10], args[0].element_size())
-    return (*out[:3], torch.empty(size, dtype=torch.uint8, device=args[0].device))
-
-
-def lstm_workspace_bytes(steps: int, samples: int, inputs: int, hidden: int, element_bytes: int = 4) -> int:
-    """Return what oneDNN keeps of one direction of one LSTM layer: seven areas, each a whole number of pages.
-
-    Gates and hidden states of every step; input, hidden and cell states before and after each, with their gradients. Rows are padded
-    to cache lines (rnn_utils.cpp of oneDNN 3, ``set_offsets``).
-
-    >>> lstm_workspace_bytes(80, 32, 8, 256), lstm_workspace_bytes(1, 1, 1, 1)
-    (40972288, 28672)
-    """
-
-    def row(values: int) -> int:
-        padded = -(-values * element_bytes // _LINE) * _LINE // element_bytes
-        return padded + _LINE // element_bytes if padded % _ALIAS == 0 else padded
-
-    gates = steps * samples * row(4 * hidden) * element_bytes
-    states = steps * samples * row(hidden) * element_bytes
-    around = 2 * (steps + 1) * samples * row(max(inputs, hidden)) * element_bytes
-    cells = 2 * (steps + 1) * samples * hidden * 4  # float32 whatever the rest is
-    return sum(-(-area // _PAGE) * _PAGE for area in (gates, states, around, around, around, cells, cells))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from edgefl.cost.layers import INPUT, LOSS, OPTIMIZER
 from edgefl.cost.memory import MemorySplit, bytes_of
-from edgefl.cost.trace import Layer, Operation, StepTrace, Subject, Tracer
+from edgefl.cost.trace import RECOMPUTE, Layer, Operation, StepTrace, Subject, Tracer
 from edgefl.errors import ConfigError
 from edgefl.records import Cost, Deployed, LayerCost
 from edgefl.records.work import NO_STEP_WORK, NO_WORK, PARTS, StepWork, Work
@@ -13,7 +13,13 @@ from edgefl.records.work import NO_STEP_WORK, NO_WORK, PARTS, StepWork, Work
 _APART = 2  # samples between two traces: one would split unevenly in a step that trains on halves of its batch
 
 
-def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], micro_batch: int | None = None) -> Cost:
+def cost_of(
+    subject: Subject,
+    batch_size: int,
+    payload_bytes: tuple[int, int],
+    micro_batch: int | None = None,
+    recompute: tuple[str, ...] = (),
+) -> Cost:
     """Return the cost of a network at ``batch_size``.
 
     Args:
@@ -21,6 +27,7 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
         batch_size: samples of a full training step and of an inference.
         payload_bytes: serialised bytes down and up.
         micro_batch: samples of a forward and backward pass; gradients of ``batch_size`` are accumulated before an update.
+        recompute: the layers between which the objective of ``subject`` computes activations again, for the record.
 
     MACs that grow with the batch are per sample; the rest, work on the weights alone, is ``macs_compose``. Two traces that differ by two
     samples tell them apart, operation by operation; in a backward pass, a product whose result has a row for every sample is a gradient
@@ -66,6 +73,7 @@ def cost_of(subject: Subject, batch_size: int, payload_bytes: tuple[int, int], m
         upload_bytes=payload_bytes[1],
         uncounted_ops=tuple(sorted(uncounted | inference.uncounted_ops)),
         layers=rows,
+        recompute=recompute,
         peak_gradient_bytes=split.gradients,
         peak_saved_bytes=split.saved,
         peak_temporary_bytes=split.temporaries,
@@ -105,7 +113,7 @@ def _recurrent(work: Work) -> Work:
 
 
 _KEYS = (
-    "macs_forward", "macs_backward_input", "macs_backward_weight", "macs_compose",
+    "macs_forward", "macs_backward_input", "macs_backward_weight", "macs_compose", "macs_recompute",
     "elementwise_ops", "elementwise_ops_backward", "elementwise_ops_step",
 )  # fmt: skip
 
@@ -144,13 +152,15 @@ def _parts(one: Operation, more: Operation) -> Iterator[tuple[str, int, int]]:
     """Yield where the work of an operation belongs, the work, and that of the same operation with more samples."""
     a, b = one.work, more.work
     if a.elementwise:
-        key = {"forward": "elementwise_ops", "backward": "elementwise_ops_backward"}.get(one.phase, "elementwise_ops_step")
+        key = {"forward": "elementwise_ops", "update": "elementwise_ops_step"}.get(one.phase, "elementwise_ops_backward")
         yield key, a.elementwise, b.elementwise
     if a.macs_input is not None and a.macs_weight is not None:
         yield "macs_backward_input", a.macs_input, b.macs_input or 0
         yield "macs_backward_weight", a.macs_weight, b.macs_weight or 0
     elif a.macs:
-        if one.phase == "backward":
+        if one.phase == RECOMPUTE:
+            key = "macs_recompute"
+        elif one.phase == "backward":
             key = "macs_backward_input" if more.outputs > one.outputs else "macs_backward_weight"
         else:
             key = "macs_forward" if one.phase == "forward" else "macs_compose"

@@ -21,6 +21,8 @@ from edgefl.records import Batch
 from edgefl.records.work import NO_WORK, Work
 
 Loss = Callable[[nn.Module, Batch], Tensor]
+RECOMPUTE = "recompute"
+"""The profile mark around operations that a backward pass runs because the forward pass has not kept their results."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,10 @@ class InferenceTrace:
         return self.work.macs
 
 
+_MARK = torch.ops.profiler._record_function_enter_new.default
+_UNMARK = torch.ops.profiler._record_function_exit._RecordFunction
+
+
 class _OtherOperationError(Exception):
     """The traced operation is not the expected one."""
 
@@ -100,19 +106,23 @@ class _Recorder:
     def __init__(self, tracker: LayerTracker, expected: list[str] | None = None) -> None:
         self.expected = expected
         self.phase = "forward"
-        self.recording = True
+        self.recording, self.again = True, False
         self.operations: list[Operation] = []
         self.uncounted: set[str] = set()
         self.tracker = tracker
 
     def __call__(self, operation: Any, args: tuple[Any, ...], out: Any) -> None:
+        if operation is _MARK:
+            self.again = args[0] == RECOMPUTE
+        elif operation is _UNMARK:
+            self.again = False
         work = work_of(operation, args, out)
         if work is None:
             self.uncounted.add(str(operation.overloadpacket))
         elif self.recording:
             # A loss may itself hold gradients, of which it is a function.
             inner = self.phase == "forward" and torch._C._current_autograd_node() is not None
-            phase = "backward" if inner else self.phase
+            phase = RECOMPUTE if self.again else "backward" if inner else self.phase
             kinds = kinds_of(operation, args, out, work, phase)
             if kinds.operations:
                 values = sum(tensor.numel() for tensor in tensors_in(out))

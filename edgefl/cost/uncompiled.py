@@ -54,9 +54,9 @@ class _Empty(ModuleType):
     def graph_break(self) -> None:
         """Mark where compiled code would stop."""
 
-    def disable(self, function: Callable[..., Any], *options: Any, **more: Any) -> Callable[..., Any]:
-        """Return ``function``: nothing is compiled."""
-        return function
+    def disable(self, function: Callable[..., Any] | None = None, *options: Any, **more: Any) -> Callable[..., Any]:
+        """Return ``function``, or a decorator that does: nothing is compiled."""
+        return function if function is not None else lambda decorated: decorated
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # of the import system

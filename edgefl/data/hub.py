@@ -28,6 +28,8 @@ def read(name: str, reading: Reading, flags: str = "--data DIR") -> tuple[Given,
         raise DataError(f"{HUB}{name}: needs the package datasets: pip install 'edgefl-sim[data]'") from None
     datasets.disable_progress_bars()
     identifier, _, configuration = name.partition(":")
+    if not identifier:
+        raise DataError(f"{HUB}{name}: names no data set, expected {HUB}ID such as {HUB}uoft-cs/cifar10")
     try:
         found: Any = datasets.load_dataset(identifier, configuration or None)
     except Exception as error:  # noqa: BLE001 - a client of a network raises anything

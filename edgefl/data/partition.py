@@ -172,7 +172,9 @@ def _holders(classes: int, clients: int, per_client: int, rng: np.random.Generat
 def _naturally(owners: np.ndarray | None, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
     if owners is None:
         having = [name for name in datasets.names() if datasets.facts(name).get("owners")]
-        raise ConfigError(f"partition: natural needs samples with owners; data sets that have owners: {', '.join(having)}")
+        raise ConfigError(
+            f"partition: natural needs samples with owners: give --owner for your own data; {', '.join(having)} have owners"
+        )
     _, number, sizes = np.unique(owners, return_inverse=True, return_counts=True)
     if clients > len(sizes):
         raise DataError(f"natural: {clients} clients, but the samples have only {len(sizes)} owners: take at most {len(sizes)}")

@@ -22,8 +22,8 @@ def batches_of(jobs: Iterable[Job], most: int) -> Iterator[list[tuple[int, Job]]
 
 
 def kind(setups: Setups, job: Job) -> Hashable:
-    """Return what the jobs of a batch have in common: setup, round, and samples per pass."""
-    return setups.of(job)[0].digest, job.round, job.micro_batch
+    """Return what the jobs of a batch have in common: setup, round, samples per pass, and what is recomputed."""
+    return setups.of(job)[0].digest, job.round, job.micro_batch, job.recompute
 
 
 def cut(items: Iterable[T], most: int, kind: Callable[[T], Hashable]) -> Iterator[list[tuple[int, T]]]:

@@ -54,7 +54,7 @@ def shortfalls(
     cost: Cost, timing: Timing, budget: Budget, device: str, tier: Tier, micro_batch: int | None = None
 ) -> tuple[Shortfall, ...]:
     """Return the budgets that are not met; a cost with uncounted operations meets none that can be claimed."""
-    at = device, tier.ratio, micro_batch
+    at = device, tier.ratio, micro_batch, bool(cost.recompute)
     short = [Shortfall(name, need, have, *at) for name, (need, have) in use(cost, timing, budget).items() if need > have]
     if cost.uncounted_ops:
         short.append(Shortfall("uncounted_ops", len(cost.uncounted_ops), 0, *at))

@@ -25,7 +25,7 @@ from edgefl.models.weights import checked_weights
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.planning.spectral import DeviceRound, Uses, energies, share_kept, spectral
-from edgefl.planning.tier_costs import STEPS, largest_ratio, network_cost, parts_of, tier_cost
+from edgefl.planning.tier_costs import STEPS, largest_ratio, network_cost, parts_of, recomputed, recomputed_cost, tier_cost
 from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
 from edgefl.report.cost_rows import CostRow
@@ -82,6 +82,7 @@ def plan(
     error: Truncation = "absolute",
     batch_size: int = DEFAULT_BATCH_SIZE,
     micro_batch: int | None = None,
+    recompute: bool = False,
     optimizer: OptimizerName = "momentum",
     codec: str = "fp32",
     samples: int = DEFAULT_SAMPLES,
@@ -129,7 +130,8 @@ def plan(
     work = DeviceRound(profile, samples * training.epochs, training.passes(samples), clock_margin) if profile else None
     error_of_clock = profile.clock_error if profile else None
     uses_of = partial(_uses, limits=limits, work=work)
-    trace = cache(lambda ratio: tier_cost(chosen, architecture, Tier(ratio), training, codec))
+    cost_at = recomputed_cost if recompute else tier_cost
+    trace = cache(lambda ratio: cost_at(chosen, architecture, Tier(ratio), training, codec))
     ratio = largest_ratio(
         lambda ratio: all(need <= have for need, have in uses_of(trace(ratio)).values()), partial(parts_of, chosen, architecture)
     )
@@ -144,7 +146,7 @@ def plan(
     if allocate == "spectral" and energy is not None:
         layers = rank_candidates(architecture.skeleton(), rules)
         start = ranks if ratio else dict.fromkeys(layers, 1)
-        better = spectral(layers, energy, start, _tracer(architecture, chosen, training, codec), uses_of, work)
+        better = spectral(layers, energy, start, _tracer(architecture, chosen, training, codec, recompute), uses_of, work)
         if better is not None:
             found.append(Planned("spectral", ratio, uses=uses_of(better.cost), clock_error=error_of_clock, **vars(better)))
     if not found:
@@ -185,14 +187,18 @@ def _energy(architecture: Architecture, method: Method, weights: Any, seed: int,
     return energies(layers, tensors, relative=error == "relative")
 
 
-def _tracer(architecture: Architecture, method: Method, training: Training, codec: str) -> Callable[[Ranks], Cost]:
+def _tracer(
+    architecture: Architecture, method: Method, training: Training, codec: str, recompute: bool
+) -> Callable[[Ranks], Cost]:
     """Return a function that traces the cost of a plan, layer → rank; it traces each plan once."""
 
     @cache
     def traced(*at: tuple[str, int]) -> Cost:
         shapes = travelling_shapes(ranked(architecture.skeleton(), dict(at)))
         sizes = (payload_bytes(shapes), payload_bytes(shapes, codec))
-        return network_cost(lambda: ranked(architecture.build(), dict(at)), architecture, method, training, sizes)
+        build = lambda: ranked(architecture.build(), dict(at))  # noqa: E731
+        steps = recomputed(training, build, architecture, method) if recompute else training
+        return network_cost(build, architecture, method, steps, sizes)
 
     return lambda at: traced(*sorted(at.items()))
 
@@ -204,4 +210,6 @@ def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Use
         for name, (need, have) in uses_of(cost).items()
     ]
     smallest = f"no size of {model} with {method} fits; the smallest, ratio {1 / STEPS:g}, needs"
-    return "\n".join([smallest, *lines, "give larger budgets, a smaller batch or micro-batch, or a smaller network"])
+    return "\n".join(
+        [smallest, *lines, "give larger budgets, a smaller batch or micro-batch, recomputation, or a smaller network"]
+    )

@@ -20,7 +20,7 @@ from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers, create
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.planning.network import GivenInputs, Network, architecture_of, batch_in
-from edgefl.planning.tier_costs import tier_cost, training_of
+from edgefl.planning.tier_costs import recomputed_cost, tier_cost, training_of
 from edgefl.records import Cost, Tier
 from edgefl.registry import codecs, methods
 from edgefl.report.cost_rows import ProfileRow, TensorBytes
@@ -44,6 +44,7 @@ def profile(
     tiers: Sequence[float] | None = None,
     batch_size: int | None = None,
     micro_batch: int | None = None,
+    recompute: bool = False,
     optimizer: OptimizerName = "momentum",
     codec: str = "fp32",
     device: str | Sequence[str] | None = None,
@@ -68,6 +69,7 @@ def profile(
         tiers: ratios, largest first; None for the method's own.
         batch_size: samples of a training step and of an inference; 32 by default.
         micro_batch: samples of one forward and backward pass; gradients are accumulated up to ``batch_size``.
+        recompute: compute activations again in the backward pass, between the layers where that holds the least.
         optimizer: "momentum", "sgd" or "adam".
         codec: how updates travel up.
         device: names or files of device profiles.
@@ -95,7 +97,7 @@ def profile(
     chosen_fleet = load_fleet(fleet) if fleet else None
     architecture = architecture_of(network, inputs, classes, norm)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
-    cost_at = partial(tier_cost, chosen, architecture, training=training, codec=codec)
+    cost_at = partial(recomputed_cost if recompute else tier_cost, chosen, architecture, training=training, codec=codec)
     costs, whole = {tier: cost_at(tier) for tier in map(Tier, ratios)}, Tier(1.0)
     # A deadline may be a multiple of what the fastest class needs for the whole model, even if that is not among the tiers.
     full = costs.get(whole) or (cost_at(whole) if chosen_fleet else None)

@@ -13,6 +13,8 @@ from edgefl.client.loop import optimizer_of
 from edgefl.client.objective import Objective, objective_named
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.parts import shared_parameters, trained_shapes
+from edgefl.client.recompute.choice import segments_of
+from edgefl.client.recompute.tape import recomputing
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
 from edgefl.cost.table import cost_of
@@ -89,7 +91,7 @@ def _traced(
     costs = {
         one: network_cost(build, architecture, method, training, sizes, criterion=criterion) for one, build in networks.items()
     }
-    macs = sum(other.macs_forward + other.macs_backward for other in (costs.get(one, cost) for one in drawn))
+    macs = sum(other.macs_sample for other in (costs.get(one, cost) for one in drawn))
     return replace(cost, macs_drawn=-(-macs // len(drawn)))
 
 
@@ -107,7 +109,50 @@ def network_cost(
 
     ``deployed`` builds the network that a device runs, if it is another one.
     """
+    subject = _subject(build, architecture, method, training, objective, criterion, deployed)
+    return cost_of(subject, training.batch_size, sizes, training.micro_batch, training.recompute)
 
+
+def recomputed(
+    training: Training,
+    build: Callable[[], nn.Module],
+    architecture: Architecture,
+    method: Method,
+    objective: Objective = PLAIN,
+    criterion: Criterion = CROSS_ENTROPY,
+) -> Training:
+    """Return ``training`` with activations computed again between the layers of ``build()`` where that should hold the least."""
+    subject = _subject(build, architecture, method, training, objective, criterion)
+    return replace(
+        training, recompute=segments_of(subject, min(training.micro_batch or training.batch_size, training.batch_size))
+    )
+
+
+def recomputed_cost(
+    method: Method,
+    architecture: Architecture,
+    tier: Tier,
+    training: Training,
+    codec: str = "fp32",
+    objective: Objective = PLAIN,
+    criterion: Criterion = CROSS_ENTROPY,
+) -> Cost:
+    """Return the cost of a tier whose backward pass computes activations again, or :func:`tier_cost` if that holds no less."""
+    saving = tier_cost(method, architecture, tier, training, codec, objective, criterion)  # raises what is wrong with the network
+    steps = recomputed(training, partial(method.network, architecture, tier), architecture, method, objective, criterion)
+    found = tier_cost(method, architecture, tier, steps, codec, objective, criterion)
+    return found if found.training_memory_bytes < saving.training_memory_bytes else saving
+
+
+def _subject(
+    build: Callable[[], nn.Module],
+    architecture: Architecture,
+    method: Method,
+    training: Training,
+    objective: Objective,
+    criterion: Criterion,
+    deployed: Callable[[], nn.Module] | None = None,
+) -> Subject:
     def batch(samples: int) -> Batch:
         return Batch(architecture.samples(samples), criterion.targets(samples), criterion.present(architecture.classes))
 
@@ -121,14 +166,14 @@ def network_cost(
         return network
 
     plain = build if deployed is None and objective.adds else deployed
-    subject = Subject(
+    loss = loss_of(method, objective, criterion)
+    return Subject(
         build=trained,
         batch=batch,
-        loss=loss_of(method, objective, criterion),
+        loss=recomputing(loss, training.recompute) if training.recompute else loss,
         optimizer=lambda module: optimizer_of(method, module, training),
         deployed=None if plain is None else partial(unfilled, plain),
     )
-    return cost_of(subject, training.batch_size, sizes, training.micro_batch)
 
 
 def objective_of(config: RunConfig) -> Objective:
@@ -150,6 +195,7 @@ class Costs:
         self.method, self.architecture = method, architecture
         self._training, self._codec, self._objective, self._criterion = training, config.codec, objective_of(config), criterion
         self._found: dict[tuple[Tier, int | None], Cost] = {}
+        self._recomputed: dict[tuple[Tier, int | None], Cost] = {}
 
     def of(self, tier: Tier, micro_batch: int | None = None) -> Cost:
         """Return the cost of a tier, for whole batches or for micro-batches."""
@@ -158,6 +204,15 @@ class Costs:
             found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective, self._criterion)
             self._found[tier, micro_batch] = found
         return self._found[tier, micro_batch]
+
+    def recomputed(self, tier: Tier, micro_batch: int | None = None) -> Cost:
+        """Return the cost of a tier that computes activations again; its ``recompute`` is empty where that holds no less."""
+        if (tier, micro_batch) not in self._recomputed:
+            steps = replace(self._training, micro_batch=micro_batch or self._training.micro_batch)
+            of = self.method, self.architecture, tier, steps, self._codec, self._objective, self._criterion
+            found = recomputed_cost(*of)
+            self._recomputed[tier, micro_batch] = found
+        return self._recomputed[tier, micro_batch]
 
     @cached_property
     def full(self) -> Cost:

@@ -22,6 +22,7 @@ class LayerCost:
     elementwise_ops_step: int
     saved_bytes_at_peak: int
     temporary_bytes_at_peak: int
+    macs_recompute: int = 0
     work: StepWork = NO_STEP_WORK
 
 
@@ -80,6 +81,8 @@ class Cost:
     peak_layer_training: str = ""
     peak_layer_inference: str = ""
     macs_drawn: int | None = None
+    macs_recompute: int = 0
+    recompute: tuple[str, ...] = ()
     deployed: Deployed | None = None
     work: StepWork = NO_STEP_WORK
     inference_work: Work = NO_WORK
@@ -90,13 +93,18 @@ class Cost:
         return self.macs_backward_input + self.macs_backward_weight
 
     @property
+    def macs_sample(self) -> int:
+        """MACs of a sample's forward and backward pass, recomputation included."""
+        return self.macs_forward + self.macs_backward + self.macs_recompute
+
+    @property
     def macs_train_step(self) -> int:
         """MACs of one step at the full batch size, composition included."""
         return self.macs_of(self.batch_size, -(-self.batch_size // self.micro_batch))
 
     def macs_of(self, samples: int, passes: int, evaluated: int = 0) -> int:
         """MACs of training on ``samples`` samples in ``passes`` forward and backward passes, and of ``evaluated`` that go forward only."""
-        of_sample = self.macs_forward + self.macs_backward if self.macs_drawn is None else self.macs_drawn
+        of_sample = self.macs_sample if self.macs_drawn is None else self.macs_drawn
         trained = samples * of_sample + passes * self.macs_compose
         return trained + evaluated * self.macs_forward
 
@@ -109,7 +117,7 @@ class Cost:
         if self.macs_drawn is None:
             return self.work.of(samples, passes, updates, evaluated, runs)
         # Every step trains one of several networks: each kind has the share of the whole that the mean of them has.
-        drawn = self.work.sample.times(samples * self.macs_drawn, self.macs_forward + self.macs_backward)
+        drawn = self.work.sample.times(samples * self.macs_drawn, self.macs_sample)
         return drawn + self.work.of(0, passes, updates, evaluated, runs)
 
     def inference_of(self, samples: int = 1) -> Work:

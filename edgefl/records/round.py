@@ -13,7 +13,7 @@ from edgefl.records.session import Expected, Outcome, Status
 _BEFORE_TIMES = (
     "client", "device", "status", "tier", "samples", "steps", "train_loss", "macs", "download_bytes", "upload_bytes",
     "measured_peak_activation_bytes", "measured_training_memory_bytes", "predicted_memory_bytes", "memory_bytes", "host_memory_bytes",
-    "micro_batch", "state",
+    "micro_batch", "recompute", "state",
 )  # fmt: skip
 
 

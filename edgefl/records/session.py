@@ -34,7 +34,8 @@ BudgetName = Literal[
 class Shortfall:
     """One budget that a tier of ratio ``tier`` exceeds on a class of devices; ``need`` and ``have`` are in the unit of the budget's name.
 
-    ``micro_batch`` is the number of samples per pass; None: as the run is configured.
+    ``micro_batch`` is the number of samples per pass; None: as the run is configured. ``recompute``: the backward pass computes activations
+    again.
     """
 
     budget: BudgetName
@@ -43,9 +44,11 @@ class Shortfall:
     device: str
     tier: float
     micro_batch: int | None = None
+    recompute: bool = False
 
     def __str__(self) -> str:
         at = "" if self.micro_batch is None else f" in micro-batches of {self.micro_batch}"
+        at += " with recomputation" if self.recompute else ""
         return f"{self.device} cannot take tier {self.tier:g}{at}: {self.budget} needs {self.need:,.6g}, has {self.have:,.6g}"
 
 
@@ -59,6 +62,7 @@ class Expected:
         macs, download_bytes, upload_bytes: of the session, until it ends.
         predicted_memory_bytes, memory_bytes: peak of a training step, and what its device has for training.
         micro_batch: samples per pass; None: as the run is configured.
+        recompute: the layers before which segments begin that the backward pass computes again; empty: everything is saved.
         start_s: the simulated clock when its download begins.
         state: what else its device does, such as other apps or power saving.
         refusal: the budgets that no tier meets.
@@ -76,6 +80,7 @@ class Expected:
     predicted_memory_bytes: int | None = None
     memory_bytes: float | None = None
     micro_batch: int | None = None
+    recompute: tuple[str, ...] = ()
     start_s: float = 0.0
     state: str = ""
     refusal: tuple[Shortfall, ...] = ()

@@ -21,6 +21,7 @@ class CostRow(Result):
     macs_backward_weight: int
     macs_backward: int
     macs_compose: int
+    macs_recompute: int = 0
     macs_drawn: int | None
     macs_train_step: int
     macs_inference: int
@@ -44,6 +45,7 @@ class CostRow(Result):
     download_bytes: int
     upload_bytes: int
     uncounted_ops: tuple[str, ...]
+    recompute: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, cost: Cost, **others: Any) -> Self:
@@ -148,6 +150,7 @@ def macs_of_step(row: Row, layer: Row) -> dict[str, int]:
     """
     samples = row["batch_size"]
     times = {"macs_forward": samples, "macs_backward_input": samples, "macs_backward_weight": samples}
+    times |= {"macs_recompute": samples} if "macs_recompute" in layer else {}
     times["macs_compose"] = -(-samples // row["micro_batch"])
     return {key: layer[key] * count for key, count in times.items()}
 

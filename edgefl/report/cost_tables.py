@@ -53,9 +53,12 @@ COMPUTE = (
 
 
 def compute_columns(rows: Iterable[Row]) -> tuple[Column, ...]:
-    """Return the columns of compute, with the second count of MACs where a row has one."""
+    """Return the columns of compute, with the second count of MACs and those of recomputation where a row has them."""
+    rows = list(rows)
     checked = any(row.get("macs_forward_onnx") is not None for row in rows)
-    return (*COMPUTE[:1], replace(BY_ONNX, group="MACs/sample"), *COMPUTE[1:]) if checked else COMPUTE
+    by_onnx = (replace(BY_ONNX, group="MACs/sample"),) if checked else ()
+    again = under("MACs/sample", macs_recompute="again") if any(row.get("macs_recompute") for row in rows) else ()
+    return (*COMPUTE[:1], *by_onnx, *COMPUTE[1:3], *again, *COMPUTE[3:])
 
 
 MEMORY = (
@@ -127,9 +130,10 @@ def layer_table(row: Row, format: str, top: int | None = None) -> Any:
     if format == "table":
         own = " of the tier's own network" if draws(row) else ""
         per = f"MACs per sample, those of composition per pass, and their share of a step{own}"
+        again = under("MACs", macs_recompute="again") if row.get("macs_recompute") else ()
         timed = TIME_SHARE if row.get("layer_seconds") else ()
         title = f"Layers of tier {tier_label(row['tier'])}: {per}"
-        return Group(PlainTable.of((*LAYERS, *timed), layers, title=title), *_warning([row]))
+        return Group(PlainTable.of((*LAYERS[:7], *again, *LAYERS[7:], *timed), layers, title=title), *_warning([row]))
     ordered = [{key: layer[key] for key in LAYER_COLUMNS} for layer in layers]
     document = {"tier": row["tier"], "layers": ordered, "uncounted_ops": list(row["uncounted_ops"])}
     if format != "json" and row["uncounted_ops"]:
@@ -158,6 +162,8 @@ def about(rows: Sequence[Row]) -> list[tuple[str, str]]:
     names = {"method": "method", "model": "model", "batch_size": "batch size", "micro_batch": "micro-batch"}
     names |= {"optimizer": "optimizer", "codec": "codec", "samples": "samples per client"}
     found = {name: list(dict.fromkeys(row[key] for row in rows if key in row)) for key, name in names.items()}
+    if again := [f"tier {tier_label(row['tier'])} in {len(row['recompute'])} segments" for row in rows if row.get("recompute")]:
+        found["computed again in the backward pass"] = list(dict.fromkeys(again))
     found["method"] = ["none, the network as it is" if value is None else value for value in found["method"]]
     if any(map(draws, rows)):
         found["a step trains"] = ["one of several networks, drawn: its MACs are their mean, all else is the tier's own network's"]

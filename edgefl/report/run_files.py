@@ -86,6 +86,7 @@ class AssignmentStep(Result):
     tier: Number
     micro_batch: Whole | None
     refusals: tuple[Shortfall, ...]
+    recompute: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class ClassRow(Result):
     considered: tuple[AssignmentStep, ...]
     assumed: tuple[str, ...]
     clock_error: Number
+    recompute: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -123,10 +123,15 @@ def assignment_steps(summary: Row) -> PlainTable:
         _CLASS,
         TIER,
         Column("samples at once", "", lambda row: str(row["micro_batch"] or "the whole batch")),
+        Column("activations", "", lambda row: "recomputed" if row.get("recompute") else "saved", numeric=False),
         Column("outcome", "", _step_outcome, numeric=False, wraps=True),
     )
     rows = [
-        {**step, "title": item["title"], "given": all(item[key] == step[key] for key in ("tier", "micro_batch"))}
+        {
+            **step,
+            "title": item["title"],
+            "given": all(item.get(key) == step.get(key) for key in ("tier", "micro_batch", "recompute")),
+        }
         for item in summary["classes"]
         for step in item["considered"]
     ]
@@ -210,7 +215,8 @@ def _no_larger(item: Row) -> str:
     larger = (
         f"tier {tier_label(refusal['tier'])}: {_reason(refusal)}"
         for refusal in item["refusals"]
-        if item["tier"] is not None and refusal["tier"] > item["tier"] and refusal["micro_batch"] is None
+        if item["tier"] is not None and refusal["tier"] > item["tier"]
+        if refusal["micro_batch"] is None and not refusal.get("recompute")
     )
     return "\n".join(larger) or MISSING
 

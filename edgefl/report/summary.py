@@ -16,7 +16,7 @@ def tier_rows(plan: Plan, results: Mapping[Tier, TierResult], rounds: Sequence[J
     """Return the table of tiers, largest first, each as the class of :meth:`Plan.home_of` trains it.
 
     Budgets are checked for the largest shard of the run; time and energy are those of a client with the mean number of samples. The
-    measured bytes of training are the largest among the clients that trained the tier with the same micro-batch.
+    measured bytes of training are the largest among the clients that trained the tier with the same assignment.
     """
     rows = []
     for tier in plan.costs:
@@ -61,9 +61,10 @@ def class_rows(plan: Plan) -> list[ClassRow]:
                 micro_batch=fit.micro_batch,
                 budgets=_budgets(plan, c, fit),
                 refusals=c.refusals,
-                considered=tuple(AssignmentStep(at.tier.number, at.micro_batch, refusals) for at, refusals in steps),
+                considered=tuple(AssignmentStep(at.tier.number, at.micro_batch, short, at.recompute) for at, short in steps),
                 assumed=tuple(c.device.assumed),
                 clock_error=c.device.clock_error,
+                recompute=fit.recompute,
             )
         )
     return rows
@@ -124,10 +125,11 @@ def _budgets(plan: Plan, c: ClassPlan, fit: Assignment) -> tuple[BudgetUse, ...]
 
 
 def _measured(rounds: Iterable[Json], fit: Assignment, key: str) -> int | None:
+    own = fit.tier.number, fit.micro_batch, fit.recompute
     peaks = [
         client[key]
         for line in rounds
         for client in line.get("clients", ())
-        if client["tier"] == fit.tier.number and client["micro_batch"] == fit.micro_batch and client[key] is not None
+        if (client["tier"], client["micro_batch"], tuple(client.get("recompute", ()))) == own and client[key] is not None
     ]
     return max(peaks, default=None)

@@ -29,13 +29,14 @@ def tier_label(tier: float) -> str:
 
 
 def taken_as(item: Json) -> str:
-    """Return a tier's name, with the micro-batch if it is not the run's own.
+    """Return a tier's name, with the micro-batch if it is not the run's own, and whether activations are computed again.
 
-    >>> taken_as({"tier": 0.5, "micro_batch": 8}), taken_as({"tier": 1})
-    ('0.5, 8 at once', '1')
+    >>> taken_as({"tier": 0.5, "micro_batch": 8}), taken_as({"tier": 1}), taken_as({"tier": 1, "recompute": ["conv2"]})
+    ('0.5, 8 at once', '1', '1, recomputed')
     """
     at_once = item.get("micro_batch")
-    return tier_label(item["tier"]) + ("" if at_once is None else f", {at_once} at once")
+    again = ", recomputed" if item.get("recompute") else ""
+    return tier_label(item["tier"]) + ("" if at_once is None else f", {at_once} at once") + again
 
 
 def need_have(entry: Json) -> str:

@@ -230,7 +230,8 @@ def method_of(config: RunConfig) -> Method:
 def plan_of(costs: Costs, config: RunConfig, fleet: Fleet, clients: Clients, conditions: Conditions) -> Plan:
     """Return the plan of a run: which tier each class of the fleet trains."""
     tiers = tiers_of(config)
-    plan_costs = PlanCosts({tier: costs.of(tier) for tier in tiers}, costs.full, costs.of if costs.splits(tiers[0]) else None)
+    split = costs.of if costs.splits(tiers[0]) else None
+    plan_costs = PlanCosts({tier: costs.of(tier) for tier in tiers}, costs.full, split, costs.recomputed)
     training, shards = clients.task.training, clients.shards
     workload = Workload(training, shards.largest, shards.mean, costs.method.evaluated, config.clock_margin)
     population = Population(fleet, config.clients, config.seed)

@@ -1,7 +1,7 @@
-"""Plans a run: gives each class of devices a tier in whole batches or in micro-batches, a smaller tier, or none."""
+"""Plans a run: gives each class of devices a tier whole, in micro-batches or with recomputation, a smaller tier, or none."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgefl.client.training import Training
 from edgefl.fleet.budget import budget_of, resolve_deadline, shortfalls
@@ -22,11 +22,14 @@ class PlanCosts:
         tiers: tier, largest first → its cost in whole batches.
         full: the cost of the full model, which deadlines may be multiples of; None: the largest tier's.
         split: gives a tier's cost in micro-batches; None: splitting batches would change the result.
+        recomputed: gives the cost of a tier, in micro-batches or None, whose activations the backward pass computes again;
+            :attr:`Cost.recompute` is empty where that holds no less.
     """
 
     tiers: Mapping[Tier, Cost]
     full: Cost | None = None
     split: Callable[[Tier, int], Cost] | None = None
+    recomputed: Callable[[Tier, int | None], Cost] | None = None
 
 
 def make_plan(
@@ -42,8 +45,10 @@ def make_plan(
         population: the clients and their fleet.
         costs: the cost of every tier.
         workload: what a client does in a round. Budgets are checked for its largest shard.
-        on_shortfall: steps to try, in order, if a tier does not fit: ``micro-batch`` (the same step in several passes), ``tier`` (a
-            smaller one), ``send`` (send it anyway). A class that fits nothing after them is refused.
+        on_shortfall: steps to try, in order, if a tier does not fit: ``micro-batch`` (the same step in several passes), ``recompute``
+            (activations again in the backward pass), ``tier`` (a smaller one), ``send`` (send it anyway). What follows ``tier`` is tried
+            if no tier fits. If neither micro-batches nor recomputation suffice, both together are tried. A class that fits nothing after
+            them is refused.
         states: the states that devices may be in during a round, the undisturbed one first.
     """
     fleet, largest_shard = population.fleet, workload.largest_shard
@@ -51,11 +56,16 @@ def make_plan(
     split_costs: dict[Assignment, Cost] = {}
 
     def cost_of(assignment: Assignment) -> Cost:
-        if assignment.micro_batch is None:
-            return costs.tiers[assignment.tier]
-        assert costs.split is not None  # micro-batches are only tried if their cost can be worked out
+        tier, parts = assignment.tier, assignment.micro_batch
         if assignment not in split_costs:
-            split_costs[assignment] = costs.split(assignment.tier, assignment.micro_batch)
+            if assignment.recompute:
+                assert costs.recomputed is not None  # a remedy is only tried if its cost can be worked out
+                split_costs[assignment] = costs.recomputed(tier, parts)
+            elif parts is not None:
+                assert costs.split is not None
+                split_costs[assignment] = costs.split(tier, parts)
+            else:
+                return costs.tiers[tier]
         return split_costs[assignment]
 
     def class_plan(of: FleetClass, clients: int, state: State) -> ClassPlan:
@@ -76,46 +86,67 @@ def make_plan(
     return Plan(population, plans, costs.tiers, workload, deadline_s, split_costs, "tier" in on_shortfall)
 
 
+@dataclass
+class _Attempts:
+    """The attempts to fit a class: what was ``tried``, and the budgets that it exceeds."""
+
+    costs: PlanCosts
+    training: Training
+    short: Short
+    tried: dict[Assignment, tuple[Shortfall, ...]] = field(default_factory=dict)
+
+    def fits(self, assignment: Assignment) -> bool:
+        """Try an assignment."""
+        if assignment not in self.tried:
+            self.tried[assignment] = self.short(assignment)
+        return not self.tried[assignment]
+
+    def remedied(self, tier: Tier, remedies: Sequence[str]) -> Assignment | None:
+        """Return the first of ``remedies`` with which a tier fits that is short of memory, or else both together; None if none does."""
+        if not _of_memory(self.tried[Assignment(tier)]):
+            return None
+        for remedy in remedies:
+            assignment = self._in_parts(tier, Assignment) if remedy == "micro-batch" else self._recomputed(tier)
+            if assignment is not None and self.fits(assignment):
+                return assignment
+        return self._in_parts(tier, self._recomputed) if len(remedies) > 1 else None
+
+    def _recomputed(self, tier: Tier, parts: int | None = None) -> Assignment | None:
+        layers = () if self.costs.recomputed is None else self.costs.recomputed(tier, parts).recompute
+        return Assignment(tier, parts, layers) if layers else None
+
+    def _in_parts(self, tier: Tier, at: Callable[[Tier, int], Assignment | None]) -> Assignment | None:
+        largest = min(self.training.micro_batch or self.training.batch_size, self.training.batch_size)
+        sizes = [largest >> turn for turn in range(1, largest.bit_length())]
+        if self.costs.split is None or not sizes:
+            return None
+        # One sample at a time needs the least memory: if that is too much, all are. It takes longest, though.
+        least = at(tier, sizes[-1])
+        if least is not None and _of_memory(short := self.short(least)):
+            self.tried[least] = short
+            return None
+        halves = (assignment for size in sizes if (assignment := at(tier, size)) is not None)
+        return next(filter(self.fits, halves), None)
+
+
+def _of_memory(short: Sequence[Shortfall]) -> bool:
+    return any(s.budget == "memory_bytes" for s in short)
+
+
 def _options(
     costs: PlanCosts, training: Training, order: Sequence[str], short: Short
 ) -> tuple[tuple[Assignment | None, ...], tuple[Attempt, ...]]:
     """Return the assignments that a class can get, largest tier first, and every attempt that was made."""
-    tried: dict[Assignment, tuple[Shortfall, ...]] = {}
-
-    def whole(tier: Tier) -> Assignment | None:
-        assignment = Assignment(tier)
-        tried.setdefault(assignment, short(assignment))
-        return None if tried[assignment] else assignment
-
-    def in_parts(tier: Tier) -> Assignment | None:
-        if costs.split is None or not any(s.budget == "memory_bytes" for s in tried[Assignment(tier)]):
-            return None
-        largest = min(training.micro_batch or training.batch_size, training.batch_size)
-        halves = [Assignment(tier, largest >> turn) for turn in range(1, largest.bit_length())]
-        if not halves:
-            return None
-        # One sample at a time needs the least memory: if that is too much, all are. It takes longest, though.
-        least = short(halves[-1])
-        if any(s.budget == "memory_bytes" for s in least):
-            tried[halves[-1]] = least
-            return None
-        for assignment in halves:
-            tried[assignment] = short(assignment)
-            if not tried[assignment]:
-                return assignment
-        return None
-
-    tiers = tuple(costs.tiers)
-    if order[:1] == ("micro-batch",):
-        found = {tier: whole(tier) or in_parts(tier) for tier in tiers}
-    else:
-        found = {tier: whole(tier) for tier in tiers}
-        if "micro-batch" in order and not any(found.values()):
-            found = {tier: in_parts(tier) for tier in tiers}
+    attempts, tiers = _Attempts(costs, training, short), tuple(costs.tiers)
+    at = order.index("tier") if "tier" in order else len(order)
+    first, later = ([step for step in steps if step in ("micro-batch", "recompute")] for steps in (order[:at], order[at:]))
+    found = {tier: Assignment(tier) if attempts.fits(Assignment(tier)) else attempts.remedied(tier, first) for tier in tiers}
+    if later and not any(found.values()):
+        found = {tier: attempts.remedied(tier, [*first, *later]) for tier in tiers}
     options: tuple[Assignment | None, ...] = tuple(found.values())
     if "tier" in order:
         options = tuple(option for option in options if option is not None)
     if "send" in order:
         everything = tuple(option or Assignment(tier) for tier, option in found.items())
         options = everything if "tier" not in order else options or (Assignment(tiers[-1]),)
-    return options, tuple(Attempt(assignment, refusals) for assignment, refusals in tried.items())
+    return options, tuple(Attempt(assignment, refusals) for assignment, refusals in attempts.tried.items())

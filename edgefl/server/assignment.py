@@ -46,10 +46,12 @@ class Assignment:
 
     Attributes:
         micro_batch: samples of one forward and backward pass; the gradients of a batch are accumulated. None: whole batches.
+        recompute: the layers before which segments begin that the backward pass computes again; empty: everything is saved.
     """
 
     tier: Tier
     micro_batch: int | None = None
+    recompute: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Plan:
         class_plans: ``class_plans[class][state]`` is the plan of a class in a state of its devices.
         costs: tier, largest first → its cost in whole batches.
         deadline_s: longest round in simulated seconds; None: no limit.
-        split_costs: assignment in micro-batches → its cost.
+        split_costs: assignment in micro-batches, with recomputation or both → its cost.
         substitutes: whether a smaller tier replaces one that does not fit.
         policy: which of the fitting tiers a client gets.
     """
@@ -173,7 +175,7 @@ class Plan:
 
     def cost(self, assignment: Assignment) -> Cost:
         """Return the cost of an assignment."""
-        return self.costs[assignment.tier] if assignment.micro_batch is None else self.split_costs[assignment]
+        return self.costs[assignment.tier] if assignment == Assignment(assignment.tier) else self.split_costs[assignment]
 
     def timing(self, device: DeviceProfile, given: Assignment | Tier, samples: int) -> Timing:
         """Return the simulated seconds and joules of one round on ``device`` with ``samples`` local samples."""
@@ -205,7 +207,7 @@ class Plan:
 
 def split(training: Training, assignment: Assignment) -> Training:
     """Return how a client with ``assignment`` trains."""
-    return training if assignment.micro_batch is None else replace(training, micro_batch=assignment.micro_batch)
+    return replace(training, micro_batch=assignment.micro_batch or training.micro_batch, recompute=assignment.recompute)
 
 
 def timing_of(

@@ -104,7 +104,7 @@ class Exchange:
         graphs = self.rules.graphs and self.rules.graphs(self.method, session.tier)
         limits = session.expected.memory_bytes, session.expected.micro_batch
         of_client = session.step + 1, session.client, self.method, session.tier
-        return Job(*of_client, payload, kept, *limits, graphs, eval_after_training)
+        return Job(*of_client, payload, kept, *limits, graphs, eval_after_training, session.expected.recompute)
 
     def receive(self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore) -> Update:
         """Return the verified update of a client, without its control variates; write what the client stores to ``store``.

@@ -106,6 +106,7 @@ class Forecast:
             upload_bytes=cost.upload_bytes,
             predicted_memory_bytes=cost.training_memory_bytes,
             micro_batch=given.micro_batch,
+            recompute=given.recompute,
             **known,
         )
 

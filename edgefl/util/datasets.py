@@ -4,8 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from edgefl.errors import InputError
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import named
 
@@ -35,7 +34,7 @@ def data_spec(given: Any, known: list[str]) -> Any:
         return str(path.resolve()) if path.exists() or len(path.parts) > 1 or path.suffix else given
     if isinstance(given, Path):
         return str(given.resolve())
-    if hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, (list, tuple, dict, bytes)):
         return named(type(given).__name__, _digest(given), given)
     if hasattr(given, "apart"):
         facts, arrays = given.apart()
@@ -67,6 +66,8 @@ def share_in(held_out: str | None) -> float | None:
 
 def _digest(parts: Any) -> str:
     """Return a hash of the values of texts, arrays, tensors, and tuples of them."""
+    import numpy as np  # help and names need none
+
     found = hashlib.sha256()
 
     def add(value: Any) -> None:
@@ -83,5 +84,11 @@ def _digest(parts: Any) -> str:
             found.update(value.encode() if isinstance(value, str) else np.asarray(value).tobytes())
 
     for number in range(len(parts)):
-        add(parts[number])
+        try:
+            part = parts[number]
+        except Exception as error:
+            raise InputError(
+                f"dataset: sample {number} of {type(parts).__name__} raised {type(error).__name__}: {error}"
+            ) from error
+        add(part)
     return found.hexdigest()

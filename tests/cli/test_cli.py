@@ -138,7 +138,6 @@ TEXTS = {
     "method",
     "model",
     "weights",
-    "loss",
     "norm",
     "dataset",
     "data_dir",
@@ -146,6 +145,7 @@ TEXTS = {
     "label",
     "owner",
     "held_out",
+    "loss",
 }
 
 

@@ -33,6 +33,7 @@ import sys, torch
 from edgefl.cost.uncompiled import uncompiled
 with uncompiled():
     torch._dynamo.graph_break()
+    assert torch.compiler.disable(recursive=False)(len) is len  # as transformers decorates
     import torch._dynamo.config
     assert 'torch._dynamo.eval_frame' not in sys.modules
     assert torch._dynamo.config.fake_tensor_cache_enabled in (True, False)

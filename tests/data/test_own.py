@@ -21,7 +21,7 @@ from edgefl.data.npz import array_in
 from edgefl.data.shards import Shards
 from edgefl.data.words import ids_of
 from edgefl.engine.shared_memory import share, shared
-from edgefl.errors import ConfigError, DataError
+from edgefl.errors import ConfigError, DataError, InputError
 
 
 def test_pixels_are_normalised_by_the_training_part_channel_by_channel():
@@ -131,6 +131,12 @@ def test_a_torch_data_set_is_given_from_python():
     assert (data.name, len(data.train), data.input_shape) == ("TensorDataset", 30, (3, 8, 8))
     own = Dataset.from_arrays(x, y, name="lights")
     assert load(RunConfig(dataset=own).dataset) is own
+    broken = torch.utils.data.ConcatDataset([pairs, pairs])
+    broken.datasets = [pairs]
+    with pytest.raises(InputError, match="sample 60 of ConcatDataset raised IndexError"):
+        RunConfig(dataset=broken)
+    with pytest.raises(ConfigError, match="dataset"):
+        RunConfig(dataset=[1, 2])
     with pytest.raises(DataError, match="lights was given as an object from Python"):
         load("object:lights-0123")
 

@@ -311,7 +311,7 @@ def test_no_client_can_draw_more_than_there_is_in_its_domain(spec):
     [
         ({"clients": 0}, ConfigError, "clients: got 0, expected at least 1"),
         ({"clients": 2000}, DataError, "2000 clients cannot share 1437 samples"),
-        ({"partition": "natural"}, ConfigError, "natural needs samples with owners; .*: shakespeare"),
+        ({"partition": "natural"}, ConfigError, "natural needs samples with owners: .*, shakespeare,"),
         ({"partition": "even"}, ConfigError, "partition: got 'even', expected iid"),
         (
             {"partition": "index:1438"},

@@ -262,7 +262,7 @@ REFUSED = {
     "no_such_package.net:small": "no module named 'no_such_package'",
     "object:Net-0123456789ab": "Net was given as an object from Python, which only that process has; give it again",
     "mobile": "unknown model 'mobile'",
-    "bad.py:": "is not of the form package.module:factory",
+    "bad.py:": "is not of the form package.module:NAME",
 }
 
 

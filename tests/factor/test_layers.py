@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from edgefl import profile
-from edgefl.cost.memory import lstm_workspace_bytes
+from edgefl.cost.workspace import lstm_kept_bytes
 
 TOKENS, WORDS, CLASSES = 12, 50, 5
 IDS = {"ids": f"int64:{TOKENS}"}
@@ -300,4 +300,4 @@ def test_the_workspace_of_an_lstm_is_what_its_kernel_asks_for(steps, samples, in
     states = [torch.zeros(samples, hidden)] * 2
     kernel = torch.ops.aten.mkldnn_rnn_layer
     workspace = kernel(x, *weights, *states, False, [], 2, hidden, 1, True, False, False, True)[3]
-    assert lstm_workspace_bytes(steps, samples, inputs, hidden) == workspace.numel()
+    assert lstm_kept_bytes(steps, samples, inputs, hidden) == workspace.numel()

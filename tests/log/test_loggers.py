@@ -96,6 +96,33 @@ def test_wandb_holds_configuration_history_and_summary(logged):
     assert settings["method"] == "heterofl"
 
 
+LINES = """
+import contextlib
+from edgefl.extend import logger
+
+class Lines:
+    def __init__(self, folder):
+        self.path = folder / "lines.txt"
+
+    def round(self, number, metrics):
+        self.path.write_text(f"{number} {sorted(metrics)[0]}")
+
+    def end(self, metrics, files):
+        pass
+
+@logger("lines", needs="json", extra="lines")
+@contextlib.contextmanager
+def lines(run):
+    yield Lines(run.folder)
+"""
+
+
+def test_a_logger_of_a_plug_in(tmp_path):
+    (tmp_path / "lines.py").write_text(LINES)
+    edgefl.simulate(edgefl.RunConfig(**SMALL, plugins=[tmp_path / "lines.py"], log=("lines",)), tmp_path / "run")
+    assert (tmp_path / "run" / "lines.txt").read_text() == f"{ROUNDS} accuracy/0.25"
+
+
 @pytest.mark.parametrize("where", ["open", "round", "end"])
 def test_a_logger_that_fails_is_said_once_and_the_run_is_the_same(tmp_path, monkeypatch, where):
     def fails():

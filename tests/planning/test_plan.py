@@ -360,7 +360,7 @@ def test_nothing_that_fits_is_status_3_with_the_smallest_need(edgefl):
     assert "no size of cnn-digits with fedhm fits; the smallest, ratio 0.001, needs" in err
     assert f"macs_forward: needs {row.macs_forward:,}, has 1,000 (too little)" in err
     assert f"upload_bytes: needs {row.upload_bytes:,}, has 1e+06\n" in err
-    assert "give larger budgets, a smaller batch or micro-batch, or a smaller network" in err
+    assert "give larger budgets, a smaller batch or micro-batch, recomputation, or a smaller network" in err
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def layer(name: str, kind: str, params: int, macs: tuple[int, int, int, int], he
         "elementwise_ops_step": params,
         "saved_bytes_at_peak": held[0],
         "temporary_bytes_at_peak": held[1],
+        "macs_recompute": 0,
     }
 
 
@@ -68,6 +69,7 @@ def tier_row(tier: float, layers: list[dict[str, Any]] | None = None, **more: An
         "macs_inference": total["macs_forward"],
         "macs_backward": back,
         "macs_drawn": None,
+        "recompute": [],
         "macs_forward_onnx": None,
         "macs_train_step": 32 * (total["macs_forward"] + back) + 4 * total["macs_compose"],
         "peak_activation_bytes_inference": 6144,

@@ -354,8 +354,8 @@ def test_the_steps_of_planning_are_listed_in_their_order() -> None:
     summary = summary_of([busy()])
     slow = summary["classes"][1]
     assert slow["considered"] == [
-        {"tier": 0.5, "micro_batch": None, "refusals": [asdict(SHORT)]},
-        {"tier": 0.5, "micro_batch": 8, "refusals": []},
+        {"tier": 0.5, "micro_batch": None, "refusals": [asdict(SHORT)], "recompute": []},
+        {"tier": 0.5, "micro_batch": 8, "refusals": [], "recompute": []},
     ]
     text = Page(html.render(summary, [busy()])).text
     for expected in ("How each class got its tier", "memory needs 2.00 MB, has 1.00 MB", "the whole batch", "given", "fits"):

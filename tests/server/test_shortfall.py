@@ -14,7 +14,7 @@ from edgefl.client.job import Job
 from edgefl.engine.inline import InlineEngine
 from edgefl.errors import BudgetError
 from edgefl.models.norm import splits_batches
-from edgefl.planning.tier_costs import tier_cost
+from edgefl.planning.tier_costs import recomputed_cost, tier_cost
 from edgefl.records import Tier
 from edgefl.rng import generator
 from edgefl.server.assign import PlanCosts, make_plan
@@ -233,11 +233,11 @@ def test_what_is_no_matter_of_memory_is_not_split(tmp_path):
 # Micro-batches -----------------------------------------------------------------------------------------------------------------
 
 
-def trained(run, client, micro_batch=None, tier=BIG, memory_bytes=None):
+def trained(run, client, micro_batch=None, tier=BIG, memory_bytes=None, recompute=()):
     """Return a client's outcome, and the tensors that it sends."""
     state = run.first_state()
     submodel = run.method.submodel(state, tier, generator(0, 1, "submodel"), client)
-    job = Job(1, client, run.method, tier, encode(submodel.tensors), None, memory_bytes, micro_batch)
+    job = Job(1, client, run.method, tier, encode(submodel.tensors), None, memory_bytes, micro_batch, recompute=recompute)
     ((_, found),) = InlineEngine(run.clients).map([job])
     sent = decode(found.payload, run.method.upload_shapes(run.architecture, tier), "it") if found.payload else {}
     return found, sent
@@ -257,6 +257,59 @@ def test_a_step_in_parts_is_the_same_step_and_holds_less(tmp_path):
             assert not torch.allclose(in_parts[name], start[name], rtol=1e-4, atol=1e-5)
         assert split.measured_training_memory_bytes == cost_of(run, HALF, parts).training_memory_bytes
         assert split.measured_training_memory_bytes < whole.measured_training_memory_bytes
+
+
+# Recomputation -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_computes_activations_again_is_the_same_step_and_holds_what_was_predicted(tmp_path):
+    run = prepared(tmp_path, method="fedavg", norm="batch", tiers=(1.0,))
+    training = run.clients.task.training
+    cost = recomputed_cost(run.method, run.architecture, BIG, training)
+    client = max(range(12), key=run.clients.shards.size)
+    whole, sent = trained(run, client)
+    again, after = trained(run, client, recompute=cost.recompute)
+    assert again.train_loss == whole.train_loss
+    assert all(torch.equal(after[name], tensor) for name, tensor in sent.items())
+    assert again.measured_training_memory_bytes == cost.training_memory_bytes < whole.measured_training_memory_bytes
+    assert again.measured_peak_activation_bytes == cost.peak_activation_bytes_training
+    short, _ = trained(
+        replace(run, clients=metering(run.clients)), client, None, BIG, cost.training_memory_bytes - 1, cost.recompute
+    )
+    assert short.status == "out_of_memory"
+
+
+def metering(clients):
+    return type(clients)(replace(clients.task, enforce="meter"), clients.data)
+
+
+def test_recomputation_is_tried_in_the_order_that_the_user_gives(roomy, costs, memory):
+    layers = ("conv2",)
+    less = {None: memory[BIG, 16] + 1, 16: memory[HALF, 1]}
+
+    def recomputed(tier, parts):
+        # The small tier gains nothing; the large one fits where half a batch does, and in parts where nothing else does.
+        if tier == HALF or parts not in less:
+            return costs[tier, parts]
+        return replace(costs[tier, parts], recompute=layers, training_memory_bytes=less[parts])
+
+    def given(memory_bytes, order):
+        run = planned(roomy, costs, memory_bytes, order)
+        whole = {tier: costs[tier, None] for tier in (BIG, HALF)}
+        plan_costs = PlanCosts(whole, split=lambda tier, parts: costs[tier, parts], recomputed=recomputed)
+        (found,) = make_plan(run.plan.population, plan_costs, run.plan.workload, order).classes
+        return found
+
+    again = Assignment(BIG, None, layers)
+    have = less[None]
+    assert given(have, ("recompute", "micro-batch", "tier")).options[0] == again
+    assert given(have, ("micro-batch", "recompute", "tier")).options[0] == Assignment(BIG, 16)
+    assert given(have, ("tier", "recompute")).options == (again,)
+    assert given(have, ("recompute",)).options == (again, None)
+    # Alone, neither remedy suffices for this.
+    both = given(memory[HALF, 1], ("recompute", "micro-batch"))
+    assert both.options[0] == Assignment(BIG, 16, layers)
+    assert any("tier 1 with recomputation: memory_bytes needs" in str(short) for short in both.refusals)
 
 
 def test_parts_cost_more_passes(tmp_path, memory):

@@ -6,6 +6,7 @@ Add one ``Network`` to a tuple. The rules of the cost model are made with the ne
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -83,6 +84,20 @@ TIMM = (
     _of_timm("levit_128s", 224, 4),
 )
 
+LATER = tuple(
+    replace(network, unseen=True)
+    for network in (
+        _of_timm("coat_lite_tiny", 224, 2),
+        _of_timm("fastvit_t8", 64, 4),
+        _of_timm("mixnet_s", 64, 4),
+        _of_timm("mobileone_s0", 64, 4),
+        _of_timm("poolformer_s12", 64, 4),
+        _of_timm("resnest14d", 64, 4),
+        _of_timm("volo_d1_224", 224, 1),
+        _of_timm("xcit_nano_12_p16_224", 224, 2),
+    )
+)
+
 
 def _transformer(config: str, network: str, options: dict[str, Any]) -> nn.Module:
     transformers: Any = importlib.import_module("transformers")
@@ -97,8 +112,15 @@ def _of_transformers(config: str, network: str, **options: Any) -> Network:
     )
 
 
-_BERT = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 512, "num_labels": 10}
-_DISTILBERT = {"dim": 128, "n_layers": 2, "n_heads": 4, "hidden_dim": 512, "num_labels": 10}
+_BERT: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+    "num_labels": 10,
+    "pad_token_id": None,
+}
+_DISTILBERT: dict[str, Any] = {"dim": 128, "n_layers": 2, "n_heads": 4, "hidden_dim": 512, "num_labels": 10, "pad_token_id": None}
 TRANSFORMERS = (
     _of_transformers("BertConfig", "BertForSequenceClassification", **_BERT),
     _of_transformers("DistilBertConfig", "DistilBertForSequenceClassification", **_DISTILBERT),
@@ -106,4 +128,4 @@ TRANSFORMERS = (
     _of_transformers("GPT2Config", "GPT2LMHeadModel", n_embd=128, n_layer=2, n_head=4, use_cache=False),
 )
 
-NETWORKS = (*REFERENCE, *IMAGES, *SEQUENCES, *TIMM, *TRANSFORMERS)
+NETWORKS = (*REFERENCE, *IMAGES, *SEQUENCES, *TIMM, *LATER, *TRANSFORMERS)

@@ -54,7 +54,8 @@ def markdown(rows: Sequence[Row]) -> str:
     titles = ["network", "batch", *(f"training: {parts[0]}", *parts[1:]), *(f"inference: {parts[0]}", *parts[1:])]
     kinds = "\n".join(f"- {summary(kind, rows)}" for kind in ("training", "inference"))
     with_what = "; ".join(sorted({f"{row.versions}, on {row.processor}" for row in rows}))
-    about = f"MB, one thread, float32; {with_what}. No rule was made with the networks marked *, which were drawn beforehand."
+    about = f"MB, one thread, float32; {with_what}."
+    about += " Rules of training were made without the networks marked *, which were drawn beforehand or added afterwards."
     return f"{about}\n\n{kinds}\n\n{table(titles, body)}"
 
 
