@@ -1,10 +1,12 @@
 """How long the tiers of a method take to infer in onnxruntime, beside their share of the full network's MACs, in every form.
 
-Usage: python tools/inference_shares.py [--method NAME] [--model NAME] [--input CxHxW] [--tiers R,…] [--runs N] [--json FILE]
+Usage: python tools/inference_shares.py [--method NAME] [--model NAME] [--input CxHxW] [--tiers R,…] [--runs N] [--int8]
+                                          [--batch N] [--json FILE]
 
 A sub-model with the share s of the MACs is held to s + 0.10 of the full network's time, in the form ``auto``. Figures are medians of
-``--runs`` inferences of one sample on one thread; the graphs take turns, so that a machine that slows down slows all of them. Weights
-are the first ones: time does not depend on them.
+``--runs`` inferences of one sample (``--batch``: more) on one thread; the graphs take turns, so that a machine that slows down slows
+all of them. Weights are the first ones: time does not depend on them. ``--int8`` adds the 8-bit variant of the form ``auto``, as bundles
+have it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import torch
 
 from edgefl.bundle.form_choice import choose, layer_forms
 from edgefl.bundle.forms import FORMS, GRAPH, form_files, formed
+from edgefl.bundle.quantize import int8_kind, quantized
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
 from edgefl.onnxgrad.macs import count_macs
@@ -39,7 +42,13 @@ def session_of(graph: bytes) -> ort.InferenceSession:
     return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
-def graphs_of(method: str, architecture: Architecture, ratio: float) -> dict[str, dict[str, Any]]:
+def drawn(architecture: Architecture, count: int) -> np.ndarray:
+    """Return samples for time and ranges only."""
+    shape = architecture.samples(count).shape
+    return np.zeros(shape, np.int64) if architecture.vocabulary else np.random.default_rng(0).random(shape, np.float32)
+
+
+def graphs_of(method: str, architecture: Architecture, ratio: float, int8: bool = False) -> dict[str, dict[str, Any]]:
     """Return form → graph, and how many of its factorized layers are multiplied out in it."""
     network = create(method).network(architecture, Tier(ratio)).eval()
     layers = layer_forms(network, architecture.samples(1))
@@ -48,7 +57,10 @@ def graphs_of(method: str, architecture: Architecture, ratio: float) -> dict[str
     for form in FORMS:
         made = formed(network, form, chosen)
         graph = form_files(made.module, architecture.input_shape, "int64" if architecture.vocabulary else "float32")[GRAPH]
-        found[form] = {"graph": graph, "composed": len(made.composed_layers), "layers": len(layers)}
+        found[form] = {"graph": graph, "composed": len(made.composed_layers), "layers": len(layers), "counted": graph}
+    if int8:
+        graph = found["auto"]["graph"]
+        found["int8"] = {**found["auto"], "graph": quantized(graph, int8_kind(graph), drawn(architecture, 32))}
     return found
 
 
@@ -65,14 +77,14 @@ def measure(graphs: dict[tuple[float, str], bytes], x: np.ndarray, runs: int) ->
     return {key: median(of) for key, of in seconds.items()}
 
 
-def rows_of(method: str, architecture: Architecture, tiers: list[float], runs: int) -> list[dict[str, Any]]:
+def rows_of(
+    method: str, architecture: Architecture, tiers: list[float], runs: int, int8: bool = False, count: int = 1
+) -> list[dict[str, Any]]:
     """Return a row per tier and form; shares are of the dense network at full width."""
     made: dict[tuple[float, str], dict[str, Any]] = {(1.0, "dense"): graphs_of("fedavg", architecture, 1.0)["factored"]}
-    made |= {(ratio, form): facts for ratio in tiers for form, facts in graphs_of(method, architecture, ratio).items()}
-    x = architecture.samples(1)
-    batch = np.zeros(x.shape, np.int64) if architecture.vocabulary else np.random.default_rng(0).random(x.shape, np.float32)
-    seconds = measure({key: facts["graph"] for key, facts in made.items()}, batch, runs)
-    macs = {key: count_macs(onnx.load_model_from_string(facts["graph"]), 1).total for key, facts in made.items()}
+    made |= {(ratio, form): facts for ratio in tiers for form, facts in graphs_of(method, architecture, ratio, int8).items()}
+    seconds = measure({key: facts["graph"] for key, facts in made.items()}, drawn(architecture, count), runs)
+    macs = {key: count_macs(onnx.load_model_from_string(facts["counted"]), 1).total for key, facts in made.items()}
     dense = 1.0, "dense"
     return [
         {
@@ -107,12 +119,15 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=10, help="[10]")
     parser.add_argument("--tiers", default="1,0.5,0.25,0.125", help="[1,0.5,0.25,0.125]")
     parser.add_argument("--runs", type=int, default=100, help="inferences of each graph [100]")
+    parser.add_argument("--int8", action="store_true", help="also the 8-bit variant")
+    parser.add_argument("--batch", type=int, default=1, help="samples of an inference [1]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows there")
     options = parser.parse_args()
     torch.set_num_threads(1)
     architecture = Architecture(options.model, tuple(map(int, options.input.split("x"))), options.classes)
-    rows = rows_of(options.method, architecture, [float(ratio) for ratio in options.tiers.split(",")], options.runs)
-    print(f"onnxruntime {ort.__version__}, one thread, one sample, median of {options.runs}.\n")
+    tiers = [float(ratio) for ratio in options.tiers.split(",")]
+    rows = rows_of(options.method, architecture, tiers, options.runs, options.int8, options.batch)
+    print(f"onnxruntime {ort.__version__}, one thread, samples: {options.batch}, median of {options.runs}.\n")
     print(markdown(rows))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

@@ -50,6 +50,7 @@ from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
 from edgefl.util.files import write_bytes
+from edgefl.util.garbage import uncollected
 
 # A rate so small that weights stay where they are: no step is cheaper than another because it has nothing left to learn.
 TRAINING = Training(epochs=1, batch_size=32, lr=1e-5, momentum=0.9, weight_decay=1e-4)
@@ -221,7 +222,7 @@ def main() -> None:
     if (options.quick or options.no_export) and options.write:
         parser.error("--write takes all figures: leave --quick and --no-export out")
     if options.export:
-        with tempfile.TemporaryDirectory() as folder, torch_threads(1):
+        with tempfile.TemporaryDirectory() as folder, torch_threads(1), uncollected():
             export(Path(folder))
         return
     export_s = None if options.quick or options.no_export else export_seconds()

@@ -9,6 +9,7 @@ import click
 
 from edgefl.cli.console import note
 from edgefl.cli.options import PATH, Command, option
+from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
     from edgefl.bundle.forms import Form
@@ -79,14 +80,16 @@ def command(
     if run is None:
         if quantize or fp16 or sign or form != "auto":
             raise click.UsageError("--form, --quantize, --fp16 and --sign need a run")
-        from edgefl.run.export_network import export_network, network_and_samples
+        with uncollected():
+            from edgefl.run.export_network import export_network, network_and_samples
 
-        export_network(*network_and_samples(str(network), inputs, weights), out, client=with_client)
+            export_network(*network_and_samples(str(network), inputs, weights), out, client=with_client)
         click.echo(f"{out}: written; check it with: edgefl verify {out}")
         return
     if weights or inputs:
         raise click.UsageError("--weights and --input need --network")
-    from edgefl.run.export import export
+    with uncollected():
+        from edgefl.run.export import export
 
-    export(run, out, form=form, quantize=quantize, fp16=fp16, sign=sign, client=with_client, notify=note)
+        export(run, out, form=form, quantize=quantize, fp16=fp16, sign=sign, client=with_client, notify=note)
     click.echo(f"{out}: written; check it with: edgefl verify {out}{'' if sign is None else ' --key PUBLIC_KEY'}")

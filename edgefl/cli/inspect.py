@@ -9,6 +9,7 @@ import click
 from edgefl.cli.flags import given, network_and_options, network_options, run_flags
 from edgefl.cli.options import Command, json_option, sub_model_options
 from edgefl.config import RunConfig
+from edgefl.util.garbage import uncollected
 
 _DATA = (
     "dataset", "data_dir", "label", "owner", "features", "held_out", "clients", "partition", "data_share", "validation_share", "seed",
@@ -40,9 +41,10 @@ def command(as_json: bool, **flags: Any) -> None:
         _show_data(keys, flags, as_json)
         return
     network, options = network_and_options(flags)
-    from edgefl.planning.inspect import inspect
+    with uncollected():
+        from edgefl.planning.inspect import inspect
 
-    found = inspect(*network, **options)
+        found = inspect(*network, **options)
     if as_json:
         click.echo(json.dumps(found.to_dict(), indent=2))
         return

@@ -45,6 +45,10 @@ class LossGraph:
         RemoveUnusedOpsetsPass()(model)
         proto = ir.to_proto(model)
         strip(proto)
+        order = {name: number for number, name in enumerate(self.model.graph.initializers)}
+        stored = sorted(proto.graph.initializer, key=lambda tensor: order[tensor.name])  # extract goes through a set
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(stored)
         return proto
 
     def shape(self, value: str) -> tuple[int, ...]:

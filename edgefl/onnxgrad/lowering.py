@@ -2,15 +2,17 @@
 
 The exporter traces every graph again to decompose operations without an ONNX operator. This takes a third to a half of the time of an
 export, but few networks have such operations, apart from those in :data:`_PLAIN`, which are replaced here. An LSTM would be traced step
-by step, and a group normalization operation by operation, only for the shapes of their results; custom operators stand for them.
+by step, and a normalization operation by operation, only for the shapes of their results; custom operators stand for them.
 """
 
+import contextlib
 import inspect
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
+import torch.fx.config
 import torch.fx.experimental._config
 import torch.nn.functional as F
 import torch.onnx.ops
@@ -39,7 +41,7 @@ def _lstm_shapes(x: Tensor, states: list[Tensor], *options: Any) -> tuple[Tensor
     return x.new_empty(*x.shape[:2], hidden.shape[-1] * (1 + both)), torch.empty_like(hidden), torch.empty_like(cell)
 
 
-def _group_norm_shape(x: Tensor, *options: Any) -> Tensor:
+def _same_shape(x: Tensor, *options: Any) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -51,8 +53,14 @@ torch.library.define(
 )
 torch.library.register_fake("edgefl::lstm", _lstm_shapes)
 torch.library.define("edgefl::group_norm", "(Tensor x, SymInt groups, Tensor? weight, Tensor? bias, float eps) -> Tensor")
-torch.library.register_fake("edgefl::group_norm", _group_norm_shape)
+torch.library.register_fake("edgefl::group_norm", _same_shape)
+torch.library.define(
+    "edgefl::batch_norm",
+    "(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? variance, bool train, float momentum, float eps) -> Tensor",
+)
+torch.library.register_fake("edgefl::batch_norm", _same_shape)
 LSTM, GROUP_NORM = torch.ops.edgefl.lstm.default, torch.ops.edgefl.group_norm.default
+BATCH_NORM = torch.ops.edgefl.batch_norm.default
 STANDS_FOR = {LSTM: aten.lstm.input, GROUP_NORM: aten.group_norm.default}
 """Operator here → operator of torch. The exporter translates both in the same way."""
 
@@ -98,8 +106,10 @@ def _normalised_by_batch(
     As in torch, the batch is normalised by its variance over n, and the running variance is updated with the one over n − 1. A
     ``momentum`` that is a function returns the share of the batch in the statistics.
     """
-    if not training or running_mean is None or running_var is None:
-        number = 0.0 if callable(momentum) else momentum
+    number = 0.0 if callable(momentum) else momentum
+    if training == (running_mean is None):
+        return cast(Tensor, BATCH_NORM(input, weight, bias, running_mean, running_var, training, number, eps))
+    if not training or running_mean is None or running_var is None:  # torch says what is wrong
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, number, eps)
     channels = input.shape[1]
     weight = input.new_ones(channels) if weight is None else weight
@@ -132,8 +142,10 @@ class _Lowered(ExportedProgram):
         """Return the program that the exporter translates; called by the exporter."""
         spared = self.has_form is not None and _replaced(self, self.has_form)
         found = self if spared else super().run_decompositions(decomp_table)
-        for node in found.graph_module.graph.nodes:
-            if self.has_form is None or not self.has_form(node.target):
+        for node in list(found.graph_module.graph.nodes):
+            if node.target is BATCH_NORM:
+                _replace(node, _normalised(node))
+            elif self.has_form is None or not self.has_form(node.target):
                 node.target = STANDS_FOR.get(node.target, node.target)
         found.graph_module.recompile()
         return found
@@ -171,8 +183,21 @@ def _traced(module: nn.Module, arguments: tuple[Any, ...], free: Any, strict: bo
     name = "prefer_deferred_runtime_asserts_over_guards"  # no checks at trace time: the graph checks sizes when it runs
     options: dict[str, Any] = {name: True} if name in inspect.signature(torch.export.export).parameters else {}
     # As torch's exporter does: no special case for batches of one sample or none.
-    with _Whole(), torch.fx.experimental._config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # made at run time
+    one_rule = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]  # made at run time
+    with _Whole(), one_rule, _without_stacks():
         return torch.export.export(module, arguments, dynamic_shapes=free, strict=strict, **options)
+
+
+@contextlib.contextmanager
+def _without_stacks() -> Iterator[None]:
+    """Let torch record no Python stack for each operation: that takes an eighth of a trace, and graphs contain none."""
+    settings: Any = torch.fx.config
+    before = getattr(settings, "do_not_emit_stack_traces", False)
+    settings.do_not_emit_stack_traces = True
+    try:
+        yield
+    finally:
+        settings.do_not_emit_stack_traces = before
 
 
 def _replaced(program: ExportedProgram, has_form: HasForm) -> bool:
@@ -185,10 +210,14 @@ def _replaced(program: ExportedProgram, has_form: HasForm) -> bool:
     if not all(_stays(node, has_form) or _plain(node) for node in calls):
         return False
     for node in calls:
-        if replace := _plain(node):
-            with module.graph.inserting_before(node):
-                node.target, node.args, node.kwargs = replace()
+        _replace(node, _plain(node))
     return True
+
+
+def _replace(node: fx.Node, by: "Replace | None") -> None:
+    if by is not None:
+        with node.graph.inserting_before(node):
+            node.target, node.args, node.kwargs = by()
 
 
 def _stays(node: fx.Node, has_form: HasForm) -> bool:
@@ -265,6 +294,6 @@ _PLAIN: dict[Any, Callable[[fx.Node], Replace | None]] = {
     aten.numpy_T.default: lambda node: (lambda: (aten.t.default, node.args, {})) if node.meta["val"].dim() == 2 else None,
     aten.square.default: lambda node: lambda: (aten.pow.Tensor_Scalar, (node.args[0], 2), {}),
     aten.flatten.using_ints: _flattened,
-    aten.batch_norm.default: _normalised,
+    **dict.fromkeys((aten.batch_norm.default, BATCH_NORM), _normalised),
     aten.eye.default: _identity,
 }

@@ -35,6 +35,7 @@ from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_files import TierResult
 from edgefl.rng import generator
 from edgefl.run.trained import TierNetworks
+from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
     from edgefl.run.run import Run
@@ -59,7 +60,7 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
     started = copy.deepcopy(network)  # with the tensors that an objective needs in a device's first round
     objective.attach(started, shared_parameters(method, network), {}, control)
     own, roles = named_tensors(started), graphs.steps.roles
-    feed = {value: np.ascontiguousarray(own[name].detach().float().numpy()) for name, value in roles.tensors.items()}
+    feed = {value: own[name].detach().float().contiguous().numpy() for name, value in roles.tensors.items()}
     feed |= {name: np.ones(run.architecture.classes, bool) for name in roles.shared}
     x, y = _samples(run, tier, training.batch_size)
     first = x[:REFERENCE_SAMPLES], y[:REFERENCE_SAMPLES]
@@ -205,7 +206,8 @@ def build_bundle(
         BundleError: ``out`` exists and is not empty, or an exported graph differs from its module.
     """
     wanted = wanted or Wanted()
-    deployed = {tier: _deploy(run, tier, chosen, say, wanted) for tier, chosen in tiers.items()}
+    with uncollected():
+        deployed = {tier: _deploy(run, tier, chosen, say, wanted) for tier, chosen in tiers.items()}
     data = run.data
     reference = safetensors.numpy.load(next(iter(deployed.values())).reference)
     class_names = data.class_names or tuple(f"output {number}" for number in range(reference["logits"].shape[1]))

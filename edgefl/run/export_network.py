@@ -210,7 +210,7 @@ def _trainable(
     from edgefl.onnxgrad.stepper import Stepper
 
     tensors, roles = named_tensors(network), graphs.steps.roles
-    arrays = {name: np.ascontiguousarray(tensors[name].detach().float().numpy()) for name in roles.tensors}
+    arrays = {name: tensors[name].detach().float().contiguous().numpy() for name in roles.tensors}
     stepper = Stepper(graphs.steps, {role: arrays[name] for name, role in roles.tensors.items()}, how["lr"], how["momentum"])
     rng = generator(0, "training reference", _LABEL)
     x = drawn(rng, (8, *samples.shape[1:]), below)  # a bundle contains no user's data

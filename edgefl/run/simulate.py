@@ -27,6 +27,7 @@ from edgefl.timing.spans import span
 from edgefl.timing.stages import Stopwatch, added, check_trace
 from edgefl.util.compute import one_thread
 from edgefl.util.files import sha256, write_bytes, write_json
+from edgefl.util.garbage import uncollected
 
 
 def simulate(
@@ -145,7 +146,7 @@ def train_into(output: Output, run: Run, store: ClientStore, resume: bool) -> Tr
 def _finish(trained: Trained, output: Output) -> RunResult:
     """Write the model, the bundle, the report, and last the summary, which marks a run as complete."""
     folder, watch = output.folder, output.watch
-    with span("start"):
+    with span("start"), uncollected():
         from edgefl.report import html
         from edgefl.run.bundle import Source, build_bundle
     run, config = trained.run, trained.run.config

@@ -74,7 +74,10 @@ class Training:
 def infer(
     bundle: Bundle, label: str, x: np.ndarray, state: State | None = None, variant: str = "", threads: int = 1
 ) -> np.ndarray:
-    """Return probabilities (n, classes) float32 for samples ``x`` (n, …), by the tier's graph, a variant, or the weights of ``state``."""
+    """Return probabilities (n, classes) float32 for samples ``x`` (n, …), by the tier's graph, a variant, or the weights of ``state``.
+
+    Of a regression they are its outputs.
+    """
     entry = bundle.tier(label)
     path, weights, variants = entry["forward"], Tensors(), {one["kind"]: one["graph"] for one in entry.get("variants", ())}
     if variant:
@@ -89,6 +92,8 @@ def infer(
     weights = {name: value for name, value in weights.items() if name in kinds}
     starts = range(0, len(x), batch)
     logits = np.concatenate([run(session, {**weights, "x": x[i : i + batch].astype(kinds["x"])})[0] for i in starts])
+    if "target_shape" in bundle.manifest:
+        return logits
     powers = np.exp(logits.astype(np.float32) - logits.max(1, keepdims=True))
     return np.asarray(powers / powers.sum(1, keepdims=True))
 
@@ -219,6 +224,10 @@ def _infer(given: argparse.Namespace) -> None:
     x, y = read_data(given.data, bundle.manifest, labels=False)
     state = State.of_file(given.state) if given.state else None
     probabilities = infer(bundle, given.tier, x, state, given.variant, given.threads)
+    if "target_shape" in bundle.manifest:
+        for number, row in enumerate(probabilities):
+            sys.stdout.write("\t".join([str(number), *(f"{value:.6g}" for value in row)]) + "\n")
+        return
     best, names = probabilities.argmax(1), bundle.manifest["class_names"]
     for number, (row, chosen) in enumerate(zip(probabilities, best, strict=True)):
         sys.stdout.write(f"{number}\t{names[chosen]}\t{row[chosen]:.4f}\n")

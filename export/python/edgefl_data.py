@@ -37,12 +37,21 @@ def read_data(path: Path, manifest: Mapping[str, Any], labels: bool) -> tuple[np
         if labels:
             raise InputError(f"{path}: y: no labels, expected one per sample: training needs them")
         return x, None
+    return x, _targets(path, manifest, y, len(x))
+
+
+def _targets(path: Path, manifest: Mapping[str, Any], y: np.ndarray, count: int) -> np.ndarray:
+    """Return labels (count,) int64, or float32 targets (count, …) of a regression; InputError if ``y`` has others."""
+    if (target := manifest.get("target_shape")) is not None:
+        if y.shape != (count, *target) or y.dtype.kind != "f" or not np.isfinite(y).all():
+            raise InputError(f"{path}: y: got {y.dtype} of shape {y.shape}, expected finite floats of shape {(count, *target)}")
+        return y.astype(np.float32)
     classes = manifest["classes"]
-    if y.shape != (len(x),) or y.dtype.kind not in "iu":
-        raise InputError(f"{path}: y: got {y.dtype} of shape {y.shape}, expected integers of shape ({len(x)},)")
+    if y.shape != (count,) or y.dtype.kind not in "iu":
+        raise InputError(f"{path}: y: got {y.dtype} of shape {y.shape}, expected integers of shape ({count},)")
     if y.min() < 0 or y.max() >= classes:
         raise InputError(f"{path}: y: labels {y.min()} to {y.max()}, expected 0 to {classes - 1}")
-    return x, y.astype(np.int64)
+    return y.astype(np.int64)
 
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:

@@ -61,12 +61,17 @@ function describe(manifest) {
   );
 }
 
+/** Return the accuracy in percent, or the value of a `metric` of the user's own loss. */
+function measured(value, metric) {
+  return value === null ? "–" : metric ? String(Number(value.toPrecision(4))) : percent(value);
+}
+
 function showTier(entry, manifest, loaded) {
   const { budget = {}, train } = entry;
   figures($("tier-facts"), [
     ["Sized for", entry.device ?? "no device", budget.memory_bytes ? `${bytes(budget.memory_bytes)} of memory` : ""],
     ["Parameters", count(entry.params), entry.form],
-    ["Accuracy", entry.accuracy_onnx === null ? "–" : percent(entry.accuracy_onnx), "of held-out samples, when exported"],
+    [manifest.metric ?? "Accuracy", measured(entry.accuracy_onnx, manifest.metric), "of held-out samples, when exported"],
     ["Inference graph", bytes(manifest.files[entry.forward].bytes), "with its weights"],
     ["Training graph", train ? bytes(train.graphs.reduce((sum, path) => sum + manifest.files[path].bytes, 0)) : "none", train ? train.optimizer : ""],
   ]);

@@ -10,13 +10,16 @@ import sys
 import exported
 import numpy as np
 import onnx
+import onnx_ir
 import onnxruntime as ort
 import pytest
 import torch
 from exported import forward_graph
+from onnxscript.rewriter import _DEFAULT_REWRITE_RULES
 from torch import nn
 
 from edgefl.errors import EdgeflError
+from edgefl.onnxgrad.exporter import export
 from edgefl.onnxgrad.graphs import graphs_in
 from edgefl.onnxgrad.lowering import OPSET
 
@@ -119,6 +122,7 @@ def test_same_module_same_bytes_and_other_weights_other_bytes():
 
 QUIET = """
 import torch
+from onnxscript.rewriter import _DEFAULT_REWRITE_RULES
 from torch import nn
 from edgefl.errors import EdgeflError
 from exported import forward_graph
@@ -208,3 +212,13 @@ def test_graphs_nested_in_nodes_are_found():
     )
     top = onnx.helper.make_graph([onnx.helper.make_node("Loop", ["n", "c"], [], body=branch)], "top", [], [])
     assert [graph.name for graph in graphs_in(top)] == ["top", "branch", "leaf", "leaf"]
+
+
+def test_rules_of_the_optimizer_are_tried_at_nodes_of_their_own_operator_only():
+    export(nn.Linear(2, 3).eval(), {"x": torch.zeros(2, 2)})
+    other = onnx_ir.node("AnotherOperator", inputs=[])
+    named = [rule for rule in _DEFAULT_REWRITE_RULES if isinstance(rule._target_pattern.output_nodes[0].op_identifier(), tuple)]
+    assert len(named) > 20
+    assert not any(
+        rule._matcher.match(None, None, other) for rule in named
+    )  # without a graph, anything more than the name raises

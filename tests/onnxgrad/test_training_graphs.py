@@ -14,6 +14,7 @@ from torch import nn
 from edgefl.errors import EdgeflError, InputError
 from edgefl.factor.gradient import gradients, held
 from edgefl.onnxgrad.loss import loss_graph
+from edgefl.onnxgrad.roles import PREDICTION
 from edgefl.onnxgrad.step import StepRule, part_graphs, training_graphs
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper
 from edgefl.records import Batch
@@ -186,6 +187,19 @@ def test_graphs_hold_no_weights_and_no_paths_and_are_the_same_each_time():
         assert len(graph) < 8_000
         assert b".py" not in graph
         assert {opset.domain for opset in onnx.load_model_from_string(graph).opset_import} == {""}
+
+
+def test_constants_of_a_part_are_in_the_order_of_the_whole_graph():
+    class Scaled(nn.Linear):
+        def forward(self, x):
+            for factor in range(2, 9):
+                x = torch.tanh(x * float(factor))
+            return super().forward(x)
+
+    graph = loss_graph(Scaled(3, 2), [lambda own, x: own(x).sum()], {"x": torch.zeros(2, 3)})
+    names = [tensor.name for tensor in graph.part([PREDICTION]).graph.initializer]
+    assert len(names) == 7
+    assert names == [name for name in graph.model.graph.initializers if name in names]
 
 
 def test_an_operator_without_a_rule_is_named():

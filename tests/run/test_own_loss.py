@@ -1,6 +1,7 @@
 """Runs that train by the user's own loss, on labels and on the targets of a regression."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError
 from edgefl.run import prepare as preparing
 from edgefl.run.prepare import prepare
+from edgefl.util.files import shared
 from tests import regression
 from tests.runs import lines_of, stopped_after
 
@@ -54,6 +56,18 @@ def test_every_engine_trains_a_regression_to_the_same_metric(points, tmp_path):
     assert (manifest["target_shape"], manifest["metric"], manifest["classes"]) == ([1], "root mean square", 1)
     assert manifest["tiers"][0]["accuracy_onnx"] == pytest.approx(first[-1], rel=1e-5)
     assert verify(whole.folder / "bundle").files == len(manifest["files"]) + 1
+
+    samples = tmp_path / "held_out.npz"
+    np.savez(samples, x=x, y=y)
+    sys.path.insert(0, str(shared("export") / "python"))
+    import edgefl_client
+
+    bundle = edgefl_client.read_bundle(whole.folder / "bundle")
+    given = edgefl_client.read_data(samples, bundle.manifest, labels=True)
+    outputs = edgefl_client.infer(bundle, "1", given[0])
+    assert np.sqrt(np.square(outputs - y).mean()) == pytest.approx(first[-1], rel=1e-5)
+    losses = edgefl_client.train(bundle, "1", *given, edgefl_client.Training(epochs=5)).losses
+    assert losses[-1] < losses[0]
 
 
 def test_costs_are_those_of_the_loss(points):

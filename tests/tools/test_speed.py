@@ -215,6 +215,11 @@ def test_figures_are_shown_as_shares_of_their_bars():
     assert case.verdict(1, 1, {}) == ""
 
 
+def test_processor_time_is_a_target_of_its_own():
+    case = tool_of("speed.cases").COMMANDS["export-resnet18"]
+    assert (case.verdict(99, 1, {}, 13.9), case.verdict(1, 1, {}, 14.1)) == ("< 14 CPU s: met", "< 14 CPU s: **missed**")
+
+
 def test_peers_that_are_none_are_refused(pages):
     empty = pages / "empty.jsonl"
     empty.write_text("")

@@ -118,7 +118,7 @@ def _variant(name: str) -> str:
 def timm_module() -> types.ModuleType:
     """Return timm, without fused attention; a stand-in replaces torchvision where it is not installed."""
     if importlib.util.find_spec("torchvision") is None:
-        _stand_in()
+        stand_in()
     timm = importlib.import_module("timm")
     timm.layers.set_fused_attn(False)  # PyTorch 1.13, which was measured, has no fused attention
     return timm
@@ -150,7 +150,7 @@ def _empty(name: str) -> _Empty:
     return module
 
 
-def _stand_in() -> None:
+def stand_in() -> None:
     """Stand in for torchvision, which timm imports for images and detection; its classifiers do without."""
     _empty("torchvision")
     for name in (
