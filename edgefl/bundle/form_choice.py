@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from edgefl.cost.inference import spelled_out
+from edgefl.cost.calls import spelled_out
 from edgefl.cost.kinds import kinds_of
 from edgefl.cost.layers import LayerTracker
 from edgefl.cost.macs import work_of

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from edgefl.cost.inference import Step, may_overwrite, runtime_peak, scratch_bytes, spelled_out
+from edgefl.cost.calls import Calls, spelled_out
+from edgefl.cost.inference import inference_peak
 from edgefl.cost.kinds import kinds_of
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import OpWork, work_of
@@ -232,7 +233,7 @@ class Tracer:
         """Return the peak bytes of activations of an inference, its input and output included, its MACs, and operations in no table."""
         module = self.deployed.eval()
         tracker = LayerTracker(module)
-        steps: list[Step] = []
+        calls = Calls(tracker.current, batch_size)
         done: list[Work] = []
         uncounted: set[str] = set()
 
@@ -241,19 +242,14 @@ class Tracer:
                 uncounted.add(str(operation.overloadpacket))
             else:
                 done.append(kinds_of(operation, args, out, work, "forward"))
-            reads, writes = (tuple(meter.numbers(tensors_in(of))) for of in (args, out))
-            if reads or writes:
-                scratch = scratch_bytes(operation, args, out)
-                steps.append(Step(reads, writes, may_overwrite(operation), tracker.current(), scratch))
+            calls.see(operation, args, out)
 
-        meter = LivenessMeter((), observe, tracker.current)
-        with self._fake(), torch.no_grad(), spelled_out(), tracker, meter:
+        with self._fake(), torch.no_grad(), spelled_out(), tracker:
             batch = self._subject.batch(batch_size)
-            inputs = set(meter.numbers(tensors_in(batch.x)))
-            steps.clear()  # making the batch is not part of it
-            done.clear()
-            results = set(meter.numbers(tensors_in(self._subject.infer(module, batch))))
-        peak, layer = runtime_peak(steps, meter.sizes, inputs, results)
+            inputs = [calls.number(tensor, constant=False) for tensor in tensors_in(batch.x)]
+            with calls, Watcher(observe):
+                results = {calls.number(tensor) for tensor in tensors_in(self._subject.infer(module, batch))}
+        peak, layer = inference_peak(calls, inputs, results)
         return InferenceTrace(peak, layer, sum(done, NO_WORK), frozenset(uncounted))
 
 

@@ -57,6 +57,9 @@ class HeteroFL(Method):
                 network.get_submodule(name).register_forward_hook(lambda module, inputs, output: output / tier.ratio)
         return network
 
+    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        return architecture.build(tier.ratio)
+
     def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
         return (masked_cross_entropy if self.config.mask_labels else cross_entropy)(logits, batch)
 

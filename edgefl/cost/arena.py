@@ -1,0 +1,90 @@
+"""The memory arena of onnxruntime: which free block a request gets, and how much of it is in use."""
+
+UNIT = 256
+"""Bytes of which every block is a multiple."""
+_MOST_SPARE = 128 * 2**20
+
+
+def rounded(size: int) -> int:
+    """Return ``size`` rounded up to whole units.
+
+    >>> rounded(1), rounded(512)
+    (256, 512)
+    """
+    return -(-size // UNIT) * UNIT
+
+
+class Arena:
+    """Counts the bytes in use, block by block, as onnxruntime's arena does if it grows by what is requested (bfc_arena.cc).
+
+    A request gets the smallest free block that is large enough, whole unless twice as much or 128 MiB more than requested. Neighbours
+    that are free become one block. Bytes in use are those of blocks, so that they depend on what was freed before.
+
+    Attributes:
+        in_use_bytes: of the blocks that are in use now.
+
+    >>> arena = Arena()
+    >>> large = arena.take(1000)
+    >>> arena.free(large)
+    >>> small = arena.take(600)
+    >>> arena.in_use_bytes
+    1024
+    """
+
+    def __init__(self) -> None:
+        self.in_use_bytes = 0
+        self._end = 0
+        self._sizes: dict[int, int] = {}  # begin of a block → its bytes
+        self._free: set[int] = set()
+        self._after: dict[int, int] = {}  # begin of a block → begin of the next one of its region
+        self._before: dict[int, int] = {}
+
+    def take(self, size: int) -> int:
+        """Return the begin of a block of at least ``size`` bytes, which :meth:`free` gives back; 0 bytes take none."""
+        wanted = rounded(size)
+        if not wanted:
+            return -1
+        fit = min(((self._sizes[at], at) for at in self._free if self._sizes[at] >= wanted), default=None)
+        if fit is None:
+            at, self._end = self._end, self._end + wanted + UNIT  # regions have no neighbours
+            self._sizes[at] = wanted
+        else:
+            held, at = fit
+            self._free.discard(at)
+            if held >= 2 * wanted or held - wanted >= _MOST_SPARE:
+                self._split(at, wanted)
+        self.in_use_bytes += self._sizes[at]
+        return at
+
+    def free(self, at: int) -> None:
+        """Give a block back."""
+        if at < 0:
+            return
+        self.in_use_bytes -= self._sizes[at]
+        after = self._after.get(at)
+        if after in self._free:
+            self._merge(at, after)
+        before = self._before.get(at)
+        if before in self._free:
+            self._merge(before, at)
+            at = before
+        self._free.add(at)
+
+    def _split(self, at: int, size: int) -> None:
+        rest, after = at + size, self._after.get(at)
+        self._sizes[rest], self._sizes[at] = self._sizes[at] - size, size
+        self._link(rest, after)
+        self._link(at, rest)
+        self._free.add(rest)
+
+    def _merge(self, at: int, after: int) -> None:
+        self._free.discard(after)
+        self._sizes[at] += self._sizes.pop(after)
+        self._before.pop(after)
+        self._link(at, self._after.pop(after, None))
+
+    def _link(self, at: int, after: int | None) -> None:
+        if after is None:
+            self._after.pop(at, None)
+        else:
+            self._after[at], self._before[after] = after, at
