@@ -1,6 +1,7 @@
 """Initial weights of a network from a safetensors file."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgefl.errors import WireError
 from edgefl.util.files import sha256
@@ -66,10 +67,29 @@ def _of_content(path: str, content: bytes) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
 
 
+def tied(network: nn.Module) -> list[set[str]]:
+    """Return the sets of names in ``network``'s state_dict that are one tensor.
+
+    >>> first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> second.weight = first.weight
+    >>> [sorted(names) for names in tied(nn.Sequential(first, second))]
+    [['0.weight', '1.weight']]
+    """
+    names: defaultdict[int, set[str]] = defaultdict(set)
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        names[id(tensor)].add(name)
+    return [same for same in names.values() if len(same) > 1]
+
+
 def checked_weights(
-    source: Path | str | Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], without: str = ""
+    source: Path | str | Mapping[str, Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+    without: str = "",
+    tied: Iterable[set[str]] = (),
 ) -> Mapping[str, Tensor]:
     """Return the tensors of a safetensors file, or those given, except integer counters and names that begin with ``without``.
+
+    One name of each set of ``tied`` names suffices; the others get its tensor.
 
     Raises:
         WireError: names or shapes differ from ``shapes`` (the first five are named), or a value is not finite.
@@ -82,6 +102,9 @@ def checked_weights(
     if without:
         floats = {name: tensor for name, tensor in floats.items() if not name.startswith(without)}
         shapes = {name: shape for name, shape in shapes.items() if not name.startswith(without)}
+    for same in tied:
+        if present := sorted(same & floats.keys()):
+            floats = dict.fromkeys(same & shapes.keys(), floats[present[0]]) | dict(floats)
     if different := sorted(floats.keys() ^ shapes.keys()):
         raise WireError(f"{told}: tensors missing or not expected: {', '.join(different[:_NAMED])}{_more(different)}")
     problems = [

@@ -46,9 +46,10 @@ class LossGraph:
         proto = ir.to_proto(model)
         strip(proto)
         order = {name: number for number, name in enumerate(self.model.graph.initializers)}
-        stored = sorted(proto.graph.initializer, key=lambda tensor: order[tensor.name])  # extract goes through a set
-        del proto.graph.initializer[:]
-        proto.graph.initializer.extend(stored)
+        for records in (proto.graph.initializer, proto.graph.value_info):  # extract puts initializers into a set
+            ordered = sorted(records, key=lambda record: order.get(record.name, -1))
+            del records[:]
+            records.extend(ordered)
         return proto
 
     def shape(self, value: str) -> tuple[int, ...]:

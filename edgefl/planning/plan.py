@@ -21,7 +21,7 @@ from edgefl.methods.layer_rules import rules_of
 from edgefl.methods.ranks import Ranks, hybrid_ranks, rank_candidates, ranked
 from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture
-from edgefl.models.weights import checked_weights
+from edgefl.models.weights import checked_weights, tied
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
 from edgefl.planning.spectral import DeviceRound, Uses, energies, share_kept, spectral
@@ -183,7 +183,7 @@ def _energy(architecture: Architecture, method: Method, weights: Any, seed: int,
     if weights is None:
         tensors: Mapping[str, Tensor] = method.init(architecture, (Tier(1.0),), generator(seed, "init")).tensors
     else:
-        tensors = checked_weights(weights, method.shapes(architecture, Tier(1.0)))
+        tensors = checked_weights(weights, method.shapes(architecture, Tier(1.0)), tied=tied(architecture.skeleton()))
     return energies(layers, tensors, relative=error == "relative")
 
 

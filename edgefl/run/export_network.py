@@ -134,7 +134,7 @@ def network_and_samples(
     InputError or WireError if there is no such network, or the weights do not fit it; the first five tensors that differ are named.
     """
     from edgefl.models.valueless import reason
-    from edgefl.models.weights import checked_weights
+    from edgefl.models.weights import checked_weights, tied
     from edgefl.planning.network import architecture_of
     from edgefl.run.one_input import examples_for
 
@@ -142,7 +142,7 @@ def network_and_samples(
     module = architecture.build()
     if weights is not None:
         own = {name: tensor for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
-        found = checked_weights(weights, {name: tuple(tensor.shape) for name, tensor in own.items()})
+        found = checked_weights(weights, {name: tuple(tensor.shape) for name, tensor in own.items()}, tied=tied(module))
         module.load_state_dict(dict(found), strict=False)
     try:
         return module, examples_for(module, architecture.samples(2))

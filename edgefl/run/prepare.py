@@ -30,7 +30,7 @@ from edgefl.methods.state import travelling_shapes
 from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture, InputSpec
 from edgefl.models.factory import root_of
-from edgefl.models.weights import checked_weights, weights_in
+from edgefl.models.weights import checked_weights, tied, weights_in
 from edgefl.planning.network import architecture_of, check_takes
 from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
 from edgefl.plugins import only_here
@@ -169,13 +169,14 @@ def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -
     """Return the architecture with the initial weights in the file at ``path``; WireError if it does not fit the network."""
     skeleton = architecture.skeleton()
     classifier, shapes = f"{stem_and_classifier(skeleton)[1]}.", travelling_shapes(skeleton)
+    same = tied(skeleton)
     try:
-        checked_weights(path, shapes, classifier if new_classifier else "")
+        checked_weights(path, shapes, classifier if new_classifier else "", same)
     except WireError as error:
         if new_classifier:
             raise
         with suppress(WireError):
-            checked_weights(path, shapes, classifier)
+            checked_weights(path, shapes, classifier, same)
             raise ConfigError(f"{error}; give --new-classifier to leave {classifier.rstrip('.')} out") from None
         raise
     return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from edgefl import RunConfig, simulate
-from edgefl.errors import CheckpointError, ConfigError, InputError
+from edgefl.errors import CheckpointError, ConfigError, InputError, WireError
 from edgefl.models.base import Architecture
 from edgefl.run.prepare import prepare
 from tests.command import edgefl
@@ -334,6 +334,33 @@ def test_a_classifier_of_another_size_is_left_out_only_when_asked(lab):
     assert [name for name, tensor in random.items() if torch.equal(tensor, given[name])] == ["head.weight", "head.bias"]
     with pytest.raises(ConfigError, match="new_classifier: the last layer begins with random values unless there are weights"):
         RunConfig(new_classifier=True)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(64, 10)
+        self.two.weight = self.one.weight
+
+    def forward(self, x):
+        return self.head(self.two(self.one(x)).flatten(1))
+
+
+def test_a_file_needs_one_name_of_a_tied_tensor(lab):
+    tensors = Tied().state_dict()
+    config = {"model": Tied, "weights": "w.safetensors", "method": "fedavg", "tiers": (1.0,), "clients": 4}
+    for left_out, accepted in (("two.weight",), True), (("one.weight",), True), (("one.weight", "two.weight"), False):
+        safetensors.torch.save_file(
+            {name: tensor for name, tensor in tensors.items() if name not in left_out}, lab / "w.safetensors"
+        )
+        if accepted:
+            found = first_tensors(RunConfig(**config))
+            assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+        else:
+            with pytest.raises(WireError, match=r"missing or not expected: one.weight, two.weight$"):
+                prepare(RunConfig(**config))
 
 
 @pytest.mark.parametrize("method", ["flanc", "fedpara", "splitmix", "standalone"])
