@@ -141,7 +141,12 @@ def _architecture(config: RunConfig, data: Dataset) -> Architecture:
         except ConfigError as error:
             raise ConfigError(f"{error} (samples of {data.name}: {samples})" if is_onnx(model) else str(error)) from None
         assert isinstance(own, CustomArchitecture)
-        own = replace(own, raw=config.loss is not None, **_one_input(own, samples, data.name) if is_onnx(model) else {})
+        own = replace(
+            own,
+            raw=config.loss is not None,
+            logits=config.loss is None,
+            **_one_input(own, samples, data.name) if is_onnx(model) else {},
+        )
         check_takes(own, data.name, classifies=not own.raw)
         return own
     architecture = Architecture(model, data.input_shape, outputs, config.norm)
