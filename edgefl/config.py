@@ -98,8 +98,8 @@ def _known(names: Registry, *others: str | None) -> AfterValidator:
 
 
 def _network(model: Any) -> Any:
-    if isinstance(model, str):
-        return canonical(model)
+    if isinstance(model, (str, Path)):
+        return canonical(str(model))
     return spec_of(model) if callable(model) else model
 
 
@@ -177,7 +177,7 @@ class RunConfig(BaseModel):
     model: Annotated[str | None, BeforeValidator(_network)] = key(
         None,
         TASK,
-        "Network to train: a name, or your own as package.module:factory, file.py:factory, timm:NAME or torchvision:NAME. "
+        "Network to train: a name, or your own as package.module:factory, file.py:factory, timm:NAME, torchvision:NAME or FILE.onnx. "
         "[the data set's own]",
         names=models,
     )

@@ -18,12 +18,12 @@ from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import ConfigError, InputError, nearest
 from edgefl.models.base import Architecture
-from edgefl.models.factory import Factory, factory_of, fitted, sources_sha256
+from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sources_sha256
 from edgefl.models.narrow import Channels
 from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
 from edgefl.util.modules import said
-from edgefl.util.networks import title_of
+from edgefl.util.networks import is_onnx, title_of
 
 DTYPES = {
     name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -161,7 +161,9 @@ class CustomArchitecture(Architecture):
 
     @cached_property
     def sources_sha256(self) -> str:
-        """A hash of the Python files that define the network."""
+        """A hash of the files that define the network."""
+        if is_onnx(self.spec):
+            return onnx_sha256(self.spec)
         return sources_sha256(self.factory, self.skeleton())
 
     def fields(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From the name of a user's network to a factory: an import path, a Python file, timm or torchvision."""
+"""From the name of a user's network to a factory: an import path, a Python file, timm, torchvision or an ONNX file."""
 
 import difflib
 import functools
@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from torch import nn
 
 from edgefl.errors import InputError, first_line
 from edgefl.util.modules import OBJECT, is_file, object_in
-from edgefl.util.networks import object_of, title_of
+from edgefl.util.networks import is_onnx, object_of, title_of
 
 Factory = Callable[..., nn.Module]
 _TORCH = str(Path(torch.__file__).parent)
@@ -26,8 +26,8 @@ def factory_of(spec: str, key: str = "model") -> Any:
     """Return the factory, class, module or loss that ``spec`` names.
 
     Args:
-        spec: ``package.module:name``, also in the working directory; ``file.py:name``; ``timm:name``; ``torchvision:name``; or the name
-            of an object that this process has been given.
+        spec: ``package.module:name``, also in the working directory; ``file.py:name``; ``timm:name``; ``torchvision:name``; a path
+            that ends in ``.onnx``; or the name of an object that this process has been given.
         key: of the configuration that has the name, ``model`` or ``loss``.
 
     Raises:
@@ -40,6 +40,10 @@ def factory_of(spec: str, key: str = "model") -> Any:
             f"{key}: {title_of(spec)} was given as an object from Python, which only that process has; give it again, as in "
             f"simulate(RunConfig({key}=my_{key}, …), folder, resume=True), or define it at the top of a module"
         )
+    if is_onnx(spec) and key == "model":
+        from edgefl.onnxgrad.torch_layers import network_in  # onnx is imported only where it is needed
+
+        return network_in(Path(spec))[0]
     expected = _EXPECTED[key]
     where, _, attribute = spec.rpartition(":")
     if not where or not attribute:
@@ -91,7 +95,18 @@ def sources_sha256(factory: object, network: nn.Module | None = None) -> str:
     while isinstance(factory, functools.partial):
         factory = factory.func
     files = {_file_of(kind) for kind in (factory, *map(type, network.modules() if network else ()))}
-    digests = {hashlib.sha256(Path(file).read_bytes()).digest() for file in files if file and not file.startswith(_TORCH)}
+    return _sha256(file for file in files if file and not file.startswith(_TORCH))
+
+
+def onnx_sha256(path: str) -> str:
+    """Return a hash of an ONNX file and of the files beside it that have its weights."""
+    from edgefl.onnxgrad.to_torch import files_of
+
+    return _sha256(files_of(Path(path)))
+
+
+def _sha256(files: Iterable[str | Path]) -> str:
+    digests = {hashlib.sha256(Path(file).read_bytes()).digest() for file in files}
     return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 from torch import Tensor, nn
 
 from edgefl.errors import InputError, first_line
@@ -158,6 +159,13 @@ def load_onnx(path: Path) -> onnx.ModelProto:
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, ValueError) as error:
         raise InputError(f"{path}: not a valid ONNX model ({first_line(error)})") from None
     return model
+
+
+def files_of(path: Path) -> set[Path]:
+    """Return the file of a model that :func:`load_onnx` has read, and the files beside it that have its weights."""
+    tensors = onnx.load(path, load_external_data=False).graph.initializer
+    beside = {path.parent / ExternalDataInfo(tensor).location for tensor in tensors if uses_external_data(tensor)}
+    return {path, *beside}
 
 
 def module_of(model: onnx.ModelProto) -> tuple[nn.Module, Signature]:

@@ -1,10 +1,27 @@
 """Replaces the nodes of a graph's module by torch's own layers, which methods know how to factorize."""
 
 from collections import Counter
+from pathlib import Path
 
 from torch import Tensor, nn
 
-from edgefl.onnxgrad.to_torch import Node
+from edgefl.errors import InputError
+from edgefl.onnxgrad.graphs import free_batch
+from edgefl.onnxgrad.rules import Signature, inputs_of
+from edgefl.onnxgrad.to_torch import Node, load_onnx, module_of
+
+
+def network_in(path: Path) -> tuple[nn.Module, Signature]:
+    """Return the network of an ONNX file for any batch size, made of torch's layers where possible, and the inputs of the file.
+
+    Raises:
+        InputError: the file is missing or damaged, or a part of its graph cannot be used; names file and fault.
+    """
+    model = load_onnx(path)
+    try:
+        return with_torch_layers(module_of(free_batch(model))[0]), inputs_of(model.graph)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def with_torch_layers(graph: nn.Module) -> nn.Module:

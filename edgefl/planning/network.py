@@ -18,6 +18,7 @@ from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of
 from edgefl.models.valueless import reason
 from edgefl.registry import models
+from edgefl.util.networks import is_onnx, is_own
 
 Network = str | Path | nn.Module | Callable[[], nn.Module]
 Sample = tuple[int, ...] | str | Tensor | InputSpec
@@ -43,9 +44,9 @@ def architecture_of(
     >>> str(architecture_of("resnet18", "3x32x32")), str(architecture_of(nn.Linear(4, 2), {"input": (7, 4)}))
     ('3x32x32', 'input=7x4')
     """
-    if isinstance(network, Path) or (isinstance(network, str) and network.endswith(".onnx")):
-        return _from_file(Path(network), inputs, norm)
-    if isinstance(network, str) and ":" not in network:
+    if isinstance(network, Path) or (isinstance(network, str) and is_onnx(network)):
+        return _from_file(Path(network), inputs, classes, norm)
+    if isinstance(network, str) and not is_own(network):
         return _reference(network, _specs(inputs, None), classes, norm)
     specs = _specs(inputs, network if isinstance(network, nn.Module) else None)
     return CustomArchitecture.of(network, specs, classes, norm)
@@ -78,7 +79,7 @@ def check_takes(network: Architecture, data: str, classifies: bool = True) -> No
                 raise ConfigError(f"model {network.model} does not take samples {network} of {data}: {reason(error)}") from error
             got = "x".join(map(str, output.shape)) if isinstance(output, Tensor) else type(output).__name__
             if classifies and got != f"2x{network.classes}":
-                remedy = "return logits (batch, classes) from forward, or let the factory take num_classes"
+                remedy = "return logits (batch, classes); a factory may take num_classes"
                 raise ConfigError(
                     f"model {network.model} returns {got} for two samples {network} of {data} with {network.classes} classes, expected "
                     f"2x{network.classes}; {remedy}"
@@ -139,17 +140,18 @@ def _positional(module: nn.Module) -> list[str]:
     return [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
 
 
-def _from_file(path: Path, inputs: GivenInputs, norm: str | None) -> CustomArchitecture:
+def _from_file(path: Path, inputs: GivenInputs, classes: int | None, norm: str | None) -> CustomArchitecture:
     """Return the network of an ONNX file; ``inputs`` gives its free sizes other than the batch."""
-    from edgefl.onnxgrad.graphs import free_batch
-    from edgefl.onnxgrad.rules import inputs_of
-    from edgefl.onnxgrad.to_torch import load_onnx, module_of
-    from edgefl.onnxgrad.torch_layers import with_torch_layers
+    from edgefl.onnxgrad.torch_layers import network_in
 
-    model = load_onnx(path)
-    module, signature = module_of(free_batch(model))
+    module, signature = network_in(path)
     given = _specs(inputs, None)
-    if list(given) == [""] and len(signature) == 1:
+    if list(given) == [""]:
+        if len(signature) != 1:
+            names = ", ".join(signature) or "none"
+            raise ConfigError(
+                f"{path}: has {len(signature)} inputs ({names}), expected one, or a name for each shape, such as x=3x32x32"
+            )
         given = {next(iter(signature)): given[""]}
     for name in given:
         if name not in signature:
@@ -164,8 +166,10 @@ def _from_file(path: Path, inputs: GivenInputs, norm: str | None) -> CustomArchi
         ):
             raise ConfigError(f"{path}: input {name} is {_written(dims[1:])} a sample, got {spec}")
         specs[name] = InputSpec(spec.shape, dtype)
-    network = CustomArchitecture(model=path.name, norm=norm, factory=copies_of(with_torch_layers(module)), inputs=specs)
-    batches = {dims[0] for dims, _ in inputs_of(model.graph).values()}
+    network = CustomArchitecture(
+        model=path.name, classes=classes or 0, norm=norm, factory=copies_of(module), inputs=specs, spec=str(path)
+    )
+    batches = {dims[0] for dims, _ in signature.values()}
     if len(batches) == 1 and isinstance(batch := batches.pop(), int) and _runs(network, batch) and not _runs(network, batch + 1):
         raise ConfigError(
             f"{path}: was exported for a batch of {batch} and computes with that number; export it with a free batch, such as"

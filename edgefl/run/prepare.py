@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ from edgefl.rng import generator
 from edgefl.run.loss import check_found, check_loss, criterion_of
 from edgefl.run.run import Run, check_exports, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
-from edgefl.util.networks import title_of
+from edgefl.util.networks import is_onnx, is_own, title_of
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
@@ -133,12 +134,15 @@ def _architecture(config: RunConfig, data: Dataset) -> Architecture:
             f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape}, no images "
             "(channels x height x width)"
         )
-    if ":" in model:
+    if is_own(model):
         check_found(config, "model", model)
-        dtype = torch.int64 if data.vocabulary else torch.float32
-        own = architecture_of(model, InputSpec(data.input_shape, dtype), outputs, config.norm)
+        samples = InputSpec(data.input_shape, torch.int64 if data.vocabulary else torch.float32)
+        try:
+            own = architecture_of(model, samples, outputs, config.norm)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (samples of {data.name}: {samples})" if is_onnx(model) else str(error)) from None
         assert isinstance(own, CustomArchitecture)
-        own = replace(own, raw=config.loss is not None)
+        own = replace(own, raw=config.loss is not None, **_one_input(own, samples, data.name) if is_onnx(model) else {})
         check_takes(own, data.name, classifies=not own.raw)
         return own
     architecture = Architecture(model, data.input_shape, outputs, config.norm)
@@ -150,6 +154,16 @@ def _architecture(config: RunConfig, data: Dataset) -> Architecture:
     if data.vocabulary > known:
         raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {data.vocabulary}")
     return architecture
+
+
+def _one_input(network: CustomArchitecture, samples: InputSpec, data: str) -> dict[str, Any]:
+    """Return the fields of an ONNX file's network that takes batches of ``samples``; ConfigError if its input is of another kind."""
+    ((name, spec),) = network.inputs.items()
+    if spec.dtype.is_floating_point != samples.dtype.is_floating_point:
+        raise ConfigError(
+            f"{network.model}: input {name} is {spec} a sample, got {samples} of {data}; choose another model or dataset"
+        )
+    return {"inputs": {"": samples}, "input_shape": samples.shape}
 
 
 def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -> Architecture:
@@ -265,7 +279,7 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
     if tiers != "auto":
         check_tiers(config.method, tuple(tiers))
     model = config.model or data.default_model
-    if ":" not in model:
+    if not is_own(model):
         models.check(model)
     per_round = config.per_round or max(1, (config.clients + 1) // 2)
     return config.model_copy(

@@ -1,4 +1,4 @@
-"""How a configuration names a user's network: by an import path, a file, a library, or an object that only this process has."""
+"""How a configuration names a user's network: by an import path, a file, a library, an ONNX file, or an object of this process only."""
 
 import functools
 import sys
@@ -49,8 +49,20 @@ def object_of(spec: str) -> Callable[..., Any] | None:
     return _objects.get(spec)
 
 
+def is_onnx(spec: str) -> bool:
+    """Whether ``spec`` is the path of an ONNX file."""
+    return spec.endswith(".onnx")
+
+
+def is_own(spec: str) -> bool:
+    """Whether ``spec`` is no name of a reference network."""
+    return ":" in spec or is_onnx(spec)
+
+
 def canonical(spec: str) -> str:
     """Return ``spec`` with the whole path of its file, so that it means the same in any folder."""
+    if is_onnx(spec):
+        return str(Path(spec).resolve())
     path, _, name = spec.rpartition(":")
     return f"{Path(path).resolve()}:{name}" if is_file(spec) else spec
 
@@ -63,6 +75,8 @@ def title_of(spec: str) -> str:
     """
     if spec.startswith(OBJECT):
         return spec.removeprefix(OBJECT).rpartition("-")[0]
+    if is_onnx(spec):
+        return Path(spec).name
     path, _, name = spec.rpartition(":")
     return f"{Path(path).name}:{name}" if is_file(spec) else spec
 
