@@ -1,7 +1,6 @@
 """The graphs of a tier that have weights as inputs: its training steps, and inference with its factors as trained."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import onnx
 import onnx.numpy_helper
@@ -13,7 +12,7 @@ from edgefl.client.criterion import CROSS_ENTROPY, Criterion
 from edgefl.client.objective import Objective, anchors
 from edgefl.client.parts import shared_parameters
 from edgefl.methods.base import Method
-from edgefl.models.base import Architecture, Unfilled, named_tensors
+from edgefl.models.base import Architecture, Unfilled, named_tensors, once_per_network
 from edgefl.onnxgrad.graphs import LIMIT_BYTES
 from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph
 from edgefl.onnxgrad.roles import PREDICTION
@@ -51,19 +50,19 @@ def tier_graphs(
         EdgeflError: the network cannot be exported; names the operation.
         InputError: an operator has no gradient rule; names operator and node.
     """
-    return _made((method, architecture, tier, optimizer, weight_decay, objective, criterion), parts)
+    return _made(architecture, (method, tier, optimizer, weight_decay, objective, criterion), parts)
 
 
-@lru_cache(maxsize=64)
-def _made(asked: tuple[Method, Architecture, Tier, str, float, Objective, Criterion], parts: bool) -> TierGraphs:
-    exported = _exported(*asked)
+@once_per_network
+def _made(architecture: Architecture, asked: tuple[Method, Tier, str, float, Objective, Criterion], parts: bool) -> TierGraphs:
+    exported = _exported(architecture, *asked)
     graph, rule = exported.graph, exported.rule
     if parts:
-        plain = _made(asked, False)
+        plain = _made(architecture, asked, False)
         return TierGraphs(StepGraphs(plain.steps.steps, graph.roles, *part_graphs(graph, rule)), plain.predict)
     predict = graph.part([PREDICTION], "predict").SerializeToString(deterministic=True)
     steps = StepGraphs(training_graphs(graph, rule), graph.roles)
-    exported.check(steps, asked[1], asked[-1])
+    exported.check(steps, architecture, asked[-1])
     return TierGraphs(steps, predict)
 
 
@@ -93,10 +92,10 @@ def _shared(architecture: Architecture, criterion: Criterion) -> dict[str, torch
     return {} if present is None else {"present": present}
 
 
-@lru_cache(maxsize=64)
+@once_per_network
 def _exported(
-    method: Method,
     architecture: Architecture,
+    method: Method,
     tier: Tier,
     optimizer: str,
     weight_decay: float,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from edgefl.cli.console import note
-from edgefl.cli.options import PATH, Command, option
+from edgefl.cli.options import PATH, Command, option, sub_model_options
 from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     metavar="[NAME=][TYPE:]SHAPE",
     help="Shape of one of its samples, such as 3x32x32 or int64:80; repeat it for several inputs of one shape and type.",
 )
+@sub_model_options("Tiers of --network")
 @option(
     "--format",
     "kind",
@@ -57,6 +58,9 @@ def command(
     weights: Path | None,
     kind: Literal["bundle", "csv"],
     inputs: tuple[str, ...],
+    method: str | None,
+    method_options: tuple[tuple[str, Any], ...],
+    tiers: tuple[float, ...] | None,
     with_client: bool,
 ) -> None:
     """Write the bundle or the tables of the finished run in the folder RUN, or the bundle of a network trained elsewhere.
@@ -67,9 +71,13 @@ def command(
     edgefl export runs/0001-fedhm-digits --out bundle
     edgefl export runs/0001-fedhm-digits --format csv --out tables
     edgefl export --network lab.py:net --input 3x32x32 --out bundle
+    edgefl export --network lab.py:net --input 3x32x32 --method fedhm \\
+      --tiers 1,0.5 --out bundle
     """
     if (run is None) == (network is None):
         raise click.UsageError("give either the folder of a run or --network")
+    if run is not None and (weights or inputs or method or method_options or tiers):
+        raise click.UsageError("--weights, --input, --method, --method-option and --tiers need --network")
     if kind == "csv":
         if run is None or quantize or fp16 or sign or form != "auto" or with_client:
             raise click.UsageError("--format csv needs a run, and takes no options of a bundle")
@@ -83,11 +91,10 @@ def command(
         with uncollected():
             from edgefl.run.export_network import export_network, network_and_samples
 
-            export_network(*network_and_samples(str(network), inputs, weights), out, client=with_client)
+            sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options)}
+            export_network(*network_and_samples(str(network), inputs, weights), out, client=with_client, **sized)
         click.echo(f"{out}: written; check it with: edgefl verify {out}")
         return
-    if weights or inputs:
-        raise click.UsageError("--weights and --input need --network")
     with uncollected():
         from edgefl.run.export import export
 

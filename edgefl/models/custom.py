@@ -20,6 +20,7 @@ from edgefl.errors import ConfigError, InputError, nearest
 from edgefl.models.base import Architecture
 from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sources_sha256
 from edgefl.models.narrow import Channels
+from edgefl.models.outputs import logits_of, plain
 from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
 from edgefl.util.modules import said
@@ -76,7 +77,12 @@ def architecture_in(fields: Mapping[str, Any]) -> Architecture:
     if "spec" not in fields:
         return Architecture(**{**fields, "input_shape": tuple(fields["input_shape"]), "weights": weights})
     inputs = {name: InputSpec.parse(text)[1] for name, text in fields["inputs"].items()}
-    return replace(CustomArchitecture.of(fields["spec"], inputs, fields["classes"]), weights=weights, raw=fields["raw"])
+    return replace(
+        CustomArchitecture.of(fields["spec"], inputs, fields["classes"]),
+        weights=weights,
+        raw=fields["raw"],
+        logits=fields["logits"],
+    )
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class CustomArchitecture(Architecture):
         inputs: name → specification, in the order of ``forward``; "" for a single input without a name.
         spec: the name by which any process finds the factory; empty if there is none.
         raw: whether a loss gets what ``forward`` returns. Otherwise it gets all floating-point outputs as logits (batch, …).
+        logits: whether the network returns the :func:`~edgefl.models.outputs.logits_of` its output only.
     """
 
     input_shape: tuple[int, ...] = ()
@@ -98,6 +105,7 @@ class CustomArchitecture(Architecture):
     inputs: Inputs = field(default_factory=dict, hash=False)
     spec: str = ""
     raw: bool = False
+    logits: bool = False
 
     @classmethod
     def of(cls, network: str | nn.Module | Factory, inputs: Inputs, classes: int | None = None, norm: str | None = None) -> Self:
@@ -169,7 +177,7 @@ class CustomArchitecture(Architecture):
     def fields(self) -> dict[str, Any]:
         """See :meth:`Architecture.fields`."""
         inputs = {name: str(spec) for name, spec in self.inputs.items()}
-        return super().fields() | {"spec": self.spec, "inputs": inputs, "raw": self.raw}
+        return super().fields() | {"spec": self.spec, "inputs": inputs, "raw": self.raw, "logits": self.logits}
 
     def _whole(self) -> nn.Module:
         network = _called(self.factory, self.model)
@@ -187,6 +195,8 @@ class CustomArchitecture(Architecture):
                 if not buffer.is_floating_point():  # counters and tables of indices: each copy has its own, and none is sent
                     module.register_buffer(name, buffer, persistent=False)
         network.register_forward_pre_hook(spread, with_kwargs=True)
+        if self.logits:
+            network.register_forward_hook(lambda module, args, output: logits_of(output))
         network.register_forward_hook(_unwrapped if self.raw else _read_out)
         return network
 
@@ -203,7 +213,7 @@ class CustomArchitecture(Architecture):
 
 def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
     """Return logits (batch, …) for a loss, from all floating-point outputs; in evaluation the output itself, in plain containers."""
-    output = _plain(output)
+    output = plain(output)
     if not module.training:
         return output
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim()]
@@ -220,18 +230,7 @@ def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
 
 
 def _unwrapped(module: nn.Module, args: Any, output: Any) -> Any:
-    return _plain(output)
-
-
-def _plain(output: Any) -> Any:
-    """Return an output of tensors, dicts, lists and tuples; other mappings and objects, such as those of transformers, become dicts."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, Mapping):
-        return {key: _plain(value) for key, value in output.items()}
-    if type(output) in (tuple, list):
-        return type(output)(map(_plain, output))
-    return _plain(vars(output)) if hasattr(output, "__dict__") and not isinstance(output, tuple) else output
+    return plain(output)
 
 
 def _takes_by_name(network: nn.Module, inputs: Inputs, model: str) -> bool:

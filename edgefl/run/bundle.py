@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,99 +15,40 @@ from torch import Tensor, nn
 from edgefl import __version__
 from edgefl.bundle.form_choice import choice_for
 from edgefl.bundle.forms import Form, Formed, formed
-from edgefl.bundle.manifest import Budget, Manifest, Objective, TierEntry, TrainEntry, Variant
+from edgefl.bundle.manifest import Budget, Manifest, TierEntry, TrainEntry, Variant
 from edgefl.bundle.quantize import Kind, int8_kind, variant
 from edgefl.bundle.tier_graphs import same_network, with_weights
 from edgefl.bundle.write import Sign, build_tier, client_files, write
 from edgefl.client import evaluate
 from edgefl.client.onnx_loop import beta_of
-from edgefl.client.parts import shared_parameters
 from edgefl.data.sources import Split
-from edgefl.models.base import named_tensors
 from edgefl.onnxgrad.macs import macs_per_sample
 from edgefl.onnxgrad.predict import predict_capped
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE
 from edgefl.onnxgrad.session import OutOfMemoryError
-from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.run_files import TierResult
 from edgefl.rng import generator
+from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.run.trained import TierNetworks
 from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
     from edgefl.run.run import Run
 
-REFERENCE_STEPS = 3
-REFERENCE_SAMPLES = 8
-REMEMBERED_ON_DEVICES = ("dyn", "scaffold")
-"""Objectives with memory that the clients in ``export/`` support."""
-
 
 def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Tensor]) -> tuple[TrainEntry, dict[str, bytes]]:
-    """Return the training part of a tier, with whose graphs a device trains and infers with the result.
-
-    Returns:
-        Its entry in the manifest, and path → content of the files that the entry names.
+    """Return the training part of a tier of a run, see :func:`edgefl.run.train_part.train_part`.
 
     Raises:
         EdgeflError: its training cannot be written as a graph (names operation or operator).
     """
-    method, training, objective = run.method, run.clients.task.training, run.clients.task.objective
-    graphs, tensors = run.graphs_of(method, tier), named_tensors(network)
-    started = copy.deepcopy(network)  # with the tensors that an objective needs in a device's first round
-    objective.attach(started, shared_parameters(method, network), {}, control)
-    own, roles = named_tensors(started), graphs.steps.roles
-    feed = {value: own[name].detach().float().contiguous().numpy() for name, value in roles.tensors.items()}
-    feed |= {name: np.ones(run.architecture.classes, bool) for name in roles.shared}
-    x, y = _samples(run, tier, training.batch_size)
-    first = x[:REFERENCE_SAMPLES], y[:REFERENCE_SAMPLES]
-    beta = beta_of(training)
-    stepper = Stepper(graphs.steps, feed, training.lr, beta)
-    losses = np.array([stepper.step(*first) for _ in range(REFERENCE_STEPS)], np.float32)
-    scalars = {LEARNING_RATE: np.array(0.0, np.float32), BETA: np.array(0.0, np.float32), "x": x, "y": y}
-    kinds = (roles.trained, roles.statistics, roles.frozen)
-    trained, statistics, frozen = ({n: tuple(tensors[n].shape) for n in names if n in tensors} for names in kinds)
-    stored = {name: feed[roles.tensors[name]] for name in (*trained, *statistics, *frozen)}
-    stored |= {name: tensor.numpy() for name, tensor in control.items()}
-    learned = trained | statistics
-    upload = method.upload_shapes(run.architecture, tier)
-    no_update = _no_update(run, upload, learned)
-    numbers = range(len(graphs.steps.steps)) if len(graphs.steps.steps) > 1 else [""]
-    paths = {f"{tier.label}/train{n}.onnx": graph for n, graph in zip(numbers, graphs.steps.steps, strict=True)}
-    names = "predict.onnx", "parameters.safetensors", "train_reference.safetensors"
-    predict, parameters, reference = (f"{tier.label}/{name}" for name in names)
-    contents = {
-        **paths,
-        predict: graphs.predict,
-        parameters: safetensors.numpy.save(stored),
-        reference: safetensors.numpy.save({"x": first[0], "y": first[1], "losses": losses}),
-    }
-    entry = TrainEntry(
-        graphs=tuple(paths),
-        predict=predict,
-        parameters=parameters,
-        reference=reference,
-        optimizer=training.optimizer,
-        lr=training.lr,
-        momentum=beta,
-        batch_size=training.batch_size,
-        epochs=training.epochs,
-        trained=trained,
-        statistics=statistics,
-        frozen=frozen,
-        personal=tuple(sorted(method.personal(network) & learned.keys())),
-        upload={} if no_update else upload,
-        objective=Objective(name=objective.name, strength=objective.strength if objective.adds else 0.0),
-        present=any("present" in names for names in stepper.inputs),
-        augment=training.augment,
-        labels=not no_update and bool(method.label_rows(run.architecture)),
-        no_update=no_update,
-        predicted_memory_bytes=run.plan.costs[tier].training_memory_bytes,
-        onnx_peak_bytes=peak_bytes(graphs.steps.steps[-1], {**feed, **scalars}) + x.nbytes,
+    training, objective = run.clients.task.training, run.clients.task.objective
+    samples, memory_bytes = _samples(run, tier, training.batch_size), run.plan.costs[tier].training_memory_bytes
+    return train_part(
+        Trains(run.method, run.architecture, training, beta_of(training), objective),
+        Trainee(tier, network, run.graphs_of(run.method, tier), samples, control, memory_bytes),
     )
-    return entry, contents
 
 
 def _samples(run: Run, tier: Tier, count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -119,21 +59,6 @@ def _samples(run: Run, tier: Tier, count: int) -> tuple[np.ndarray[Any, Any], np
     if data.target_shape is not None:
         return x, rng.standard_normal((count, *data.target_shape)).astype(np.float32)
     return x, rng.integers(data.classes, size=count)
-
-
-def _no_update(run: Run, upload: Mapping[str, object], learned: Mapping[str, object]) -> str:
-    """Return why a device's training cannot go into a next round of the server, or nothing."""
-    method = run.method
-    if not upload:
-        return f"with {method.title} nothing is sent"
-    objective = run.clients.task.objective
-    if objective.remembers and objective.name not in REMEMBERED_ON_DEVICES:
-        return f"a device does not know what a client stores under the objective {objective.name}"
-    if method.per_client and method.personalised:
-        return f"the server of {method.title} keeps something of every client, which a device outside the run is not part of"
-    if missing := sorted(upload.keys() - learned.keys()):
-        return f"{method.title} sends {missing[0]}, which training does not make"
-    return ""
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,39 @@
-"""The bundle of a network that was trained elsewhere: graphs that infer and train, without a run behind them."""
+"""The bundle of a network that was trained elsewhere, as it is or cut by a method: graphs that infer and train, without a run."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
 
 from edgefl import __version__
-from edgefl.errors import InputError
+from edgefl.bundle.manifest import Manifest, TierEntry
+from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
+from edgefl.bundle.write import build_tier, client_files, drawn, write
+from edgefl.client.parts import first_personal
+from edgefl.client.training import Training
+from edgefl.errors import InputError, first_line
+from edgefl.methods.state import GlobalState
+from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of
+from edgefl.models.valueless import reason
+from edgefl.models.weights import checked_weights, tied
+from edgefl.onnxgrad.macs import count_macs
+from edgefl.planning.network import architecture_of
+from edgefl.planning.profile import method_and_tiers
+from edgefl.records import Tier
 from edgefl.rng import generator
+from edgefl.run.one_input import examples_for, ids_below, with_one_input
+from edgefl.run.prepare import begun
+from edgefl.run.train_part import Trainee, Trains, train_part
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from edgefl.bundle.manifest import TrainEntry
-    from edgefl.bundle.tier_graphs import TierGraphs
-
-_LABEL = "1"
+_SEED = 0
 _ALONE = "the network was exported without a run, so no server aggregates its updates"
 
 
@@ -27,6 +42,9 @@ def export_network(
     samples: Tensor | Mapping[str, Tensor],
     out: Path | str,
     *,
+    method: str | None = None,
+    tiers: Sequence[float] | None = None,
+    method_options: Mapping[str, Any] | None = None,
     optimizer: Literal["momentum", "sgd", "adam"] = "momentum",
     lr: float = 0.05,
     momentum: float = 0.9,
@@ -36,7 +54,10 @@ def export_network(
     preprocessing: Mapping[str, Any] | None = None,
     client: bool = False,
 ) -> Path:
-    """Write a bundle of one tier for a network with its present weights, trained by cross-entropy, and return its folder.
+    """Write a bundle for a network with its present weights, trained by cross-entropy, and return its folder.
+
+    Without a method, its only tier is the network as it is. A method cuts or factorizes it for each tier, and adds its own terms to the
+    loss. Tensors that the network lacks, such as those of early exits, are drawn at random. A warm-up of the method counts as over.
 
     Args:
         module: (samples, …) → logits (samples, classes), also as the entry ``logits`` of a dictionary; its parameters with
@@ -44,6 +65,9 @@ def export_network(
         samples: at least two samples (n, …): float32, or int64 ids, whose largest is the largest id. Several inputs of one shape and type,
             name → (n, …), become one input (n, inputs, …) of the bundle.
         out: must not exist, or be empty.
+        method: one whose server begins with a dense network, such as ``fedhm``, ``heterofl`` or ``depthfl``; None: none.
+        tiers: a ratio in (0, 1] for each tier, largest first; None: the method's own.
+        method_options: options of the method.
         optimizer: ``momentum``, ``sgd`` or ``adam``, with ``momentum`` as its β₁.
         lr: learning rate with which a device trains unless it is told otherwise.
         momentum: its momentum.
@@ -54,7 +78,8 @@ def export_network(
         client: whether the Python and browser clients are put beside the graphs.
 
     Raises:
-        InputError: ``samples``, the output or ``class_names`` do not fit together, or an operator has no gradient rule.
+        InputError: ``samples``, the output or ``class_names`` do not fit together, an operator has no gradient rule, a name or option is
+            unknown, or the method cannot begin with the network's weights.
         EdgeflError: the network cannot be exported, or its training graph differs from torch.
         BundleError: ``out`` exists and is not empty.
 
@@ -62,53 +87,30 @@ def export_network(
         >>> import tempfile, torch
         >>> from torch import nn
         >>> network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Mish(), nn.Linear(8, 3))
-        >>> folder = export_network(network, torch.randn(2, 4), tempfile.mkdtemp())
-        >>> sorted(path.name for path in (folder / "1").glob("*.onnx"))
-        ['forward.onnx', 'predict.onnx', 'train.onnx']
+        >>> folder = export_network(network, torch.randn(2, 4), tempfile.mkdtemp(), method="heterofl", tiers=(1, 0.5))
+        >>> sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.onnx"))[:4]
+        ['0.5/forward.onnx', '0.5/predict.onnx', '0.5/train.onnx', '1/forward.onnx']
     """
-    import copy
-
-    import onnx
-    import torch
-
-    from edgefl.bundle.manifest import Manifest, TierEntry
-    from edgefl.bundle.tier_graphs import with_weights
-    from edgefl.bundle.write import build_tier, client_files, write
-    from edgefl.onnxgrad.macs import count_macs
-    from edgefl.run.one_input import ids_below, with_one_input
-
+    chosen, ratios = method_and_tiers(method, method_options, tiers)
     network = copy.deepcopy(module)
     names, samples = (() if isinstance(samples, torch.Tensor) else tuple(samples)), with_one_input(network, samples)
     classes = _classes(network, samples, class_names)
     below, ids = ids_below(samples, bool(names)), not samples.is_floating_point()
-    graphs = _graphs(network, samples, classes, optimizer)
-    network.eval()
-    rng = generator(0, "reference", _LABEL)
-    files = build_tier(network, tuple(samples.shape[1:]), _LABEL, rng, below, with_weights(graphs, network))
-    how = {"optimizer": optimizer, "lr": lr, "batch_size": batch_size, "epochs": epochs}
-    how["momentum"] = 0.0 if optimizer == "sgd" else momentum
-    train, contents = _trainable(network, graphs, samples, below, classes, how)
-    counted = count_macs(onnx.load_model_from_string(graphs.predict), 1)
-    entry = TierEntry(
-        tier=1,
-        label=_LABEL,
-        device=None,
-        train=train,
-        opset=files.opset,
-        forward=f"{_LABEL}/forward.onnx",
-        reference=f"{_LABEL}/reference.safetensors",
-        params=sum(parameter.numel() for parameter in network.parameters()),
-        batch_size=batch_size,
-        costs={"macs_forward": counted.total},
-        uncounted_ops=counted.uncounted_ops,
-        accuracy_onnx=None,
-        accuracy_torch=None,
-        parity_max_abs_error=files.parity_max_abs_error,
-    )
+    inputs = {"": InputSpec(tuple(samples.shape[1:]), samples.dtype)}
+    title = type(module).__name__
+    architecture = _Given(title, classes=classes, factory=copies_of(network), inputs=inputs, examples=samples)
+    sizes = tuple(map(Tier, ratios))
+    chosen.check(architecture, sizes, 2)
+    state = begun(chosen, architecture, sizes, _floats(network), _SEED)
+    # The network is trained: warm-ups are over, and ranks may follow its spectra.
+    chosen, state = chosen.advance(state, 2 + getattr(chosen.config, "warmup_rounds", 0))
+    training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer)
+    trains = Trains(chosen, architecture, training, 0.0 if optimizer == "sgd" else momentum, alone=_ALONE)
+    written = [_tier(trains, state, tier, below) for tier in sizes]
     manifest = Manifest(
         edgefl_version=__version__,
-        method="none",
-        model=type(module).__name__,
+        method=method or "none",
+        model=title,
         dataset="none",
         input_shape=tuple(samples.shape[1:]),
         input_dtype="int64" if ids else "float32",
@@ -119,11 +121,59 @@ def export_network(
         else ({"inputs": list(names)} if names else {})
         if ids or names
         else {"scale": 1.0, "mean": 0.0, "std": 1.0},
-        tiers=(entry,),
+        tiers=tuple(entry for entry, _ in written),
         files={},
     )
-    write(Path(out), manifest, {**files.contents, **contents, **(client_files() if client else {})})
+    contents = {path: content for _, files in written for path, content in files.items()}
+    write(Path(out), manifest, {**contents, **(client_files() if client else {})})
     return Path(out)
+
+
+@dataclass(frozen=True)
+class _Given(CustomArchitecture):
+    """A network with samples, whose ids are valid, unlike zeros where one is a mask."""
+
+    examples: Tensor = field(default_factory=lambda: torch.empty(0), compare=False)
+
+    def samples(self, count: int) -> Tensor:
+        """Return ``count`` samples (count, …), the given ones repeated, on torch's current device."""
+        return self.examples.to(torch.get_default_device())[torch.arange(count) % len(self.examples)]
+
+
+def _floats(network: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
+
+
+def _tier(trains: Trains, state: GlobalState, tier: Tier, below: Any) -> tuple[TierEntry, dict[str, bytes]]:
+    """Return a tier's entry in the manifest, and path → content of the files that the entry names."""
+    method, architecture, training, label = trains.method, trains.architecture, trains.training, tier.label
+    graphs = tier_graphs(method, architecture, tier, training.optimizer, training.weight_decay, trains.objective)
+    personal = first_personal(method, architecture, tier, _SEED)
+    network, deployed = method.trained(state, tier, personal), method.factored(state, tier, personal)
+    shape = tuple(architecture.samples(1).shape[1:])
+    ready = with_weights(graphs, deployed) if same_network(deployed, network) else None
+    files = build_tier(deployed, shape, label, generator(_SEED, "reference", label), below, ready)
+    # A bundle contains no user's data.
+    x = drawn(generator(_SEED, "training reference", label), (training.batch_size, *shape), below)
+    train, contents = train_part(trains, Trainee(tier, network, graphs, (x, np.arange(len(x)) % architecture.classes)))
+    counted = count_macs(onnx.load_model_from_string(graphs.predict), 1)
+    entry = TierEntry(
+        tier=tier.number,
+        label=label,
+        device=None,
+        train=train,
+        opset=files.opset,
+        forward=f"{label}/forward.onnx",
+        reference=f"{label}/reference.safetensors",
+        params=sum(parameter.numel() for parameter in deployed.parameters()),
+        batch_size=training.batch_size,
+        costs={"macs_forward": counted.total},
+        uncounted_ops=counted.uncounted_ops,
+        accuracy_onnx=None,
+        accuracy_torch=None,
+        parity_max_abs_error=files.parity_max_abs_error,
+    )
+    return entry, {**files.contents, **contents}
 
 
 def network_and_samples(
@@ -133,15 +183,10 @@ def network_and_samples(
 
     InputError or WireError if there is no such network, or the weights do not fit it; the first five tensors that differ are named.
     """
-    from edgefl.models.valueless import reason
-    from edgefl.models.weights import checked_weights, tied
-    from edgefl.planning.network import architecture_of
-    from edgefl.run.one_input import examples_for
-
     architecture = architecture_of(network, inputs)
     module = architecture.build()
     if weights is not None:
-        own = {name: tensor for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
+        own = _floats(module)
         found = checked_weights(weights, {name: tuple(tensor.shape) for name, tensor in own.items()}, tied=tied(module))
         module.load_state_dict(dict(found), strict=False)
     try:
@@ -152,10 +197,6 @@ def network_and_samples(
 
 def _classes(network: nn.Module, samples: Tensor, class_names: Sequence[str]) -> int:
     """Return the number of classes; InputError if samples, outputs and names do not fit together."""
-    import torch
-
-    from edgefl.errors import first_line
-
     if samples.dim() < 2 or len(samples) < 2 or samples.dtype not in (torch.float32, torch.int64):
         raise InputError(
             f"samples: got {samples.dtype} {tuple(samples.shape)}, expected at least two, float32 or int64 (samples, …)"
@@ -172,65 +213,3 @@ def _classes(network: nn.Module, samples: Tensor, class_names: Sequence[str]) ->
     if class_names and len(class_names) != classes:
         raise InputError(f"class_names: got {len(class_names)} names, the network has {classes} classes")
     return classes
-
-
-def _graphs(network: nn.Module, samples: Tensor, classes: int, optimizer: Any) -> TierGraphs:
-    """Return the graphs of a network, compared with torch."""
-    import torch
-    import torch.nn.functional as F
-
-    from edgefl.bundle.tier_graphs import TierGraphs
-    from edgefl.onnxgrad.loss import loss_graph
-    from edgefl.onnxgrad.roles import PREDICTION
-    from edgefl.onnxgrad.step import training_graphs
-    from edgefl.onnxgrad.step_check import check_step
-    from edgefl.onnxgrad.step_rule import StepRule
-    from edgefl.onnxgrad.stepper import StepGraphs
-
-    def loss(own: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(own(x), y)
-
-    rule, batch = StepRule(optimizer), {"x": samples, "y": torch.arange(len(samples)) % classes}
-    graph = loss_graph(network, [loss], batch)
-    steps = StepGraphs(training_graphs(graph, rule), graph.roles)
-    check_step(steps, network, [loss], batch, {}, rule)
-    return TierGraphs(steps, graph.part([PREDICTION], "predict").SerializeToString(deterministic=True))
-
-
-def _trainable(
-    network: nn.Module, graphs: TierGraphs, samples: Tensor, below: Any, classes: int, how: Mapping[str, Any]
-) -> tuple[TrainEntry, dict[str, bytes]]:
-    """Return the training part of the tier: its entry in the manifest, and path → content of the files that the entry names."""
-    import safetensors.numpy
-
-    from edgefl.bundle.manifest import TrainEntry
-    from edgefl.bundle.tier_check import STEPS
-    from edgefl.bundle.write import drawn
-    from edgefl.models.base import named_tensors
-    from edgefl.onnxgrad.stepper import Stepper
-
-    tensors, roles = named_tensors(network), graphs.steps.roles
-    arrays = {name: tensors[name].detach().float().contiguous().numpy() for name in roles.tensors}
-    stepper = Stepper(graphs.steps, {role: arrays[name] for name, role in roles.tensors.items()}, how["lr"], how["momentum"])
-    rng = generator(0, "training reference", _LABEL)
-    x = drawn(rng, (8, *samples.shape[1:]), below)  # a bundle contains no user's data
-    y = np.arange(len(x)) % classes
-    losses = np.array([stepper.step(x, y) for _ in range(STEPS)], np.float32)
-    paths = {key: f"{_LABEL}/{name}" for key, name in (
-        ("predict", "predict.onnx"), ("parameters", "parameters.safetensors"), ("reference", "train_reference.safetensors")
-    )}  # fmt: skip
-    kinds = {"trained": roles.trained, "statistics": roles.statistics, "frozen": roles.frozen}
-    entry = TrainEntry(
-        graphs=(f"{_LABEL}/train.onnx",),
-        **paths,
-        **how,
-        **{kind: {name: arrays[name].shape for name in names} for kind, names in kinds.items()},
-        upload={},
-        no_update=_ALONE,
-    )
-    return entry, {
-        entry.graphs[0]: graphs.steps.steps[0],
-        entry.predict: graphs.predict,
-        entry.parameters: safetensors.numpy.save(arrays),
-        entry.reference: safetensors.numpy.save({"x": x, "y": y, "losses": losses}),
-    }

@@ -31,7 +31,9 @@ def with_one_input(network: nn.Module, samples: Tensor | Mapping[str, Tensor]) -
     """
     import torch
 
-    network.register_forward_hook(lambda module, args, output: _logits(output), prepend=True)
+    from edgefl.models.outputs import logits_of
+
+    network.register_forward_hook(lambda module, args, output: logits_of(output), prepend=True)
     if isinstance(samples, torch.Tensor):
         return samples
     names = list(samples)
@@ -44,17 +46,6 @@ def with_one_input(network: nn.Module, samples: Tensor | Mapping[str, Tensor]) -
 
     network.register_forward_pre_hook(apart, prepend=True, with_kwargs=True)
     return torch.stack(list(samples.values()), 1)
-
-
-def _logits(output: Any) -> Any:
-    """Return the tensor of logits in an output; the output itself if there is no such tensor, or more than one."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    if isinstance(output, Mapping):
-        output = output.get("logits", dict(output))
-    found = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
-    return found[0] if len(found) == 1 else output
 
 
 def ids_below(samples: Tensor, stacked: bool) -> Any:

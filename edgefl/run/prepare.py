@@ -1,13 +1,14 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from edgefl.client.client import Clients
 from edgefl.client.criterion import Criterion
@@ -26,7 +27,7 @@ from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.methods.axes import AXES, conflict
 from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers, create
-from edgefl.methods.state import travelling_shapes
+from edgefl.methods.state import GlobalState, travelling_shapes
 from edgefl.models.base import Architecture, stem_and_classifier
 from edgefl.models.custom import CustomArchitecture, InputSpec
 from edgefl.models.factory import root_of
@@ -85,8 +86,8 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     tiers, method = tiers_of(config), method_of(config)
     check_axes(method, config)
     method.check(architecture, tiers, config.clients)
-    if config.weights is not None:
-        _check_begins(method, architecture, tiers, config.seed)
+    if architecture.weights is not None:
+        begun(method, architecture, tiers, architecture.weights.tensors(), config.seed)
     costs = Costs(method, config, architecture, training, criterion)
     plan = plan_of(costs, config, fleet, clients, conditions)
     if required:
@@ -141,7 +142,12 @@ def _architecture(config: RunConfig, data: Dataset) -> Architecture:
         except ConfigError as error:
             raise ConfigError(f"{error} (samples of {data.name}: {samples})" if is_onnx(model) else str(error)) from None
         assert isinstance(own, CustomArchitecture)
-        own = replace(own, raw=config.loss is not None, **_one_input(own, samples, data.name) if is_onnx(model) else {})
+        own = replace(
+            own,
+            raw=config.loss is not None,
+            logits=config.loss is None,
+            **_one_input(own, samples, data.name) if is_onnx(model) else {},
+        )
         check_takes(own, data.name, classifies=not own.raw)
         return own
     architecture = Architecture(model, data.input_shape, outputs, config.norm)
@@ -192,14 +198,16 @@ def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) ->
     return {name: value for name, value in found.items() if value} or None
 
 
-def _check_begins(method: Method, architecture: Architecture, tiers: tuple[Tier, ...], seed: int) -> None:
-    """Raise :class:`ConfigError` unless the server's state, and what clients store, begin with the network's given weights."""
-    assert architecture.weights is not None
-    given = architecture.weights.tensors()
-    state = method.init(architecture, tiers, generator(seed, "init")).tensors
+def begun(
+    method: Method, architecture: Architecture, tiers: tuple[Tier, ...], given: Mapping[str, Tensor], seed: int
+) -> GlobalState:
+    """Return the server's first state; ConfigError unless it, and what clients store, begin with the network's ``given`` weights."""
+    state = method.init(architecture, tiers, generator(seed, "init"))
     ratios = ",".join(f"{tier.ratio:g}" for tier in tiers)
+    # A network with early exits has the given one as its part "body".
+    first = {name.removeprefix("body.") if name not in given else name: tensor for name, tensor in state.tensors.items()}
     if other := next(
-        (name for name, t in given.items() if name not in state or not torch.equal(state[name], t.to(state[name]))), ""
+        (name for name, t in given.items() if name not in first or not torch.equal(first[name], t.to(first[name]))), ""
     ):
         raise ConfigError(
             f"weights: the server of {type(method).title} with tiers {ratios} does not begin with a dense network of width 1: "
@@ -210,6 +218,7 @@ def _check_begins(method: Method, architecture: Architecture, tiers: tuple[Tier,
             raise ConfigError(
                 f"weights: clients of tier {tier.label} store {stored[0]} of their own, which is no part of the file; give tiers 1"
             )
+    return state
 
 
 def chosen_tiers(config: RunConfig, fleet: Fleet, clients: Clients) -> tuple[float, ...]:

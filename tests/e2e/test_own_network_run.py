@@ -236,7 +236,7 @@ class Depends(nn.Module):
         return self.head(x.flatten(1))
 class Table(Depends):
     def forward(self, x):
-        return {"logits": self.head(x.flatten(1))}
+        return {"one": self.head(x.flatten(1)), "two": x}
 def raises():
     raise ValueError("no weights here")
 def colour():
@@ -253,7 +253,7 @@ REFUSED = {
     "bad.py:colour": "does not take samples 1x8x8 of digits: ",
     "bad.py:lazy": "1.weight has no shape yet; give its layer all sizes",
     "bad.py:many": "returns 2x1000 for two samples 1x8x8 of digits with 10 classes, expected 2x10; return logits",
-    "bad.py:Table": "returns dict for two samples 1x8x8 of digits",
+    "bad.py:Table": "returns 2x74 for two samples 1x8x8 of digits",
     "bad.py:nothing": "has no parameter to train",
     "bad.py:Depends": "depends on the values of its input, and costs come from shapes alone (at bad.py:9: if x.sum() > 0:)",
     "bad.py:rises": "bad.py has no 'rises'; did you mean 'raises'?",

@@ -440,7 +440,10 @@ BAD = [
     ("Net --input 4 --input 3", "'4' needs a name of its own among several inputs"),
     ("Net", "Net needs the shape of a sample, such as --input 3x32x32"),
     ("factry --input 4", "own_networks has no 'factry'; did you mean 'factory'?"),
-    ("number --input 4", "own_networks:number is int, expected a function or class that returns a torch.nn.Module"),
+    (
+        "number --input 4",
+        "own_networks:number is int, expected a factory of a network: a function or class that returns a torch.nn.Module",
+    ),
     ("raises --input 4", "the factory raised ValueError: no weights here"),
     ("no_module --input 4", "the factory returned int, expected a torch.nn.Module"),
     ("wants_a_width --input 4", "the factory raised TypeError: wants_a_width() missing 1 required positional argument: 'width'"),
@@ -489,8 +492,8 @@ def test_bad_input_is_one_line(arguments, message, here, cli):
         ("own_networks.inner:factory", "no module named 'own_networks.inner'"),
         ("own_broken:f", "importing own_broken raised SyntaxError: invalid syntax"),
         ("own_exits:f", "importing own_exits raised SystemExit: usage: own_exits DATA"),
-        ("own_networks:", "'own_networks:' is not of the form package.module:factory"),
-        (":factory", "':factory' is not of the form package.module:factory"),
+        ("own_networks:", "'own_networks:' is not of the form package.module:NAME"),
+        (":factory", "':factory' is not of the form package.module:NAME"),
         ("resnet188", "unknown model 'resnet188'; did you mean 'resnet18'?"),
     ],
 )

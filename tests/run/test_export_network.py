@@ -6,15 +6,23 @@ import subprocess
 import sys
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.numpy import load
+from safetensors.torch import save_file
 from torch import nn
 
 import edgefl
-from edgefl.errors import InputError
+from edgefl.cli.main import group
+from edgefl.errors import ConfigError, InputError
+from edgefl.methods.create import create
+from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
 from tests.command import edgefl as command
+from tests.mobile import MobileNet
 
 
 class Activated(nn.BatchNorm2d):
@@ -193,3 +201,110 @@ def test_the_command_writes_the_bundle_of_a_factory_with_weights(tmp_path, capsy
     assert run("trained.safetensors") == 0
     edgefl.verify(tmp_path / "bundle")
     assert torch.equal(load_file(tmp_path / "bundle/1/parameters.safetensors")["1.weight"], network[1].weight)
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm, self.head = nn.Conv2d(1, 8, 3, 2), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3)
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.fc(self.head(self.norm(self.stem(x)).relu()).relu().flatten(1))
+
+
+def trained_elsewhere(factory):
+    """A network after a step, with running statistics that are not the initial ones."""
+    with torch_seeded(generator(0, "elsewhere")):
+        network, x = factory(), torch.randn(8, 1, 8, 8)
+        nn.functional.cross_entropy(network(x), torch.arange(8) % 4).backward()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter -= 0.1 * parameter.grad
+    return network
+
+
+def predicted(folder, x):
+    """What ``predict.onnx`` returns with the tensors of ``parameters.safetensors``."""
+    session = ort.InferenceSession(folder / "predict.onnx")
+    stored = load((folder / "parameters.safetensors").read_bytes())
+    values = {f"{kind}.{name}": value for kind in "psf" for name, value in stored.items()} | {"x": x}
+    return session.run(None, {given.name: values[given.name] for given in session.get_inputs()})[0]
+
+
+def exported(factory, network, out, method, option):
+    """Write the bundle of a network by the command: its factory makes other weights, a file has those of ``network``."""
+    weights = out.parent / "trained.safetensors"
+    save_file(network.state_dict(), weights)
+    options = ("--method-option", option) if option else ()
+    order = "export", "--network", f"{__name__}:{factory.__name__}", "--input", "1x8x8", "--weights", str(weights)
+    done = CliRunner().invoke(
+        group, [*order, "--method", method, *options, "--tiers", "1,0.5", "--with-client", "--out", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    return out
+
+
+@pytest.mark.parametrize(
+    ("factory", "method", "option"),
+    [(Small, "heterofl", ""), (MobileNet, "fedhm", "factorize=1x1"), (Small, "depthfl", "")],
+    ids=["cut", "factorized", "exits"],
+)
+def test_a_method_makes_a_tier_for_each_ratio_from_the_given_weights(factory, method, option, tmp_path):
+    network, x = trained_elsewhere(factory), torch.randn(3, 1, 8, 8)
+    bundle = exported(factory, network, tmp_path / "bundle", method, option)
+    assert edgefl.verify(bundle).max_loss_errors.keys() == {"1", "0.5"}
+    architecture, tiers = CustomArchitecture.of(network, {"": InputSpec((1, 8, 8))}, 4), (Tier(1.0), Tier(0.5))
+    made = create(method, dict([option.split("=")]) if option else {}, tiers=(1.0, 0.5))
+    state = made.init(architecture, tiers, generator(0, "init"))
+    for tier in tiers:
+        with torch.no_grad():
+            expected = made.deploy(state, tier)(x)
+        np.testing.assert_allclose(predicted(bundle / tier.label, x.numpy()), expected, atol=1e-5)
+    with torch.no_grad():
+        np.testing.assert_allclose(predicted(bundle / "1", x.numpy()), network.eval()(x), atol=1e-5)
+    before = load((bundle / "0.5/parameters.safetensors").read_bytes())
+    if method == "heterofl":
+        assert np.array_equal(before["stem.weight"], network.stem.weight.detach()[:4])
+        assert np.array_equal(before["norm.running_mean"], network.norm.running_mean[:4])
+    elif method == "fedhm":
+        u, values, v = np.linalg.svd(network.block.expand.weight.detach().flatten(1).numpy())
+        factors = [before[f"block.expand.{part}.weight"][:, :, 0, 0] for part in "vu"]
+        np.testing.assert_allclose(factors[0] @ factors[1], (u[:, :4] * values[:4]) @ v[:4], atol=1e-5)
+    else:
+        assert {name.partition(".")[0] for name in before} == {"body", "exits"}
+    np.savez(tmp_path / "data.npz", x=np.tile(x.numpy(), (2, 1, 1, 1)), y=np.arange(6) % 4)
+    program = [sys.executable, "bundle/client/python/edgefl_client.py", "train", "bundle", "0.5", "data.npz", "--out", "state"]
+    subprocess.run(program, check=True, capture_output=True, cwd=tmp_path)
+    after = load((tmp_path / "state").read_bytes())
+    assert any(not np.array_equal(value, after[name]) for name, value in before.items() if name in after)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"tiers": (1, 0.5)}, "tiers: a network as it is has one size; choose a method"),
+        ({"method": "fedpara"}, "weights: the server of .* does not begin with a dense network of width 1"),
+        ({"method": "fedavg", "tiers": (1, 0.5)}, "fedavg trains one size only"),
+        ({"method": "fedhm", "method_options": {"rank": 1}}, "fedhm has no such option"),
+    ],
+)
+def test_methods_and_tiers_that_do_not_fit_are_refused(how, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        edgefl.export_network(MobileNet(), torch.zeros(2, 1, 8, 8), tmp_path / "bundle", **how)
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (("runs/0001", "--method", "fedhm"), "--method, --method-option and --tiers need --network"),
+        (("runs/0001", "--tiers", "1,0.5", "--format", "csv"), "--tiers need --network"),
+        (("--network", "tests.mobile:MobileNet", "--input", "1x8x8", "--tiers", "1,0.5"), "one size; choose a method"),
+    ],
+)
+def test_the_command_takes_a_method_for_a_network_and_tiers_with_a_method(order, message, tmp_path):
+    done = CliRunner().invoke(group, ["export", *order, "--out", str(tmp_path / "bundle")])
+    assert message in f"{done.output}{done.exception}"
+    assert isinstance(done.exception, ConfigError) or done.exit_code == 2
+    assert not (tmp_path / "bundle").exists()

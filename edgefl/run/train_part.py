@@ -1,0 +1,138 @@
+"""The part of a tier in a bundle with which a device trains: graphs, the tensors that it starts from, and a reference."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from torch import Tensor, nn
+
+from edgefl.bundle.manifest import Objective as ObjectiveEntry
+from edgefl.bundle.manifest import TrainEntry
+from edgefl.bundle.tier_check import STEPS
+from edgefl.bundle.tier_graphs import TierGraphs
+from edgefl.client.objective import Objective
+from edgefl.client.objectives.none import PLAIN
+from edgefl.client.parts import shared_parameters
+from edgefl.client.training import Training
+from edgefl.methods.base import Method
+from edgefl.models.base import Architecture, named_tensors
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE
+from edgefl.onnxgrad.stepper import Stepper, peak_bytes
+from edgefl.records import Tier
+
+REFERENCE_SAMPLES = 8
+REMEMBERED_ON_DEVICES = ("dyn", "scaffold")
+"""Objectives with memory that the clients in ``export/`` support."""
+
+
+@dataclass(frozen=True)
+class Trains:
+    """How the devices of a bundle train.
+
+    Attributes:
+        beta: the momentum, or Adam's β₁.
+        alone: why no server aggregates their updates; empty if one may.
+    """
+
+    method: Method
+    architecture: Architecture
+    training: Training
+    beta: float
+    objective: Objective = PLAIN
+    alone: str = ""
+
+    def no_update(self, upload: Mapping[str, object], learned: Mapping[str, object]) -> str:
+        """Return why a device's training cannot go into a next round of the server, or nothing."""
+        method, objective = self.method, self.objective
+        if self.alone:
+            return self.alone
+        if not upload:
+            return f"with {method.title} nothing is sent"
+        if objective.remembers and objective.name not in REMEMBERED_ON_DEVICES:
+            return f"a device does not know what a client stores under the objective {objective.name}"
+        if method.per_client and method.personalised:
+            return f"the server of {method.title} keeps something of every client, which a device outside the run is not part of"
+        if missing := sorted(upload.keys() - learned.keys()):
+            return f"{method.title} sends {missing[0]}, which training does not make"
+        return ""
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """What a device of one tier trains.
+
+    Attributes:
+        network: with the weights to start from.
+        samples: a synthetic batch x (n, …) with labels (n,) or targets: a bundle contains no user's data.
+        control: the server's control variates for the tier, by name.
+        memory_bytes: predicted peak of a step; None: not known.
+    """
+
+    tier: Tier
+    network: nn.Module
+    graphs: TierGraphs
+    samples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+    control: Mapping[str, Tensor] = field(default_factory=dict)
+    memory_bytes: int | None = None
+
+
+def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes]]:
+    """Return the training part of a tier: its entry in the manifest, and path → content of the files that the entry names."""
+    method, training, objective = trains.method, trains.training, trains.objective
+    network, graphs, label, tensors = of.network, of.graphs, of.tier.label, named_tensors(of.network)
+    started = copy.deepcopy(network)  # with the tensors that an objective needs in a device's first round
+    objective.attach(started, shared_parameters(method, network), {}, of.control)
+    own, roles = named_tensors(started), graphs.steps.roles
+    feed = {value: own[name].detach().float().contiguous().numpy() for name, value in roles.tensors.items()}
+    feed |= {name: np.ones(trains.architecture.classes, bool) for name in roles.shared}
+    x, y = of.samples
+    first = x[:REFERENCE_SAMPLES], y[:REFERENCE_SAMPLES]
+    stepper = Stepper(graphs.steps, feed, training.lr, trains.beta)
+    losses = np.array([stepper.step(*first) for _ in range(STEPS)], np.float32)
+    scalars = {LEARNING_RATE: np.array(0.0, np.float32), BETA: np.array(0.0, np.float32), "x": x, "y": y}
+    kinds = (roles.trained, roles.statistics, roles.frozen)
+    trained, statistics, frozen = ({n: tuple(tensors[n].shape) for n in names if n in tensors} for names in kinds)
+    stored = {name: feed[roles.tensors[name]] for name in (*trained, *statistics, *frozen)}
+    stored |= {name: tensor.numpy() for name, tensor in of.control.items()}
+    learned = trained | statistics
+    upload = method.upload_shapes(trains.architecture, of.tier)
+    no_update = trains.no_update(upload, learned)
+    numbers = range(len(graphs.steps.steps)) if len(graphs.steps.steps) > 1 else [""]
+    paths = {f"{label}/train{n}.onnx": graph for n, graph in zip(numbers, graphs.steps.steps, strict=True)}
+    names = "predict.onnx", "parameters.safetensors", "train_reference.safetensors"
+    predict, parameters, reference = (f"{label}/{name}" for name in names)
+    contents = {
+        **paths,
+        predict: graphs.predict,
+        parameters: safetensors.numpy.save(stored),
+        reference: safetensors.numpy.save({"x": first[0], "y": first[1], "losses": losses}),
+    }
+    entry = TrainEntry(
+        graphs=tuple(paths),
+        predict=predict,
+        parameters=parameters,
+        reference=reference,
+        optimizer=training.optimizer,
+        lr=training.lr,
+        momentum=trains.beta,
+        batch_size=training.batch_size,
+        epochs=training.epochs,
+        trained=trained,
+        statistics=statistics,
+        frozen=frozen,
+        personal=tuple(sorted(method.personal(network) & learned.keys())),
+        upload={} if no_update else upload,
+        objective=ObjectiveEntry(name=objective.name, strength=objective.strength if objective.adds else 0.0),
+        present=any("present" in names for names in stepper.inputs),
+        augment=training.augment,
+        labels=not no_update and bool(method.label_rows(trains.architecture)),
+        no_update=no_update,
+        predicted_memory_bytes=of.memory_bytes,
+        onnx_peak_bytes=peak_bytes(graphs.steps.steps[-1], {**feed, **scalars}) + x.nbytes,
+    )
+    return entry, contents

@@ -1,0 +1,49 @@
+"""Networks whose logits are an entry or an attribute of what they return."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from edgefl import RunConfig
+from tests.runs import lines_of, stopped_after
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> object:
+        hidden = torch.relu(self.body(x.flatten(1)))
+        return self.returned(self.head(hidden), hidden)
+
+    def returned(self, logits: Tensor, hidden: Tensor) -> object:
+        return logits
+
+
+class Entry(Plain):
+    def returned(self, logits: Tensor, hidden: Tensor) -> object:
+        return {"hidden": hidden, "logits": logits}
+
+
+class Attribute(Plain):
+    def returned(self, logits: Tensor, hidden: Tensor) -> object:
+        return SimpleNamespace(loss=None, logits=logits, hidden=(hidden, hidden))
+
+
+class Only(Plain):
+    def returned(self, logits: Tensor, hidden: Tensor) -> object:
+        return {"scores": logits, "name": "digits"}
+
+
+@pytest.mark.parametrize("kind", [Entry, Attribute, Only])
+def test_a_run_trains_and_evaluates_the_logits_alone(kind, tmp_path):
+    few = {"rounds": 1, "clients": 2, "local_epochs": 1, "data_share": 0.1, "eval_samples": 40, "conditions": "ideal"}
+    runs = [
+        stopped_after(RunConfig(model=model, method="fedhm", tiers=(1.0, 0.5), **few), tmp_path / model.__name__, 1)
+        for model in (Plain, kind)
+    ]
+    plain, own = (lines_of(folder) for folder in runs)
+    assert plain == own
