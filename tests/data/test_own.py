@@ -172,7 +172,6 @@ def test_wrong_labels_and_samples_are_refused():
     _refused("60 samples and labels of shape", y=y[:5])
     _refused("1 of 60 labels are missing, the first that of sample 0", y=np.array([np.nan, *y[1:]]))
     _refused("2 of 60 labels are missing", y=np.array([None, "", *["a", "b"] * 29], object))
-    _refused("label 0.5, expected integers from 0, or texts", y=y + 0.5)
     _refused("no training sample of class '0'; number the classes", y=y + 1)
     _refused("labels -1 to 1, expected integers from 0", y=y - 1)
     _refused("labels 0 to 2, expected integers from 0 to 1", class_names="ab")

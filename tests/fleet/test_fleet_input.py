@@ -51,7 +51,7 @@ WRONG: list[tuple[str, str, str]] = [
     ("on_shortfall", "tier,tier", "expected each step once, and refuse or send last, got tier, tier"),
     ("on_shortfall", "send,tier", "expected each step once, and refuse or send last, got send, tier"),
     ("on_shortfall", "refuse,send", "expected each step once, and refuse or send last, got refuse, send"),
-    ("on_shortfall", "split", "must be 'micro-batch', 'tier', 'refuse' or 'send', got 'split'"),
+    ("on_shortfall", "split", "must be 'micro-batch', 'recompute', 'tier', 'refuse' or 'send', got 'split'"),
 ]
 
 

@@ -39,15 +39,15 @@ PRINTED = {
 MEASURED = {
     ("prism", "params"): (72.3, 40.8, 18.2, 4.6),
     ("prism", "macs_forward"): (72.8, 41.0, 18.4, 4.7),
-    ("prism", "saved_bytes"): (121.3, 90.9, 60.9, 32.1),
+    ("prism", "saved_bytes"): (121.3, 90.9, 60.8, 31.5),
     ("orthdrop", "params"): (90.3, 67.8, 45.3, 22.8),
     ("orthdrop", "macs_forward"): (90.4, 67.9, 45.5, 23.0),
-    ("orthdrop", "saved_bytes"): (140.4, 130.3, 120.3, 110.2),
+    ("orthdrop", "saved_bytes"): (140.4, 130.3, 120.3, 111.2),
 }
 OUTPUTS = {
     "params": (84.2, 63.3, 42.2, 21.3),
     "macs_forward": (84.5, 63.5, 42.6, 21.5),
-    "saved_bytes": (140.4, 130.3, 120.3, 110.2),
+    "saved_bytes": (140.4, 130.3, 120.3, 111.2),
 }
 """Measured shares with ``outputs = 0.4``: about those of OrthDrop, and at keep ratio 0.2 more than four times PriSM's printed costs."""
 POINTS = {"params": 1.5, "macs_forward": 1.5, "saved_bytes": 8}
@@ -168,7 +168,8 @@ def test_parameters_and_macs_with_outputs_at_full_width_are_the_closed_form(keep
 )
 @pytest.mark.parametrize("keep", [0.25, 0.5])
 def test_the_blocks_leave_two_maps_a_convolution_and_one_more_of_the_kernels(method, maps, keep):
-    """At ratios without rounding. At this batch the peak comes before the last block's maps, smaller than gradients, are freed."""
+    """At ratios without rounding. The peak comes in the backward pass, beside a kernel's workspace: a few last maps are freed by then."""
     statistics = 2 * 4 * 4 * sum(kept(keep, channels) if method == "prism" else channels for channels, _ in STAGES)
     width = 1.0 if method == "fedavg" else keep
-    assert blocks(method, width, 512) == 512 * 4 * MAPS / 2 * maps(keep) + statistics
+    whole = 512 * 4 * MAPS / 2 * maps(keep) + statistics
+    assert 0.98 * whole < blocks(method, width, 512) <= whole

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -310,7 +309,7 @@ def test_training_converges_where_the_dense_network_does():
         losses = []
         for _ in range(25):
             optimizer.zero_grad()
-            loss = method.local_loss(module, SimpleNamespace(x=x, y=y))
+            loss = method.local_loss(module, Batch(x, y))
             loss.backward()
             optimizer.step()
             losses.append(loss.item())

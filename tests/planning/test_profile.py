@@ -182,8 +182,8 @@ class Outputs(nn.Module):
 def test_outputs_of_any_form_are_trained_and_held(form):
     (row,) = profile(Outputs(OUTPUTS[form]), (4,), batch_size=8)
     assert row.macs_forward == row.macs_backward_weight == 4 * 5 + 4 * 6
-    # Nothing of an inference goes before its end: the sample and both outputs.
-    assert row.peak_activation_bytes_inference == 8 * 4 * (4 + 5 + 6)
+    # Nothing of an inference goes before its end: the sample, and both outputs in onnxruntime's blocks of 256 bytes.
+    assert row.peak_activation_bytes_inference == 8 * 4 * 4 + 2 * 256
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 2, 3)])

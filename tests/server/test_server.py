@@ -153,7 +153,20 @@ def session(client):
     """Return a session with a value in every field."""
     refusal = (Shortfall("memory_bytes", 3.0, 2.5, "board", 1.0, 4),)
     expected = Expected(
-        client, "board", "expected", Tier(0.5), 9, Timing(0.1, 0.2, 0.3, 1.0, 2.0, 0.7), 10, 20, 30, 40, 50.5, 4, 1.25
+        client,
+        "board",
+        "expected",
+        Tier(0.5),
+        9,
+        Timing(0.1, 0.2, 0.3, 1.0, 2.0, 0.7),
+        10,
+        20,
+        30,
+        40,
+        50.5,
+        4,
+        ("body.0",),
+        1.25,
     )
     return OpenSession(4, 2, dataclasses.replace(expected, state="busy", refusal=refusal))
 
