@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     metavar="[NAME=][TYPE:]SHAPE",
     help="Shape of one of its samples, such as 3x32x32 or int64:80; repeat it for several inputs of one shape and type.",
 )
+@option("--classes", type=click.IntRange(1), metavar="N", help="Its number of labels, for a factory that takes it.")
 @sub_model_options("Tiers of --network")
 @option(
     "--format",
@@ -58,6 +59,7 @@ def command(
     weights: Path | None,
     kind: Literal["bundle", "csv"],
     inputs: tuple[str, ...],
+    classes: int | None,
     method: str | None,
     method_options: tuple[tuple[str, Any], ...],
     tiers: tuple[float, ...] | None,
@@ -76,8 +78,8 @@ def command(
     """
     if (run is None) == (network is None):
         raise click.UsageError("give either the folder of a run or --network")
-    if run is not None and (weights or inputs or method or method_options or tiers):
-        raise click.UsageError("--weights, --input, --method, --method-option and --tiers need --network")
+    if run is not None and (weights or inputs or classes or method or method_options or tiers):
+        raise click.UsageError("--weights, --input, --classes, --method, --method-option and --tiers need --network")
     if kind == "csv":
         if run is None or quantize or fp16 or sign or form != "auto" or with_client:
             raise click.UsageError("--format csv needs a run, and takes no options of a bundle")
@@ -92,7 +94,7 @@ def command(
             from edgefl.run.export_network import export_network, network_and_samples
 
             sized: dict[str, Any] = {"method": method, "tiers": tiers, "method_options": dict(method_options)}
-            export_network(*network_and_samples(str(network), inputs, weights), out, client=with_client, **sized)
+            export_network(*network_and_samples(str(network), inputs, weights, classes), out, client=with_client, **sized)
         click.echo(f"{out}: written; check it with: edgefl verify {out}")
         return
     with uncollected():

@@ -177,13 +177,13 @@ def _tier(trains: Trains, state: GlobalState, tier: Tier, below: Any) -> tuple[T
 
 
 def network_and_samples(
-    network: str, inputs: Sequence[str], weights: Path | None
+    network: str, inputs: Sequence[str], weights: Path | None, classes: int | None = None
 ) -> tuple[nn.Module, Tensor | dict[str, Tensor]]:
-    """Return a network, as ``edgefl profile`` accepts it, with the weights of a safetensors file, and two drawn samples for it.
+    """Return a network of ``classes``, as ``edgefl profile`` accepts it, with weights of a safetensors file, and two drawn samples.
 
     InputError or WireError if there is no such network, or the weights do not fit it; the first five tensors that differ are named.
     """
-    architecture = architecture_of(network, inputs)
+    architecture = architecture_of(network, inputs, classes)
     module = architecture.build()
     if weights is not None:
         own = _floats(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -298,6 +299,7 @@ def test_methods_and_tiers_that_do_not_fit_are_refused(how, message, tmp_path):
 @pytest.mark.parametrize(
     ("order", "message"),
     [
+        (("runs/0001", "--classes", "3"), "--classes, --method, --method-option and --tiers need --network"),
         (("runs/0001", "--method", "fedhm"), "--method, --method-option and --tiers need --network"),
         (("runs/0001", "--tiers", "1,0.5", "--format", "csv"), "--tiers need --network"),
         (("--network", "tests.mobile:MobileNet", "--input", "1x8x8", "--tiers", "1,0.5"), "one size; choose a method"),
@@ -308,3 +310,10 @@ def test_the_command_takes_a_method_for_a_network_and_tiers_with_a_method(order,
     assert message in f"{done.output}{done.exception}"
     assert isinstance(done.exception, ConfigError) or done.exit_code == 2
     assert not (tmp_path / "bundle").exists()
+
+
+def test_a_factory_gets_the_classes_of_the_command_line(tmp_path):
+    (tmp_path / "lab.py").write_text("from torch import nn\n\ndef net(classes):\n    return nn.Linear(4, classes)\n")
+    done = command("export", "--network", "lab.py:net", "--input", "4", "--classes", "5", "--out", "bundle", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "bundle" / "manifest.json").read_text())["classes"] == 5
