@@ -221,13 +221,13 @@ def test_a_definition_that_is_not_registered_is_no_plugin() -> None:
 
 
 def test_a_part_of_an_imported_module_is_known_without_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lab").mkdir()
-    written(tmp_path / "lab" / "ours.py", "ours")
+    (tmp_path / "lab_of_ours").mkdir()
+    written(tmp_path / "lab_of_ours" / "ours.py", "ours")
     monkeypatch.syspath_prepend(tmp_path)
-    import lab.ours  # type: ignore[import-not-found]
+    import lab_of_ours.ours  # type: ignore[import-not-found]
 
-    assert methods.load("ours") is lab.ours.Mine
-    assert list(RunConfig(method="ours").plugins or ()) == ["lab.ours"]
-    assert RunConfig(method="lab.ours:Mine").method == "ours"
-    assert RunConfig(plugins=["lab.ours"]) == RunConfig(plugins=[lab.ours.Mine])
+    assert methods.load("ours") is lab_of_ours.ours.Mine
+    assert list(RunConfig(method="ours").plugins or ()) == ["lab_of_ours.ours"]
+    assert RunConfig(method="lab_of_ours.ours:Mine").method == "ours"
+    assert RunConfig(plugins=["lab_of_ours.ours"]) == RunConfig(plugins=[lab_of_ours.ours.Mine])
     assert "ours" not in codecs.names()

@@ -194,7 +194,7 @@ def recurrent_scratch(name: str, steps: int, samples: int, inputs: int, hidden: 
     Each direction holds the gates of all steps, and a few states and biases. The backward one also reverses its input and its output.
 
     >>> sum(recurrent_scratch("lstm", 16, 8, 32, 24, False))
-    56032
+    53600
     """
     state = _FLOAT * samples * hidden
     gates, states = (4, [state] * 3 + [_FLOAT * hidden] * 6) if name == "lstm" else (3, [state] * 7)

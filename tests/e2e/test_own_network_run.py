@@ -218,7 +218,10 @@ def test_factories_classes_and_modules_are_given_from_python(lab):
     same.load_state_dict(module.state_dict())
     assert RunConfig(model=same).model == config.model
     assert RunConfig(model=Plain()).model != config.model
-    with pytest.raises(ConfigError, match="Plain is an object that other processes cannot import; define a factory"):
+    with pytest.raises(
+        ConfigError,
+        match="Plain is an object that other processes cannot import; define it at the top of a module, or use engine inline",
+    ):
         simulate(RunConfig(model=module, **keys | {"workers": 2}), lab / "never")
     assert not (lab / "never").exists()
 

@@ -296,7 +296,7 @@ sys.path[:0] = sys.argv[2:]
 from test_paper_queue import job_of, shortened
 from papers.jobs import train_all
 for ended in train_all([job_of(Path(sys.argv[1]), shortened(12))], 1, True):
-    print(ended.status)
+    print(ended.status, ended.text)
 """
 
 
@@ -327,7 +327,7 @@ def test_a_killed_queue_leaves_no_process_and_resumes_to_the_same_figures(tmp_pa
     wait_until(no_process_is_left)
     assert not (tmp_path / "factorized.jsonl").exists()
     done = subprocess.run(command(tmp_path), capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-1] == "stored"
+    assert done.stdout.split()[0] == "stored", done.stdout
     (resumed,) = store().load(tmp_path / "factorized.jsonl")["quick"]
     run = shortened(12)
     assert tool_of("papers.training").figures(run.settings, run.local, tmp_path / "whole") == resumed["figures"]

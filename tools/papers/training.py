@@ -25,7 +25,7 @@ from edgefl.run.simulate import Output, train_into
 from edgefl.run.trained import Trained, of_clients
 from edgefl.timing.stages import Stopwatch
 from edgefl.util.compute import one_thread
-from edgefl.util.files import storage_errors
+from edgefl.util.files import write_bytes
 
 _SECONDS = "processor-seconds"
 _LOST = ("refused", "late", "dropped", "interrupted", "out_of_memory")
@@ -144,8 +144,7 @@ def _after_rounds(config: RunConfig, path: Path, until: float | None) -> Callabl
                 why = "; ".join(map(str, client.expected.refusal)) or "its loss is not finite"
                 kind = DivergedError if client.status == "diverged" else NotTrainedError
                 raise kind(f"round {record.round}, client {client.client}: {client.status}: {why}")
-        with storage_errors(path):
-            path.write_text(f"{before + _used_s() - began:.2f}", encoding="utf-8")
+        write_bytes(path, f"{before + _used_s() - began:.2f}".encode())
         if until is not None and time.time() > until and record.round < config.rounds:
             raise OutOfTimeError(f"stopped after round {record.round} of {config.rounds}")
 
