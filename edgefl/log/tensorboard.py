@@ -16,7 +16,7 @@ from edgefl.registry import logger
 @logger("tensorboard", needs="tensorboard", extra="edgefl-sim[tensorboard]")
 @contextlib.contextmanager
 def tensorboard(run: LoggedRun) -> Iterator[Logger]:
-    """Write to ``logs/tensorboard`` in the run's folder; files are read from there by the page, so there are no artifacts."""
+    """Write to ``logs/tensorboard`` in the run's folder; artifacts are listed with their paths, because TensorBoard stores no files."""
     writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter(run.folder / "logs" / "tensorboard")
     with contextlib.closing(writer):
         writer.add_text("configuration", f"```json\n{json.dumps(run.settings, indent=2)}\n```")
