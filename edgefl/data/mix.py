@@ -50,8 +50,8 @@ def load(name: str, data_dir: str | None = None, validation_share: float = 0.0, 
         return validating(_loaded(name, data_dir), validation_share)
     parts = [_loaded(part, _folder(data_dir, part)) for part in name.split("+")]
     for part in parts:
-        if part.train.x.dtype != np.float32 or part.train.x.ndim != 4 or not part.classes:
-            shape = f"{part.train.x.dtype} samples of shape {part.input_shape}"
+        if getattr(part.train.x, "dtype", None) != np.float32 or part.train.x.ndim != 4 or not part.classes:
+            shape = f"{getattr(part.train.x, 'dtype', 'several')} samples of shape {part.input_shape}"
             raise ConfigError(f"dataset: {name!r}: only images can be mixed, {part.name} has {shape}")
     return validating(mixed(name, parts), validation_share)
 

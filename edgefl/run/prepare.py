@@ -39,8 +39,9 @@ from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
 from edgefl.run.loss import check_found, check_loss, criterion_of
-from edgefl.run.run import Run, check_exports, method_of, plan_of, tiers_of
+from edgefl.run.run import Run, check_exports, inputs_of, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
+from edgefl.util.fields import Fields, named
 from edgefl.util.networks import is_onnx, is_own, title_of
 
 _OF_TASK = (
@@ -127,48 +128,62 @@ def check_reach(config: RunConfig) -> None:
 
 def _architecture(config: RunConfig, data: Dataset) -> Architecture:
     """Return the network of a resolved configuration; raise :class:`InputError` if it does not fit the data or cannot be built."""
-    shape, model = "x".join(map(str, data.input_shape)), str(config.model)
+    model, samples = str(config.model), inputs_of(data)
     outputs = data.classes or max(1, math.prod(data.target_shape or ()))
-    if config.augment != "none" and len(data.input_shape) != 3:
+    if config.augment != "none" and (not isinstance(samples, InputSpec) or len(samples.shape) != 3):
+        shape = ", ".join(f"{name.removeprefix('x.')} {'x'.join(map(str, of.shape))}" for name, of in named(samples, "x").items())
         raise ConfigError(
-            f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape}, no images "
+            f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape.removeprefix('x ')}, no images "
             "(channels x height x width)"
         )
     if is_own(model):
         check_found(config, "model", model)
-        samples = InputSpec(data.input_shape, torch.int64 if data.vocabulary else torch.float32)
         try:
             own = architecture_of(model, samples, outputs, config.norm)
         except ConfigError as error:
-            raise ConfigError(f"{error} (samples of {data.name}: {samples})" if is_onnx(model) else str(error)) from None
+            raise ConfigError(f"{error} (samples of {data.name}: {_said(samples)})" if is_onnx(model) else str(error)) from None
         assert isinstance(own, CustomArchitecture)
         own = replace(
             own,
             raw=config.loss is not None,
             logits=config.loss is None,
-            **_one_input(own, samples, data.name) if is_onnx(model) else {},
+            **_of_file(own, samples, data.name) if is_onnx(model) else {},
         )
         check_takes(own, data.name, classifies=not own.raw)
         return own
-    architecture = Architecture(model, data.input_shape, outputs, config.norm)
+    if not isinstance(samples, InputSpec):
+        raise ConfigError(
+            f"model: {model} takes one input, and samples of {data.name} have {', '.join(samples)}; give --model with a network of your "
+            "own whose forward takes them by name"
+        )
+    architecture = Architecture(model, samples.shape, outputs, config.norm)
     kinds = {True: "token ids", False: "images"}
     known = architecture.vocabulary
-    if (has := bool(data.vocabulary)) != (takes := bool(known)):
+    if (has := bool(samples.below)) != (takes := bool(known)):
         both = f"{model} takes {kinds[takes]}, and {data.name} has {kinds[has]}"
         raise ConfigError(f"model: {both}; choose another model or dataset")
-    if data.vocabulary > known:
-        raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {data.vocabulary}")
+    if samples.below > known:
+        raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {samples.below}")
     return architecture
 
 
-def _one_input(network: CustomArchitecture, samples: InputSpec, data: str) -> dict[str, Any]:
-    """Return the fields of an ONNX file's network that takes batches of ``samples``; ConfigError if its input is of another kind."""
-    ((name, spec),) = network.inputs.items()
-    if spec.dtype.is_floating_point != samples.dtype.is_floating_point:
-        raise ConfigError(
-            f"{network.model}: input {name} is {spec} a sample, got {samples} of {data}; choose another model or dataset"
-        )
-    return {"inputs": {"": samples}, "input_shape": samples.shape}
+def _said(samples: Fields[InputSpec]) -> str:
+    return ", ".join(f"{name}={spec}" for name, spec in samples.items()) if isinstance(samples, Mapping) else str(samples)
+
+
+def _of_file(network: CustomArchitecture, samples: Fields[InputSpec], data: str) -> dict[str, Any]:
+    """Return the fields of an ONNX file's network that takes ``samples``; ConfigError if an input is missing or of another kind."""
+    given = samples if isinstance(samples, Mapping) else dict.fromkeys(network.inputs, samples)
+    for name, spec in network.inputs.items():
+        if name not in given:
+            raise ConfigError(f"{network.model}: its input {name} is missing among {', '.join(given)} of {data}; give it too")
+        if spec.dtype.is_floating_point != given[name].dtype.is_floating_point:
+            raise ConfigError(
+                f"{network.model}: input {name} is {spec} a sample, got {given[name]} of {data}; choose another model or dataset"
+            )
+    if isinstance(samples, InputSpec):
+        return {"inputs": {"": samples}, "input_shape": samples.shape}
+    return {"inputs": {name: samples[name] for name in network.inputs}}
 
 
 def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -> Architecture:
@@ -284,6 +299,11 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
     if tiers != "auto":
         check_tiers(config.method, tuple(tiers))
     model = config.model or data.default_model
+    if not model:
+        raise ConfigError(
+            f"model: samples of {data.name} have the inputs {', '.join(data.input_shape)}, and reference networks take one; give --model "
+            "with a network of your own whose forward takes them by name"
+        )
     if not is_own(model):
         models.check(model)
     per_round = config.per_round or max(1, (config.clients + 1) // 2)
