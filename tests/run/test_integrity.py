@@ -116,7 +116,9 @@ def test_a_second_writer_is_told_who_holds_the_folder(tmp_path):
     assert sorted(path.name for path in stopped.iterdir()) == before
 
 
-@pytest.mark.parametrize(("key", "before", "after"), [("profile", b"ratio = 30", b"ratio = 31"), ("availability", b"0,0,90", b"0,0,80")])
+@pytest.mark.parametrize(
+    ("key", "before", "after"), [("profile", b"ratio = 30", b"ratio = 31"), ("availability", b"0,0,90", b"0,0,80")]
+)
 def test_a_fleet_or_a_trace_that_changed_is_named(tmp_path, key, before, after):
     fleet, trace = tmp_path / "fleet.toml", tmp_path / "trace.csv"
     fleet.write_bytes((shared("profiles") / "fleets" / "home.toml").read_bytes())
