@@ -108,6 +108,7 @@ ROOMS: dict[str, set[str]] = {
 RUN: dict[str, set[str]] = {
     "run": set(),
     "folder": set(),
+    "verify": {"folder"},
     "loss": set(),
     "result": set(),
     "prepare": {"run", "loss"},
