@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -61,10 +61,19 @@ class BudgetError(ClientError):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle: its folder, and its checked manifest. Other files are checked when they are read."""
+    """A bundle: its folder, and its checked manifest. Other files are checked when they are read.
+
+    ``sent`` are tensors that a server has sent, name → value, instead of those in the bundle's files.
+    """
 
     folder: Path
     manifest: Table
+    sent: Tensors = field(default_factory=dict)
+
+    def at_round(self, round_: int, sent: Tensors) -> Bundle:
+        """Return the bundle that the server would export for training in ``round_``: the same graphs, with the tensors ``sent``."""
+        own = f"{self.manifest['manifest_sha256']}/{round_}"
+        return replace(self, manifest={**self.manifest, "round": round_, "manifest_sha256": own}, sent=sent)
 
     def tier(self, label: str) -> Table:
         """Return the manifest's entry of the tier ``label``; InputError if there is none."""
@@ -119,7 +128,7 @@ class Bundle:
         table = self.training(label)
         path, found = table["parameters"], {}
         try:
-            found = safetensors.numpy.load(self.content(path))
+            found = {**safetensors.numpy.load(self.content(path)), **self.sent}
         except (SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"{self.folder / path}: not a safetensors file ({error})") from None
         expected = {**table["trained"], **table["statistics"], **table["frozen"]}
