@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -46,8 +47,7 @@ class Federation:
         return set(self.devices)
 
     def send(self, node: int, kind: Kind, fields: Mapping[str, Any], blobs: Mapping[str, bytes], ttl_s: float) -> str:
-        from edgefl_app import device
-
+        device = _device()
         asked = json.loads(json.dumps(fields))
         self.asked.append((node, asked))
         at = self.devices[node]
@@ -72,16 +72,19 @@ class Federation:
 
 def federation(run: Run, folder: Path, trainer: str = "onnx", **owner: Any) -> Federation:
     """Return a federation with a device for every client of ``run``, which has the client's samples."""
-    from edgefl_app.device import Owner
-
     write_shards(run.config, folder)
     found = {}
     for client in range(run.config.clients):
         plan = run.forecast.class_plan_of(client, 1)
         values = {"client": client, **owner}
-        own = Owner(plan.device.name, folder / f"client-{client}.npz", folder / f"state-{client}", trainer, **values)
+        own = _device().Owner(plan.device.name, folder / f"client-{client}.npz", folder / f"state-{client}", trainer, **values)
         found[100 + client] = Node(own)
     return Federation(found)
+
+
+def _device() -> Any:
+    """Return the app's code for devices; tests/flower/conftest.py makes it importable."""
+    return importlib.import_module("edgefl_app.device")
 
 
 def joined(run: Run, folder: Path, link: Federation, said: list[str] | None = None, **waits: float) -> FlowerFleet:

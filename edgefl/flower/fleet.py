@@ -1,6 +1,5 @@
 """The devices of a Flower federation as the fleet of a run: who is connected, what each was sent, and what came back."""
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +83,7 @@ class FlowerFleet:
     ) -> None:
         names = [of.device.name for of in run.plan.classes]
         classes = [names[number] for number in run.plan.population.classes(np.arange(run.config.clients)).tolist()]
-        self._link, self._run, self._waits, self.say = link, run, waits, say
+        self._link, self._run, self._waits, self._say = link, run, waits, say
         self.clock_s, self._sleep = clock, sleep
         self._roster = Roster(folder / "devices.json", classes, secrets.token_hex(8))
         self._nodes: dict[int, int] = {}
@@ -239,8 +238,11 @@ class FlowerFleet:
             sent.client, status, said.steps, said.train_loss, said.measured_peak_activation_bytes, said.measured_training_memory_bytes,
             payload=bytes(reply.blobs.get(PAYLOAD, b"")), labels=said.labels,
         )  # fmt: skip
-        problem = re.sub(r"[^\x20-\x7e]+", " ", said.problem)
-        return Answer(sent.round, outcome, total_s, min(said.ready_s, total_s), min(said.train_s, total_s), problem)
+        return Answer(sent.round, outcome, total_s, min(said.ready_s, total_s), min(said.train_s, total_s), said.problem)
+
+    def say(self, message: str) -> None:
+        """Tell the user; a device's text may contain codes of terminals, which are left out."""
+        self._say("".join(letter if letter.isprintable() else " " for letter in message))
 
     def connected(self, clients: Sequence[int]) -> set[int]:
         """Return which of ``clients`` are connected."""

@@ -101,15 +101,15 @@ def fleet_round(fleet: Fleet, server: Server, state: ServerState) -> tuple[Serve
     start_s = fleet.clock_s()
     for sending in sendings:
         fleet.send(server, sending)
-    answers, late, closed = _collected(fleet, server, number, [sending.session.client for sending in sendings], start_s)
+    answers, late, stale = _collected(fleet, server, number, [sending.session.client for sending in sendings], start_s)
     round_s = fleet.clock_s() - start_s
     with span("observe"):
         observed = server.method.observe(state.model, exchange.sent)
     for sending in sendings:
         session = replace(sending.session, expected=replace(sending.session.expected, start_s=state.clock_s + start_s - began_s))
-        ended[session.client] = _ended(server, session, answers.get(session.client), round_s, closed)
+        ended[session.client] = _ended(server, session, answers.get(session.client), round_s, session.client in late)
     after = exchange.aggregated(_updates(fleet, server, exchange, sendings, answers, ended))
-    observed = {**observed, "setup_bytes": fleet.setup_bytes - setup_bytes, "late_answers": late}
+    observed = {**observed, "setup_bytes": fleet.setup_bytes - setup_bytes, "late_answers": stale}
     clock_s, waited_s = state.clock_s + fleet.clock_s() - began_s, start_s - began_s
     records = tuple(ended[e.client] for e in expected)
     record = RoundRecord(
@@ -149,13 +149,14 @@ def _sending(exchange: Exchange, number: int, expected: Expected) -> Sending:
 
 def _collected(
     fleet: Fleet, server: Server, number: int, clients: Sequence[int], start_s: float
-) -> tuple[dict[int, Answer], int, bool]:
+) -> tuple[dict[int, Answer], set[int], int]:
     """Wait for the answers of ``clients`` until enough of them have trained, none is left, or the deadline has passed.
 
     Returns:
-        The answers by client, the number of answers to earlier rounds, and whether the round ended because enough devices had trained.
+        The answers by client, the clients that the server did not wait for because enough others had trained, and the number of answers
+        to earlier rounds.
     """
-    answers, late, deadline_s = dict[int, Answer](), 0, server.forecast.plan.deadline_s
+    answers, stale, deadline_s = dict[int, Answer](), 0, server.forecast.plan.deadline_s
     waiting = set(clients)
     while waiting:
         for answer in fleet.answers():
@@ -163,13 +164,13 @@ def _collected(
                 answers[answer.outcome.client] = answer
                 waiting.discard(answer.outcome.client)
             else:
-                late += 1
+                stale += 1
         if sum(answer.outcome.status == "trained" for answer in answers.values()) >= server.per_round:
-            return answers, late, True
+            return answers, waiting, stale
         if deadline_s is not None and fleet.clock_s() - start_s >= deadline_s:
             break
         waiting &= fleet.connected(sorted(waiting))
-    return answers, late, False
+    return answers, set(), stale
 
 
 def _updates(
@@ -210,17 +211,17 @@ def _nothing(expected: Expected) -> Expected:
     return replace(expected, timing=None, macs=0, download_bytes=0, upload_bytes=0)
 
 
-def _ended(server: Server, session: OpenSession, answer: Answer | None, round_s: float, enough: bool) -> ClientRecord:
-    """Return the record of a session with its measured seconds.
+def _ended(server: Server, session: OpenSession, answer: Answer | None, round_s: float, late: bool) -> ClientRecord:
+    """Return the record of a session with its measured seconds; without an answer, it is late or dropped.
 
-    Without an answer, it is late if the round closed because enough others had answered, else dropped. Seconds that are not of the device
-    are its message's way: they are divided between download and upload by their bytes, because the clocks of two computers differ.
+    Seconds that the device does not account for are its messages' way. They are divided between download and upload by their bytes,
+    because the clocks of two computers differ.
     """
     expected, steps = session.expected, server.forecast.plan.workload.training.steps(session.expected.samples)
     device = server.forecast.class_plan_of(session.client, session.turn).device
     if answer is None:
         parts, up_bytes, share = (round_s, 0.0, 0.0), 0, 0.0
-        expected = expected if enough else replace(expected, status="dropped")
+        expected = expected if late else replace(expected, status="dropped")
     else:
         outcome = answer.outcome
         up_bytes = len(outcome.payload) if outcome.status == "trained" else 0
