@@ -100,7 +100,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "testing": {
         *("errors", "records", "rng", "registry", "plugins", "util", "wire", "data", "models", "methods", "onnxgrad", "client"),
-        *("bundle", "planning"),
+        *("bundle", "planning", "fleet", "engine", "server"),
     },
 }
 
