@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import edgefl_checks as checks
 import numpy as np
 import onnxruntime as ort
 import safetensors.numpy
-from edgefl_checks import CheckError, Kinds, check_budget, check_manifest, check_training
+from edgefl_checks import CheckError, Kinds, check_budget, check_manifest, check_training, require_keys
 from edgefl_graph import GraphError, external_files
 from edgefl_limits import watched
 from safetensors import SafetensorError
@@ -230,7 +229,7 @@ def refused(where: str) -> Iterator[None]:
 def check_keys(table: object, keys: Kinds, where: str) -> None:
     """Raise an InputError unless ``table`` has all ``keys``, with values of the given types."""
     with refused(where):
-        checks.check_keys(table, keys)
+        require_keys(table, keys)
 
 
 def first_line(error: BaseException) -> str:

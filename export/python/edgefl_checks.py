@@ -27,7 +27,7 @@ class CheckError(ValueError):
 
 def check_manifest(manifest: object) -> None:
     """Raise :class:`CheckError` unless ``manifest`` has the keys that the client relies on, apart from those of tiers."""
-    table = check_keys(manifest, MANIFEST)
+    table = require_keys(manifest, MANIFEST)
     _check_shape(table["input_shape"], "input_shape")
     names = table["class_names"]
     _check(all(isinstance(name, str) for name in names), "class_names", names, "a list of texts")
@@ -39,14 +39,14 @@ def check_manifest(manifest: object) -> None:
             len(names) == table["classes"], "class_names", f"{len(names)} names", f"one for each of {table['classes']} classes"
         )
     for path, entry in table["files"].items():
-        check_keys(entry, {"bytes": int, "sha256": str}, f"files.{path}: ")
+        require_keys(entry, {"bytes": int, "sha256": str}, f"files.{path}: ")
     for number, entry in enumerate(table["tiers"]):
-        check_keys(entry, {"label": str, "forward": str}, f"tiers.{number}: ")
+        require_keys(entry, {"label": str, "forward": str}, f"tiers.{number}: ")
 
 
 def check_training(table: object) -> None:
     """Raise :class:`CheckError` unless a tier's ``train`` says how it is trained."""
-    train = check_keys(table, TRAIN)
+    train = require_keys(table, TRAIN)
     for key in ("graphs", "personal"):
         _check(all(isinstance(text, str) for text in train[key]), key, train[key], "a list of texts")
     _check(bool(train["graphs"]), "graphs", [], "at least one training graph")
@@ -57,20 +57,20 @@ def check_training(table: object) -> None:
     for key in ("trained", "statistics", "frozen"):
         for name, shape in train[key].items():
             _check_shape(shape, f"{key}.{name}")
-    objective = check_keys(train["objective"], {"name": str, "strength": NUMBER}, "objective: ")
+    objective = require_keys(train["objective"], {"name": str, "strength": NUMBER}, "objective: ")
     _check(math.isfinite(objective["strength"]), "objective: strength", objective["strength"], "a finite number")
 
 
 def check_budget(budget: object) -> None:
     """Raise :class:`CheckError` unless the limits in a tier's ``budget`` are numbers or missing."""
-    table = check_keys(budget, {})
+    table = require_keys(budget, {})
     for key in ("round_s", "memory_bytes"):
         value = table.get(key)
         number = value is None or (isinstance(value, NUMBER) and not isinstance(value, bool) and 0 <= value < math.inf)
         _check(number, f"budget: {key}", value, "a number from 0, or none")
 
 
-def check_keys(table: object, keys: Kinds, where: str = "") -> dict[str, Any]:
+def require_keys(table: object, keys: Kinds, where: str = "") -> dict[str, Any]:
     """Return ``table``, which must have all ``keys`` with values of the given types."""
     if not isinstance(table, dict):
         raise CheckError(f"{where}got {type(table).__name__}, expected a table")
