@@ -26,7 +26,7 @@ from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
 from edgefl.timing.stages import Stopwatch, added, check_trace
 from edgefl.util.compute import one_thread
-from edgefl.util.files import sha256, write_bytes, write_json
+from edgefl.util.files import json_bytes, sha256, write_bytes
 from edgefl.util.garbage import uncollected
 
 Connect = Callable[[Run, Path], RunOne]
@@ -84,6 +84,7 @@ def simulate(
         if resume and (summary := folder.summary()) is not None:
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
+        opened.enter_context(folder.claimed(config, resume))
         if not folder.is_new() and (warning := folder.note_on_source(config)):
             say(warning)
         if trace is not None:
@@ -113,7 +114,7 @@ class Output:
 def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     """Return the run with an engine instead of ``auto``: the one that it has ``begun`` with, or the fastest."""
     if begun is not None and not begun.is_new():
-        stored = RunConfig.load(begun.require("config.toml"), {})
+        stored = begun.config()
         return replace(run, config=run.config.model_copy(update={"engine": stored.engine, "workers": stored.workers}))
     from edgefl.run.engine_choice import choose
 
@@ -163,7 +164,7 @@ def _finish(trained: Trained, output: Output) -> RunResult:
     rounds = folder.rounds()
     with span("checkpoint"):
         content = to_bytes(trained.state)
-        write_bytes(folder.path / MODEL, content)
+        folder.write(MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))
         deployed = build_bundle(run, tier_networks(trained), source, folder.fresh_bundle(), output.say)
@@ -187,7 +188,7 @@ def _finish(trained: Trained, output: Output) -> RunResult:
     # The page leaves this stage out, so that one rendered again from the summary is the same.
     stages = added([before, {"server": {"report": sum(watch.lap()["server"].values())}}])
     summary = RunSummary(**values | {"host_stages": stages}).to_dict()
-    write_json(folder.path / "summary.json", summary)
+    folder.write("summary.json", json_bytes(summary))
     return RunResult(folder.path, summary)
 
 

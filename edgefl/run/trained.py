@@ -16,9 +16,8 @@ from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
 from edgefl.engine.contract import open_engine
-from edgefl.models.base import load
 from edgefl.records import RoundRecord, Submodel, Tier
-from edgefl.rng import shuffled
+from edgefl.rng import generator, shuffled, torch_seeded
 from edgefl.run.run import Run, RunOne
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import device_submodel
@@ -27,6 +26,7 @@ from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.payload import stored_tensors
 
+_NO_SAMPLES = torch.empty(0), torch.empty(0, dtype=torch.int64)
 EVALUATED_CLIENTS = 100
 """If a run has more clients, this many are drawn at random and evaluated."""
 
@@ -59,7 +59,8 @@ class Trained:
             return self._ready(method.trained(self.state.model, tier, personal, client))
         submodel, tensors = self.handed_out(tier)
         module = submodel.build()
-        load(module, {**{name: tensors[name] for name in submodel.tensors}, **personal})
+        with torch_seeded(generator(self.run.config.seed, "handed out", tier.label)):
+            method.receive(module, {name: tensors[name] for name in submodel.tensors}, personal, _NO_SAMPLES)
         return self._ready(module.eval())
 
     def control(self, tier: Tier) -> dict[str, Tensor]:
@@ -77,7 +78,8 @@ class Trained:
         """Return the personal tensors of ``client``, without the objective's memory; the initial ones if it has not trained yet."""
         if client is not None and (kept := self.store.get(client)) is not None:
             tensors = stored_tensors(kept, f"what client {client} kept")
-            return {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}
+            if own := {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}:
+                return own
         return first_personal(self.run.method, self.run.architecture, tier, self.run.config.seed)
 
     def _ready(self, module: nn.Module) -> nn.Module:
