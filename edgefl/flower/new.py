@@ -13,7 +13,6 @@ from edgefl.run.prepare import prepare
 from edgefl.util.files import shared, whole_folder, write_bytes
 
 PACKAGE = "edgefl_app"
-_CLIENT = ("edgefl_client.py", "edgefl_bundle.py", "edgefl_data.py", "edgefl_steps.py")
 
 
 def new_app(config: RunConfig, folder: Path | str, out: Path | str | None = None) -> Path:
@@ -43,8 +42,8 @@ def new_app(config: RunConfig, folder: Path | str, out: Path | str | None = None
 def _files() -> Iterator[tuple[str, bytes]]:
     for path in sorted((shared("export") / "flower" / PACKAGE).glob("*.py")):
         yield f"{PACKAGE}/{path.name}", path.read_bytes()
-    for name in _CLIENT:
-        yield f"{PACKAGE}/client/{name}", (shared("export") / "python" / name).read_bytes()
+    for path in sorted((shared("export") / "python").glob("edgefl_*.py")):
+        yield f"{PACKAGE}/client/{path.name}", path.read_bytes()
 
 
 def write_shards(config: RunConfig, folder: Path | str) -> list[Path]:
