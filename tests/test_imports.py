@@ -79,6 +79,24 @@ ROOMS: dict[str, set[str]] = {
         ),
         *("onnxgrad", "client", "bundle", "engine", "server", "report", "planning"),
     },
+    "flower": {
+        *(
+            "errors",
+            "records",
+            "rng",
+            "config",
+            "util",
+            "timing",
+            "wire",
+            "data",
+            "models",
+            "fleet",
+            "client",
+            "bundle",
+            "server",
+        ),
+        "run",
+    },
     "serve": {"errors", "util", "bundle"},
     "cli": {
         *(
@@ -96,11 +114,11 @@ ROOMS: dict[str, set[str]] = {
             "engine",
             "report",
         ),
-        *("planning", "calibrate", "run", "serve"),
+        *("planning", "calibrate", "run", "flower", "serve"),
     },
     "testing": {
         *("errors", "records", "rng", "registry", "plugins", "util", "wire", "data", "models", "methods", "onnxgrad", "client"),
-        *("bundle", "planning"),
+        *("bundle", "planning", "fleet", "engine", "server"),
     },
 }
 
@@ -108,11 +126,13 @@ ROOMS: dict[str, set[str]] = {
 RUN: dict[str, set[str]] = {
     "run": set(),
     "folder": set(),
+    "verify": {"folder"},
     "loss": set(),
     "result": set(),
-    "prepare": {"run", "loss"},
+    "network": {"run", "loss"},
+    "prepare": {"run", "loss", "network"},
     "trained": {"run"},
-    "inspect_data": {"prepare"},
+    "inspect_data": {"prepare", "run"},
     "engine_choice": {"run"},
     "train_part": set(),
     "bundle": {"run", "trained", "train_part"},

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from edgefl.bundle.forms import form_files
-from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, SIGNATURE, InputEntry, Manifest
+from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, SIGNATURE, Manifest
 from edgefl.bundle.manifest_file import seal, text_of
 from edgefl.errors import BundleError
 from edgefl.models.custom import InputSpec
@@ -82,10 +82,10 @@ def about_inputs(inputs: Fields[InputSpec], preprocessing: Mapping[str, Any]) ->
     if isinstance(inputs, InputSpec):
         return {"input_shape": inputs.shape, "input_dtype": inputs.kind, "preprocessing": dict(preprocessing)}
     entries = {
-        name: InputEntry(shape=spec.shape, dtype=spec.kind, preprocessing=dict(preprocessing.get(name, {})))
+        name: {"shape": spec.shape, "dtype": spec.kind, "preprocessing": dict(preprocessing.get(name, {}))}
         for name, spec in inputs.items()
     }
-    return {"input_shape": (), "inputs": entries, "preprocessing": {}}
+    return {"input_shape": (), "input_dtype": "float32", "inputs": entries, "preprocessing": {}}
 
 
 def _run(files: Mapping[str, bytes], path: str, x: Fields[np.ndarray]) -> np.ndarray:

@@ -17,7 +17,6 @@ from edgefl.methods.state import GlobalState, Shape, Tensors, copied, shapes_of,
 from edgefl.models.base import Architecture, Unfilled, load, loaded, once_per_network
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.rng import torch_seeded
-from edgefl.util.fields import Fields
 
 Scenario = Literal["alike", "permuted", "domains"]
 """How clients differ besides their samples: not at all, in the order of their labels, or in the data set that they draw from."""
@@ -254,8 +253,8 @@ class Method:
 
     # The client's half.
 
-    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Fields[Tensor], Tensor]) -> None:
-        """Load received and stored tensors into ``module``. ``batches`` are the client's samples (n, …) and labels (n,) int64."""
+    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Any, Tensor]) -> None:
+        """Load received and stored tensors into ``module``. ``batches``: the client's samples (n, …), perhaps by name, and labels (n,)."""
         load(module, {**received, **personal})
 
     def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -297,7 +296,7 @@ class Method:
         personal = self.personal(module)
         return {name: tensor.detach().clone() for name, tensor in module.state_dict().items() if name in personal}
 
-    def adapt(self, module: nn.Module, x: Fields[Tensor], y: Tensor) -> nn.Module:
+    def adapt(self, module: nn.Module, x: Any, y: Tensor) -> nn.Module:
         """Return the deployed network, adapted by the client to its own samples ``x`` (n, …) and labels ``y`` (n,) before use."""
         return module
 

@@ -38,12 +38,12 @@ class InputSpec:
     """One input of a network: the shape of one sample, without the batch, its type, and a number that its ids are below (0: not known).
 
     >>> InputSpec.parse("ids=int64:80")
-    ('ids', InputSpec(shape=(80,), dtype=torch.int64, below=0))
+    ('ids', InputSpec(shape=(80,), dtype=torch.int64))
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
-    below: int = field(default=0, compare=False)
+    below: int = field(default=0, compare=False, repr=False)
 
     @classmethod
     def parse(cls, text: str) -> tuple[str, Self]:

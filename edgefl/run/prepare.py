@@ -1,11 +1,8 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
-import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,7 +16,7 @@ from edgefl.config import RunConfig
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
-from edgefl.errors import ConfigError, WireError
+from edgefl.errors import ConfigError
 from edgefl.fleet.budget import Budget, budget_of, shortfalls
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
@@ -27,22 +24,21 @@ from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.methods.axes import AXES, conflict
 from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers, create
-from edgefl.methods.state import GlobalState, travelling_shapes
-from edgefl.models.base import Architecture, stem_and_classifier
-from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.methods.state import GlobalState
+from edgefl.models.base import Architecture
+from edgefl.models.custom import CustomArchitecture
 from edgefl.models.factory import root_of
-from edgefl.models.weights import checked_weights, tied, weights_in
-from edgefl.planning.network import architecture_of, check_takes
 from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
 from edgefl.plugins import only_here
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
-from edgefl.run.loss import check_found, check_loss, criterion_of
-from edgefl.run.run import Run, check_exports, inputs_of, method_of, plan_of, tiers_of
+from edgefl.run.loss import check_loss, criterion_of
+from edgefl.run.network import network_of, with_weights
+from edgefl.run.run import Run, check_exports, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
-from edgefl.util.fields import Fields, named
-from edgefl.util.networks import is_onnx, is_own, title_of
+from edgefl.util.files import sha256
+from edgefl.util.networks import is_own, title_of
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
@@ -59,19 +55,21 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     """
     methods.check(config.method)
     check_device(config)
-    fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
+    fleet_file = load_fleet(config.profile)
+    fleet = with_deadline(fleet_file, config.deadline_s)
     conditions = conditions_of(config, fleet)
     reading = reading_of(config)
     data = load(config.dataset, config.data_dir, config.validation_share, reading)
     config = resolve(config, data)
     check_reach(config)
     criterion = criterion_of(config, data)
-    architecture = _architecture(config, data)
+    architecture = network_of(config, data)
     if config.weights is not None:
-        architecture = _with_weights(architecture, config.weights, config.new_classifier)
+        architecture = with_weights(architecture, config.weights, config.new_classifier)
     if criterion.loss is not None:
         check_loss(criterion, architecture, data, config.seed)
-    config = config.model_copy(update={"sources": _sources(architecture, data, criterion)})
+    sources = _sources(architecture, data, criterion) | _fleet_sources(config, fleet_file)
+    config = config.model_copy(update={"sources": sources or None})
     training = training_of(config)
     task = Task(
         architecture=architecture,
@@ -126,91 +124,22 @@ def check_reach(config: RunConfig) -> None:
         )
 
 
-def _architecture(config: RunConfig, data: Dataset) -> Architecture:
-    """Return the network of a resolved configuration; raise :class:`InputError` if it does not fit the data or cannot be built."""
-    model, samples = str(config.model), inputs_of(data)
-    outputs = data.classes or max(1, math.prod(data.target_shape or ()))
-    if config.augment != "none" and (not isinstance(samples, InputSpec) or len(samples.shape) != 3):
-        shape = ", ".join(f"{name.removeprefix('x.')} {'x'.join(map(str, of.shape))}" for name, of in named(samples, "x").items())
-        raise ConfigError(
-            f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape.removeprefix('x ')}, no images "
-            "(channels x height x width)"
-        )
-    if is_own(model):
-        check_found(config, "model", model)
-        try:
-            own = architecture_of(model, samples, outputs, config.norm)
-        except ConfigError as error:
-            raise ConfigError(f"{error} (samples of {data.name}: {_said(samples)})" if is_onnx(model) else str(error)) from None
-        assert isinstance(own, CustomArchitecture)
-        own = replace(
-            own,
-            raw=config.loss is not None,
-            logits=config.loss is None,
-            **_of_file(own, samples, data.name) if is_onnx(model) else {},
-        )
-        check_takes(own, data.name, classifies=not own.raw)
-        return own
-    if not isinstance(samples, InputSpec):
-        raise ConfigError(
-            f"model: {model} takes one input, and samples of {data.name} have {', '.join(samples)}; give --model with a network of your "
-            "own whose forward takes them by name"
-        )
-    architecture = Architecture(model, samples.shape, outputs, config.norm)
-    kinds = {True: "token ids", False: "images"}
-    known = architecture.vocabulary
-    if (has := bool(samples.below)) != (takes := bool(known)):
-        both = f"{model} takes {kinds[takes]}, and {data.name} has {kinds[has]}"
-        raise ConfigError(f"model: {both}; choose another model or dataset")
-    if samples.below > known:
-        raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {samples.below}")
-    return architecture
-
-
-def _said(samples: Fields[InputSpec]) -> str:
-    return ", ".join(f"{name}={spec}" for name, spec in samples.items()) if isinstance(samples, Mapping) else str(samples)
-
-
-def _of_file(network: CustomArchitecture, samples: Fields[InputSpec], data: str) -> dict[str, Any]:
-    """Return the fields of an ONNX file's network that takes ``samples``; ConfigError if an input is missing or of another kind."""
-    given = samples if isinstance(samples, Mapping) else dict.fromkeys(network.inputs, samples)
-    for name, spec in network.inputs.items():
-        if name not in given:
-            raise ConfigError(f"{network.model}: its input {name} is missing among {', '.join(given)} of {data}; give it too")
-        if spec.dtype.is_floating_point != given[name].dtype.is_floating_point:
-            raise ConfigError(
-                f"{network.model}: input {name} is {spec} a sample, got {given[name]} of {data}; choose another model or dataset"
-            )
-    if isinstance(samples, InputSpec):
-        return {"inputs": {"": samples}, "input_shape": samples.shape}
-    return {"inputs": {name: samples[name] for name in network.inputs}}
-
-
-def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -> Architecture:
-    """Return the architecture with the initial weights in the file at ``path``; WireError if it does not fit the network."""
-    skeleton = architecture.skeleton()
-    classifier, shapes = f"{stem_and_classifier(skeleton)[1]}.", travelling_shapes(skeleton)
-    same = tied(skeleton)
-    try:
-        checked_weights(path, shapes, classifier if new_classifier else "", same)
-    except WireError as error:
-        if new_classifier:
-            raise
-        with suppress(WireError):
-            checked_weights(path, shapes, classifier, same)
-            raise ConfigError(f"{error}; give --new-classifier to leave {classifier.rstrip('.')} out") from None
-        raise
-    return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
-
-
-def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str] | None:
-    """Return what a run records about the files of its network, its data and its loss; None: there are none."""
+def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str]:
+    """Return what a run records about the files of its network, its data and its loss."""
     found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
     if isinstance(architecture, CustomArchitecture):
         found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
     if criterion.spec:
         found |= {"loss_root": root_of(criterion.spec), "loss": criterion.sha256}
-    return {name: value for name, value in found.items() if value} or None
+    return {name: value for name, value in found.items() if value}
+
+
+def _fleet_sources(config: RunConfig, fleet: Fleet) -> dict[str, str]:
+    """Return the hashes of the user's own fleet, with the devices that it names, and of the trace."""
+    found = {"fleet": sha256(fleet.model_dump_json().encode())} if Path(config.profile).suffix else {}
+    if Path(config.availability).suffix:
+        found["trace"] = sha256(Path(config.availability).read_bytes())
+    return found
 
 
 def begun(
@@ -229,7 +158,7 @@ def begun(
             f"{other} is not among its tensors, or is computed anew; choose another method, such as fedhm or fedavg"
         )
     for tier in tiers:
-        if tier.ratio < 1 and (stored := sorted(method.personal(method.skeleton(architecture, tier)))):
+        if tier.ratio < 1 and (stored := sorted(method.keep(method.skeleton(architecture, tier)))):
             raise ConfigError(
                 f"weights: clients of tier {tier.label} store {stored[0]} of their own, which is no part of the file; give tiers 1"
             )

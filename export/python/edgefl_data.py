@@ -13,6 +13,9 @@ from edgefl_bundle import InputError, Table, first_line, inputs_of
 Samples = np.ndarray | dict[str, np.ndarray]
 """Samples (n, …), or name → samples of each of several inputs."""
 
+_LARGE_BYTES, _MOST_RATIO = 1 << 28, 200
+"""A file of samples that grows more is no data set, but made to fill the memory."""
+
 
 def read_data(path: Path, manifest: Table, labels: bool) -> tuple[Samples, np.ndarray | None]:
     """Return prepared samples (n, …) and labels (n,) int64 (None: there are none); InputError if wrong, or if ``labels`` are missing.
@@ -75,6 +78,13 @@ def _targets(path: Path, manifest: Mapping[str, Any], y: np.ndarray, count: int)
 
 def _read_npz(path: Path, names: list[str]) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     try:
+        with zipfile.ZipFile(path) as archive:
+            inflated = sum(entry.file_size for entry in archive.infolist())
+        if inflated > _LARGE_BYTES and inflated > _MOST_RATIO * path.stat().st_size:
+            times = inflated // path.stat().st_size
+            raise InputError(
+                f"{path}: grows to {inflated:,} bytes, {times} times its size; save it with numpy.savez, uncompressed"
+            )
         with np.load(path, allow_pickle=False) as file:
             if missing := [name for name in names if name not in file]:
                 expected = f"{', '.join(names)} and y"
