@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import ConfigError, InputError, nearest
 from edgefl.models.base import Architecture
 from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sources_sha256
 from edgefl.models.narrow import Channels
-from edgefl.models.outputs import logits_of, plain
+from edgefl.models.outputs import logits_of, read_out, unwrapped
 from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
 from edgefl.util.fields import Fields
@@ -210,7 +209,7 @@ class CustomArchitecture(Architecture):
         network.register_forward_pre_hook(spread, with_kwargs=True)
         if self.logits:
             network.register_forward_hook(lambda module, args, output: logits_of(output))
-        network.register_forward_hook(_unwrapped if self.raw else _read_out)
+        network.register_forward_hook(unwrapped if self.raw else read_out)
         return network
 
     def samples(self, count: int) -> Any:
@@ -222,28 +221,6 @@ class CustomArchitecture(Architecture):
     def __str__(self) -> str:
         """Return the inputs in the form that :meth:`InputSpec.parse` reads."""
         return ", ".join(f"{name}={spec}" if name else str(spec) for name, spec in self.inputs.items())
-
-
-def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
-    """Return logits (batch, …) for a loss, from all floating-point outputs; in evaluation the output itself, in plain containers."""
-    output = plain(output)
-    if not module.training:
-        return output
-    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim()]
-    if not leaves:
-        raise InputError(
-            f"{type(module).__name__} returns no tensor of floating-point numbers with a row per sample: there is nothing to train"
-        )
-    rows = [leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1) for leaf in leaves]
-    same = [row for row in rows if row.shape[0] == rows[0].shape[0]]
-    trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
-    if trains and not any(row.requires_grad for row in same):
-        raise InputError(f"{type(module).__name__} returns values that depend on no parameter: there is nothing to train")
-    return same[0] if len(same) == 1 else torch.cat(same, 1)
-
-
-def _unwrapped(module: nn.Module, args: Any, output: Any) -> Any:
-    return plain(output)
 
 
 def _takes_by_name(network: nn.Module, inputs: Inputs, model: str) -> bool:

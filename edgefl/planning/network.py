@@ -21,7 +21,6 @@ from edgefl.models.base import Architecture
 from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of
 from edgefl.models.valueless import reason
 from edgefl.registry import models
-from edgefl.util.fields import named
 from edgefl.util.networks import is_onnx, is_own
 
 Network = str | Path | nn.Module | Callable[[], nn.Module]
@@ -85,9 +84,9 @@ def check_takes(network: Architecture, data: str, classifies: bool = True) -> No
                     f"model {network.model} does not take samples {network} of {data}: {_odd_input(module, batch)}{reason(error)}"
                 )
                 raise ConfigError(told) from error
-            for name, below in named(network.below, "input").items():
-                if below > (known := ids.get(name.removeprefix("input").removeprefix("."), below)):
-                    of = name.replace(".", " ") if "." in name else "samples"
+            for name, below in network.below.items() if isinstance(network.below, Mapping) else [("", network.below)]:
+                if below > (known := ids.get(name, below)):
+                    of = f"input {name}" if name else "samples"
                     raise ConfigError(
                         f"model {network.model}: {of} of {data} have ids up to {below - 1}, and its embedding has {known} rows, for ids up "
                         f"to {known - 1}; give it more rows"

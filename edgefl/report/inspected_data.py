@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from edgefl.util.fields import Fields, each
+from edgefl.util.fields import Fields, each, listed
 from edgefl.util.units import human_count, human_percent
 
 _SHADES = " ▁▂▃▄▅▆▇█"
@@ -68,8 +68,7 @@ def _kind(shape: tuple[int, ...], vocabulary: int) -> str:
 
 def data_text(found: DataInspection, width: int = 80) -> str:
     """Return the classes with their sizes, and the clients with theirs, in lines of at most ``width`` characters."""
-    kinds = each(_kind, found.input_shape, found.vocabulary)
-    kind = ", ".join(f"{name} {of}" for name, of in kinds.items()) if isinstance(kinds, dict) else kinds
+    kind = listed(each(_kind, found.input_shape, found.vocabulary))
     owners = f", {found.owners} owners" if found.owners else ""
     sizes = (
         f"{sum(found.train):,} for training and {sum(found.test):,} held out, {kind}, {len(found.class_names)} classes{owners}"
@@ -82,7 +81,7 @@ def data_text(found: DataInspection, width: int = 80) -> str:
     sizes = f"{found.smallest:,} to {found.largest:,} samples each, mean {found.mean:,.0f}"
     told = f"{shown}; {sizes}; a column per {column}, its height the share"
     lines += [*textwrap.wrap(told, width), "client  samples  classes"]
-    lines += [f"{c.client:>6}  {c.samples:>7,}  {len(c.by_class):>7}  |{_bars(c, columns)}|" for c in listed]
+    lines += [f"{c.client:>6}  {c.samples:>7,}  {len(c.by_class):>7}  |{_bars(c, columns)}|" for c in some]
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from edgefl.models.weights import checked_weights, tied, weights_in
 from edgefl.planning.network import architecture_of, check_takes
 from edgefl.run.loss import check_found
 from edgefl.run.run import inputs_of
-from edgefl.util.fields import Fields, named
+from edgefl.util.fields import Fields, each, listed
 from edgefl.util.networks import is_onnx, is_own
 
 
@@ -25,9 +25,9 @@ def network_of(config: RunConfig, data: Dataset) -> Architecture:
     model, samples = str(config.model), inputs_of(data)
     outputs = data.classes or max(1, math.prod(data.target_shape or ()))
     if config.augment != "none" and (not isinstance(samples, InputSpec) or len(samples.shape) != 3):
-        shape = ", ".join(f"{name.removeprefix('x.')} {'x'.join(map(str, of.shape))}" for name, of in named(samples, "x").items())
+        shape = listed(each(lambda spec: "x".join(map(str, spec.shape)), samples))
         raise ConfigError(
-            f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape.removeprefix('x ')}, no images "
+            f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape}, no images "
             "(channels x height x width)"
         )
     if is_own(model):
@@ -35,7 +35,9 @@ def network_of(config: RunConfig, data: Dataset) -> Architecture:
         try:
             own = architecture_of(model, samples, outputs, config.norm)
         except ConfigError as error:
-            raise ConfigError(f"{error} (samples of {data.name}: {_said(samples)})" if is_onnx(model) else str(error)) from None
+            raise ConfigError(
+                f"{error} (samples of {data.name}: {listed(samples, '=')})" if is_onnx(model) else str(error)
+            ) from None
         assert isinstance(own, CustomArchitecture)
         own = replace(
             own,
@@ -59,10 +61,6 @@ def network_of(config: RunConfig, data: Dataset) -> Architecture:
     if samples.below > known:
         raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {samples.below}")
     return architecture
-
-
-def _said(samples: Fields[InputSpec]) -> str:
-    return ", ".join(f"{name}={spec}" for name, spec in samples.items()) if isinstance(samples, Mapping) else str(samples)
 
 
 def _of_file(network: CustomArchitecture, samples: Fields[InputSpec], data: str) -> dict[str, Any]:

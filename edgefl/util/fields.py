@@ -39,6 +39,15 @@ def unnamed(values: Mapping[str, T], name: str) -> Fields[T]:
     return {key.removeprefix(f"{name}."): value for key, value in values.items() if key.startswith(f"{name}.")}
 
 
+def listed(values: Fields[Any], between: str = " ") -> str:
+    """Return the values as text.
+
+    >>> listed("3x8x8"), listed({"ids": 6, "mask": 6})
+    ('3x8x8', 'ids 6, mask 6')
+    """
+    return ", ".join(f"{name}{between}{of}" for name, of in values.items()) if isinstance(values, Mapping) else str(values)
+
+
 def first(values: Fields[T]) -> T:
     """Return the value, or the first of several; all have as many samples."""
     return next(iter(values.values())) if isinstance(values, Mapping) else values

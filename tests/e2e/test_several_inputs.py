@@ -82,8 +82,8 @@ def config(lab: Path, **changes: Any) -> RunConfig:
     return RunConfig(**FLAGS | own | changes)
 
 
-def last_state(config: RunConfig) -> dict[str, torch.Tensor]:
-    (*_, (_, state, _)) = train(prepare(config), ClientStore(Path("never written")))
+def last_state(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]:
+    (*_, (_, state, _)) = train(prepare(config), ClientStore(folder / "clients.sqlite"))
     return dict(state.model.tensors)
 
 
@@ -121,14 +121,15 @@ def test_ids_and_a_mask_from_a_file_to_a_device_that_trains(lab, client):
         client.read_data(lab / "short.npz", opened.manifest, labels=True)
 
 
-def test_other_engines_train_the_same(lab):
+def test_other_engines_train_the_same(lab, tmp_path):
     one = {"rounds": 1, "tiers": (1.0,), "method": "fedavg", "local_epochs": 1}
-    plain = last_state(config(lab, **one))
+    plain = last_state(config(lab, **one), tmp_path)
     for changes in ({"engine": "group"}, {"runtime": "onnx"}, {"enforce": "meter", "micro_batch": 8}):
-        for name, tensor in last_state(config(lab, **one | changes)).items():
+        for name, tensor in last_state(config(lab, **one | changes), tmp_path).items():
             torch.testing.assert_close(tensor, plain[name], atol=1e-5, rtol=1e-4, msg=f"{changes}: {name}")
     assert any(
-        not torch.equal(tensor, plain[name]) for name, tensor in last_state(config(lab, **one | {"method": "per-fedavg"})).items()
+        not torch.equal(tensor, plain[name])
+        for name, tensor in last_state(config(lab, **one | {"method": "per-fedavg"}), tmp_path).items()
     )
 
 
