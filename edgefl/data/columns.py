@@ -13,6 +13,8 @@ from edgefl.data.given import Given, Reading
 from edgefl.data.growing import Growing
 from edgefl.data.images import HELD_OUT, grown
 from edgefl.errors import DataError, first_line, nearest
+from edgefl.util.fields import Fields, each
+from edgefl.util.fields import first as first_of
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".csv")
 LABELS = ("label", "labels", "target", "class", "y", "fine_label")
@@ -79,7 +81,8 @@ def given_of(train: Table, test: Table | None, reading: Reading) -> Given:
     held_out = None
     if test is not None:
         own = roles_of(test.schema, test.where, Reading(roles.label, roles.owner or None, roles.features))
-        of_test = _arrays(test, own, x)
+        channels = each(lambda samples: samples.shape[1] if samples.ndim == 4 else 0, x)
+        of_test = _arrays(test, own, channels)
         held_out = Given(of_test[0], of_test[1], test.where, of_test[2], own.class_names)
     return Given(x, y, train.where, owner, roles.class_names, held_out)
 
@@ -123,16 +126,12 @@ def _guessed(schema: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
     raise DataError(f"{where}: which columns are a sample? Give them with --features; there are {found}")
 
 
-def _arrays(table: Table, roles: Roles, like: Any = None) -> tuple[Any, np.ndarray, np.ndarray | None]:
-    """Return samples, labels and owners of all rows; samples in the form of the training samples ``like``, if there are any.
-
-    Features that are not all numbers are inputs of their own: name of the column → samples.
-    """
+def _arrays(table: Table, roles: Roles, channels: Fields[int] = 0) -> tuple[Any, np.ndarray, np.ndarray | None]:
+    """Return samples, labels and owners of all rows. Features that are not all numbers are inputs: name of the column → samples."""
     if len(roles.features) > 1 and not all(_is_number(table.schema, name) for name in roles.features):
         held = replace(table, batches=list(table.batches))
-        found = {
-            name: _arrays(held, replace(roles, features=(name,)), None if like is None else like[name]) for name in roles.features
-        }
+        each_channels = dict.fromkeys(roles.features, channels) if isinstance(channels, int) else channels
+        found = {name: _arrays(held, replace(roles, features=(name,)), each_channels[name]) for name in roles.features}
         _, labels, owners = found[roles.features[0]]
         return {name: of[0] for name, of in found.items()}, labels, owners
     y: list[np.ndarray] = []
@@ -150,7 +149,7 @@ def _arrays(table: Table, roles: Roles, like: Any = None) -> tuple[Any, np.ndarr
             raise DataError(f"{table.where}: cannot be read ({first_line(error)})") from None
 
     if _is_image(table.schema, first):
-        x = grown(_contents(batches(), first, table), table.where, 0 if like is None else like.shape[1])
+        x = grown(_contents(batches(), first, table), table.where, first_of(channels))
     else:
         texts, rows = _is_text(table.schema, first), Growing(table.where)
         parts: list[np.ndarray] = []

@@ -53,7 +53,7 @@ class Given:
         test: the held-out samples; None: a share of these.
     """
 
-    x: Fields[np.ndarray]
+    x: Any
     y: np.ndarray
     where: str
     owner: np.ndarray | None = None

@@ -10,7 +10,6 @@ import numpy as np
 from edgefl.data.given import Given, Reading
 from edgefl.data.growing import Growing
 from edgefl.errors import DataError, first_line
-from edgefl.util.fields import first
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif"}
 TRAINING, HELD_OUT = ("train", "training"), ("test", "testing", "val", "valid", "validation", "dev")
@@ -32,7 +31,7 @@ def read(path: Path, reading: Reading) -> Given:
         return _given(path, tuple(folder.name for folder in _folders(path)))
     names = tuple(folder.name for folder in _folders(train))
     given = _given(train, names)
-    held_out = _given(test, names, first(given.x).shape[1])
+    held_out = _given(test, names, given.x.shape[1])
     return Given(given.x, given.y, str(path), class_names=names, test=held_out)
 
 

@@ -12,7 +12,6 @@ from edgefl.data.shakespeare import ALPHABET, TRAIN_SHARE
 from edgefl.data.sources import Dataset, Split
 from edgefl.errors import DataError
 from edgefl.registry import dataset
-from edgefl.util.fields import first
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def shakespeare_leaf(data_dir: str | None = None) -> Dataset:
     """
     preset = Preset("flwrlabs/shakespeare", "x", "y", Usual(), "character_id")
     given, files = _read("shakespeare-leaf", preset, data_dir)
-    x, y = _places(first(given.x), given.where), _places(given.y, given.where)[:, 0]
+    x, y = _places(given.x, given.where), _places(given.y, given.where)[:, 0]
     _, number, sizes = np.unique(np.asarray(given.owner).astype(str), return_inverse=True, return_counts=True)
     order = np.argsort(number, kind="stable")
     place = np.empty(len(y), np.int64)

@@ -74,8 +74,8 @@ def data_text(found: DataInspection, width: int = 80) -> str:
         f"{sum(found.train):,} for training and {sum(found.test):,} held out, {kind}, {len(found.class_names)} classes{owners}"
     )
     lines = [*textwrap.wrap(f"{found.title}: {sizes}", width), "", *_class_table(found, width), ""]
-    listed = found.clients[:_MOST_CLIENTS]
-    shown = f"clients 0 to {len(listed) - 1} of {human_count(found.population)}, partition {found.partition}"
+    some = found.clients[:_MOST_CLIENTS]
+    shown = f"clients 0 to {len(some) - 1} of {human_count(found.population)}, partition {found.partition}"
     columns = _grouped(len(found.class_names), min(_MOST_COLUMNS, width - 30))
     column = "class" if len(columns) == len(found.class_names) else f"group of at most {max(map(len, columns))} classes"
     sizes = f"{found.smallest:,} to {found.largest:,} samples each, mean {found.mean:,.0f}"
