@@ -1,5 +1,6 @@
 """The rounds of a run, and what it has trained so far: the networks of tiers and clients, and their accuracies."""
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,9 +18,10 @@ from edgefl.data.sources import Split
 from edgefl.engine.contract import open_engine
 from edgefl.records import RoundRecord, Submodel, Tier
 from edgefl.rng import generator, shuffled, torch_seeded
-from edgefl.run.run import Run
+from edgefl.run.run import Run, RunOne
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import device_submodel
+from edgefl.server.rounds import run_round
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.payload import stored_tensors
@@ -129,14 +131,20 @@ def _evaluated(run: Run) -> list[int]:
     return sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
 
 
-def train(run: Run, store: ClientStore, state: ServerState | None = None) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
-    """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record."""
+def train(
+    run: Run, store: ClientStore, state: ServerState | None = None, run_one: RunOne | None = None
+) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
+    """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record.
+
+    ``run_one`` runs a round with real devices; None: an engine trains simulated clients.
+    """
     config, state = run.config, state or run.start()
-    with open_engine(str(config.engine), config.workers, run.clients) as engine:
+    with contextlib.ExitStack() as opened:
+        engine = None if run_one else opened.enter_context(open_engine(str(config.engine), config.workers, run.clients))
         while state.round < config.rounds:
             with span("prepare", round=state.round + 1):
                 run, state = run.advanced(state)
-            state, record = run.round(state, engine, store)
+            state, record = run.round(state, engine, store, run_one or run_round)
             if run.evaluates(state.round):
                 started = time.perf_counter()
                 with span("evaluate", round=state.round):
