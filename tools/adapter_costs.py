@@ -19,8 +19,8 @@ from edgefl.planning.network import architecture_of
 from edgefl.planning.profile import training_for
 from edgefl.planning.tier_costs import recomputed_cost, tier_cost
 from edgefl.records import Cost, Tier
-from edgefl.util.units import human_bytes
 from edgefl.util.compute import one_thread
+from edgefl.util.units import human_bytes
 from edgefl.wire.payload import payload_bytes
 
 NETWORKS = {"gpt2-small": 4, "gpt2-medium": 4, "gpt2-large": 4, "gpt2-xl": 4, "bert-small": 32, "deit-tiny": 32}
@@ -64,9 +64,15 @@ def costs() -> str:
         full, *others = rows(architecture_of(name), batch)
         whole = full.cost
         peak, macs = whole.training_memory_bytes, whole.macs_train_step
-        lines.append((f"{name}, {batch} samples: {full.how}", human_bytes(whole.download_bytes), human_bytes(peak), f"{macs / 1e9:,.0f} G"))
+        lines.append(
+            (f"{name}, {batch} samples: {full.how}", human_bytes(whole.download_bytes), human_bytes(peak), f"{macs / 1e9:,.0f} G")
+        )
         for row in others:
-            shares = row.cost.upload_bytes / whole.upload_bytes, row.cost.training_memory_bytes / peak, row.cost.macs_train_step / macs
+            shares = (
+                row.cost.upload_bytes / whole.upload_bytes,
+                row.cost.training_memory_bytes / peak,
+                row.cost.macs_train_step / macs,
+            )
             lines.append((row.how, *(f"{100 * share:.3g} %" for share in shares)))
     return table(("training", "bytes each way", "peak of a training step", "MACs of a step"), lines)
 
