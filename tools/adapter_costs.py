@@ -59,7 +59,7 @@ def lora(rank: int) -> Method:
 
 def costs() -> str:
     """Return the table of costs, as shares of full training."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for name, batch in NETWORKS.items():
         full, *others = rows(architecture_of(name), batch)
         whole = full.cost
@@ -79,7 +79,7 @@ def costs() -> str:
 
 def stacks() -> str:
     """Return the table of what FLoRA sends to every client after one round."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for name in NETWORKS:
         architecture = architecture_of(name)
         full = payload_bytes(create("fedavg").shapes(architecture, Tier(1.0)))
