@@ -82,7 +82,7 @@ def test_profile_and_plan_take_sample_and_classes_from_the_data(tmp_path, called
         assert (status, json.loads(output)["rows"][0]["params"]) == (0, params), errors
     table = str(own_files.owned_parquet(tmp_path))
     status, output, errors = called("plan", "mlp", "--data", table, "--label", "kind", "--macs", "1M", "--json")
-    assert (status, json.loads(output)["params"]) == (0, 5 * 256 + 257 * 3), errors
+    assert (status, json.loads(output)[0]["params"]) == (0, 5 * 256 + 257 * 3), errors
     for wrong, message in (
         (["--classes", "3", "--data", path], "leave --input and --classes out"),
         (["--label", "y"], "give --data too"),
