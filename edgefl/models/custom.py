@@ -179,6 +179,11 @@ class CustomArchitecture(Architecture):
         below = {name: spec.below for name, spec in self.inputs.items()}
         return below.get("", below)
 
+    @property
+    def labels(self) -> int:
+        """1: a sample of a user's network has one label."""
+        return 1
+
     @cached_property
     def sources_sha256(self) -> str:
         """A hash of the files that define the network."""
