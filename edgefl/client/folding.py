@@ -45,9 +45,8 @@ class Sums:
         if outcome.status != "trained" or job.weight is None:
             return outcome
         total = self._of(job.tier)
-        with span("decode", client=job.client):
-            tensors = decode(outcome.payload, total.shapes, f"client {job.client}", self.codec, copy=False)
         with span("aggregate", client=job.client):
+            tensors = decode(outcome.payload, total.shapes, f"client {job.client}", self.codec, copy=False)
             total.add(Update(job.client, job.tier, tensors, {}, job.weight, outcome.labels), job.weight)
         return replace(outcome, payload=b"", summed_bytes=len(outcome.payload))
 

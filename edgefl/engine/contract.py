@@ -36,7 +36,7 @@ payload, and that ``sums`` (:class:`edgefl.client.folding.Sums`) contains every 
 that dies before its sums arrive run again, without a second outcome. Sums are exact. Results therefore have the same bits with engines that
 do not fold: there, :func:`in_order` adds the updates.
 
-The tests of ``tests/contract/test_engines.py`` check these rules for every engine.
+``pytest --pyargs edgefl.testing.contract --engine NAME`` checks rules 1 to 4, 7 and 8.
 """
 
 from __future__ import annotations

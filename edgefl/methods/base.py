@@ -186,11 +186,13 @@ class Method:
     def folds(self) -> bool:
         """Whether sums of updates by tier are all that the server needs, so that they can be added up where clients train.
 
-        By default it is true if :meth:`aggregate` is this class's own, and clients of a tier receive the same sub-model.
+        By default it is true if a subclass defines no :meth:`aggregate` or :meth:`checked` of its own, and clients of a tier receive the
+        same sub-model.
         """
         kind = type(self)
+        inherits = kind.aggregate is Method.aggregate and kind.checked is Method.checked
         same_names = kind.places is Method.places or kind.label_rows is Method.label_rows
-        return kind.aggregate is Method.aggregate and not self.per_client and same_names
+        return inherits and same_names and not self.per_client
 
     def tier_sum(self, architecture: Architecture, tier: Tier) -> TierSum:
         """Return the sum of no updates of ``tier``."""
