@@ -162,7 +162,8 @@ def _subject(
     deployed: Callable[[], nn.Module] | None = None,
 ) -> Subject:
     def batch(samples: int) -> Batch:
-        return Batch(architecture.samples(samples), criterion.targets(samples), criterion.present(architecture.classes))
+        targets = criterion.targets(samples * architecture.labels)
+        return Batch(architecture.samples(samples), targets, criterion.present(architecture.classes))
 
     def unfilled(make: Callable[[], nn.Module]) -> nn.Module:
         with Unfilled():

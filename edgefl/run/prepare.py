@@ -226,7 +226,7 @@ def begun(
             f"{other} is not among its tensors, or is computed anew; choose another method, such as fedhm or fedavg"
         )
     for tier in tiers:
-        if tier.ratio < 1 and (stored := sorted(method.personal(method.skeleton(architecture, tier)))):
+        if tier.ratio < 1 and (stored := sorted(method.keep(method.skeleton(architecture, tier)))):
             raise ConfigError(
                 f"weights: clients of tier {tier.label} store {stored[0]} of their own, which is no part of the file; give tiers 1"
             )

@@ -1,5 +1,6 @@
 """The rounds of a run, and what it has trained so far: the networks of tiers and clients, and their accuracies."""
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -15,16 +16,17 @@ from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
 from edgefl.engine.contract import open_engine
-from edgefl.models.base import load
 from edgefl.records import RoundRecord, Submodel, Tier
-from edgefl.rng import shuffled
-from edgefl.run.run import Run
+from edgefl.rng import generator, shuffled, torch_seeded
+from edgefl.run.run import Run, RunOne
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import device_submodel
+from edgefl.server.rounds import run_round
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.payload import stored_tensors
 
+_NO_SAMPLES = torch.empty(0), torch.empty(0, dtype=torch.int64)
 EVALUATED_CLIENTS = 100
 """If a run has more clients, this many are drawn at random and evaluated."""
 
@@ -57,7 +59,8 @@ class Trained:
             return self._ready(method.trained(self.state.model, tier, personal, client))
         submodel, tensors = self.handed_out(tier)
         module = submodel.build()
-        load(module, {**{name: tensors[name] for name in submodel.tensors}, **personal})
+        with torch_seeded(generator(self.run.config.seed, "handed out", tier.label)):
+            method.receive(module, {name: tensors[name] for name in submodel.tensors}, personal, _NO_SAMPLES)
         return self._ready(module.eval())
 
     def control(self, tier: Tier) -> dict[str, Tensor]:
@@ -75,7 +78,8 @@ class Trained:
         """Return the personal tensors of ``client``, without the objective's memory; the initial ones if it has not trained yet."""
         if client is not None and (kept := self.store.get(client)) is not None:
             tensors = stored_tensors(kept, f"what client {client} kept")
-            return {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}
+            if own := {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}:
+                return own
         return first_personal(self.run.method, self.run.architecture, tier, self.run.config.seed)
 
     def _ready(self, module: nn.Module) -> nn.Module:
@@ -127,14 +131,20 @@ def _evaluated(run: Run) -> list[int]:
     return sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
 
 
-def train(run: Run, store: ClientStore, state: ServerState | None = None) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
-    """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record."""
+def train(
+    run: Run, store: ClientStore, state: ServerState | None = None, run_one: RunOne | None = None
+) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
+    """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record.
+
+    ``run_one`` runs a round with real devices; None: an engine trains simulated clients.
+    """
     config, state = run.config, state or run.start()
-    with open_engine(str(config.engine), config.workers, run.clients) as engine:
+    with contextlib.ExitStack() as opened:
+        engine = None if run_one else opened.enter_context(open_engine(str(config.engine), config.workers, run.clients))
         while state.round < config.rounds:
             with span("prepare", round=state.round + 1):
                 run, state = run.advanced(state)
-            state, record = run.round(state, engine, store)
+            state, record = run.round(state, engine, store, run_one or run_round)
             if run.evaluates(state.round):
                 started = time.perf_counter()
                 with span("evaluate", round=state.round):
