@@ -93,7 +93,7 @@ def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
         EdgeflError: a job was lost more than :data:`MOST_LOSSES` times, or the engine ended without an outcome for it.
     """
     if not hasattr(engine, "map"):
-        raise EdgeflError(f"engine {type(engine).__name__} lacks map, which an Engine defines")
+        raise EdgeflError(f"engine {type(engine).__name__} lacks map, which every Engine defines")
     numbered, again = enumerate(jobs), deque[tuple[int, "Job"]]()
     early: dict[int, Outcome] = {}
     losses: Counter[int] = Counter()
