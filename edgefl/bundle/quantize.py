@@ -17,7 +17,6 @@ scales are those of the product.
 """
 
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from edgefl.errors import ConfigError, EdgeflError, first_line
 from edgefl.onnxgrad.exporter import quiet, strip
 from edgefl.onnxgrad.graphs import graphs_in
 from edgefl.onnxgrad.predict import predict
+from edgefl.util.scratch import scratch_folder
 
 Kind = Literal["int8-static", "int8-dynamic", "fp16"]
 KINDS: tuple[Kind, ...] = ("int8-static", "int8-dynamic", "fp16")
@@ -165,9 +165,9 @@ def _dynamic(model: onnx.ModelProto, tools: SimpleNamespace) -> onnx.ModelProto:
 
 def _by_file(write: Callable[[Path], None]) -> onnx.ModelProto:
     """Return the model that ``write`` stores in a file: the tools return nothing."""
-    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
-        write(Path(folder) / "made.onnx")
-        return onnx.load(Path(folder) / "made.onnx")
+    with scratch_folder() as folder:
+        write(folder / "made.onnx")
+        return onnx.load(folder / "made.onnx")
 
 
 def _recurrent_weights(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,6 +1,5 @@
 """Writes bundles. ``export/README.md`` specifies their files; ``manifest.py`` has the records."""
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from edgefl.errors import BundleError
 from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.predict import predict
 from edgefl.util.files import shared, whole_folder, write_bytes
+from edgefl.util.scratch import scratch_folder
 
 REFERENCE_SAMPLES = 4
 _CLIENTS = ("python", "web")
@@ -82,10 +82,10 @@ def _run(files: Mapping[str, bytes], path: str, x: np.ndarray) -> np.ndarray:
     """Return the outputs of the graph at ``path`` of ``files``; its weights may be in a second file."""
     if len(files) == 1:
         return predict(files[path], x, batch_size=len(x))
-    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
+    with scratch_folder() as folder:
         for name, content in files.items():
-            (Path(folder) / Path(name).name).write_bytes(content)
-        return predict(Path(folder) / Path(path).name, x, batch_size=len(x))
+            (folder / Path(name).name).write_bytes(content)
+        return predict(folder / Path(path).name, x, batch_size=len(x))
 
 
 def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign: Sign | None = None) -> Manifest:

@@ -12,7 +12,6 @@ The interpreter, the library, the parsed graph and the caller's array of inputs 
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ import onnxruntime as ort
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.session import Arena, OutOfMemoryError, computed, held_by, limited, opened, options_for, profiled, refusal_in
 from edgefl.util.files import module_command
+from edgefl.util.scratch import scratch_folder
 
 _OUT_OF_MEMORY = 9
 
@@ -58,18 +58,18 @@ def predict_capped(model: bytes | Path, x: np.ndarray, *, batch_size: int, memor
         EdgeflError: the process failed for another reason; the message has its last line of output.
     """
     _check(x, batch_size)
-    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
-        path = model if isinstance(model, Path) else Path(folder) / "model.onnx"
+    with scratch_folder() as folder:
+        path = model if isinstance(model, Path) else folder / "model.onnx"
         if isinstance(model, bytes):
             path.write_bytes(model)
-        np.save(Path(folder) / "x.npy", x)
-        done = _spawn(str(path.resolve()), folder, batch_size, memory_bytes)
+        np.save(folder / "x.npy", x)
+        done = _spawn(str(path.resolve()), str(folder), batch_size, memory_bytes)
         if done.returncode == _OUT_OF_MEMORY:
             raise OutOfMemoryError(**json.loads(done.stdout), have_bytes=memory_bytes)
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise EdgeflError(f"onnxruntime stopped with status {done.returncode}: {last}")
-        return Predicted(np.load(Path(folder) / "logits.npy"), **json.loads(done.stdout))
+        return Predicted(np.load(folder / "logits.npy"), **json.loads(done.stdout))
 
 
 def _spawn(*order: str | int) -> subprocess.CompletedProcess[str]:
