@@ -22,6 +22,7 @@ from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.dropout import SeededDropout
 from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
 from edgefl.onnxgrad.graphs import BATCH
+from edgefl.onnxgrad.padding import UntrainedPadding
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STEP_COUNT, Roles
 from edgefl.util.fields import Fields, each, named
 
@@ -162,7 +163,7 @@ class Whole(nn.Module):
         if loss is None or seed is None:
             result: Tensor = self.network(inputs[0])
             return result
-        with _Lengths(), SeededDropout(seed):
+        with _Lengths(), SeededDropout(seed), UntrainedPadding():
             return loss(self.network, *inputs)
 
 

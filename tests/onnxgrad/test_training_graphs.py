@@ -15,7 +15,7 @@ from edgefl.errors import EdgeflError, InputError
 from edgefl.factor.gradient import gradients, held
 from edgefl.onnxgrad.loss import loss_graph
 from edgefl.onnxgrad.roles import PREDICTION
-from edgefl.onnxgrad.step import StepRule, part_graphs, training_graphs
+from edgefl.onnxgrad.step import StepRule, part_graphs, training_graphs, training_step
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper
 from edgefl.records import Batch
 from edgefl.rng import generator, torch_seeded
@@ -287,3 +287,23 @@ def test_onnxruntime_needs_no_edgefl_to_take_a_step():
     expected = copy.deepcopy(module)
     assert float(found["loss"]) == pytest.approx(follow(expected, torch_optimizer(expected, "momentum"), [(x, y)])[0], rel=1e-5)
     np.testing.assert_allclose(found["p.1.weight.out"], expected[1].weight.detach(), atol=1e-6)
+
+
+class Padded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(4, 3, padding_idx=-4), nn.Linear(3, 2)
+        nn.init.ones_(self.words.weight)
+
+    def forward(self, x):
+        return self.head(self.words(x).mean(1))
+
+
+def test_the_padding_of_an_embedding_is_read_and_not_trained():
+    batch = {"x": torch.tensor([[0, 1], [2, 0]]), "y": torch.tensor([0, 1])}
+    graphs = training_step(Padded(), lambda net, x, y: nn.functional.cross_entropy(net(x), y), batch)
+    tensors = {f"p.{name}": parameter.detach().numpy() for name, parameter in Padded().named_parameters()}
+    stepper = Stepper(graphs, tensors, lr=1.0)
+    stepper.step(*(part.numpy() for part in batch.values()))
+    words = stepper.tensors()["p.words.weight"]
+    assert [bool((row == 1).all()) for row in words] == [True, False, False, True]

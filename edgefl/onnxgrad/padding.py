@@ -1,0 +1,26 @@
+"""Embeddings with a padding row in training graphs: torch reads that row, and never trains it."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class UntrainedPadding(TorchFunctionMode):
+    """Within this context, while a loss is exported, embeddings read their row ``padding_idx`` as a constant."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func``, or read an embedding whose padding is a constant."""
+        if func is F.embedding and torch.compiler.is_exporting():
+            return _embedding(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **options: Any) -> Tensor:
+    rows = F.embedding(input, weight, None, *others, **options)
+    if padding_idx is None:
+        return rows
+    held: Tensor = torch.onnx.ops.symbolic("edgefl::Held", (rows,), dtype=rows.dtype, shape=rows.shape, version=1)
+    return torch.where((input == padding_idx % weight.shape[0]).unsqueeze(-1), held, rows)
