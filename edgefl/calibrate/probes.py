@@ -29,6 +29,11 @@ class Probe(Architecture):
         """0: inputs are float32."""
         return 0
 
+    @property
+    def labels(self) -> int:
+        """1: a sample has one label."""
+        return 1
+
 
 class _Scaled(nn.Module):
     """Multiplies each feature by a weight, so that a gradient passes through the layers before it."""
