@@ -33,6 +33,7 @@ from edgefl.errors import EdgeflError, WireError
 from edgefl.records import Outcome
 from edgefl.registry import engine
 from edgefl.timing.spans import Span, absorb
+from edgefl.util.machine import usable_threads
 from edgefl.wire.message import read_header
 
 TOGETHER = 5
@@ -43,7 +44,7 @@ _AHEAD_S = 0.03  # a worker has batches for this time, within the limits above
 
 
 @dataclass(eq=False)
-class _Batch:
+class Batch:
     """Jobs that one worker runs together, with their numbers in their map; ``wanted`` until that map ends.
 
     ``request`` says where they lie in shared memory (None: not given to a worker yet). ``result`` is None until a worker answers.
@@ -65,7 +66,7 @@ class _Worker:
     def __init__(self, number: int, files: Sequence[int]) -> None:
         self.number = number
         self.pid: int | None = None
-        self.batches: deque[_Batch] = deque()
+        self.batches: deque[Batch] = deque()
         self.reader = Reader()
         self.assignment: Region | None = None
         ours, theirs = socket.socketpair()
@@ -108,7 +109,7 @@ class PoolEngine:
         self._data, self._data_fd = data, -1
         self._layout: Mapping[str, Any] | None = None
         self._live: dict[int, _Worker] = {}  # by number, from 1
-        self._again: deque[_Batch] = deque()  # of workers that died
+        self._again: deque[Batch] = deque()  # submitted, or of workers that died
         self._deaths, self._closed = 0, True
         self._batch_s = float("inf")  # how long a batch takes now
 
@@ -147,23 +148,23 @@ class PoolEngine:
     def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
         """Yield the number and the outcome of every job, batch by batch; raise EdgeflError if workers die one after the other."""
         batches = batches_of(jobs, self._together)
-        alive: deque[_Batch] = deque()
+        alive: deque[Batch] = deque()
         more = True
         try:
             while more or alive:
-                self._serve(0)
+                self.serve(0)
                 while more and len(alive) < (self._depth + 1) * self._workers and (worker := self._free()) is not None:
                     if (numbered := next(batches, None)) is None:
                         more = False
                     else:
-                        alive.append(_Batch([number for number, _ in numbered], [job for _, job in numbered]))
+                        alive.append(Batch([number for number, _ in numbered], [job for _, job in numbered]))
                         self._give(worker, alive[-1])
                 if not alive:
                     continue
                 if alive[0].result is None:
                     if more:
                         time.sleep(self._nap_s)
-                    self._serve(None)
+                    self.serve(None)
                     continue
                 batch = alive.popleft()
                 if isinstance(batch.result, EdgeflError):
@@ -171,12 +172,22 @@ class PoolEngine:
                 for number, outcome in zip(batch.numbers, batch.result or (), strict=True):
                     yield number, outcome
                     if number != batch.numbers[-1]:
-                        self._serve(0)
+                        self.serve(0)
         finally:
             for batch in alive:
                 batch.wanted = False
             if not self._closed:
                 self._mailbox.forget_payloads()
+
+    def submit(self, jobs: Sequence[Job]) -> Batch:
+        """Return a batch of ``jobs``, which run when :meth:`serve` finds a worker with room for them."""
+        batch = Batch(list(range(len(jobs))), list(jobs))
+        self._again.append(batch)
+        return batch
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when :meth:`serve` has something to read."""
+        return self._selector.fileno()
 
     def _free(self) -> _Worker | None:
         """Return the worker with the fewest batches, if it has room for one more."""
@@ -193,7 +204,7 @@ class PoolEngine:
         """How long answers can accumulate before a worker runs out of batches."""
         return (self._depth - _LEAST) / 2 * min(self._batch_s, _AHEAD_S)
 
-    def _give(self, worker: _Worker, batch: _Batch) -> None:
+    def _give(self, worker: _Worker, batch: Batch) -> None:
         batch.request = self._mailbox.write_request(batch.jobs, worker.reader)
         worker.batches.append(batch)
         try:
@@ -201,7 +212,7 @@ class PoolEngine:
         except OSError:
             self._lost(worker)
 
-    def _serve(self, timeout_s: float | None) -> None:
+    def serve(self, timeout_s: float | None) -> None:
         """Read what workers have sent, waiting up to ``timeout_s`` (None: no limit), and run the batches of dead workers again."""
         if self._closed or not self._live:
             raise EdgeflError("the engine is closed")
@@ -270,8 +281,8 @@ class PoolEngine:
 
 @engine("pool", shares_memory=True)
 def pool(clients: Clients, workers: int) -> PoolEngine:
-    """Return the engine of ``workers`` processes, each of which trains one client at a time."""
-    return PoolEngine(clients.task, workers, data=clients.data)
+    """Return the engine of ``workers`` processes (0: one for each core), each of which trains one client at a time."""
+    return PoolEngine(clients.task, workers or usable_threads(), data=clients.data)
 
 
 @engine("group", groups_clients=True, shares_memory=True)
@@ -282,4 +293,4 @@ def group(clients: Clients, workers: int) -> InlineEngine | PoolEngine:
     """
     if workers == 1:
         return InlineEngine(clients, TOGETHER)
-    return PoolEngine(clients.task, workers, data=clients.data, together=TOGETHER)
+    return PoolEngine(clients.task, workers or usable_threads(), data=clients.data, together=TOGETHER)

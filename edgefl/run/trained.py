@@ -14,7 +14,7 @@ from edgefl.client import evaluate
 from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
-from edgefl.engine.contract import open_engine
+from edgefl.engine.contract import Cluster, open_engine
 from edgefl.models.base import load
 from edgefl.records import RoundRecord, Submodel, Tier
 from edgefl.rng import shuffled
@@ -130,7 +130,8 @@ def _evaluated(run: Run) -> list[int]:
 def train(run: Run, store: ClientStore, state: ServerState | None = None) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
     """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record."""
     config, state = run.config, state or run.start()
-    with open_engine(str(config.engine), config.workers, run.clients) as engine:
+    cluster = Cluster(config.ray_address, config.ray_auth, config.mixed_nodes)
+    with open_engine(str(config.engine), config.workers, run.clients, cluster) as engine:
         while state.round < config.rounds:
             with span("prepare", round=state.round + 1):
                 run, state = run.advanced(state)
