@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import logging
 import os
@@ -68,6 +69,10 @@ def connected(cluster: Cluster, workers: int) -> Iterator[Any]:
             warnings.simplefilter("ignore")
             import ray
 
+            core: Any = importlib.import_module("ray._raylet")
+            core.Config.initialize("")  # a process that has imported Ray before has other settings in its memory
+            core.AuthenticationTokenLoader.instance().reset_cache()
+            stack.enter_context(_silent())
             stack.callback(ray.shutdown)
             try:
                 ray.init(**options, log_to_driver=False, logging_level=logging.CRITICAL)
@@ -128,6 +133,17 @@ def _signals() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep Ray from printing the deaths of processes to standard output, as it does even if no logs are wanted."""
+    worker: Any = importlib.import_module("ray._private.worker")
+    before, worker._worker_logs_enabled = worker._worker_logs_enabled, False
+    try:
+        yield
+    finally:
+        worker._worker_logs_enabled = before
 
 
 def _check_address(address: str) -> None:

@@ -92,7 +92,10 @@ def opened(name: str) -> Iterator[object]:
             yield engine
 
 
-ENGINES = [*engines.names(), "remote"]
+ENGINES = [
+    *(name for name in engines.names() if not Capabilities.of(name).remote),
+    "remote",
+]  # tests/engine/test_ray.py has others
 ALIKE = [name for name in ENGINES if name == "remote" or not Capabilities.of(name).groups_clients]
 
 
@@ -114,7 +117,7 @@ def assert_same(found: list[Outcome], wanted: list[Outcome], name: str) -> None:
 
 
 def test_engines_are_found_by_their_files():
-    assert engines.names() == ["group", "inline", "pool"]
+    assert engines.names() == ["group", "inline", "pool", "ray", "ray-group"]
     assert Capabilities.of("pool") == Capabilities(shares_memory=True)
     with pytest.raises(UnknownNameError, match="unknown engine 'poll'; did you mean 'pool'"):
         open_engine("poll", 1, Clients(TASK, digits()))
