@@ -38,14 +38,11 @@ class RayNodes:
         self._started = 0
         own = ["--head", f"--port={self.port}", f"--ray-client-server-port={_free_port()}", f"--temp-dir={folder}/s"]
         self._start([*own, "--include-dashboard=false"], {})
-        wait_until(self._answers)
 
     def add(self, **variables: str) -> psutil.Process:
         """Start one more node with ``variables`` in its environment; return its raylet when the cluster has it."""
         self._start([f"--address={self.address}"], variables)
-        node = psutil.Process(self.nodes[-1].pid)
-        wait_until(lambda: bool(self.processes(b"ray::RuntimeEnvAgent", node)) or not node.is_running())
-        (raylet,) = self.processes(b"raylet/raylet", node)
+        (raylet,) = self.processes(b"raylet/raylet", psutil.Process(self.nodes[-1].pid))
         return raylet
 
     def remove(self) -> None:
@@ -78,17 +75,12 @@ class RayNodes:
         own = [f"--node-ip-address=127.0.0.{1 + self._started}", "--num-cpus=1", "--object-store-memory=80000000"]
         ray = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         assert ray is not None
-        with (self.folder / f"node-{self._started}.log").open("wb") as log:
+        path = self.folder / f"node-{self._started}.log"
+        with path.open("wb") as log:
             command = [ray, "start", "--block", "--disable-usage-stats", *own, *options]
             environment = {**os.environ, **variables}
             self.nodes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.folder))
-
-    def _answers(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.2", self.port), 1.0).close()
-        except OSError:
-            return False
-        return True
+        wait_until(lambda: "Ray runtime started" in path.read_text())
 
 
 @contextlib.contextmanager

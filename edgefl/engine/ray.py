@@ -8,6 +8,7 @@ bits. A node that joins gets jobs as soon as it is ready.
 from __future__ import annotations
 
 import contextlib
+import logging
 import mmap
 import os
 import queue
@@ -97,6 +98,7 @@ class RayEngine:
         self._unlike: dict[Place, str] = {}  # nodes that are left out, and why
         self._put: OrderedDict[str, Any] = OrderedDict()  # by hash, the longest unused first
         self._again: deque[Batch] = deque()
+        self._begun = False  # nodes that come later join
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._losses, self._looked_s, self._lost_s, self._why = 0, 0.0, 0.0, ""
 
@@ -106,6 +108,7 @@ class RayEngine:
             self._stack.callback(self._stop)
             self._start = self._told()
             self._gather()
+            self._begun = True
             self._stack = self._stack.pop_all()
         return self
 
@@ -273,8 +276,9 @@ class RayEngine:
         if unlike := self._refusal(member.place, Fingerprint.of(fields)):
             self._unlike[member.place] = unlike
             self._dismiss(member)
-            if not self._ready:
+            if not self._begun:
                 raise ConfigError(unlike)
+            logging.getLogger(__name__).warning("a node that joined is not used: %s", unlike)
             return
         member.state, member.ahead_s = "starting", arrived_s - fields["clock_s"]
         layout, data = self._start
