@@ -193,10 +193,10 @@ class RunConfig(BaseModel):
     new_classifier: bool = key(
         False, TASK, "Leave the last layer out of --weights, such as one for other labels: it begins with random values. [no]"
     )
-    sources: dict[Literal["root", "model", "weights", "data", "loss_root", "loss"], str] | None = key(
+    sources: dict[Literal["root", "model", "weights", "data", "loss_root", "loss", "fleet", "trace"], str] | None = key(
         None,
         "",
-        "Recorded by the run: the folders of network and loss, and hashes of their source, the file of weights, and your data.",
+        "Recorded by the run: the folders of network and loss, and hashes of their source, of weights, and of your data, fleet and trace.",
     )
     norm: str | None = key(None, TASK, "Normalisation layers of the network. [the model's own]", "group|static|batch|layer|none")
     dataset: Annotated[str, BeforeValidator(_data)] = key(

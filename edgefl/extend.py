@@ -10,7 +10,8 @@ A plug-in is a Python file or module outside of the package. Decorated definitio
 
     edgefl simulate --plugin mine.py --method mine
 
-``pytest --pyargs edgefl.testing.contract --plugin mine.py --method mine`` checks a method by the rules of the package's own.
+``pytest --pyargs edgefl.testing.contract --plugin mine.py --method mine`` checks a method by the rules of the package's own. There are such
+rules for codecs, objectives, server optimizers, data sets, models, engines and devices too.
 
 >>> issubclass(FedAvg, Method), FedAvg.default_tiers
 (True, (1.0,))

@@ -100,7 +100,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "testing": {
         *("errors", "records", "rng", "registry", "plugins", "util", "wire", "data", "models", "methods", "onnxgrad", "client"),
-        *("bundle", "planning"),
+        *("bundle", "planning", "fleet", "engine", "server"),
     },
 }
 
@@ -108,6 +108,7 @@ ROOMS: dict[str, set[str]] = {
 RUN: dict[str, set[str]] = {
     "run": set(),
     "folder": set(),
+    "verify": {"folder"},
     "loss": set(),
     "result": set(),
     "prepare": {"run", "loss"},

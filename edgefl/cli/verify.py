@@ -1,31 +1,52 @@
-"""The command ``verify``: Check the hashes, signature, graphs and outputs of a bundle."""
+"""The command ``verify``: Check the hashes, signature, graphs and outputs of a bundle, or the files of a run."""
+
+from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgefl.cli.options import PATH, Amount, Command, option
 
+if TYPE_CHECKING:
+    from edgefl.bundle.verify import VerifyReport
+
 
 @click.command(cls=Command)
-@click.argument("bundle", type=PATH)
+@click.argument("folder", type=PATH)
 @option("--key", type=PATH, metavar="KEY", help="Require a signature by the owner of this Ed25519 public key, a PEM file.")
 @option(
     "--memory", type=Amount(), metavar="BYTES", help="Memory that its graphs may use, such as 8GB. [by the size of its files]"
 )
 @option("--timeout", type=Amount(), default=60, metavar="S", help="Longest time for each file of a tier, in seconds.")
-def command(bundle: Path, key: Path | None, memory: float | None, timeout: float) -> None:
-    """Check the folder BUNDLE: no file is missing, extra or changed, and every model reproduces its stored outputs in onnxruntime.
+def command(folder: Path, key: Path | None, memory: float | None, timeout: float) -> None:
+    """Check FOLDER, a bundle or a run.
 
-    The models run in a separate process with limited memory and time.
+    Of a bundle, no file is missing, extra or changed, and every model reproduces its stored outputs in onnxruntime. Of a run, every file
+    is what the run wrote, and its bundle verifies. The models run in a separate process with limited memory and time.
 
     \b
     edgefl verify runs/0001-fedhm-digits/bundle
+    edgefl verify runs/0001-fedhm-digits
     """
     from edgefl.bundle.sandbox import Limits
     from edgefl.bundle.verify import verify
+    from edgefl.util.hashes import HASHES
 
-    report = verify(bundle, key, Limits(None if memory is None else int(memory), timeout))
+    limits = Limits(None if memory is None else int(memory), timeout)
+    if not (folder / HASHES).is_file():
+        _print(folder, verify(folder, key, limits), key)
+        return
+    from edgefl.run.verify import verify_run
+
+    report = verify_run(folder, key, limits)
+    if report.bundle is not None:
+        _print(folder / "bundle", report.bundle, key)
+    click.echo(f"{folder}: {report.files} files and {report.checkpoints} checkpoints are what the run wrote")
+
+
+def _print(bundle: Path, report: VerifyReport, key: Path | None) -> None:
     for label, error in report.max_abs_errors.items():
         trained = report.max_loss_errors.get(label)
         click.echo(f"tier {label}: max abs error {error:.2e}" + ("" if trained is None else f", losses within {trained:.1e}"))

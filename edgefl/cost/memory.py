@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -28,6 +30,23 @@ class Peak:
     bytes: int = 0
     alive: frozenset[int] = frozenset()
     owner: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Every moment of a step.
+
+    Attributes:
+        sizes: bytes of each storage, (storages,) int64; a kernel's workspace is one, also where it takes 0 bytes.
+        events: what changed before each moment, (moments,) int64: n + 1 where storage n appears, −(n + 1) where it goes.
+    """
+
+    sizes: NDArray[np.int64]
+    events: NDArray[np.int64]
+
+    def changes(self) -> NDArray[np.int64]:
+        """Return the bytes that each event adds, (moments,); sums from the first on are the bytes alive."""
+        return np.sign(self.events) * self.sizes[np.abs(self.events) - 1]
 
 
 class Watcher(TorchDispatchMode):
@@ -98,7 +117,7 @@ class LivenessMeter(Watcher):
             for tensor in tensors_in(out):
                 self._see(tensor)
             self._sum_of_gradients = self._events[-1] if _sums_gradients(func) and self._events else 0
-            if workspace := workspace_bytes(func, args, out):
+            if (workspace := workspace_bytes(func, args, out)) is not None:
                 self._number(workspace)
                 self._events.append(-len(self.sizes))
 
@@ -145,6 +164,12 @@ class LivenessMeter(Watcher):
             kept |= alive
             start = end
         return frozenset(kept)
+
+    def timeline(self, throughout: Iterable[int] = ()) -> Timeline:
+        """Return every moment so far; the storages numbered ``throughout`` and the held ones are alive from the first to the last."""
+        always = self._held.union(throughout)
+        passing = [event for event in self._events if abs(event) - 1 not in always]
+        return Timeline(np.array(self.sizes, np.int64), np.array([*(n + 1 for n in sorted(always)), *passing], np.int64))
 
     def peak(self, without: Iterable[int] = ()) -> Peak:
         """Return the moment with the most bytes alive, the storages numbered ``without`` and the held ones left out."""

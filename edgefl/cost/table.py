@@ -34,8 +34,7 @@ def cost_of(
     with respect to an input, one that sums over the samples is a gradient with respect to a weight.
     """
     size = min(micro_batch or batch_size, batch_size)
-    tracer = Tracer(subject, accumulates=size < batch_size)
-    step = tracer.step(size, passes=2 if size < batch_size else 1)
+    tracer, step = traced_step(subject, batch_size, size)
     first, second, at = _pair(tracer, step, size)
     layers: dict[str, dict[str, int]] = {}
     uncounted = set(step.uncounted_ops)
@@ -83,6 +82,12 @@ def cost_of(
         work=sum(works.values(), StepWork(sample=reading, forward=reading)),
         inference_work=inference.work,
     )
+
+
+def traced_step(subject: Subject, batch_size: int, size: int) -> tuple[Tracer, StepTrace]:
+    """Return the trace of a step on ``batch_size`` samples, at most ``size`` of them in a pass, and its tracer."""
+    tracer = Tracer(subject, accumulates=size < batch_size)
+    return tracer, tracer.step(size, passes=2 if size < batch_size else 1)
 
 
 def _works(pairs: Iterable[tuple[Operation, Operation]], at: int, kinds: Mapping[str, str]) -> dict[str, StepWork]:

@@ -16,7 +16,17 @@ from edgefl.cost.inference import inference_peak
 from edgefl.cost.kinds import kinds_of
 from edgefl.cost.layers import INPUT, LOSS, NETWORK, OPTIMIZER, LayerTracker
 from edgefl.cost.macs import OpWork, work_of
-from edgefl.cost.memory import LivenessMeter, StepMemory, Watcher, bytes_of, held_by, step_memory, tensors_in
+from edgefl.cost.memory import (
+    LivenessMeter,
+    StepMemory,
+    Timeline,
+    Watcher,
+    bytes_of,
+    held_by,
+    optimizer_tensors,
+    step_memory,
+    tensors_in,
+)
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
 from edgefl.records.work import NO_WORK, Work
@@ -73,6 +83,7 @@ class StepTrace:
 
     operations: tuple[Operation, ...]
     memory: StepMemory
+    timeline: Timeline
     layers: tuple[Layer, ...]
     buffer_bytes: int
     uncounted_ops: frozenset[str]
@@ -189,9 +200,11 @@ class Tracer:
                 recorder.recording, recorder.phase, tracker.outside = True, "update", OPTIMIZER
                 optimizer.step()
             memory = step_memory(meter, module, optimizer)
+            timeline = meter.timeline(meter.numbers(optimizer_tensors(optimizer)))
             module.zero_grad()
         buffer_bytes = bytes_of(module.buffers())
-        return StepTrace(tuple(recorder.operations), memory, _layers(module), buffer_bytes, frozenset(recorder.uncounted))
+        operations = tuple(recorder.operations)
+        return StepTrace(operations, memory, timeline, _layers(module), buffer_bytes, frozenset(recorder.uncounted))
 
     def operations(self, batch_size: int) -> list[Operation]:
         """Return the operations of one forward and backward pass, without the memory that they take."""

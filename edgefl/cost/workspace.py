@@ -18,8 +18,8 @@ _PAGE, _LINE, _ALIAS = 4096, 64, 256
 _LSTM_HEAD_BYTES = 4664
 
 
-def workspace_bytes(operation: Any, args: Sequence[Any], out: Any) -> int:
-    """Return the bytes that ``operation`` takes on a CPU while it runs, besides ``out``; 0 on other devices.
+def workspace_bytes(operation: Any, args: Sequence[Any], out: Any) -> int | None:
+    """Return the bytes that ``operation`` takes on a CPU while it runs, besides ``out``; 0 on other devices, None without a rule.
 
     >>> x, weight = torch.zeros(8, 16, 8, 8), torch.zeros(16, 16, 3, 3)
     >>> plain = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
@@ -28,7 +28,7 @@ def workspace_bytes(operation: Any, args: Sequence[Any], out: Any) -> int:
     """
     rule = _RULES.get(operation)
     if rule is None:
-        return 0
+        return None
     first = next((one for one in args if isinstance(one, Tensor)), None)
     return rule(args, out) if first is not None and first.device.type == "cpu" else 0
 

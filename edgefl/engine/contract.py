@@ -30,7 +30,7 @@ from ``write_jobs`` and answers with ``write_outcomes``, all in :mod:`edgefl.cli
 9. An engine that is closed stops its workers at once, whatever they do.
 10. Messages between processes are JSON, and blobs that are addressed by their hashes. Nothing is pickled.
 
-The tests of ``tests/contract/test_engines.py`` check these rules for every engine.
+``pytest --pyargs edgefl.testing.contract --engine NAME`` checks rules 1 to 4, 7 and 8.
 """
 
 from __future__ import annotations

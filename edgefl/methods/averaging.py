@@ -1,4 +1,4 @@
-"""Checks of updates, and their weighted mean in memory that does not grow with the number of clients."""
+"""Checks of updates, and their weighted mean: the same bits in any order, in memory that does not grow with the number of clients."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,9 +9,8 @@ from torch import Tensor
 from edgefl.errors import AggregationError
 from edgefl.records import Update
 from edgefl.util.compute import is_finite
+from edgefl.util.exact_sum import ExactSum
 
-# Values widened to float64 at a time: 1 MB fits the processor's caches, and is enough work to make the cost of a call small.
-_CHUNK = 131072
 # Waiting factors are multiplied when their ranks add up to this.
 _RANKS = 512
 
@@ -61,9 +60,11 @@ Slice = tuple[int, tuple[int, ...], tuple[int, ...]]
 
 
 class WeightedSum:
-    """A running weighted sum of tensors in float64, entry by entry, with the sum of the weights of each entry.
+    """A running weighted sum of tensors, entry by entry, with the sum of the weights of each entry.
 
-    ``like`` has the name and shape of every tensor. The tensors that are added are not stored.
+    ``like`` has the name and shape of every tensor. The tensors that are added are not stored. Sums of tensors are exact
+    (:mod:`edgefl.util.exact_sum`). If sums of the weights are exact in float64, as those of sample counts are, any order gives the same
+    bits. :meth:`add` raises :class:`AggregationError` for values that are not finite.
 
     >>> total = WeightedSum({"w": torch.zeros(3)})
     >>> total.add("w", torch.tensor([2.0, 4.0]), 1.0, (slice(0, 2),))
@@ -73,14 +74,13 @@ class WeightedSum:
     """
 
     def __init__(self, like: Mapping[str, Tensor]) -> None:
-        self._sums = {name: torch.zeros(t.shape, dtype=torch.float64) for name, t in like.items()}
+        self._sums = {name: ExactSum.zeros(t.shape) for name, t in like.items()}
         # Weights per tensor: of the whole tensor, of each slice (by offset, shape and strides), and of each entry, if entries were listed.
         self._whole = dict.fromkeys(like, 0.0)
         self._slices: dict[str, dict[Slice, float]] = {name: {} for name in like}
         self._entries: dict[str, Tensor] = {}
         self._factors: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in like}
         self._folds: dict[str, Callable[[Tensor], Tensor]] = {}
-        self._wide = torch.empty(_CHUNK, dtype=torch.float64)
 
     def add(self, name: str, tensor: Tensor, weight: float, index: Any = ..., rows: Sequence[int] | None = None) -> None:
         """Add ``weight · tensor`` to the entries ``index`` of the tensor ``name``: slices, int64 tensors, or all.
@@ -94,24 +94,12 @@ class WeightedSum:
         >>> total.mean({"fc.bias": torch.full((3,), -1.0)})["fc.bias"].tolist()
         [1.0, -1.0, 5.0]
         """
-        sums = self._sums[name]
         if rows is not None and len(rows) < len(tensor):
             chosen = torch.tensor(rows, dtype=torch.int64)
             first, *others = (slice(None),) if index is ... else index
-            tensor, index = tensor[chosen], (torch.arange(len(sums))[first][chosen], *others)
-        if isinstance(index, Tensor) or (isinstance(index, tuple) and any(isinstance(part, Tensor) for part in index)):
-            if name not in self._entries:
-                self._entries[name] = torch.zeros_like(sums)
-            sums[index] += weight * tensor.double()
-            self._entries[name][index] += weight
-            return
-        place = sums if index is ... else sums[index]
-        if place.shape == sums.shape:
-            self._whole[name] += weight
-        else:
-            key = int(place.storage_offset()), tuple(place.shape), place.stride()
-            self._slices[name][key] = self._slices[name].get(key, 0.0) + weight
-        self._accumulate(place, tensor, weight)
+            tensor, index = tensor[chosen], (torch.arange(len(self._sums[name].limbs[0]))[first][chosen], *others)
+        self._weigh(name, weight, index)
+        self._add(name, tensor, weight, index)
 
     def add_product(
         self, name: str, left: Tensor, right: Tensor, weight: float, fold: Callable[[Tensor], Tensor] = lambda product: product
@@ -138,7 +126,7 @@ class WeightedSum:
         result = {}
         for name, before in old.items():
             self._multiply(name)
-            sums, weight = self._sums[name], self._whole[name]
+            sums, weight = self._sums[name].value(), self._whole[name]
             if not self._slices[name] and name not in self._entries:
                 result[name] = (sums / weight).to(before.dtype) if weight > 0 else before.clone()
                 continue
@@ -150,23 +138,30 @@ class WeightedSum:
             result[name] = mean.to(before.dtype)
         return result
 
+    def _weigh(self, name: str, weight: float, index: Any) -> None:
+        """Add ``weight`` to the weights of the entries ``index``."""
+        sums = self._sums[name].limbs[0]
+        if isinstance(index, Tensor) or (isinstance(index, tuple) and any(isinstance(part, Tensor) for part in index)):
+            if name not in self._entries:
+                self._entries[name] = torch.zeros_like(sums)
+            self._entries[name][index] += weight
+            return
+        place = sums if index is ... else sums[index]
+        if place.shape == sums.shape:
+            self._whole[name] += weight
+        else:
+            key = int(place.storage_offset()), tuple(place.shape), place.stride()
+            self._slices[name][key] = self._slices[name].get(key, 0.0) + weight
+
     def _multiply(self, name: str) -> None:
         """Add the product of the waiting factors of ``name``, if there are any."""
         if waiting := self._factors[name]:
             left, right = (torch.cat(parts, dim) for dim, parts in zip((1, 0), zip(*waiting, strict=True), strict=True))
             self._factors[name] = []
-            self._accumulate(self._sums[name], self._folds[name](left @ right), 1.0)
+            self._add(name, self._folds[name](left @ right), 1.0, ...)
 
-    def _accumulate(self, place: Tensor, tensor: Tensor, weight: float) -> None:
-        """Add ``weight · tensor`` to ``place``, a view of the sums, without a temporary tensor of the same size."""
-        if place.numel() <= _CHUNK:
-            place.add_(tensor, alpha=weight)  # widened on the way
-            return
-        if place.is_contiguous() and tensor.is_contiguous():
-            place, tensor = place.view(-1), tensor.view(-1)
-        rows = max(1, _CHUNK * len(place) // place.numel())
-        for part, values in zip(place.split(rows), tensor.split(rows), strict=True):
-            if part.numel() > _CHUNK:
-                self._accumulate(part[0], values[0], weight)
-            else:
-                part.add_(self._wide[: part.numel()].view(part.shape).copy_(values), alpha=weight)
+    def _add(self, name: str, tensor: Tensor, weight: float, index: Any) -> None:
+        try:
+            self._sums[name].add(tensor, weight, index)
+        except ValueError as error:
+            raise AggregationError(f"{name}: {error}") from None

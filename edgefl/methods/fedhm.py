@@ -226,7 +226,7 @@ class FedHM(Method):
         weights = {layer: state.tensors[f"{layer}.weight"] for layer in layers}
         changes = RankChanges(weights, partial(self._factors, state), self.config.aggregation == "bands")
         for update in self.checked(state, updates):
-            weight = math.exp(update.tier.ratio / tau)
+            weight = round(math.exp(update.tier.ratio / tau) * 2**28) / 2**28  # so that sums of weights are exact
             if ranks := self._state_ranks(state, update.tier):
                 warm = {layer: found.start for layer, found in self._factors(state).items() if found.start is not None}
             changes.add(update, ranks, weight)

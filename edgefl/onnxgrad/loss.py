@@ -30,7 +30,7 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class LossGraph:
-    """The losses of a network (an output for each kind of step), its updated statistics and its prediction as one graph."""
+    """A network's losses and updated statistics (outputs for each kind of step), and its prediction, as one graph."""
 
     model: ir.Model
     losses: tuple[str, ...]
@@ -85,7 +85,7 @@ def loss_graph(
             (values, list(batch.values()), list(shared.values()), torch.zeros(())),
             free,
             [*roles.tensors.values(), *batch, *shared, SEED],
-            [*outputs, *(name + OUT for name in roles.statistics.values()), PREDICTION],
+            [*(name for loss in outputs for name in (loss, *measured(loss, roles).values())), PREDICTION],
             failure,
         )
     _leave(model, {STEP_COUNT, LEARNING_RATE, BETA, SHARE})
@@ -95,6 +95,11 @@ def loss_graph(
             f"{failure}: its loss depends on how many samples there are: {fixed}; compute with x.shape[0], not with a number"
         )
     return LossGraph(fixed_reshapes(model), outputs, roles)
+
+
+def measured(loss: str, roles: Roles) -> dict[str, str]:
+    """Return input → output, of the statistics that a step with the loss of this name updates."""
+    return {value: value + OUT + loss.removeprefix(LOSS) for value in roles.statistics.values()}
 
 
 @contextmanager
@@ -180,7 +185,7 @@ def _frames() -> Iterator[FrameType]:
 
 
 class _Traced(nn.Module):
-    """The module that is exported: (tensors, batch, shared, seed) → losses, updated statistics, prediction."""
+    """The module that is exported: (tensors, batch, shared, seed) → each loss with its updated statistics, prediction."""
 
     def __init__(self, network: nn.Module, losses: tuple[Loss, ...], roles: Roles) -> None:
         super().__init__()
@@ -194,7 +199,8 @@ class _Traced(nn.Module):
         given |= {
             f"network.{name}": buffer.clone() for name, buffer in whole.network.named_buffers() if f"network.{name}" not in given
         }
-        after = {**given, **{f"network.{name}": given[f"network.{name}"].clone() for name in self.measured}}
-        losses = [functional_call(whole, after, (loss, [*batch, *shared], seed)) for loss in self.losses]
-        prediction = functional_call(whole, given, (None, batch))
-        return (*losses, *(after[f"network.{name}"] for name in self.measured), prediction)
+        found: list[Tensor] = []
+        for loss in self.losses:  # one kind of step is taken, so each begins with the given statistics
+            after = {f"network.{name}": given[f"network.{name}"].clone() for name in self.measured}
+            found += functional_call(whole, {**given, **after}, (loss, [*batch, *shared], seed)), *after.values()
+        return (*found, functional_call(whole, given, (None, batch)))

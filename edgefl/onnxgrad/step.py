@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.autodiff import append_gradients, as_model, reads, tape_of
 from edgefl.onnxgrad.gradients import Tape
-from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph
+from edgefl.onnxgrad.loss import Loss, LossGraph, loss_graph, measured
 from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, SHARE, STEP_COUNT, state_inputs, sum_input
 from edgefl.onnxgrad.step_check import check_step
@@ -126,11 +126,13 @@ def _shapes(graph: LossGraph) -> dict[str, tuple[int, ...]]:
 
 
 def _tape(graph: LossGraph, loss: str) -> tuple[Tape, onnx.ModelProto]:
-    part = graph.part([loss, *(value + OUT for value in graph.roles.statistics.values())])
+    statistics = measured(loss, graph.roles)
+    part = graph.part([loss, *statistics.values()])
     tape = tape_of(part)
     tape.shapes |= _shapes(graph)
     if loss != LOSS:
-        tape.op("Identity", loss, out=LOSS)
+        for output, name in ((loss, LOSS), *((output, value + OUT) for value, output in statistics.items())):
+            tape.op("Identity", output, out=name)
     return tape, part
 
 

@@ -7,9 +7,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgefl.client.training import OptimizerName, Training
+from edgefl.cost.memory import Timeline
 from edgefl.errors import BudgetError, ConfigError, UnknownNameError
 from edgefl.fleet.budget import Budget, use
 from edgefl.fleet.clock import round_timing
@@ -24,8 +25,18 @@ from edgefl.models.base import Architecture
 from edgefl.models.weights import checked_weights, tied
 from edgefl.planning.network import GivenInputs, Network, architecture_of
 from edgefl.planning.profile import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLES, training_for
-from edgefl.planning.spectral import DeviceRound, Uses, energies, share_kept, spectral
-from edgefl.planning.tier_costs import STEPS, largest_ratio, network_cost, parts_of, recomputed, recomputed_cost, tier_cost
+from edgefl.planning.quantities import DeviceRound
+from edgefl.planning.spectral import Uses, energies, share_kept, spectral
+from edgefl.planning.tier_costs import (
+    STEPS,
+    largest_ratio,
+    network_cost,
+    parts_of,
+    recomputed,
+    recomputed_cost,
+    step_timeline,
+    tier_cost,
+)
 from edgefl.records import BudgetName, Cost, Tier, Timing
 from edgefl.registry import methods
 from edgefl.report.cost_rows import CostRow
@@ -146,7 +157,8 @@ def plan(
     if allocate == "spectral" and energy is not None:
         layers = rank_candidates(architecture.skeleton(), rules)
         start = ranks if ratio else dict.fromkeys(layers, 1)
-        better = spectral(layers, energy, start, _tracer(architecture, chosen, training, codec, recompute), uses_of, work)
+        tracers = _tracers(architecture, chosen, training, codec, recompute)
+        better = spectral(layers, energy, start, *tracers, uses_of, work)
         if better is not None:
             found.append(Planned("spectral", ratio, uses=uses_of(better.cost), clock_error=error_of_clock, **vars(better)))
     if not found:
@@ -187,20 +199,27 @@ def _energy(architecture: Architecture, method: Method, weights: Any, seed: int,
     return energies(layers, tensors, relative=error == "relative")
 
 
-def _tracer(
+def _tracers(
     architecture: Architecture, method: Method, training: Training, codec: str, recompute: bool
-) -> Callable[[Ranks], Cost]:
-    """Return a function that traces the cost of a plan, layer → rank; it traces each plan once."""
+) -> tuple[Callable[[Ranks], Cost], Callable[[Ranks], Timeline]]:
+    """Return functions that trace the cost of a plan, layer → rank, and the moments of its step; they trace each plan once."""
+
+    def network(at: tuple[tuple[str, int], ...]) -> tuple[Callable[[], nn.Module], Training]:
+        build = lambda: ranked(architecture.build(), dict(at))  # noqa: E731
+        return build, recomputed(training, build, architecture, method) if recompute else training
 
     @cache
-    def traced(*at: tuple[str, int]) -> Cost:
+    def cost(*at: tuple[str, int]) -> Cost:
         shapes = travelling_shapes(ranked(architecture.skeleton(), dict(at)))
-        sizes = (payload_bytes(shapes), payload_bytes(shapes, codec))
-        build = lambda: ranked(architecture.build(), dict(at))  # noqa: E731
-        steps = recomputed(training, build, architecture, method) if recompute else training
-        return network_cost(build, architecture, method, steps, sizes)
+        build, steps = network(at)
+        return network_cost(build, architecture, method, steps, (payload_bytes(shapes), payload_bytes(shapes, codec)))
 
-    return lambda at: traced(*sorted(at.items()))
+    @cache
+    def timeline(*at: tuple[str, int]) -> Timeline:
+        build, steps = network(at)
+        return step_timeline(build, architecture, method, steps)
+
+    return lambda at: cost(*sorted(at.items())), lambda at: timeline(*sorted(at.items()))
 
 
 def _smallest(model: str, method: str, cost: Cost, uses_of: Callable[[Cost], Uses]) -> str:

@@ -1,43 +1,33 @@
 """A rank for every layer under a budget, with the least truncation error of given weights.
 
-The costs of a plan come from its own trace. Between traces they are predicted from two of them: the dense network, and every layer at
-rank 1. MACs and bytes of a factorized layer grow with its rank, the Frobenius term with its square, and every unit of rank saves the
-same activation. Each trace corrects the prediction. Plans are made and traced until one fits and repeats.
+The costs of a plan come from its own trace. Between traces they are predicted (:mod:`edgefl.planning.quantities`), and each trace corrects
+the prediction. Plans are made and traced until one fits and repeats.
+
+A budget of memory limits every moment of a step. Once such plans have shown which layers are best dense, or for every such set in a small
+network, the moments that would exceed the budget become budgets of their own (:mod:`edgefl.planning.moments`).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from torch import Tensor
 
-from edgefl.factor.layers import parameters_of_rank
+from edgefl.cost.memory import Timeline
 from edgefl.factor.plan import Allocation, LayerChoices, allocate
 from edgefl.factor.svd import factorize, unroll
-from edgefl.fleet.profile import DeviceProfile
-from edgefl.fleet.time_model import train_s
 from edgefl.methods.ranks import Layer, Ranks
-from edgefl.records import BudgetName, Cost, LayerCost
+from edgefl.planning.moments import Ints, Moments, moments_of
+from edgefl.planning.quantities import DeviceRound, quantities, weighting
+from edgefl.records import BudgetName, Cost
 
 Uses = Mapping[BudgetName, tuple[float, float]]  # budget → what is needed and what there is
 
 ATTEMPTS = 8
-
-
-@dataclass(frozen=True)
-class DeviceRound:
-    """One client's round on a device, which converts costs into seconds and joules.
-
-    Attributes:
-        samples, passes: of training, over all local epochs.
-        margin: training takes this many times the predicted seconds.
-    """
-
-    device: DeviceProfile
-    samples: int
-    passes: int
-    margin: float = 1.0
+REFINEMENTS = 4  # the first of them traces a plan that is known
+FEW_LAYERS = 4  # a network with no more layers has every set of dense layers tried
 
 
 @dataclass(frozen=True)
@@ -79,26 +69,45 @@ def spectral(
     energy: Mapping[str, np.ndarray],
     start: Ranks,
     cost_at: Callable[[Ranks], Cost],
+    timeline_at: Callable[[Ranks], Timeline],
     uses_of: Callable[[Cost], Uses],
     work: DeviceRound | None,
 ) -> Spectral | None:
     """Return the plan that keeps the most energy within the budgets, at least as much as the plan ``start`` if that fits.
 
-    ``layers`` may be factorized, with the cumulative ``energy`` of :func:`energies`. ``cost_at`` traces a plan, ``uses_of`` returns need
-    and have of every budget of a cost, and ``work`` is the device and round behind budgets in seconds and joules.
+    ``layers`` may be factorized, with the cumulative ``energy`` of :func:`energies`. ``cost_at`` and ``timeline_at`` trace a plan,
+    ``uses_of`` returns need and have of every budget of a cost, and ``work`` is the device and round behind budgets in seconds and joules.
     """
     whole, least = Ranks(), dict.fromkeys(layers, 1)
-    tables = {name: _quantities(name, layer, cost_at(whole), cost_at(least), layers) for name, layer in layers.items()}
-    search = _Search(energy, tables, cost_at, uses_of, work)
+    tables = {name: quantities(name, layer, cost_at(whole), cost_at(least), layers) for name, layer in layers.items()}
+    search = _Search(energy, tables, cost_at, timeline_at, uses_of, work)
     # The moment of the peak moves with the plan, so a budget of memory is searched from its other side as well.
-    starts = [start, least, whole] if "memory_bytes" in uses_of(cost_at(start)) else [start]
-    found = [search.improved(at) for at in starts]
-    best = max((plan for plan, _ in found if plan is not None), key=lambda plan: plan.energy_share, default=None)
+    remembers = "memory_bytes" in uses_of(cost_at(start))
+    found = [search.improved(at) for at in ([start, least, whole] if remembers else [start])]
+    if remembers:
+        found += [search.refined(at) for at in _dense_sets(layers, _best(found)) if at]
+    best = _best(found)
     if best is None:
         return None
     total = math.fsum(float(e[-1]) for e in energy.values())
     gap = max(0.0, max(bound for _, bound in found) / total - best.energy_share) if total > 0 else 0.0
     return replace(best, gap=gap)
+
+
+Found = tuple[Spectral | None, float]  # a plan that fits, and the bound of all plans
+
+
+def _best(found: list[Found]) -> Spectral | None:
+    return max((plan for plan, _ in found if plan is not None), key=lambda plan: plan.energy_share, default=None)
+
+
+def _dense_sets(layers: Mapping[str, Layer], best: Spectral | None) -> Iterator[Ranks]:
+    """Yield a plan of each set of dense layers to refine: all sets for few layers, and the best one's for more."""
+    if len(layers) > FEW_LAYERS:
+        yield dict.fromkeys(layers, 1) if best is None else best.ranks
+        return
+    for factorized in product((True, False), repeat=len(layers)):
+        yield {name: 1 for name, factors in zip(layers, factorized, strict=True) if factors}
 
 
 @dataclass(frozen=True)
@@ -108,23 +117,31 @@ class _Search:
     energy: Mapping[str, np.ndarray]
     tables: Mapping[str, np.ndarray]
     cost_at: Callable[[Ranks], Cost]
+    timeline_at: Callable[[Ranks], Timeline]
     uses_of: Callable[[Cost], Uses]
     work: DeviceRound | None
 
-    def improved(self, at: Ranks) -> tuple[Spectral | None, float]:
-        """Plan and trace in turn from ``at`` on; return the best plan that fits, if any, and the bound of all plans."""
+    def improved(self, at: Ranks, moments: Moments | None = None) -> Found:
+        """Plan and trace in turn from ``at`` on; return the best plan that fits, if any, and the bound of all plans.
+
+        With ``moments``, plans have the dense layers of ``at``, and each moment has the budget of memory.
+        """
         best: Spectral | None = None
         bound = 0.0
         margins: dict[BudgetName, float] = {}
-        for _ in range(ATTEMPTS):
+        watched: list[int] = []
+        for _ in range(ATTEMPTS if moments is None else REFINEMENTS):
             cost = self.cost_at(at)
             share = share_kept(self.energy, at)
             left = {name: have - need for name, (need, have) in self.uses_of(cost).items()}
             if min(left.values(), default=0.0) >= 0 and (best is None or share > best.energy_share):
                 best = Spectral(at, cost, share, 0.0)
+            if moments is not None:
+                left.pop("memory_bytes")
+                moments = moments.learned(at, self.timeline_at(at)) or moments
             # If a plan needs more than was predicted, the next plans get a larger margin.
             margins = {name: margins.get(name, 0.0) + max(0.0, -room) for name, room in left.items()}
-            allocation = self.next(at, cost, {name: room - margins[name] for name, room in left.items()})
+            allocation = self.next(at, cost, {name: room - margins[name] for name, room in left.items()}, moments, watched)
             if allocation is None:
                 break
             bound = max(bound, allocation.bound)
@@ -134,80 +151,48 @@ class _Search:
             at = chosen
         return best, bound
 
-    def next(self, at: Ranks, cost: Cost, limits: Mapping[BudgetName, float]) -> Allocation | None:
-        """Return the best plan by costs predicted around ``at``, whose trace is ``cost``; ``limits`` is the rest of each budget."""
-        weighting = np.array([_weighting(name, cost, self.work) for name in limits]).reshape(len(limits), 6)
+    def refined(self, at: Ranks) -> Found:
+        """Return what :meth:`improved` finds with moments, None if plans with the dense layers of ``at`` have no common ones."""
+        moments = moments_of({name: len(self.tables[name]) - 1 for name in at}, self.timeline_at)
+        return (None, 0.0) if moments is None else self.improved(at, moments)
+
+    def next(
+        self, at: Ranks, cost: Cost, limits: Mapping[BudgetName, float], moments: Moments | None, watched: list[int]
+    ) -> Allocation | None:
+        """Return the best plan by costs predicted around ``at``, whose trace is ``cost``; ``limits`` is the rest of each budget.
+
+        Of ``moments``, those in ``watched`` have a budget, and it gains the ones that prove to need it.
+        """
+        weights = np.array([weighting(name, cost, self.work) for name in limits]).reshape(len(limits), 6)
         choices, used = [], np.zeros(len(limits))
         for name, table in self.tables.items():
-            costs = table @ weighting.T
+            costs = table @ weights.T
             kept = np.append(self.energy[name][: len(table) - 1], self.energy[name][-1])
             used += costs[at[name] - 1 if name in at else -1]
             choices.append(LayerChoices(name, tuple(range(1, len(table) + 1)), kept, costs))
-        return allocate(choices, used + np.array(list(limits.values())))
+        room = used + np.array(list(limits.values()))
+        if moments is None:
+            return allocate(choices, room)
+        have_bytes = self.uses_of(cost)["memory_bytes"][1]
+        while True:
+            rows = np.array(watched, np.int64)
+            allocation = allocate(
+                [_watched(choice, moments, rows) for choice in choices], np.append(room, have_bytes - moments.fixed[rows])
+            )
+            if allocation is None:
+                return None
+            need_bytes = moments.bytes_at(allocation.ranks)
+            most = int(need_bytes.argmax())
+            if need_bytes[most] <= have_bytes or most in watched:
+                return allocation
+            watched.append(most)
 
 
-_FORWARD, _SAMPLE, _COMPOSE, _WEIGHTS, _HEADER, _MEMORY = range(6)
-"""Columns: MACs of a sample's forward pass, and of both; of a pass, on weights alone; weights; bytes that name them in a payload; bytes
-at the training peak."""
-
-
-def _quantities(name: str, layer: Layer, dense: Cost, thin: Cost, layers: Mapping[str, Layer]) -> np.ndarray:
-    """Return the quantities of each choice of one layer, shape (ranks, 6); the last row is the dense layer."""
-    numel, unit = layer.weight.numel(), parameters_of_rank(layer, 1)
-    ranks = np.arange(1, min(math.ceil(numel / unit) - 1, *unroll(layer.weight).shape) + 1, dtype=np.float64)
-    rows = {row.layer: row for row in (*dense.layers, *thin.layers)}
-    u, v, whole = rows[f"{name}.u"], rows[f"{name}.v"], rows[name]
-    # What a weight holds: itself, its optimizer state, and its gradient as far as that is alive at the peak.
-    held = 4 * (thin.parameter_bytes + thin.optimizer_bytes + thin.peak_gradient_bytes) / thin.parameter_bytes
-    units = sum(parameters_of_rank(other, 1) for other in layers.values())
-    table = np.zeros((len(ranks) + 1, 6))
-    table[:-1, _FORWARD] = ranks * (u.macs_forward + v.macs_forward)
-    table[:-1, _SAMPLE] = ranks * (_sample_macs(u) + _sample_macs(v))
-    table[:-1, _COMPOSE] = ranks**2 * unit / units * max(0, thin.macs_compose - dense.macs_compose)
-    table[:-1, _WEIGHTS] = ranks * unit
-    # Two factors take a longer header than one weight: the difference between the networks, shared out.
-    header = thin.download_bytes - thin.parameter_bytes - (dense.download_bytes - dense.parameter_bytes)
-    table[:-1, _HEADER] = max(0.0, header / len(layers))
-    table[:-1, _MEMORY] = ranks * (unit * held + u.saved_bytes_at_peak + u.temporary_bytes_at_peak)
-    table[-1] = (whole.macs_forward, _sample_macs(whole), 0, numel, 0, numel * held)
-    return table
-
-
-def _sample_macs(row: LayerCost) -> int:
-    return row.macs_forward + row.macs_backward_input + row.macs_backward_weight
-
-
-def _weighting(name: BudgetName, cost: Cost, work: DeviceRound | None) -> np.ndarray:
-    """Return the weight of each quantity in a budget, near a plan that costs ``cost``."""
-    row = np.zeros(6)
-    if name == "memory_bytes":
-        row[_MEMORY] = 1
-    elif name == "macs_forward":
-        row[_FORWARD] = 1
-    elif name == "macs_train_step":
-        row[_SAMPLE], row[_COMPOSE] = cost.batch_size, -(-cost.batch_size // cost.micro_batch)
-    elif name == "download_bytes":
-        row[_WEIGHTS], row[_HEADER] = 4, 1
-    elif name == "upload_bytes":
-        row[_WEIGHTS], row[_HEADER] = _upload_per_weight(cost), 1
-    elif work is not None:
-        device, link, up = work.device, work.device.link, _upload_per_weight(cost)
-        full_rate_s = work.margin * train_s(device.compute, cost, work.samples, work.passes)
-        macs_per_s = cost.macs_of(work.samples, work.passes) / full_rate_s
-        slower = 1.0 if full_rate_s <= device.burst_s else 1 / device.sustained_share
-        macs = np.zeros(6)
-        macs[_SAMPLE], macs[_COMPOSE] = work.samples, work.passes
-        row = macs * slower / macs_per_s
-        row[_WEIGHTS] = 4 / link.download_bytes_per_s + up / link.upload_bytes_per_s
-        row[_HEADER] = 1 / link.download_bytes_per_s + 1 / link.upload_bytes_per_s
-        if name == "energy_j":
-            row = device.idle_w * row + device.joules_per_mac * macs
-            row[_WEIGHTS] += 4 * link.download_j_per_byte + up * link.upload_j_per_byte
-            row[_HEADER] += link.download_j_per_byte + link.upload_j_per_byte
-    return row
-
-
-def _upload_per_weight(cost: Cost) -> float:
-    """Return the codec's bytes per weight: the upload without its header, which is about as long as that of the download."""
-    header = cost.download_bytes - cost.parameter_bytes
-    return max(0.0, cost.upload_bytes - header) / cost.params
+def _watched(choices: LayerChoices, moments: Moments, rows: Ints) -> LayerChoices:
+    """Return the choices of a layer that has moments, or that is dense, with its bytes at the moments ``rows`` as further costs."""
+    if choices.name not in moments.numbers:
+        dense, costs = slice(-1, None), np.zeros((1, len(rows)))
+    else:
+        dense, costs = slice(0, -1), moments.bytes_of(choices.name, np.array(choices.ranks[:-1]), rows)
+    together = np.hstack([choices.costs[dense].astype(np.float64), costs])
+    return LayerChoices(choices.name, choices.ranks[dense], choices.energy[dense], together)

@@ -17,7 +17,8 @@ from edgefl.client.recompute.choice import segments_of
 from edgefl.client.recompute.tape import recomputing
 from edgefl.client.training import Training
 from edgefl.config import RunConfig
-from edgefl.cost.table import cost_of
+from edgefl.cost.memory import Timeline
+from edgefl.cost.table import cost_of, traced_step
 from edgefl.cost.trace import Subject
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method
@@ -111,6 +112,13 @@ def network_cost(
     """
     subject = _subject(build, architecture, method, training, objective, criterion, deployed)
     return cost_of(subject, training.batch_size, sizes, training.micro_batch, training.recompute)
+
+
+def step_timeline(build: Callable[[], nn.Module], architecture: Architecture, method: Method, training: Training) -> Timeline:
+    """Return every moment of a training step of a network, with the bytes that are alive then."""
+    subject = _subject(build, architecture, method, training, PLAIN, CROSS_ENTROPY)
+    size = min(training.micro_batch or training.batch_size, training.batch_size)
+    return traced_step(subject, training.batch_size, size)[1].timeline
 
 
 def recomputed(

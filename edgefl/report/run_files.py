@@ -13,6 +13,7 @@ from edgefl.errors import InputError
 from edgefl.records import ACCURACY, Metric, Shortfall, Totals
 from edgefl.report.cost_rows import CostRow
 from edgefl.report.results import Result, adapter
+from edgefl.util.hashes import checked
 from edgefl.util.validation import explain
 
 Whole = Annotated[int, Field(ge=0)]
@@ -358,7 +359,7 @@ def _checked(kind: Any, text: str, where: str) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return checked(path, path.read_bytes()).decode()
     except (OSError, UnicodeDecodeError) as error:
         missing = isinstance(error, FileNotFoundError)
         problem = "no such file" if missing else f"cannot be read as UTF-8 text ({error})"

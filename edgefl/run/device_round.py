@@ -15,11 +15,10 @@ from edgefl.bundle.manifest import Manifest, TierEntry, TrainEntry
 from edgefl.bundle.manifest_file import read
 from edgefl.client.objective import CONTROL
 from edgefl.client.parts import trained_shapes
-from edgefl.config import RunConfig
 from edgefl.errors import BundleError, CheckpointError, InputError, WireError
 from edgefl.records import Submodel, Tier, Update
 from edgefl.run.bundle import Source, build_bundle
-from edgefl.run.folder import MODEL, Notify, RunFolder
+from edgefl.run.folder import CONFIG, MODEL, Notify, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.run.trained import Trained, accuracies, tier_networks
@@ -27,7 +26,7 @@ from edgefl.server.checkpoint import to_bytes
 from edgefl.server.exchange import Exchange, device_submodel
 from edgefl.server.state import ServerState
 from edgefl.util.compute import one_thread
-from edgefl.util.files import sha256, whole_folder, write_bytes, write_json
+from edgefl.util.files import sha256, whole_folder, write_json
 from edgefl.wire.update_file import DeviceUpdate, Expected, Received, read_update, receive
 
 _NEAR = 1e-4
@@ -166,7 +165,7 @@ def fed_round(
     manifest = read(Path(bundle))
     folder = run_of(Path(bundle), manifest, run)
     check_aggregates(Path(bundle), manifest)
-    config = RunConfig.load(folder.require("config.toml"), {})
+    config = folder.config()
     number = manifest.round + 1
     target = Path(out) if out is not None else RunFolder.next_free(f"{config.method}-round-{number}")
     if not RunFolder(target).is_new():
@@ -237,8 +236,8 @@ def _write(run: RunFolder, trained: Trained, result: FedRound, say: Notify) -> N
     """Write the folder, whole or not at all."""
     with whole_folder(result.folder) as temporary:
         content = to_bytes(trained.state)
-        write_bytes(temporary / MODEL, content)
-        write_bytes(temporary / "config.toml", run.require("config.toml").read_bytes())
+        RunFolder(temporary).write(MODEL, content)
+        RunFolder(temporary).write(CONFIG, run.require(CONFIG).read_bytes())
         if (kept := run.path / "clients.sqlite").is_file():
             shutil.copyfile(kept, temporary / kept.name)
         source = Source(trained.state.round, sha256(content))

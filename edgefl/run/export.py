@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from edgefl.config import RunConfig
 from edgefl.run.folder import MODEL, Notify, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.trained import Trained, tier_networks
@@ -50,7 +49,7 @@ def export(
 
     wanted = Wanted(form, quantize == "int8", fp16, client, None if sign is None else signer(sign))
     folder = RunFolder(Path(run))
-    config = RunConfig.load(folder.require("config.toml"), {})
+    config = folder.config()
     with one_thread():
         prepared = prepare(config)
         if notify is not None and (warning := folder.note_on_source(prepared.config)):

@@ -1,10 +1,12 @@
 """The folder of one run: its files, when it may be written, how it is read, and checkpoints in the background."""
 
+import contextlib
+import hashlib
 import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from dataclasses import dataclass
 from itertools import count
@@ -21,6 +23,8 @@ from edgefl.server.client_store import ClientStore
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.util.files import read_toml, storage_errors, write_bytes
+from edgefl.util.hashes import HASHES, ROUNDS, Hashes, checked
+from edgefl.util.lock import LOCK, only_writer
 from edgefl.util.networks import title_of
 
 OnRound = Callable[[RoundRecord], None]
@@ -29,6 +33,7 @@ Notify = Callable[[str], None]
 """Called with a line of text for the user."""
 MODEL = "model.safetensors"
 """The server's state after the last round."""
+CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,8 @@ class RunFolder:
     """The files of one run.
 
     ``config.toml``, ``rounds.jsonl``, ``checkpoints/``, ``clients.sqlite`` (the client store), ``model.safetensors``, ``bundle/``,
-    ``report.html``, ``summary.json``. The summary is written last: a folder with one holds a finished run.
+    ``report.html``, ``summary.json``. The summary is written last: a folder with one holds a finished run. ``hashes.json`` has the
+    hashes of configuration, rounds, model and summary, and every reader checks them.
     """
 
     path: Path
@@ -53,25 +59,47 @@ class RunFolder:
         Raises:
             CheckpointError: the folder cannot take this run; nothing was written.
         """
-        stored = self.path / "config.toml"
+        stored = self.path / CONFIG
         if not resume or self.is_new():
             if stored.exists():
                 raise CheckpointError(f"{self.path}: already holds a run; give another --out, or --resume to continue it")
             if self.path.exists() and not self.is_new():
                 raise CheckpointError(f"{self.path}: exists and is not an empty folder; give another --out")
             return
-        before = RunConfig.load(self.require("config.toml"), {})
+        before = self.config()
         for key in changed(before, config):
             values = f"{getattr(before, key)!r}, now {getattr(config, key)!r}"
             raise CheckpointError(f"{self.path}: cannot resume with another configuration: {key} was {values}")
         then, now = (dict[Any, str](of.sources or {}) for of in (before, config))
-        for kind, file in (("weights", config.weights), ("data", config.dataset)):
+        files = {"weights": config.weights, "data": config.dataset, "fleet": config.profile, "trace": config.availability}
+        for kind, file in files.items():
             if then.get(kind) != now.get(kind):
                 raise CheckpointError(f"{self.path}: {file} has changed since this run began; restore the file")
 
+    @contextlib.contextmanager
+    def claimed(self, config: RunConfig, resume: bool) -> Iterator[None]:
+        """Keep other processes from writing to this folder, which must pass :meth:`check` (again: a run may just have ended in it).
+
+        Raises:
+            CheckpointError: the folder cannot take this run, or another process is writing to it.
+        """
+        with only_writer(self.path):
+            self.check(config, resume)
+            yield
+
+    def config(self) -> RunConfig:
+        """Return the run's configuration.
+
+        Raises:
+            CheckpointError: there is none, or it was edited since the run began.
+        """
+        path = self.require(CONFIG)
+        checked(path, path.read_bytes())
+        return RunConfig.load(path, {})
+
     def note_on_source(self, config: RunConfig) -> str:
         """Return a warning if the source of the network or of the loss has changed since the run began, else an empty text."""
-        before, now = RunConfig.load(self.require("config.toml"), {}).sources or {}, config.sources or {}
+        before, now = self.config().sources or {}, config.sources or {}
         changed = [title_of(str(config.model))] * (before.get("model") != now.get("model"))
         changed += [title_of(str(config.loss))] * (before.get("loss") != now.get("loss"))
         if not changed:
@@ -82,19 +110,24 @@ class RunFolder:
         )
 
     def is_new(self) -> bool:
-        """Whether the folder is empty, except for temporary files of interrupted writes."""
+        """Whether the folder is empty, except for what a start that was interrupted left."""
         if not self.path.exists():
             return True
-        return self.path.is_dir() and all(path.name.startswith(".") for path in self.path.iterdir())
+        return self.path.is_dir() and all(path.name.startswith(".") or path.name == HASHES for path in self.path.iterdir())
 
-    def start(self, config: RunConfig, name: str = "config.toml") -> None:
+    def start(self, config: RunConfig, name: str = CONFIG) -> None:
         """Write the complete configuration and delete temporary files of interrupted writes."""
         for left in [*self.path.glob(".*"), *self.path.glob("checkpoints/.*")]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
-            else:
+            elif left.name != LOCK:
                 left.unlink(missing_ok=True)
-        write_bytes(self.path / name, config.to_toml().encode())
+        self.write(name, config.to_toml().encode())
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write the file ``name``, its hash first."""
+        (Hashes.of(self.path) or Hashes()).with_file(name, content).write(self.path)
+        write_bytes(self.path / name, content)
 
     def require(self, name: str) -> Path:
         """Return the path of a file that a run must have.
@@ -111,12 +144,14 @@ class RunFolder:
         """Return the newest whole checkpoint, if any, of the run's network ``own``; None: a reference network."""
         return checkpoint.restore(self.path / "checkpoints", own)
 
-    def save(self, state: ServerState) -> None:
-        """Sync the records of the rounds, then write a checkpoint: no checkpoint is on the disk without its records."""
+    def save(self, state: ServerState, rounds_sha256: str) -> None:
+        """Sync the records of the rounds, write their hash, then a checkpoint: none is on the disk without its records."""
         with span("checkpoint", round=state.round):
-            path = self.path / "rounds.jsonl"
+            path = self.path / ROUNDS
             with storage_errors(path), path.open("rb") as file:
                 os.fsync(file.fileno())
+            oldest = checkpoint.oldest_round(self.path / "checkpoints")
+            (Hashes.of(self.path) or Hashes()).with_rounds(state.round, rounds_sha256, oldest).write(self.path)
             checkpoint.save(self.path / "checkpoints", state)
 
     def client_store(self, at: ServerState | None = None) -> ClientStore:
@@ -133,23 +168,29 @@ class RunFolder:
 
     def keep_rounds(self, last: int) -> None:
         """Drop the records of rounds after ``last`` and a line that was cut: these rounds will be trained again."""
-        path = self.path / "rounds.jsonl"
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
-        kept = lines[:last]
-        if len(kept) < last or any(json.loads(line)["round"] != n for n, line in enumerate(kept, 1)):
+        path = self.path / ROUNDS
+        kept = path.read_bytes().splitlines(keepends=True)[:last] if path.exists() else []
+        if (hashes := Hashes.of(self.path)) is not None:
+            hashes.up_to(last).check(path, b"".join(kept))
+            hashes.up_to(last).write(self.path)
+        if len(kept) < last:
             raise CheckpointError(f"{path}: does not hold rounds 1 to {last} that the checkpoint continues; start a new run")
-        write_bytes(path, b"".join(line + b"\n" for line in kept))
+        write_bytes(path, b"".join(kept))
 
     def add_round(self, record: RoundRecord, clients: bool = True, stages: Mapping[str, Any] | None = None) -> None:
         """Append one record, with or without its ``clients``, and with the ``stages`` of this computer's time."""
-        path = self.path / "rounds.jsonl"
+        path = self.path / ROUNDS
         line = {**record.to_json(clients), **({} if stages is None else {"stages": stages})}
         with storage_errors(path), path.open("ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
     def rounds(self) -> list[dict[str, Any]]:
         """Return every round's record."""
-        return [json.loads(line) for line in self.require("rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+        path = self.require(ROUNDS)
+        try:
+            return [json.loads(line) for line in checked(path, path.read_bytes()).splitlines()]
+        except ValueError as error:
+            raise CheckpointError(f"{path}: damaged ({error}); restore the file, or start a new run") from None
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run, None while there is none."""
@@ -157,14 +198,16 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            summary: dict[str, Any] = json.loads(checked(path, path.read_bytes()))
         except ValueError as error:
             raise CheckpointError(f"{path}: not valid JSON ({error}); delete it and resume") from None
         return summary
 
     def model(self, own: Architecture | None = None) -> ServerState:
         """Return the state after the last round, of the run's network ``own``; None: a reference network."""
-        return checkpoint.of_file(self.require(MODEL), own)
+        path = self.require(MODEL)
+        checked(path, path.read_bytes())
+        return checkpoint.of_file(path, own)
 
     def fresh_bundle(self) -> Path:
         """Return the path of ``bundle``, after deleting one that an interrupted run left."""
@@ -193,6 +236,7 @@ class CheckpointWriter:
 
     def __init__(self, folder: RunFolder, store: ClientStore) -> None:
         self._folder, self._store = folder, store
+        self._rounds, self._hashed_bytes = hashlib.sha256(), 0
         self._thread = futures.ThreadPoolExecutor(1)
         self._saved: futures.Future[None] | None = None
 
@@ -227,7 +271,12 @@ class CheckpointWriter:
 
     def _save(self, state: ServerState) -> None:
         threading.current_thread().name = "checkpoints"  # in traces
-        self._folder.save(state)
+        path = self._folder.path / ROUNDS
+        with path.open("rb") as file:  # nobody appends: the next record waits for this checkpoint
+            file.seek(self._hashed_bytes)
+            self._rounds.update(added := file.read())
+        self._hashed_bytes += len(added)
+        self._folder.save(state, self._rounds.hexdigest())
 
 
 def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
@@ -236,8 +285,8 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
     Raises:
         CheckpointError: there is no run, or a given key has another value.
     """
-    stored = RunConfig.load(RunFolder(run).require("config.toml"), {})
-    asked = RunConfig.of({**read_toml(run / "config.toml", ConfigError), **given})
+    stored = RunFolder(run).config()
+    asked = RunConfig.of({**read_toml(run / CONFIG, ConfigError), **given})
     if asked.engine == "auto":
         asked = asked.model_copy(update={"engine": stored.engine, "workers": stored.workers})
     for key in changed(stored, asked):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from edgefl.rng import generator
 from edgefl.run.loss import check_found, check_loss, criterion_of
 from edgefl.run.run import Run, check_exports, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
+from edgefl.util.files import sha256
 from edgefl.util.networks import is_onnx, is_own, title_of
 
 _OF_TASK = (
@@ -58,7 +60,8 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     """
     methods.check(config.method)
     check_device(config)
-    fleet = with_deadline(load_fleet(config.profile), config.deadline_s)
+    fleet_file = load_fleet(config.profile)
+    fleet = with_deadline(fleet_file, config.deadline_s)
     conditions = conditions_of(config, fleet)
     reading = reading_of(config)
     data = load(config.dataset, config.data_dir, config.validation_share, reading)
@@ -70,7 +73,8 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
         architecture = _with_weights(architecture, config.weights, config.new_classifier)
     if criterion.loss is not None:
         check_loss(criterion, architecture, data, config.seed)
-    config = config.model_copy(update={"sources": _sources(architecture, data, criterion)})
+    sources = _sources(architecture, data, criterion) | _fleet_sources(config, fleet_file)
+    config = config.model_copy(update={"sources": sources or None})
     training = training_of(config)
     task = Task(
         architecture=architecture,
@@ -188,14 +192,22 @@ def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -
     return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
 
 
-def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str] | None:
-    """Return what a run records about the files of its network, its data and its loss; None: there are none."""
+def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str]:
+    """Return what a run records about the files of its network, its data and its loss."""
     found: dict[str, str | None] = {"weights": architecture.weights.sha256 if architecture.weights else None, "data": data.sha256}
     if isinstance(architecture, CustomArchitecture):
         found |= {"root": root_of(architecture.spec), "model": architecture.sources_sha256}
     if criterion.spec:
         found |= {"loss_root": root_of(criterion.spec), "loss": criterion.sha256}
-    return {name: value for name, value in found.items() if value} or None
+    return {name: value for name, value in found.items() if value}
+
+
+def _fleet_sources(config: RunConfig, fleet: Fleet) -> dict[str, str]:
+    """Return the hashes of the user's own fleet, with the devices that it names, and of the trace."""
+    found = {"fleet": sha256(fleet.model_dump_json().encode())} if Path(config.profile).suffix else {}
+    if Path(config.availability).suffix:
+        found["trace"] = sha256(Path(config.availability).read_bytes())
+    return found
 
 
 def begun(
@@ -214,7 +226,7 @@ def begun(
             f"{other} is not among its tensors, or is computed anew; choose another method, such as fedhm or fedavg"
         )
     for tier in tiers:
-        if tier.ratio < 1 and (stored := sorted(method.personal(method.skeleton(architecture, tier)))):
+        if tier.ratio < 1 and (stored := sorted(method.keep(method.skeleton(architecture, tier)))):
             raise ConfigError(
                 f"weights: clients of tier {tier.label} store {stored[0]} of their own, which is no part of the file; give tiers 1"
             )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.engine.contract import prepare_workers
+from edgefl.engine.contract import Engine, prepare_workers
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
 from edgefl.methods.ranks import energy_of_tiers
@@ -20,13 +20,13 @@ from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolde
 from edgefl.run.prepare import prepare
 from edgefl.run.result import RunResult
 from edgefl.run.run import Run, about
-from edgefl.run.trained import Trained, of_clients, tier_networks, train
+from edgefl.run.trained import Trained, engine_of, of_clients, tier_networks, train
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
 from edgefl.timing.stages import Stopwatch, added, check_trace
 from edgefl.util.compute import one_thread
-from edgefl.util.files import sha256, write_bytes, write_json
+from edgefl.util.files import json_bytes, sha256, write_bytes
 from edgefl.util.garbage import uncollected
 
 
@@ -78,16 +78,19 @@ def simulate(
         if resume and (summary := folder.summary()) is not None:
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
-        if not folder.is_new() and (warning := folder.note_on_source(config)):
-            say(warning)
-        if trace is not None:
-            watch.trace_to(Path(trace))
-        folder.start(config)
-        store = opened.enter_context(folder.client_store())
-        shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
-        log = opened.enter_context(logs(config.log or (), shown, say))
-        output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
-        result = _finish(train_into(output, run, store, resume), output)
+        with engine_of(run) as engine:
+            opened.enter_context(folder.claimed(config, resume))
+            if not folder.is_new() and (warning := folder.note_on_source(config)):
+                say(warning)
+            if trace is not None:
+                watch.trace_to(Path(trace))
+            folder.start(config)
+            store = opened.enter_context(folder.client_store())
+            shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
+            log = opened.enter_context(logs(config.log or (), shown, say))
+            output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
+            trained = train_into(output, run, engine, store, resume)
+        result = _finish(trained, output)
         log.end(result.summary, folder.path)
         return result
 
@@ -106,7 +109,7 @@ class Output:
 def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     """Return the run with an engine instead of ``auto``: the one that it has ``begun`` with, or the fastest."""
     if begun is not None and not begun.is_new():
-        stored = RunConfig.load(begun.require("config.toml"), {})
+        stored = begun.config()
         return replace(run, config=run.config.model_copy(update={"engine": stored.engine, "workers": stored.workers}))
     from edgefl.run.engine_choice import choose
 
@@ -116,7 +119,7 @@ def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     return replace(run, config=run.config.model_copy(update={"engine": choice.engine, "workers": choice.workers}))
 
 
-def train_into(output: Output, run: Run, store: ClientStore, resume: bool) -> Trained:
+def train_into(output: Output, run: Run, engine: Engine, store: ClientStore, resume: bool) -> Trained:
     """Train the remaining rounds, with a record and a checkpoint after each in the folder of ``output``, which holds its configuration."""
     folder, state = output.folder, run.start()
     if resume and (restored := folder.restore(run.architecture)) is not None:
@@ -127,7 +130,7 @@ def train_into(output: Output, run: Run, store: ClientStore, resume: bool) -> Tr
         store.go_to(state.round, state.clients)
     folder.keep_rounds(state.round)
     with CheckpointWriter(folder, store) as writer:
-        for phase, after, record in train(run, store, state):
+        for phase, after, record in train(run, engine, store, state):
             run, state = phase, after
             with span("checkpoint", round=record.round):
                 writer.wait()
@@ -153,7 +156,7 @@ def _finish(trained: Trained, output: Output) -> RunResult:
     rounds = folder.rounds()
     with span("checkpoint"):
         content = to_bytes(trained.state)
-        write_bytes(folder.path / MODEL, content)
+        folder.write(MODEL, content)
     with span("bundle"):
         source = Source(config.rounds, sha256(content))
         deployed = build_bundle(run, tier_networks(trained), source, folder.fresh_bundle(), output.say)
@@ -177,7 +180,7 @@ def _finish(trained: Trained, output: Output) -> RunResult:
     # The page leaves this stage out, so that one rendered again from the summary is the same.
     stages = added([before, {"server": {"report": sum(watch.lap()["server"].values())}}])
     summary = RunSummary(**values | {"host_stages": stages}).to_dict()
-    write_json(folder.path / "summary.json", summary)
+    folder.write("summary.json", json_bytes(summary))
     return RunResult(folder.path, summary)
 
 

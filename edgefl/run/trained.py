@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,10 +15,9 @@ from edgefl.client import evaluate
 from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
-from edgefl.engine.contract import Cluster, open_engine
-from edgefl.models.base import load
+from edgefl.engine.contract import Cluster, Engine, open_engine
 from edgefl.records import RoundRecord, Submodel, Tier
-from edgefl.rng import shuffled
+from edgefl.rng import generator, shuffled, torch_seeded
 from edgefl.run.run import Run
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import device_submodel
@@ -25,6 +25,7 @@ from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.payload import stored_tensors
 
+_NO_SAMPLES = torch.empty(0), torch.empty(0, dtype=torch.int64)
 EVALUATED_CLIENTS = 100
 """If a run has more clients, this many are drawn at random and evaluated."""
 
@@ -57,7 +58,8 @@ class Trained:
             return self._ready(method.trained(self.state.model, tier, personal, client))
         submodel, tensors = self.handed_out(tier)
         module = submodel.build()
-        load(module, {**{name: tensors[name] for name in submodel.tensors}, **personal})
+        with torch_seeded(generator(self.run.config.seed, "handed out", tier.label)):
+            method.receive(module, {name: tensors[name] for name in submodel.tensors}, personal, _NO_SAMPLES)
         return self._ready(module.eval())
 
     def control(self, tier: Tier) -> dict[str, Tensor]:
@@ -75,7 +77,8 @@ class Trained:
         """Return the personal tensors of ``client``, without the objective's memory; the initial ones if it has not trained yet."""
         if client is not None and (kept := self.store.get(client)) is not None:
             tensors = stored_tensors(kept, f"what client {client} kept")
-            return {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}
+            if own := {name: tensor for name, tensor in tensors.items() if not name.startswith(MEMORY)}:
+                return own
         return first_personal(self.run.method, self.run.architecture, tier, self.run.config.seed)
 
     def _ready(self, module: nn.Module) -> nn.Module:
@@ -127,23 +130,30 @@ def _evaluated(run: Run) -> list[int]:
     return sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
 
 
-def train(run: Run, store: ClientStore, state: ServerState | None = None) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
+def engine_of(run: Run) -> AbstractContextManager[Engine]:
+    """Return the engine of a run; as a context manager it may refuse to start, with an InputError."""
+    config = run.config
+    cluster = Cluster(config.ray_address, config.ray_auth, config.mixed_nodes)
+    return open_engine(str(config.engine), config.workers, run.clients, cluster)
+
+
+def train(
+    run: Run, engine: Engine, store: ClientStore, state: ServerState | None = None
+) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
     """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record."""
     config, state = run.config, state or run.start()
-    cluster = Cluster(config.ray_address, config.ray_auth, config.mixed_nodes)
-    with open_engine(str(config.engine), config.workers, run.clients, cluster) as engine:
-        while state.round < config.rounds:
-            with span("prepare", round=state.round + 1):
-                run, state = run.advanced(state)
-            state, record = run.round(state, engine, store)
-            if run.evaluates(state.round):
-                started = time.perf_counter()
-                with span("evaluate", round=state.round):
-                    accuracy = accuracies(Trained(run, state, store))
-                record = replace(
-                    record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
-                )
-            yield run, state, record
+    while state.round < config.rounds:
+        with span("prepare", round=state.round + 1):
+            run, state = run.advanced(state)
+        state, record = run.round(state, engine, store)
+        if run.evaluates(state.round):
+            started = time.perf_counter()
+            with span("evaluate", round=state.round):
+                accuracy = accuracies(Trained(run, state, store))
+            record = replace(
+                record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
+            )
+        yield run, state, record
 
 
 def without_training(run: Run, rounds: int) -> Iterator[RoundRecord]:

@@ -102,10 +102,7 @@ def restore(folder: Path, own: Architecture | None = None) -> Restored | None:
     """
     warnings: list[str] = []
     for path in _newest_first(folder):
-        match = _NAME.fullmatch(path.name)
-        if match is None or sha256(path.read_bytes())[:16] != match[2]:
-            problem = "its SHA-256 differs from the one in its name (damaged or cut)"
-        else:
+        if not (problem := _damage(path)):
             try:
                 return Restored(of_file(path, own), tuple(warnings))
             except CheckpointError as error:
@@ -116,9 +113,33 @@ def restore(folder: Path, own: Architecture | None = None) -> Restored | None:
     return None
 
 
+def verified(folder: Path) -> list[Path]:
+    """Return the checkpoints in ``folder``, the newest first; CheckpointError if one is damaged."""
+    found = _newest_first(folder)
+    for path in found:
+        if problem := _damage(path):
+            raise CheckpointError(f"{path}: {problem}; delete it to continue from the one before")
+    return found
+
+
+def chain_of(path: Path) -> tuple[int, str]:
+    """Return the round of the state in a file, and the hash of what clients had stored by then."""
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()[_ABOUT])
+    return int(about["round"]), str(about["clients"])
+
+
 def oldest_round(folder: Path) -> int:
     """Return the round of the oldest checkpoint in ``folder``, 0 if there is none."""
     return min((int(match[1]) for path in folder.glob("*") if (match := _NAME.fullmatch(path.name))), default=0)
+
+
+def _damage(path: Path) -> str:
+    """Return what is wrong with the checkpoint at ``path``, or nothing."""
+    match = _NAME.fullmatch(path.name)
+    if match is not None and sha256(path.read_bytes())[:16] == match[2]:
+        return ""
+    return "its SHA-256 differs from the one in its name (damaged or cut)"
 
 
 def _newest_first(folder: Path) -> list[Path]:

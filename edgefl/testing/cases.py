@@ -148,8 +148,7 @@ def trained(case: Case, state: GlobalState, tier: Tier, client: int, home: Home,
     """Return the update of a client that trains its samples, and store at ``home`` what it keeps."""
     submodel = case.method.submodel(state, tier, generator(0, round_, client, "submodel"), client)
     module = submodel.build()
-    personal = case.personal(tier) if home.kept is None else home.kept
-    case.method.receive(module, submodel.tensors, personal, (home.x, home.y))
+    case.method.receive(module, submodel.tensors, {**case.personal(tier), **(home.kept or {})}, (home.x, home.y))
     present = torch.zeros(4, dtype=torch.bool)
     present[home.y.unique()] = True
     rng, draws = generator(0, round_, client, "train"), generator(0, round_, client, "draw")

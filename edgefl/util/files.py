@@ -101,9 +101,14 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def json_bytes(content: Any) -> bytes:
+    """Return ``content`` as indented JSON; raise ValueError for NaN and infinity, which JSON lacks."""
+    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+
+
 def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` as indented JSON, atomically; raise ValueError for NaN and infinity, which JSON lacks."""
-    write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+    """Write ``content`` as indented JSON, atomically; see :func:`json_bytes`."""
+    write_bytes(path, json_bytes(content))
 
 
 def sha256(content: bytes) -> str:
@@ -137,6 +142,8 @@ def read_toml(path: Path, error_class: type[InputError]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise error_class(f"{path}: cannot be read ({reason})") from None
+    except RecursionError:
+        raise error_class(f"{path}: not valid TOML for edgefl: tables or arrays within each other, too deep to read") from None
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         raise error_class(f"{path}, {f'line {line[1]}' if line else 'at its end'}: not valid TOML: {error}") from None

@@ -5,12 +5,13 @@ Nothing of a bundle is executed except its graphs, in onnxruntime.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,20 +19,12 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import safetensors.numpy
+from edgefl_checks import CheckError, Kinds, check_budget, check_manifest, check_training, require_keys
+from edgefl_graph import GraphError, external_files
+from edgefl_limits import watched
 from safetensors import SafetensorError
 
 FORMAT_VERSION = 2
-# In protobuf's encoding, a graph names the file of external weights after the key "location", in at most 127 bytes.
-_LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f])", re.DOTALL)
-_MANIFEST: dict[str, type | tuple[type, ...]] = {
-    "manifest_sha256": str, "round": int, "input_shape": list, "input_dtype": str, "classes": int, "class_names": list,
-    "preprocessing": dict, "tiers": list, "files": dict,
-}  # fmt: skip
-_TRAIN: dict[str, type | tuple[type, ...]] = {
-    "graphs": list, "predict": str, "parameters": str, "optimizer": str, "lr": (int, float), "momentum": (int, float), "batch_size": int,
-    "epochs": int, "trained": dict, "statistics": dict, "frozen": dict, "personal": list, "upload": dict, "objective": dict,
-    "present": bool, "no_update": str,
-}  # fmt: skip
 Tensors = dict[str, np.ndarray]
 Table = dict[str, Any]
 
@@ -61,16 +54,19 @@ class BudgetError(ClientError):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle: its folder, and its checked manifest. Other files are checked when they are read."""
+    """A bundle: its folder, and its checked manifest. Other files are checked when they are read.
+
+    With ``timeout_s``, the process ends if onnxruntime takes longer to load a graph or to run one batch.
+    """
 
     folder: Path
     manifest: Table
+    timeout_s: float | None = None
 
     def tier(self, label: str) -> Table:
         """Return the manifest's entry of the tier ``label``; InputError if there is none."""
         entries = {}
-        for number, entry in enumerate(self.manifest["tiers"]):
-            check_keys(entry, {"label": str, "forward": str}, f"{self.folder / 'manifest.json'}: tiers.{number}")
+        for entry in self.manifest["tiers"]:
             entries[entry["label"]] = entry
         if label not in entries:
             raise InputError(f"tier: got {label!r}, the bundle has {', '.join(entries) or 'none'}")
@@ -82,7 +78,9 @@ class Bundle:
         where = f"{self.folder / 'manifest.json'}: tier {label}: train"
         if table is None:
             raise InputError(f"{where}: there is none: this bundle was exported for inference only")
-        check_keys(table, _TRAIN, where)
+        with refused(where):
+            check_training(table)
+            check_budget(self.tier(label).get("budget") or {})
         return dict(table)
 
     def content(self, path: str) -> bytes:
@@ -103,12 +101,18 @@ class Bundle:
     def session(self, path: str, options: ort.SessionOptions) -> ort.InferenceSession:
         """Return a session for the graph at ``path``; InputError if a file was changed, or onnxruntime does not accept the graph."""
         content = self.content(path)
-        outside = {content[m.end() : m.end() + m[1][0]].decode(errors="replace") for m in _LOCATION.finditer(content)}
+        try:
+            outside = external_files(content)
+        except GraphError as error:
+            raise InputError(f"{self.folder / path}: not an ONNX model ({error})") from None
         for name in outside:
             self.content(str(PurePosixPath(path).parent / name))
+        # Should onnxruntime find a file that was not found above, it looks for it in the bundle, not in the working directory.
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(self.folder.resolve()))
         try:
             source = str(self.folder / path) if outside else content
-            return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            with watched(self.timeout_s, f"{path}: loading it"):
+                return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # noqa: BLE001 - onnxruntime's exception types live in its C extension
             raise InputError(
                 f"{self.folder / path}: onnxruntime {ort.__version__} does not take it: {first_line(error)}"
@@ -181,7 +185,8 @@ def read_bundle(folder: Path, key: Path | None = None) -> Bundle:
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
     if type(version) is not int or version != FORMAT_VERSION:
         raise InputError(f"{path}: format_version: got {version!r}, expected {FORMAT_VERSION}: made by another version of edgefl")
-    check_keys(manifest, _MANIFEST, str(path))
+    with refused(str(path)):
+        check_manifest(manifest)
     own = manifest["manifest_sha256"]
     if hashlib.sha256(content.replace(own.encode(), b"0" * 64, 1)).hexdigest() != own:
         raise InputError(f"{path}: changed: its SHA-256 is not its manifest_sha256; get the bundle again")
@@ -212,14 +217,19 @@ def _check_signature(path: Path, content: bytes, key: Path) -> None:
         raise InputError(f"{path}: not a signature of this manifest by {key}: do not use the bundle") from None
 
 
-def check_keys(table: object, keys: Mapping[str, type | tuple[type, ...]], where: str) -> None:
+@contextlib.contextmanager
+def refused(where: str) -> Iterator[None]:
+    """Turn a failed check into an InputError that begins with ``where``."""
+    try:
+        yield
+    except CheckError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def check_keys(table: object, keys: Kinds, where: str) -> None:
     """Raise an InputError unless ``table`` has all ``keys``, with values of the given types."""
-    if not isinstance(table, dict):
-        raise InputError(f"{where}: got {type(table).__name__}, expected a table")
-    for key, kind in keys.items():
-        if not isinstance(table.get(key), kind) or (isinstance(table[key], bool) and kind is not bool):
-            name = kind.__name__ if isinstance(kind, type) else "number"
-            raise InputError(f"{where}: {key}: got {table.get(key)!r}, expected a value of type {name}")
+    with refused(where):
+        require_keys(table, keys)
 
 
 def first_line(error: BaseException) -> str:

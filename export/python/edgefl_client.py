@@ -13,6 +13,7 @@ cannot be met. Unless it is 0, no file is written.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -32,7 +33,9 @@ if __name__ == "__main__":
     sys.dont_write_bytecode = True  # a bundle, in which this file may be, must not get other files
 
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors, read_bundle, write
+from edgefl_checks import printable
 from edgefl_data import read_data
+from edgefl_limits import limited_memory, watched
 from edgefl_steps import Objective, Steps, dtypes, options, run
 
 __all__ = ["BudgetError", "ClientError", "InputError", "Training", "infer", "read_bundle", "read_data", "train", "update"]
@@ -91,7 +94,11 @@ def infer(
     kinds, batch = dtypes(session), int(entry.get("batch_size", 32))
     weights = {name: value for name, value in weights.items() if name in kinds}
     starts = range(0, len(x), batch)
-    logits = np.concatenate([run(session, {**weights, "x": x[i : i + batch].astype(kinds["x"])})[0] for i in starts])
+    found = []
+    for start in starts:
+        with watched(bundle.timeout_s, "a batch"):
+            found.append(run(session, {**weights, "x": x[start : start + batch].astype(kinds["x"])})[0])
+    logits = np.concatenate(found)
     if "target_shape" in bundle.manifest:
         return logits
     powers = np.exp(logits.astype(np.float32) - logits.max(1, keepdims=True))
@@ -220,29 +227,41 @@ def _by_role(table: Table, tensors: Tensors) -> Tensors:
 
 
 def _infer(given: argparse.Namespace) -> None:
-    bundle = read_bundle(given.bundle, given.key)
+    bundle = _read(given)
     x, y = read_data(given.data, bundle.manifest, labels=False)
     state = State.of_file(given.state) if given.state else None
-    probabilities = infer(bundle, given.tier, x, state, given.variant, given.threads)
+    with _limited(bundle):
+        probabilities = infer(bundle, given.tier, x, state, given.variant, given.threads)
     if "target_shape" in bundle.manifest:
         for number, row in enumerate(probabilities):
             sys.stdout.write("\t".join([str(number), *(f"{value:.6g}" for value in row)]) + "\n")
         return
     best, names = probabilities.argmax(1), bundle.manifest["class_names"]
     for number, (row, chosen) in enumerate(zip(probabilities, best, strict=True)):
-        sys.stdout.write(f"{number}\t{names[chosen]}\t{row[chosen]:.4f}\n")
+        sys.stdout.write(f"{number}\t{printable(names[chosen])}\t{row[chosen]:.4f}\n")
     if y is not None:
         sys.stdout.write(f"accuracy: {float((best == y).mean()):.4f} of {len(y)} samples\n")
 
 
+def _read(given: argparse.Namespace) -> Bundle:
+    return replace(read_bundle(given.bundle, given.key), timeout_s=given.timeout)
+
+
+def _limited(bundle: Bundle) -> contextlib.AbstractContextManager[None]:
+    """Limit the memory that this process takes for graphs, which may be anybody's."""
+    return limited_memory(sum(entry["bytes"] for entry in bundle.manifest["files"].values()))
+
+
 def _train(given: argparse.Namespace) -> None:
     _check_folder(given.out)
-    bundle = read_bundle(given.bundle, given.key)
+    bundle = _read(given)
     x, y = read_data(given.data, bundle.manifest, labels=True)
     state = State.of_file(given.state) if given.state else None
     keys = ("epochs", "batch_size", "lr", "max_steps", "max_seconds", "memory_bytes", "threads", "seed")
     assert y is not None  # asked for
-    after = train(bundle, given.tier, x, y, Training(**{key: getattr(given, key) for key in keys}), state, given.client or "")
+    how = Training(**{key: getattr(given, key) for key in keys})
+    with _limited(bundle):
+        after = train(bundle, given.tier, x, y, how, state, given.client or "")
     write(given.out, after.to_bytes())
     steps, part = len(after.losses), max(1, len(after.losses) // 4)
     first, last = (sum(some) / len(some) for some in (after.losses[:part], after.losses[-part:]))
@@ -290,6 +309,9 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("--state", type=Path, help="what an earlier training wrote")
     shared.add_argument("--key", type=Path, help="public key, Ed25519: the bundle's signature must be its owner's")
     shared.add_argument("--threads", type=_number(int, 1), default=1)
+    shared.add_argument(
+        "--timeout", type=_number(float, 0.1), default=600.0, help="most seconds for a graph to load, or for a batch [600]"
+    )
     one = commands.add_parser("infer", parents=[shared], help="classify samples: class and probability of each")
     one.add_argument("--variant", default="", help="a quantized graph of the tier, such as int8-static")
     one.set_defaults(run=_infer)
@@ -317,7 +339,7 @@ def main(arguments: list[str] | None = None) -> int:
         given.run(given)
         return 0
     except ClientError as error:
-        sys.stderr.write(f"Error: {error}\n")
+        sys.stderr.write(f"Error: {printable(str(error))}\n")
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted: nothing was written.\n")

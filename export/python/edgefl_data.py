@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from edgefl_bundle import InputError, first_line
 
+_LARGE_BYTES, _MOST_RATIO = 1 << 28, 200
+"""A file of samples that grows more is no data set, but made to fill the memory."""
+
 
 def read_data(path: Path, manifest: Mapping[str, Any], labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
     """Return prepared samples (n, …) and labels (n,) int64 (None: there are none); InputError if wrong, or if ``labels`` are missing."""
@@ -56,6 +59,13 @@ def _targets(path: Path, manifest: Mapping[str, Any], y: np.ndarray, count: int)
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     try:
+        with zipfile.ZipFile(path) as archive:
+            inflated = sum(entry.file_size for entry in archive.infolist())
+        if inflated > _LARGE_BYTES and inflated > _MOST_RATIO * path.stat().st_size:
+            times = inflated // path.stat().st_size
+            raise InputError(
+                f"{path}: grows to {inflated:,} bytes, {times} times its size; save it with numpy.savez, uncompressed"
+            )
         with np.load(path, allow_pickle=False) as file:
             if "x" not in file:
                 raise InputError(f"{path}: x: missing, expected arrays x and y; it has {', '.join(file) or 'none'}")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, Tensors, first_line
+from edgefl_limits import watched
 
 _REFUSED = re.compile(r"Available memory of (\d+) is smaller than requested bytes of (\d+)")
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
@@ -57,7 +58,7 @@ class Steps:
         threads: int,
         memory_bytes: int | None,
     ) -> None:
-        self._samples, self._memory_bytes = len(x), memory_bytes
+        self._samples, self._memory_bytes, self._timeout_s = len(x), memory_bytes, bundle.timeout_s
         sessions = [bundle.session(path, options(threads)) for path in graphs]
         arrays: Tensors = {}
         for session in sessions:
@@ -101,7 +102,8 @@ class Steps:
             binding.bind_ortvalue_output(f"{name}.out", self._next[name])
         binding.bind_ortvalue_output("loss", self._loss)
         try:
-            session.run_with_iobinding(binding)
+            with watched(self._timeout_s, "a step"):
+                session.run_with_iobinding(binding)
         except Exception as error:  # as above
             if refused := _REFUSED.search(str(error)):
                 left, asked = int(refused[1]), int(refused[2])
@@ -144,7 +146,8 @@ def _reserved(bundle: Bundle, path: str, arrays: Tensors, x: np.ndarray, y: np.n
         profiled.enable_profiling, profiled.profile_file_prefix = True, str(Path(folder) / "step")
         session = bundle.session(path, profiled)
         kinds = dtypes(session)
-        run(session, {**{name: array for name, array in arrays.items() if name in kinds}, "x": x.astype(kinds["x"]), "y": y})
+        with watched(bundle.timeout_s, "a step"):
+            run(session, {**{name: array for name, array in arrays.items() if name in kinds}, "x": x.astype(kinds["x"]), "y": y})
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     kernels = [event["args"] for event in events if "mem_in_use_delta" in event.get("args", {})]
     if not kernels:

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from edgefl.client.objective import CONTROL, MEMORY, objective_named
-from edgefl.client.objectives.none import PLAIN
 from edgefl.config import RunConfig
 from edgefl.errors import ConfigError
 from edgefl.methods.create import create
@@ -76,20 +75,6 @@ def test_scaffold_corrects_by_the_difference_of_control_variates_and_sends_the_c
     np.testing.assert_allclose(up[CONTROL + "weight"].numpy(), after - c_k, rtol=1e-4)
 
 
-def test_what_is_attached_neither_travels_nor_trains():
-    module = module_at(START)
-    objective_named("scaffold", 0.0).attach(module, dict(module.named_parameters()), {}, {})
-    assert list(module.state_dict()) == ["weight"]
-    assert [name for name, _ in module.named_parameters()] == ["weight"]
-    assert len(list(module.buffers())) == 2
-
-
-def test_no_objective_attaches_nothing():
-    module = module_at(START)
-    PLAIN.attach(module, dict(module.named_parameters()), {}, {})
-    assert not list(module.buffers())
-
-
 @pytest.fixture
 def narrow_and_wide():
     """Return a HeteroFL state and the sub-models of a narrow and a wide client."""
@@ -143,17 +128,6 @@ def test_scaffold_on_the_server_sends_slices_and_adds_changes(narrow_and_wide):
     after, kept = control.finish(state, state)
     assert after is state
     np.testing.assert_allclose(kept[SERVER + name].numpy(), before[SERVER + name].numpy() + total / clients, rtol=1e-5, atol=1e-6)
-
-
-def test_entries_that_nobody_trained_are_not_corrected(narrow_and_wide):
-    state, (_, narrow) = narrow_and_wide
-    before = {SERVER + n: torch.ones_like(t) for n, t in state.tensors.items()}
-    control = Control(objective_named("dyn", 0.1), before, 3)
-    control.add(narrow, narrow.tensors, {n: t + 1 for n, t in narrow.tensors.items()}, state)
-    after, _ = control.finish(state, state)
-    rows = narrow.tensors["hidden.weight"].shape[0]
-    assert torch.equal(after.tensors["hidden.weight"][rows:], state.tensors["hidden.weight"][rows:])
-    assert not torch.equal(after.tensors["hidden.weight"][:rows], state.tensors["hidden.weight"][:rows])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,10 @@ from mobile import Mobile
 from edgefl.methods.create import create
 from edgefl.registry import methods
 from edgefl.testing.cases import parametrize
-from edgefl.testing.contract import *  # noqa: F403
+from edgefl.testing.contract import test_exceptions_name_rules_that_exist  # noqa: F401
+from edgefl.testing.rules_of_aggregation import *  # noqa: F403
+from edgefl.testing.rules_of_submodels import *  # noqa: F403
+from edgefl.testing.rules_of_training import *  # noqa: F403
 
 # Every method, and options that change its networks.
 METHODS = {name: create(name) for name in methods.names()} | {

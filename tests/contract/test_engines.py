@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import struct
@@ -11,16 +10,13 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
 from edgefl.client.client import Clients
-from edgefl.client.job import Job, Task
+from edgefl.client.job import Job
 from edgefl.client.messages import Setups, read_jobs, read_outcomes, write_jobs, write_outcomes
-from edgefl.client.training import Training
 from edgefl.data.digits import digits
 from edgefl.engine.contract import MOST_LOSSES, Capabilities, in_order, open_engine
 from edgefl.engine.inline import InlineEngine
@@ -28,32 +24,33 @@ from edgefl.engine.mailbox import Reader, ServerMailbox, WorkerMailbox
 from edgefl.engine.pool import PoolEngine
 from edgefl.engine.shared_memory import SharedFile
 from edgefl.errors import EdgeflError, UnknownNameError, WireError
-from edgefl.methods.create import create
-from edgefl.models.base import Architecture
 from edgefl.onnxgrad.roles import Roles
 from edgefl.onnxgrad.stepper import StepGraphs
-from edgefl.records import Outcome, Tier
+from edgefl.records import Outcome
 from edgefl.registry import engines
-from edgefl.rng import generator
-from edgefl.util.compute import one_thread
-from edgefl.wire.message import VERSION, Blob, read_message, write_message
-from edgefl.wire.payload import encode
+from edgefl.testing.rules_of_engines import *  # noqa: F403
+from edgefl.testing.rules_of_engines import TASK, jobs_of, opened
+from edgefl.wire.message import VERSION, read_message, write_message
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers need Linux or macOS")
 
-TIERS = Tier(1.0), Tier(0.5)
-TASK = Task(
-    0, "digits", None, "iid", 12, Architecture("mlp", (1, 8, 8), 10), Training(1, 64, 0.05, 0.9, 0.0)
-)  # fmt: skip
+REMOTE = "remote"
 
 
-def jobs_of(count: int, method: str = "heterofl") -> list[Job]:
-    """Return jobs of clients 0, 1, 2, …, of two tiers that take turns; those of a tier share a payload."""
-    made = create(method)
-    state = made.init(TASK.architecture, TIERS, generator(0, "init"))
-    payloads = {tier: Blob(encode(made.submodel(state, tier, np.random.default_rng(0)).tensors)) for tier in TIERS}
-    tiers = [TIERS[number % 2] for number in range(count)]
-    return [Job(1 + n // 12, n % 12, made, tier, payloads[tier]) for n, tier in enumerate(tiers)]
+def pytest_generate_tests(metafunc):
+    """The rules, for every engine and for one whose jobs travel as messages."""
+    if "engine" in metafunc.fixturenames:
+        # tests/engine/test_ray.py has the engines that need a cluster.
+        metafunc.parametrize(
+            "engine", [*(name for name in engines.names() if not Capabilities.of(name).remote), REMOTE], scope="module"
+        )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _remote() -> Iterator[None]:
+    engines(REMOTE)(remote)
+    yield
+    engines._plugged.pop(REMOTE)
 
 
 class Remote:
@@ -83,114 +80,31 @@ class Remote:
 
 
 @contextmanager
-def opened(name: str) -> Iterator[object]:
-    clients = Clients(TASK, digits())
-    if name == "remote":
-        yield Remote(clients)
-    else:
-        with open_engine(name, 1 if name == "inline" else 2, clients) as engine:
-            yield engine
-
-
-ENGINES = [
-    *(name for name in engines.names() if not Capabilities.of(name).remote),
-    "remote",
-]  # tests/engine/test_ray.py has others
-ALIKE = [name for name in ENGINES if name == "remote" or not Capabilities.of(name).groups_clients]
-
-
-@pytest.fixture(scope="module")
-def expected() -> list[Outcome]:
-    """What becomes of each of 16 jobs, each on its own."""
-    clients = Clients(TASK, digits())
-    with one_thread():
-        return [clients.run(job) for job in jobs_of(16)]
-
-
-def assert_same(found: list[Outcome], wanted: list[Outcome], name: str) -> None:
-    assert [o.client for o in found] == [o.client for o in wanted]
-    if name in ALIKE:
-        assert found == wanted
-    for one, other in zip(found, wanted, strict=True):
-        assert (one.status, one.steps, len(one.payload)) == (other.status, other.steps, len(other.payload))
-        assert one.train_loss == pytest.approx(other.train_loss, rel=1e-4)
+def remote(clients: Clients, workers: int) -> Iterator[Remote]:
+    yield Remote(clients)
 
 
 def test_engines_are_found_by_their_files():
-    assert engines.names() == ["group", "inline", "pool", "ray", "ray-group"]
+    assert [name for name in engines.names() if name != REMOTE] == ["group", "inline", "pool", "ray", "ray-group"]
     assert Capabilities.of("pool") == Capabilities(shares_memory=True)
     with pytest.raises(UnknownNameError, match="unknown engine 'poll'; did you mean 'pool'"):
         open_engine("poll", 1, Clients(TASK, digits()))
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_every_job_has_one_outcome_and_the_caller_restores_the_order(name, expected):
-    with opened(name) as engine:
-        assert sorted(number for number, _ in engine.map(jobs_of(16))) == list(range(16))
-        assert_same(list(in_order(engine, jobs_of(16))), expected, name)
-        assert list(in_order(engine, [])) == []
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_jobs_are_pulled_when_there_is_room(name):
-    pulled = 0
-
-    def jobs() -> Iterator[Job]:
-        nonlocal pulled
-        for job in jobs_of(80):
-            pulled += 1
-            yield job
-
-    with opened(name) as engine:
-        outcomes = in_order(engine, jobs())
-        assert pulled == 0
-        next(outcomes)
-        assert 1 <= pulled < 80
-        assert 1 + len(list(outcomes)) == pulled == 80
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_replacements_can_be_asked_for_in_the_middle_of_a_round(name, expected):
-    with opened(name) as engine:
-        outcomes = in_order(engine, jobs_of(8))
-        first = [next(outcomes) for _ in range(3)]
-        more = list(in_order(engine, jobs_of(16)[12:]))  # while five are on their way
-        assert_same([*first, *outcomes, *more], [*expected[:8], *expected[12:]], name)
-
-
-@pytest.mark.parametrize("name", ALIKE)
-def test_any_job_can_run_again_to_the_same_bits(name, expected):
-    with opened(name) as engine:
-        again = [jobs_of(16)[number] for number in (3, 3, 0, 9, 3)]
-        assert list(in_order(engine, again)) == [expected[number] for number in (3, 3, 0, 9, 3)]
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_a_cancelled_map_leaves_nothing_behind(name, expected):
-    with opened(name) as engine:
+def test_a_cancelled_map_leaves_no_payload_in_shared_memory():
+    with opened("pool") as engine:
         list(in_order(engine, jobs_of(2)))
-        files, taken = open_files(), arena_bytes(engine)
+        taken = arena_bytes(engine)
         outcomes = in_order(engine, jobs_of(16))
         next(outcomes)
         del outcomes
-        assert_same(list(in_order(engine, jobs_of(16)[4:])), expected[4:], name)
-        assert open_files() <= files
         until = time.monotonic() + 10
         while arena_bytes(engine) > taken and time.monotonic() < until:
             list(in_order(engine, jobs_of(1)))  # a worker may still run an abandoned job, whose place is freed when it answers
         assert arena_bytes(engine) <= taken
-    assert not [p for p in psutil.Process().children(recursive=True) if p.ppid() == os.getpid() and p.status() == "zombie"]
 
 
-def open_files() -> int:
-    gc.collect()
-    folder = Path("/proc/self/fd")
-    return len(list(folder.iterdir())) if folder.is_dir() else 0
-
-
-def arena_bytes(engine: object) -> int:
-    if not isinstance(engine, PoolEngine):
-        return 0
+def arena_bytes(engine: PoolEngine) -> int:
     arena = engine._mailbox.arena
     return arena._size - sum(end - start for start, end in arena._gaps)
 

@@ -24,6 +24,9 @@ ENTRY_POINTS = {
     "profiles": "lab = lab_profiles",
 }  # fmt: skip
 NAMES = ("clipped", "bars", "bf16", "l1", "sign", "one-layer", "serial")
+# The tests of an installed package find the contract's options at this entry point.
+_PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]
+CONTRACT = "[pytest11]\n" + "".join(f"{name} = {value}\n" for name, value in _PYTEST.items())
 RUNNER = """
 import json, sys
 from edgefl.cli.main import main
@@ -60,17 +63,15 @@ def outside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     files = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
     device = (shared("profiles") / "devices" / "raspberry-pi-4.toml").read_text(encoding="utf-8")
     device = device.replace('name = "raspberry-pi-4"', 'name = "my-board"')
-    # The tests of an installed package find the contract's options at this entry point.
-    contract = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]["pytest11"]
-    groups = {"pytest11": "\n".join(f"{name} = {value}" for name, value in contract.items())}
     by_path = request.param == "path"
+    groups = {}
     if not by_path:
-        groups |= {f"edgefl.{group}": value for group, value in ENTRY_POINTS.items()}
+        groups = {f"edgefl.{group}": value for group, value in ENTRY_POINTS.items()}
         (site / "lab_profiles" / "devices").mkdir(parents=True)
         (site / "lab_profiles" / "__init__.py").touch()
     (site / "lab-1.dist-info").mkdir()
     (site / "lab-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: lab\nVersion: 1\n", encoding="utf-8")
-    points = "\n".join(f"[{group}]\n{text}" for group, text in groups.items())
+    points = CONTRACT + "".join(f"[{group}]\n{text}\n" for group, text in groups.items())
     (site / "lab-1.dist-info" / "entry_points.txt").write_text(points, encoding="utf-8")
     for name, text in files.items():
         ((folder if by_path else site) / name).write_text(text, encoding="utf-8")
@@ -123,8 +124,41 @@ def test_parts_are_known_to_help_and_to_every_command_and_run_together(outside: 
     assert sorted(Path(source).name for source in recorded) == ["lab.py", "parts.py"]
 
 
-def test_the_contract_checks_the_method(outside: Outside) -> None:
-    chosen = ["--method=clipped", *outside.found_by[:1], "-k", "exceptions or wins or order", "-p", "no:cacheprovider"]
-    done = outside.command("-m", "pytest", "-q", "--pyargs", "edgefl.testing.contract", *chosen)
+def test_the_contract_checks_every_kind_of_part(outside: Outside) -> None:
+    kinds = ("dataset=bars", "codec=bf16", "objective=l1", "server-optimizer=sign", "model=one-layer", "engine=serial")
+    parts = [f"--{kind}" for kind in ("method=clipped", *kinds, f"device={outside.device}")]
+    # One rule of each kind, and a test of what the method says of itself.
+    chosen = "exceptions or wins or changed_byte or terms or first_step or usual_network or any_job or narrow or name_is_that"
+    done = checked(outside, *parts, "-k", chosen)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1].startswith("7 passed"), done.stdout
+    assert done.stdout.splitlines()[-1].startswith("11 passed"), done.stdout
+
+
+def checked(outside: Outside, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ("-m", "pytest", "-q", "--pyargs", "edgefl.testing.contract", "-p", "no:cacheprovider")
+    return outside.command(*command, *outside.found_by, *arguments)
+
+
+WRONG = """
+from edgefl.extend import *
+
+@server_optimizer("away", needs=("server_step",))
+class Away(ServerOptimizer):
+    def change(self, delta, *slots):
+        return (-delta,)
+"""
+
+
+def test_the_contract_says_which_rule_a_part_breaks(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
+    files = {"METADATA": "Metadata-Version: 2.1\nName: lab\nVersion: 1\n", "entry_points.txt": CONTRACT}
+    (tmp_path / "lab-1.dist-info").mkdir()
+    for name, text in files.items():
+        (tmp_path / "lab-1.dist-info" / name).write_text(text, encoding="utf-8")
+    outside = Outside(tmp_path, ("--plugin=wrong.py",), "", os.pathsep.join((str(tmp_path), str(ROOT))))
+    done = checked(outside, "--server-optimizer=away", "-k", "first_step or usual_rate")
+    broken = done.stdout.partition("= broken rules =")[2].splitlines()[1:3]
+    assert broken == [
+        "server optimizer away breaks the rule: The first step goes in the direction of the aggregate, not away from it.",
+        "    the clients moved by [0.5, -1.0, 0.25], the server by [-0.5, 1.0, -0.25]",
+    ], done.stdout + done.stderr

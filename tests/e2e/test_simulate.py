@@ -42,6 +42,7 @@ def test_a_run_folder_holds_everything(finished):
     names = {path.name for path in finished.folder.iterdir()}
     assert names == {
         "config.toml", "rounds.jsonl", "summary.json", "model.safetensors", "checkpoints", "bundle", "report.html",
+        "hashes.json",
     }  # fmt: skip
     lines = lines_of(finished.folder)
     assert [line["round"] for line in lines] == [1, 2, 3]

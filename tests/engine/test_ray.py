@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 from command import edgefl
-from contract import test_engines as contract
 from ray_nodes import RayNodes, kill, ray_nodes, wait_until
 from runs import StopError, checkpoint_of, lines_of, stopped_after
 
@@ -26,6 +25,7 @@ from edgefl.engine.contract import Cluster, in_order, open_engine
 from edgefl.engine.pool import TOGETHER, PoolEngine
 from edgefl.errors import ConfigError
 from edgefl.records import RoundRecord
+from edgefl.testing import rules_of_engines as rules
 from edgefl.util.compute import one_thread
 
 pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -120,19 +120,18 @@ def test_other_ways_to_train_equal_those_of_the_pool(nodes, tmp_path, options):
 
 
 def test_the_rules_of_engines(nodes, monkeypatch):
-    clients = Clients(contract.TASK, digits())
+    clients = Clients(rules.TASK, digits())
     with one_thread():
-        expected = [clients.run(job) for job in contract.jobs_of(16)]
+        expected = [clients.run(job) for job in rules.jobs_of(16)]
     with open_engine("ray", 0, clients, Cluster(nodes.address)) as engine:
-        monkeypatch.setattr(contract, "opened", lambda name: nullcontext(engine))
-        monkeypatch.setattr(contract, "ALIKE", ["ray"])
-        contract.test_every_job_has_one_outcome_and_the_caller_restores_the_order("ray", expected)
-        contract.test_jobs_are_pulled_when_there_is_room("ray")
-        contract.test_replacements_can_be_asked_for_in_the_middle_of_a_round("ray", expected)
-        contract.test_any_job_can_run_again_to_the_same_bits("ray", expected)
-        contract.test_a_cancelled_map_leaves_nothing_behind("ray", expected)
-        jobs = [job for job in contract.jobs_of(16) if job.tier.ratio == 1 and job.round == 1]
-        with PoolEngine(contract.TASK, 1, data=digits(), together=TOGETHER) as group:
+        monkeypatch.setattr(rules, "opened", lambda name: nullcontext(engine))
+        rules.test_every_job_has_one_outcome_and_the_caller_restores_the_order("ray", expected)
+        rules.test_jobs_are_pulled_when_there_is_room("ray")
+        rules.test_replacements_can_be_asked_for_in_the_middle_of_a_round("ray", expected)
+        rules.test_any_job_can_run_again_to_the_same_bits("ray", expected)
+        rules.test_a_cancelled_map_leaves_nothing_behind("ray", expected)
+        jobs = [job for job in rules.jobs_of(16) if job.tier.ratio == 1 and job.round == 1]
+        with PoolEngine(rules.TASK, 1, data=digits(), together=TOGETHER) as group:
             grouped = list(in_order(group, jobs))
         engine._together = TOGETHER
         assert list(in_order(engine, jobs)) == grouped
@@ -178,10 +177,10 @@ def test_another_release_on_a_node_is_refused(nodes, tmp_path):
 )
 def test_an_address_without_a_cluster_is_refused(address, message):
     with pytest.raises(ConfigError, match=message):
-        open_engine("ray", 0, Clients(contract.TASK, digits()), Cluster(address)).__enter__()
+        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster(address)).__enter__()
 
 
 def test_a_computer_without_ray_is_told_how_to_install_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs Ray, which is not installed; run pip install 'edgefl-sim\[ray\]'"):
-        open_engine("ray", 0, Clients(contract.TASK, digits()), Cluster()).__enter__()
+        open_engine("ray", 0, Clients(rules.TASK, digits()), Cluster()).__enter__()

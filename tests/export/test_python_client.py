@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 import safetensors.numpy
 from handmade import PREPROCESSING, SCALE, Regression, changed, samples
@@ -381,6 +382,11 @@ def edit_train(folder: Path, **keys):
     changed(folder, tiers=[{**tier, "train": {**tier["train"], **keys}}])
 
 
+def edit_tier(folder: Path, **keys):
+    tier = json.loads((folder / "manifest.json").read_text())["tiers"][0]
+    changed(folder, tiers=[{**tier, **keys}])
+
+
 def damage(folder: Path, name: str, content: bytes | None = None):
     path = folder / "0.5" / name
     path.write_bytes(path.read_bytes()[:-1] + b"\x00" if content is None else content)
@@ -416,7 +422,18 @@ def link(folder: Path):
         (lambda f: edit_train(f, frozen={"other": [1]}), "other: got nothing, expected shape [1]"),
         (lambda f: edit_train(f, frozen={}), "has an input 'f.scale', for which the bundle has no value"),
         (lambda f: edit_train(f, lr="fast"), "tier 0.5: train: lr: got 'fast', expected a value of type number"),
-        (lambda f: edit_train(f, graphs=["0.5/parameters.safetensors"]), "does not take it"),
+        (lambda f: edit_train(f, graphs=["0.5/parameters.safetensors"]), "parameters.safetensors: not an ONNX model"),
+        (lambda f: edit_train(f, graphs=[]), "train: graphs: got [], expected at least one training graph"),
+        (lambda f: edit_train(f, graphs=[1]), "train: graphs: got [1], expected a list of texts"),
+        (lambda f: edit_train(f, objective={}), "train: objective: name: got None, expected a value of type str"),
+        (lambda f: edit_train(f, epochs=0), "train: epochs: got 0, expected at least 1"),
+        (lambda f: edit_train(f, trained={"fc.weight": "big"}), "trained.fc.weight: got 'big', expected a list of sizes"),
+        (lambda f: edit_train(f, trained={"fc.weight": [1 << 20, 1 << 20]}), "expected a list of sizes"),
+        (lambda f: edit_tier(f, budget={"round_s": "long"}), "budget: round_s: got 'long', expected a number from 0, or none"),
+        (lambda f: changed(f, classes=10**9), "class_names: got '3 names', expected one for each of 1000000000 classes"),
+        (lambda f: changed(f, class_names=[1, 2, 3]), "class_names: got [1, 2, 3], expected a list of texts"),
+        (lambda f: changed(f, input_shape=[-1, "a"]), "input_shape: got [-1, 'a'], expected a list of sizes"),
+        (lambda f: changed(f, files={"a": 1}), "files.a: got int, expected a table"),
     ],
 )
 def test_a_wrong_bundle_is_refused_in_one_message(spoil, message, bundle, data, tmp_path, capsys):
@@ -568,3 +585,60 @@ def test_all_of_it_runs_where_neither_torch_nor_edgefl_is(python, bundle, data, 
     for name, tensor in safetensors.numpy.load(sent.read_bytes()).items():
         np.testing.assert_allclose(tensor, here.tensors[name], rtol=1e-5, atol=1e-6)
     assert edgefl_bundle.FORMAT_VERSION == 2
+
+
+def put(bundle: Path, name: str, content: bytes) -> None:
+    """Put a graph into a bundle, whose manifest then agrees with it."""
+    (bundle / "0.5" / name).write_bytes(content)
+    files = json.loads((bundle / "manifest.json").read_text())["files"]
+    files[f"0.5/{name}"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    changed(bundle, files=files)
+
+
+def alone(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(CLIENT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def hostile(body: str, shape: str) -> bytes:
+    text = f"""<ir_version: 10, opset_import: ["": 20]> g (float[batch,1,2,3] x) => (float[{shape}] out) {{ {body} }}"""
+    return onnx.parser.parse_model(text).SerializeToString()
+
+
+def test_a_graph_that_never_ends_is_stopped(bundle, data, tmp_path):
+    endless = """
+        more = Constant<value = bool {1}>() start = ReduceSum<keepdims = 0>(x)
+        out = Loop ("", more, start) <body = b (int64 i, bool go, float[] was) => (bool on, float[] now)
+            { on = Identity(go) now = Sin(was) }>"""
+    put(bundle, "forward.onnx", hostile(endless, ""))
+    done = alone("infer", bundle, "0.5", data, "--timeout", "1")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "a batch took more than 1 s" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA is of Linux")
+def test_constants_that_grow_beyond_the_memory_are_refused(bundle, data):
+    folded = """
+        sizes = Constant<value_ints = [100000, 20000]>() one = ConstantOfShape<value = float {1}>(sizes)
+        all = ReduceSum<keepdims = 0>(one) out = Add(x, all)"""
+    put(bundle, "forward.onnx", hostile(folded, "batch,1,2,3"))
+    done = alone("infer", bundle, "0.5", data)
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith("Error: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_samples_that_grow_to_gigabytes_are_refused(bundle, tmp_path, capsys):
+    zeros = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(zeros, "w", zipfile.ZIP_DEFLATED) as file, file.open("x.npy", "w", force_zip64=True) as x:
+        for _ in range(300):
+            x.write(bytes(1 << 20))
+    status, _, errors = called(capsys, "infer", bundle, "0.5", zeros)
+    assert (status, "times its size" in errors) == (2, True)
+
+
+def test_names_of_classes_do_not_control_the_terminal(bundle, data, capsys):
+    changed(bundle, class_names=["a\x1b[2J", "b\x9b31m", "c\x07"])
+    _, output, _ = called(capsys, "infer", bundle, "0.5", data)
+    assert "\ufffd" in output
+    assert not {"\x1b", "\x9b", "\x07"} & set(output)

@@ -8,7 +8,7 @@ from test_fleet import DEVICE
 from edgefl.errors import ProfileError
 from edgefl.fleet.load import load_device, names
 from edgefl.fleet.time_model import ONE_RATE_ERROR
-from edgefl.records.work import KINDS, Work
+from edgefl.records.work import Work
 
 TABLE = """
 [compute.training_step]
@@ -102,12 +102,6 @@ def test_every_shipped_device_has_costs_by_kind_and_an_error(name):
     else:
         assert figure.mark in ("derived", "assumed")
         assert figure.value > max(load_device(board).clock_error for board in MEASURED)
-
-
-@pytest.mark.parametrize("name", names("devices"))
-def test_every_kind_of_mac_takes_time_on_every_device(name):
-    seconds = load_device(name).compute.training_step.seconds
-    assert all(second > 0 for kind, second in zip(KINDS, seconds, strict=True) if kind.endswith("_macs"))
 
 
 def test_the_jetsons_table_predicts_its_published_step():

@@ -15,6 +15,7 @@ from edgefl.errors import AggregationError
 from edgefl.methods import averaging
 from edgefl.methods.averaging import WeightedSum, checked
 from edgefl.records import Place, Tier, Update
+from edgefl.util import exact_sum
 
 SLICES = st.tuples(st.integers(0, 3), st.integers(1, 4)).map(lambda pair: slice(pair[0], sum(pair)))
 
@@ -24,10 +25,10 @@ def update(tensors, client=1, samples=3):
     return Update(client, Tier(1.0), tensors, places, samples)
 
 
-@pytest.fixture(params=[5, 131072])
+@pytest.fixture(params=[5, 32768])
 def chunk(request, monkeypatch):
-    """Parts of a tensor that are widened at once: several of a small tensor, or one."""
-    monkeypatch.setattr(averaging, "_CHUNK", request.param)
+    """Parts of a tensor that are added at once: several of a small tensor, or one."""
+    monkeypatch.setattr(exact_sum, "_CHUNK", request.param)
 
 
 @pytest.mark.usefixtures("chunk")
@@ -103,6 +104,26 @@ def test_a_state_that_nobody_covered_is_a_copy_to_the_bit():
     assert mean["count"].dtype == torch.int64
 
 
+def test_the_order_of_updates_does_not_change_a_bit():
+    terms = [(torch.randn(5, 3) * 10.0 ** (number - 4), number * 7 + 1) for number in range(9)]
+
+    def mean(order):
+        total = WeightedSum({"w": torch.zeros(6, 3)})
+        for number in order:
+            tensor, weight = terms[number]
+            total.add("w", tensor, weight, (slice(number % 2, 5 + number % 2),), (0, 2, 3) if number % 3 else None)
+        return total.mean({"w": torch.zeros(6, 3)})["w"]
+
+    assert all(torch.equal(mean(range(9)), mean(np.random.default_rng(seed).permutation(9))) for seed in range(5))
+
+
+def test_products_that_are_not_finite_are_refused_by_name():
+    total = WeightedSum({"w": torch.zeros(1, 1)})
+    total.add_product("w", torch.full((1, 1), 3e38), torch.full((1, 1), 3e38), 1.0)
+    with pytest.raises(AggregationError, match="^w: only finite values can be added, got values from inf to inf"):
+        total.mean({"w": torch.zeros(1, 1)})
+
+
 def test_nothing_is_kept_of_what_was_added():
     tensor, left, right = torch.ones(2, 2), torch.ones(2, 1), torch.ones(1, 2)
     total = WeightedSum({"w": tensor, "p": tensor})
@@ -150,7 +171,7 @@ def test_adding_makes_no_tensor_of_the_size_of_what_is_added(index):
     total, tensor = WeightedSum({"w": torch.zeros(2000, 300 if index is ... else 400)}), torch.ones(2000, 300)
     with Largest() as seen:
         total.add("w", tensor, 2.0, index)
-    assert seen.values <= averaging._CHUNK < tensor.numel()
+    assert seen.values <= exact_sum._CHUNK < tensor.numel()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -129,6 +129,19 @@ def test_running_statistics_are_state():
     np.testing.assert_allclose(stepper.tensors()["s.1.running_var"], before[1].running_var, atol=1e-6)
 
 
+def test_each_kind_of_step_updates_the_statistics_once():
+    module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
+    (x, y), scales = samples(7, (3,)), {0.25: 1.0, 0.75: -2.0}
+    graphs = graphs_of(
+        module, loss=lambda own, batch: cross_entropy(own, Batch(batch.x * scales[batch.draw], batch.y)), draws=scales, shape=(3,)
+    )
+    for kind, scale in enumerate(scales.values()):
+        for parts in (False, True):
+            stepper = stepper_of(graphs, module, parts=parts)
+            stepper.step(x, y, kind=kind)
+            np.testing.assert_allclose(stepper.tensors()["s.0.running_mean"], 0.1 * scale * x.mean(0), atol=1e-6)
+
+
 def test_a_parameter_without_a_gradient_stays_and_one_that_is_frozen_is_read_only():
     module = network()
     module.register_parameter("unused", nn.Parameter(torch.ones(3)))

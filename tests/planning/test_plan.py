@@ -3,7 +3,9 @@
 import itertools
 import json
 import sys
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,29 +169,49 @@ def test_a_larger_ratio_that_takes_fewer_macs_is_found():
         assert plan(network, shape, budget=Budget(macs_forward=limit), batch_size=BATCH)[0].ratio == ratio
 
 
+@cache
+def every_plan(make: Callable[..., Any], *widths: int) -> tuple[nn.Module, tuple[int, ...], list[tuple[float, dict[str, float]]]]:
+    """A network, its input, and the share of the energy and the needs of each plan of it, from a trace of its own."""
+    network, shape = make(*widths)
+    filled(network, 5)
+    whole, options = kept(network, {})[1], []
+    for layer in rank_candidates(network).values():
+        out, into, *sides = layer.weight.shape
+        rows, columns = into * (sides[0] if sides else 1), out * (sides[1] if sides else 1)
+        options.append([*range(1, -(-rows * columns // (rows + columns))), None])
+    plans = [
+        {layer: rank for layer, rank in zip(rank_candidates(network), picks, strict=True) if rank}
+        for picks in itertools.product(*options)
+    ]
+    assert len(plans) >= 9
+    return network, shape, [(kept(network, one)[0] / whole, needs_of(traced(network, shape, one))) for one in plans]
+
+
 @pytest.mark.parametrize("name", ["macs_forward", "macs_train_step", "upload_bytes"])
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_no_plan_of_all_keeps_more_than_the_bound(name, share):
-    """Every plan of two layers is traced. Not of memory: which moment is the peak depends on the plan, and the bound does not know it."""
-    network, shape = linear(6, 7, 5)
-    filled(network, 5)
-    costs = {}
-    options = [[*range(1, min(layer.weight.shape)), None] for layer in rank_candidates(network).values()]
-    for picks in itertools.product(*options):
-        ranks = {layer: rank for layer, rank in zip(rank_candidates(network), picks, strict=True) if rank}
-        if all(
-            rank * sum(network.get_submodule(n).weight.shape) < network.get_submodule(n).weight.numel()
-            for n, rank in ranks.items()
-        ):
-            costs[tuple(ranks.items())] = needs_of(traced(network, shape, ranks))[name]
-    assert len(costs) >= 9
-    limit = min(costs.values()) + share * (max(costs.values()) - min(costs.values()))
-    best = max(kept(network, dict(ranks))[0] / kept(network, {})[1] for ranks, cost in costs.items() if cost <= limit)
+    """Not of memory: which moment is the peak depends on the plan, and the bound does not know it."""
+    network, shape, plans = every_plan(linear, 6, 7, 5)
+    costs = [needs[name] for _, needs in plans]
+    limit = min(costs) + share * (max(costs) - min(costs))
+    best = max(energy for energy, needs in plans if needs[name] <= limit)
     found = plan(
         network, shape, budget=Budget(**{name: limit}), allocate="spectral", weights=network.state_dict(), batch_size=BATCH
     )[-1]
     assert found.energy_share <= best + 1e-9
     assert found.energy_share + found.gap >= best - 1e-9
+
+
+@pytest.mark.parametrize("widths", [(convolutional, 12, 4), (linear, 6, 30, 6)])
+def test_a_budget_of_memory_is_used(widths):
+    network, shape, plans = every_plan(*widths)
+    needs = sorted(needs["memory_bytes"] for _, needs in plans)
+    for limit in needs[len(needs) // 4 :: len(needs) // 3]:
+        best = max(energy for energy, needs in plans if needs["memory_bytes"] <= limit)
+        budget = Budget(memory_bytes=limit)
+        found = plan(network, shape, budget=budget, allocate="spectral", weights=network.state_dict(), batch_size=BATCH)[-1]
+        assert found.cost.training_memory_bytes <= limit
+        assert 0.97 * best <= found.energy_share <= best + 1e-6
 
 
 def test_the_whole_network_is_the_plan_of_a_budget_that_it_fills_to_the_byte():

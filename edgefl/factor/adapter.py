@@ -1,0 +1,75 @@
+"""Adapters: a frozen layer and a trained pair of small layers beside it, whose product is added to what the layer computes."""
+
+import copy
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from edgefl.factor.layers import LowRank, composed_weight, low_rank
+
+PART = "adapter"
+"""Name of the pair in its layer: the weights are ``LAYER.adapter.u.weight`` (A) and ``LAYER.adapter.v.weight`` (B)."""
+
+
+def attach(layer: nn.Conv2d | nn.Linear, rank: int, scale: float) -> None:
+    """Add to what ``layer`` computes ``scale`` times a pair of ``rank``: B·A·x, with A as torch draws it and B = 0 (LoRA, section 4.1).
+
+    The pair of a convolution is FedHM's: k×1 to ``rank`` channels, then 1×k. The layer keeps its class, and its tensors their names.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> attach(layer, 1, 2.0)
+    >>> [(name, tuple(weight.shape)) for name, weight in layer.named_parameters() if name.startswith(PART)]
+    [('adapter.u.weight', (1, 3)), ('adapter.v.weight', (2, 1))]
+    """
+    pair = low_rank(layer, rank)
+    pair.v.bias = None
+    nn.init.zeros_(pair.v.weight)
+    layer.add_module(PART, pair)
+
+    def changed(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        own: LowRank | None = getattr(module, PART, None)
+        if own is None:  # merged into the layer
+            return output
+        # Scaled where it has the fewest values.
+        inner = own.u(inputs[0])
+        return output + own.v(inner if scale == 1 else inner * scale)
+
+    layer.register_forward_hook(changed)
+    pair.scale = scale  # type: ignore[assignment]
+
+
+def adapted(network: nn.Module) -> Iterator[tuple[str, nn.Module, LowRank]]:
+    """Yield name, layer and pair of the layers of ``network`` that have one."""
+    for name, layer in network.named_modules():
+        if isinstance(pair := getattr(layer, PART, None), LowRank):
+            yield name, layer, pair
+
+
+def merged(network: nn.Module) -> nn.Module:
+    """Return a copy of ``network`` without pairs, which computes the same: each product is added to its layer's weight.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> attach(layer, 1, 2.0)
+    >>> _ = nn.init.ones_(layer.adapter.v.weight)
+    >>> torch.allclose(merged(layer)(torch.ones(1, 3)), layer(torch.ones(1, 3)))
+    True
+    """
+    network = copy.deepcopy(network)
+    for _, layer, pair in [*adapted(network)]:
+        with torch.no_grad():
+            layer.weight.add_(composed_weight(pair.u.weight, pair.v.weight), alpha=pair.scale)  # type: ignore[operator, arg-type]
+        delattr(layer, PART)
+    return network
+
+
+def pairs_in(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return layer → the weights (A, B) of its pair, from name → tensor of a network or of an update."""
+    ends = f".{PART}.u.weight", f".{PART}.v.weight"
+    layers = [name.removesuffix(ends[0]) for name in tensors if name.endswith(ends[0])]
+    return {layer: (tensors[layer + ends[0]], tensors[layer + ends[1]]) for layer in layers}
+
+
+def names_of(layer: str) -> tuple[str, str]:
+    """Return the names of the weights (A, B) of a layer's pair."""
+    return f"{layer}.{PART}.u.weight", f"{layer}.{PART}.v.weight"

@@ -1,0 +1,153 @@
+"""What methods with LoRA adapters share: a frozen base, a pair of small trained layers beside some of its layers, and a dense classifier.
+
+A tier p has pairs of rank ⌊p·``rank``⌋ (at most a layer's full rank): W x + s·B A x, with A (r × m) as torch draws linear layers, B (n × r)
+zero at first, and s = α/r the same for every rank, as FLoRA's code sets α = 2r (Hu et al., LoRA, ICLR 2022). A convolution has FedHM's pair
+of convolutions.
+
+The base is part of the application, with its initial weights. It is never sent nor counted as bytes; it costs memory and MACs. Autograd
+makes no gradients of it and stores nothing that only they need, but the gradients of activations pass through it to the first adapter.
+BatchNorm layers with running statistics use those of the base. A device runs the base with its adapters merged into it.
+
+Papers about language models adapt the query and value projections of attention (LoRA, section 7.1; FLoRA's code). So a network with layers
+of such names has adapters there. Otherwise the layers are those that FedHM factorizes. The option ``factorize`` chooses others. A weight
+that two layers share has no adapter.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from edgefl.errors import ConfigError
+from edgefl.factor.adapter import attach, merged, names_of
+from edgefl.factor.svd import unroll
+from edgefl.factor.width import leading
+from edgefl.methods.averaging import WeightedSum
+from edgefl.methods.base import Method
+from edgefl.methods.layer_rules import FactorizingConfig
+from edgefl.methods.ranks import Ranks, dense_reasons, rank_candidates
+from edgefl.methods.state import GlobalState, Tensors
+from edgefl.models.base import Architecture, stem_and_classifier, weighted_layers
+from edgefl.models.weights import tied
+from edgefl.records import Batch, Place, Tier, Update
+
+QUERY_AND_VALUE = ("query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "to_q", "to_v", "qkv", "query_key_value", "c_attn")
+"""Last parts of the names of attention's projections to queries and values, in common libraries; some compute the keys with them."""
+
+
+class AdapterConfig(FactorizingConfig):
+    """Options of every method with adapters; ``factorize`` chooses the layers that have one.
+
+    Attributes:
+        rank: the rank of tier 1. A tier p has rank ⌊p·rank⌋, at least 1.
+        scale: s = α/r, by which the adapters' product is multiplied. It is the same for all ranks.
+        head: whether the classifier is trained, all of it. Leave it out (false) if the base has one that fits the labels. A classifier
+            whose weight is also an embedding is always frozen.
+    """
+
+    rank: int = Field(8, ge=1)
+    scale: float = Field(2.0, gt=0, allow_inf_nan=False)
+    head: bool = True
+
+
+class Adapted(Method):
+    """A method that trains adapters of a frozen network. The server's state has the network and adapters of the option ``rank``."""
+
+    config: AdapterConfig
+    travels = "the adapters of the tier's rank and the classifier, both ways"
+    stays = "the frozen base: it is part of the application"
+
+    def rank(self, tier: Tier) -> int:
+        """Return the tier's rank in layers whose full rank is not smaller."""
+        return max(1, math.floor(tier.ratio * self.config.rank + 1e-9))
+
+    def ranks(self, network: nn.Module, rank: int) -> Ranks:
+        """Return layer → ``rank``, at most its full rank, of the adapters of a dense ``network``; ConfigError if no layer can have one."""
+        rules = self.config.factorize or _usual(network)
+        shared = {name.removesuffix(".weight") for names in tied(network) for name in names}
+        found = {name: layer for name, layer in rank_candidates(network, rules).items() if name not in shared}
+        if not found:
+            raise ConfigError(
+                "no layer can have an adapter: the chosen ones share their weights with others; name others by --method-option factorize"
+            )
+        return {name: min(rank, *unroll(layer.weight).shape) for name, layer in found.items()}
+
+    def dense_reasons(self, network: nn.Module) -> Mapping[str, str]:
+        return dense_reasons(network, self.config.factorize or _usual(network))
+
+    def network(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        return self.with_adapters(architecture, self.rank(tier))
+
+    def with_adapters(self, architecture: Architecture, rank: int) -> nn.Module:
+        """Return the dense network with adapters of ``rank``; only they and the classifier have gradients."""
+        network = architecture.build()
+        ranks, head = self.ranks(network, rank), self._head(architecture, network)
+        for name, parameter in network.named_parameters(remove_duplicate=False):
+            if name.rpartition(".")[0] != head:
+                parameter.requires_grad_(False)
+        for name, rank in ranks.items():
+            attach(network.get_submodule(name), rank, self.config.scale)  # type: ignore[arg-type]
+        return network
+
+    def _head(self, architecture: Architecture, network: nn.Module) -> str | None:
+        """Return the name of the classifier if it is trained."""
+        if not self.config.head:
+            return None
+        name = stem_and_classifier(network)[1]
+        rows = dict(weighted_layers(network))[name].weight.shape[0]
+        shared = any(f"{name}.weight" in names for names in tied(network))
+        # A network whose last layer has another number of outputs has no classifier of its own, such as a decoder that uses its embedding.
+        return None if shared or rows != (architecture.classes or rows) else name
+
+    def deployed(self, architecture: Architecture, tier: Tier) -> nn.Module:
+        """Return the dense network: adapters are merged into it."""
+        return architecture.build()
+
+    def factored(self, state: GlobalState, tier: Tier, personal: Tensors | None = None, client: int | None = None) -> nn.Module:
+        return merged(self.trained(state, tier, personal, client))
+
+    def first_network(self, architecture: Architecture, tiers: tuple[Tier, ...]) -> nn.Module:
+        return self.with_adapters(architecture, self.config.rank)
+
+    def personal(self, network: nn.Module) -> frozenset[str]:
+        """Return the names of the base's tensors."""
+        trained = {name for name, parameter in network.named_parameters(remove_duplicate=False) if parameter.requires_grad}
+        return frozenset(network.state_dict().keys() - trained)
+
+    def keep(self, module: nn.Module) -> dict[str, Tensor]:
+        """Return nothing: the application has the base."""
+        return {}
+
+    def places(self, state: GlobalState, tier: Tier, rng: np.random.Generator, client: int | None) -> dict[str, Place]:
+        """Return name → leading slice: a smaller rank has the first rows of A and the first columns of B."""
+        return {name: leading(name, shape) for name, shape in self.shapes(state.architecture, tier).items()}
+
+    def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
+        if module.training:
+            for layer in module.modules():
+                if isinstance(layer, _BatchNorm) and layer.track_running_stats:
+                    layer.eval()
+        return super().local_loss(module, batch)
+
+    def layers(self, state: GlobalState) -> Ranks:
+        """Return layer → rank of the adapters in ``state``."""
+        return state.once("adapters", lambda: self.ranks(state.architecture.skeleton(), self.config.rank))
+
+    def with_heads(self, state: GlobalState, updates: Iterable[Update], heads: dict[str, Tensor]) -> Iterator[Update]:
+        """Yield ``updates``, checked; after the last, ``heads`` has the mean by samples of the dense tensors that clients trained."""
+        pairs = {name for layer in self.layers(state) for name in names_of(layer)}
+        dense = [name for name in self.upload_shapes(state.architecture, state.tiers[0]) if name not in pairs]
+        total = WeightedSum({name: state.tensors[name] for name in dense})
+        for update in self.checked(state, updates):
+            for name in dense:
+                total.add(name, update.tensors[name], float(update.samples))
+            yield update
+        heads |= total.mean({name: state.tensors[name] for name in dense})
+
+
+def _usual(network: nn.Module) -> str:
+    """Return rules that choose the projections of attention to queries and values, "" if there are none."""
+    return ",".join(name for name, _ in weighted_layers(network) if name.rpartition(".")[2] in QUERY_AND_VALUE)

@@ -1,0 +1,57 @@
+"""Verification of a run: its files are those that it wrote, and its bundle verifies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgefl.bundle.sandbox import Limits
+from edgefl.bundle.verify import VerifyReport, verify
+from edgefl.errors import CheckpointError
+from edgefl.run.folder import MODEL, RunFolder
+from edgefl.server import checkpoint
+from edgefl.server.client_store import ClientStore
+from edgefl.util.hashes import HASHES, ROUNDS, Hashes
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """The report of a run that passed.
+
+    Attributes:
+        files: how many files had the content that the run wrote, rounds included.
+        checkpoints: how many checkpoints were checked.
+        bundle: the report of the run's bundle; None while there is none.
+    """
+
+    files: int
+    checkpoints: int
+    bundle: VerifyReport | None
+
+
+def verify_run(run: Path | str, key: Path | str | None = None, limits: Limits | None = None) -> RunReport:
+    """Check every file of a run, finished or not, what its clients stored, and its bundle; for ``key`` and ``limits`` see ``verify``.
+
+    Raises:
+        CheckpointError: a file is missing, or is not what the run wrote. The message names the first one.
+        InputError: its bundle does not verify.
+    """
+    folder = Path(run)
+    hashes = Hashes.of(folder)
+    if hashes is None:
+        raise CheckpointError(f"{folder}: holds no {HASHES}: not a run folder, or one of an earlier version of edgefl")
+    names = [*hashes.files, *([ROUNDS] if hashes.rounds else [])]
+    finished = RunFolder(folder).summary() is not None
+    for name in names:
+        path = folder / name
+        if path.exists() or finished or name == ROUNDS:
+            hashes.check(path, RunFolder(folder).require(name).read_bytes())
+    checkpoints = checkpoint.verified(folder / "checkpoints")
+    for path in (folder / MODEL, *checkpoints):
+        if path.exists():
+            round_, chain = checkpoint.chain_of(path)
+            with ClientStore(folder / "clients.sqlite") as store:
+                store.go_to(round_, chain)
+            break
+    bundle = verify(folder / "bundle", key, limits) if finished else None
+    return RunReport(len(names), len(checkpoints), bundle)

@@ -1,0 +1,47 @@
+"""The contract of every other kind of part, held against all parts of the package; engines have tests/contract/test_engines.py."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import edgefl.testing
+from edgefl.data.fashion_mnist import SYSTEM_FOLDER
+from edgefl.fleet.load import names
+from edgefl.registry import codecs, models, objectives, server_optimizers
+from edgefl.testing.rules_of_codecs import *  # noqa: F403
+from edgefl.testing.rules_of_datasets import *  # noqa: F403
+from edgefl.testing.rules_of_devices import *  # noqa: F403
+from edgefl.testing.rules_of_models import *  # noqa: F403
+from edgefl.testing.rules_of_objectives import *  # noqa: F403
+from edgefl.testing.rules_of_server_optimizers import *  # noqa: F403
+
+# Data sets that need no network; tests/data/test_presets.py has the others.
+DATASETS = [
+    "digits",
+    "digits-edges",
+    "digits+digits-edges",
+    "shakespeare",
+    *(["fashion-mnist"] if SYSTEM_FOLDER.is_dir() else []),
+]
+PARTS = {
+    "codec": codecs.names(),
+    "objective": objectives.names(),
+    "server_optimizer": server_optimizers.names(),
+    "model": models.names(),
+    "dataset": DATASETS,
+    "device": names("devices"),
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every rule for the parts of its kind."""
+    for kind, known in PARTS.items():
+        if kind in metafunc.fixturenames:
+            metafunc.parametrize(kind, known, scope="module")
+
+
+def test_no_rule_hides_another_by_its_name() -> None:
+    files = Path(edgefl.testing.__file__).parent.glob("rules_of_*.py")
+    rules = [name for file in files for name in re.findall(r"^def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)]
+    assert len(rules) == len(set(rules)) > 50

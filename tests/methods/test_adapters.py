@@ -1,0 +1,177 @@
+"""LoRA adapters: which layers have them, what the servers of FlexLoRA, HetLoRA and FLoRA make of them, and what travels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from edgefl.errors import ConfigError
+from edgefl.factor.adapter import adapted, names_of
+from edgefl.methods.create import create
+from edgefl.models.base import Architecture
+from edgefl.planning.network import architecture_of
+from edgefl.records import Batch, Tier, Update
+from edgefl.rng import generator
+
+U, V = names_of("0")
+TIERS = Tier(1.0), Tier(0.5)
+# Clients' A (r × 3) and B (4 × r) of one layer, of rank 2 and 1, with mixed signs.
+A1, B1 = [[1.0, -2.0, 0.5], [0.0, 3.0, -1.0]], [[2.0, -1.0], [0.0, 1.0], [-3.0, 0.5], [1.0, 1.0]]
+A2, B2 = [[-2.0, 1.0, 2.0]], [[1.0], [-1.0], [0.0], [2.0]]
+HEAD = {"2.weight": torch.ones(2, 4), "2.bias": torch.tensor([1.0, -1.0])}
+
+
+def small(method: str, **options: object):
+    """Return the method with adapters of rank 2 on the layer 0 (3 to 4) of a network, the network, and the first state."""
+    architecture = architecture_of(nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2)), (3,), 2)
+    made = create(method, {"rank": 2, "scale": 2.0, **options}, tiers=(1.0, 0.5))
+    return made, architecture, made.init(architecture, TIERS, generator(0, "init"))
+
+
+def updates(heads=(1.0, 1.0), samples=(1, 3)):
+    """Return the updates of the two clients."""
+    pairs = (A1, B1), (A2, B2)
+    for client, ((a, b), tier, head, n) in enumerate(zip(pairs, TIERS, heads, samples, strict=True)):
+        tensors = {U: torch.tensor(a), V: torch.tensor(b), **{name: head * tensor for name, tensor in HEAD.items()}}
+        yield Update(client, tier, tensors, {}, n)
+
+
+def truncated(matrix, rank):
+    """Return numpy's best approximation of ``matrix`` of ``rank``."""
+    u, s, v = np.linalg.svd(np.array(matrix))
+    return u[:, :rank] * s[:rank] @ v[:rank]
+
+
+def test_flexlora_truncates_the_mean_of_the_products() -> None:
+    method, _, state = small("flexlora")
+    after = method.aggregate(state, updates(heads=(1.0, -1.0)))
+    mean = (np.array(B1) @ np.array(A1) + 3 * np.array(B2) @ np.array(A2)) / 4
+    assert np.linalg.matrix_rank(mean) == 3  # so that each tier is cut
+    for tier, rank in zip(TIERS, (2, 1), strict=True):
+        sent = method.submodel(after, tier, generator(0, "s")).tensors
+        assert sent[U].shape == (rank, 3)
+        np.testing.assert_allclose(sent[V].numpy() @ sent[U].numpy(), truncated(mean, rank), atol=1e-5)
+        np.testing.assert_allclose(sent[U].numpy() @ sent[U].numpy().T, np.eye(rank), atol=1e-5)
+    torch.testing.assert_close(after.tensors["2.weight"], torch.full((2, 4), -0.5))  # (1·1 − 3·1) / 4
+
+
+def test_flexlora_keeps_rows_of_a_that_the_mean_says_nothing_about() -> None:
+    method, _, state = small("flexlora")
+    after = method.aggregate(state, [*updates()][1:])  # of rank 1 alone
+    torch.testing.assert_close(after.tensors[V] @ after.tensors[U], torch.tensor(B2) @ torch.tensor(A2), atol=1e-5, rtol=0)
+    assert torch.equal(after.tensors[U][1], state.tensors[U][1])
+    assert not after.tensors[V][:, 1].any()
+
+
+def test_hetlora_weighs_padded_factors_by_the_norms_of_their_products() -> None:
+    """By hand: ‖B₁A₁‖² = 4 + 49 + 4 + 9 + 1 + 9 + 56.25 + 4 + 1 + 1 + .25 = 138.5 and ‖B₂A₂‖² = 6 · 9 = 54."""
+    method, _, state = small("hetlora")
+    after = method.aggregate(state, updates())
+    w1, w2 = 138.5**0.5, 54**0.5
+    total = w1 + w2
+    np.testing.assert_allclose(
+        after.tensors[U][0], [(w1 - 2 * w2) / total, (-2 * w1 + w2) / total, (0.5 * w1 + 2 * w2) / total], atol=1e-6
+    )
+    np.testing.assert_allclose(after.tensors[U][1], [0, 3 * w1 / total, -w1 / total], atol=1e-6)
+    np.testing.assert_allclose(after.tensors[V][:, 1], np.array([-1, 1, 0.5, 1]) * w1 / total, atol=1e-6)
+    alone = method.aggregate(state, [*updates()][1:])
+    torch.testing.assert_close(alone.tensors[V][:, :1], torch.tensor(B2))
+    assert torch.equal(alone.tensors[U][1], state.tensors[U][1])  # no client held it
+
+
+def test_hetlora_prunes_the_tier_whose_last_ranks_shrink() -> None:
+    method, architecture, state = small("hetlora", gamma=0.5)
+    state = state.replace({**state.tensors, U: torch.tensor(A1), V: torch.tensor(B1)})
+    tail = torch.tensor([1.0, 0.9])
+    shrunk = Update(0, TIERS[0], {U: torch.tensor(A1) * tail[:, None], V: torch.tensor(B1) * tail, **HEAD}, {}, 1)
+    after = method.aggregate(state, [shrunk, next(updates())])
+    # The first client's second rank is cut off: the weights are the norms of its first rank alone, and of the whole second product.
+    w1, w2 = (14 * 5.25) ** 0.5, 138.5**0.5
+    np.testing.assert_allclose(after.tensors[V][:, 1], np.array([-1, 1, 0.5, 1]) * w2 / (w1 + w2), rtol=1e-6)
+    same, _ = method.advance(after, 2)
+    assert same == method  # one of two is not more than half
+    pruned, later = method.advance(method.aggregate(state, [shrunk]), 2)
+    assert [pruned.shapes(architecture, tier)[U] for tier in TIERS] == [(1, 3), (1, 3)]
+    assert pruned.advance(later, 3)[0] == pruned  # votes count once
+    assert pruned.fits(pruned.init(architecture, TIERS, generator(0, "init")), later) == ""
+    assert create("hetlora", {"gamma": 1}).lacks == {}
+
+
+def test_hetlora_penalises_the_ranks_beyond_gamma() -> None:
+    method, _, state = small("hetlora", gamma=0.5, prune_strength=0.1)
+    state = state.replace({**state.tensors, U: torch.tensor(A1), V: torch.tensor(B1)})
+    (term,) = method.penalties(method.trained(state, TIERS[0]))
+    np.testing.assert_allclose(term.item(), 0.1 * 10**0.5 * 3.25**0.5, rtol=1e-6)
+    assert not [*method.penalties(method.trained(state, TIERS[1]))]
+
+
+def test_flora_stacks_exactly_where_averages_of_factors_are_wrong() -> None:
+    method, architecture, first = small("flora")
+    before = first.tensors["0.weight"]
+    after = method.aggregate(first, updates())
+    change = 2.0 * (0.25 * torch.tensor(B1) @ torch.tensor(A1) + 0.75 * torch.tensor(B2) @ torch.tensor(A2))
+    deployed = method.deploy(after, TIERS[0])
+    torch.testing.assert_close(deployed.state_dict()["0.weight"], before + change)
+    padded = torch.tensor([*A2, [0.0] * 3]), torch.cat([torch.tensor(B2), torch.zeros(4, 1)], 1)
+    averaged = (0.25 * torch.tensor(B1) + 0.75 * padded[1]) @ (0.25 * torch.tensor(A1) + 0.75 * padded[0])
+    assert (2 * averaged - change).abs().max() > 1
+
+    # The next round sends the stack of rank 3, unless it has no fewer values than the weight of 4 × 3.
+    later, state = method.advance(after, 2)
+    assert later.shapes(architecture, TIERS[1]) == {"2.weight": (2, 4), "2.bias": (2,), "0.weight": (4, 3)}
+    torch.testing.assert_close(state.tensors["0.weight"], before + change)
+    only, state = method.advance(method.aggregate(first, [*updates()][1:]), 2)
+    assert only.shapes(architecture, TIERS[0])["0.stack.u.weight"] == (1, 3)
+    assert only.upload_shapes(architecture, TIERS[0])[V] == (4, 2)
+    assert only.fits(only.init(architecture, TIERS, generator(0, "init")), state) == ""
+    module = only.network(architecture, TIERS[0])
+    personal = only.first_personal(architecture, TIERS[0], generator(0, "init"))
+    only.receive(module, only.submodel(state, TIERS[0], generator(0, "s")).tensors, personal, (torch.empty(0), torch.empty(0)))
+    torch.testing.assert_close(module.get_parameter("0.weight"), before + 2 * torch.tensor(B2) @ torch.tensor(A2))
+    assert not module.get_parameter(V).any()
+    assert torch.equal(only.deploy(state, TIERS[0]).state_dict()["0.weight"], module.get_parameter("0.weight"))
+
+
+def test_adapters_are_at_queries_and_values_or_where_the_option_says() -> None:
+    tokens, images = Architecture("deit-tiny", (3, 8, 8), 10), Architecture("cnn-digits", (1, 8, 8), 10)
+
+    def layers(architecture, **options):
+        return [name for name, _, _ in adapted(create("flexlora", options).skeleton(architecture, Tier(0.5)))]
+
+    assert len(found := layers(tokens)) == 24
+    assert found[:3] == ["blocks.0.attention.query", "blocks.0.attention.value", "blocks.1.attention.query"]
+    assert layers(tokens, factorize="*.expand") == [f"blocks.{i}.expand" for i in range(12)]
+    assert layers(images) == ["conv2", "conv3"]
+    with pytest.raises(ConfigError, match="'nothing' is no kind"):
+        layers(images, factorize="nothing")
+
+
+def test_the_base_has_no_gradients_and_never_travels() -> None:
+    method, architecture, _ = small("flexlora")
+    network = method.network(architecture, TIERS[0])
+    assert {name for name, p in network.named_parameters() if p.requires_grad} == {U, V, "2.weight", "2.bias"}
+    assert method.shapes(architecture, TIERS[1]) == {U: (1, 3), V: (4, 1), "2.weight": (2, 4), "2.bias": (2,)}
+    frozen = create("flexlora", {"rank": 2, "head": False})
+    assert set(frozen.shapes(architecture, TIERS[1])) == {U, V}
+    wide = architecture_of(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), (3,), 2)
+    module = method.network(wide, TIERS[0]).train()
+    method.local_loss(module, Batch(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64)))
+    assert not module.get_buffer("1.running_mean").any()  # statistics of the base are frozen
+
+
+def test_weights_that_are_shared_have_neither_adapter_nor_training() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.mix, self.head = nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, bias=False)
+            self.head.weight = self.tokens.weight
+
+        def forward(self, x):
+            return self.head(self.mix(self.tokens(x)).mean(1))
+
+    architecture = architecture_of(Tied, {"x": "int64:3"}, 5)
+    assert set(create("flora").upload_shapes(architecture, TIERS[0])) == set(names_of("mix"))
+    with pytest.raises(ConfigError, match="share their weights with others"):
+        create("flora", {"factorize": "head"}).network(architecture, TIERS[0])
