@@ -168,6 +168,7 @@ def _finish(trained: Trained, output: Output) -> RunResult:
             "metric": run.criterion.metric,
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
+            "mixed_nodes": config.mixed_nodes,
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
             "tiers": tier_rows(run.plan, _with_energy(trained, {tier: d.result for tier, d in deployed.items()}), rounds),
             "classes": class_rows(run.plan),

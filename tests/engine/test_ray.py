@@ -149,6 +149,8 @@ def test_a_node_of_another_kind_is_refused_unless_the_user_accepts_it(nodes, tmp
         assert "mixed_nodes: node 127.0.0." in told.stderr
         assert "instructions AVX2 there, AVX512 here" in told.stderr
         assert not (tmp_path / "run").exists()
+        accepted = on(nodes, mixed_nodes=True, rounds=1, clients=4, per_round=3, tiers=(0.25,))
+        assert simulate(accepted, tmp_path / "run").summary["mixed_nodes"] is True
     finally:
         nodes.remove()
 
