@@ -221,7 +221,8 @@ class RunConfig(BaseModel):
         "dirichlet:0.5",
         DATA,
         "How clients share the samples. iid: evenly; dirichlet:A: uneven labels, more so for small A; classes:K: K labels each; "
-        "natural: by the data set's owners; index:S or index:S:A: S samples per client (uneven labels), for any number of clients.",
+        "natural: by the data set's owners; index:S or index:S:A: S samples per client (uneven labels), for any number of clients; "
+        "flwr:NAME(keyword=value, …): a partitioner of flwr-datasets.",
         "SPEC",
     )
     data_share: float = key(1.0, DATA, "Share of its training samples that each client uses.", gt=0, le=1)

@@ -79,6 +79,24 @@ ROOMS: dict[str, set[str]] = {
         ),
         *("onnxgrad", "client", "bundle", "engine", "server", "report", "planning"),
     },
+    "flower": {
+        *(
+            "errors",
+            "records",
+            "rng",
+            "config",
+            "util",
+            "timing",
+            "wire",
+            "data",
+            "models",
+            "fleet",
+            "client",
+            "bundle",
+            "server",
+        ),
+        "run",
+    },
     "serve": {"errors", "util", "bundle"},
     "cli": {
         *(
@@ -96,7 +114,7 @@ ROOMS: dict[str, set[str]] = {
             "engine",
             "report",
         ),
-        *("planning", "calibrate", "run", "serve"),
+        *("planning", "calibrate", "run", "flower", "serve"),
     },
     "testing": {
         *("errors", "records", "rng", "registry", "plugins", "util", "wire", "data", "models", "methods", "onnxgrad", "client"),

@@ -14,6 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NETWORK = "Network"
 _TRAINING = ("batch_size", "micro_batch", "optimizer", "codec")
+_DATA = ("dataset", "data_dir", "label", "owner", "features", "held_out")
 
 
 def run_flags(*keys: str, leave_out: Sequence[str] = (), section: str = "") -> Callable[[F], F]:
@@ -47,16 +48,33 @@ def network_options(command: F) -> F:
     return _stack(command, flags)
 
 
+def data_options(command: F) -> F:
+    """Add the flags of a data set whose samples and classes take the place of ``--input`` and ``--classes``."""
+    return run_flags(*_DATA, section="Data set, instead of --input and --classes")(command)
+
+
 def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return (network, inputs, classes) and the other flags that were given.
+    """Return (network, inputs, classes) and the other flags that were given. A data set gives what it says of the three.
 
     Raises:
-        click.UsageError: not exactly one network was given.
-        ConfigError: a flag of training has a wrong value.
+        click.UsageError: not exactly one network was given, or a data set and the shape of a sample.
+        InputError: a flag of training has a wrong value, or the data set cannot be read.
     """
     network, model, inputs, classes = (flags.pop(key) for key in ("network", "model", "inputs", "classes"))
-    if (network is None) == (model is None):
+    data = given({key: flags.pop(key, None) for key in _DATA})
+    if (network is None) == (model is None) and not (data and network is None):
         raise click.UsageError("give one network: NETWORK, or --model NAME")
+    if data:
+        if inputs or classes:
+            raise click.UsageError(
+                "--data gives the shape of a sample and the number of classes: leave --input and --classes out"
+            )
+        if "dataset" not in data:
+            raise click.UsageError(f"--{next(iter(data)).replace('_', '-')} is about a data set: give --data too")
+        from edgefl.run.inspect_data import network_for
+
+        usual, inputs, classes = network_for(RunConfig.of(data))
+        model = model or (None if network else usual)
     options = given(flags)
     if "method_options" in options:
         options["method_options"] = dict(options["method_options"])

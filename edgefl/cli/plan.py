@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgefl.cli.console import show
-from edgefl.cli.flags import network_and_options, network_options, training_options
+from edgefl.cli.flags import data_options, network_and_options, network_options, training_options
 from edgefl.cli.options import METHOD_OPTION, PATH, Amount, Command, json_option, method_option, options_of
 
 _BUDGETS = "Budgets (at least one)"
@@ -18,6 +18,7 @@ _ranked = options_of(_RANKS)
 
 @click.command(cls=Command)
 @network_options
+@data_options
 @_budget("--device", metavar="NAME|FILE", help="Device: its memory is a budget; its speed gives seconds and joules.")
 @_amount("--memory", "memory_bytes", help="Peak memory of a training step, such as 64MB.")
 @_amount("--macs", "macs_forward", help="MACs of a forward pass of one sample, such as 100M.")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from edgefl.cli.console import as_text, note, show
-from edgefl.cli.flags import network_and_options, network_options, training_options
+from edgefl.cli.flags import data_options, network_and_options, network_options, training_options
 from edgefl.cli.options import OUT_FILE, Command, option, options_of, sub_model_options
 from edgefl.util.files import write_bytes
 
@@ -17,6 +17,7 @@ _sized = options_of(_SIZES)
 
 @click.command(cls=Command)
 @network_options
+@data_options
 @sub_model_options(_SIZES)
 @_sized("--device", multiple=True, metavar="NAME|FILE", help="Add seconds, joules and fit on a device; may be repeated.")
 @_sized("--profile", "fleet", metavar="NAME|FILE", help="Add every device class of a fleet, with its budgets.")
@@ -35,6 +36,7 @@ def command(layers: bool, format_: str, out: Path | None, **flags: Any) -> None:
     edgefl profile resnet18 --input 3x32x32 --method fedhm --tiers 1,0.5,0.25
     edgefl profile my_package.my_module:factory --input 3x224x224
     edgefl profile model.onnx --profile phone --format html --out costs.html
+    edgefl profile lab.py:net --data own.npz
 
     Forward and backward MACs are per sample. Composition is per pass, and a training step is one batch.
     """

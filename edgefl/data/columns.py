@@ -75,7 +75,7 @@ def parts_of(named: dict[str, Any]) -> tuple[list[Any], list[Any]]:
 def given_of(train: Table, test: Table | None, reading: Reading) -> Given:
     """Return the samples of tables; DataError if a column is missing or cannot be guessed."""
     roles = roles_of(train.schema, train.where, reading)
-    x, y, owner = _arrays(train, roles)
+    x, y, owner = _arrays(train, roles, reading.channels)
     held_out = None
     if test is not None:
         own = roles_of(test.schema, test.where, Reading(roles.label, roles.owner or None, roles.features))

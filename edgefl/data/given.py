@@ -26,12 +26,14 @@ class Reading:
         label, owner: names of the columns, or of the arrays, with each sample's label and owner; None: they are guessed.
         features: names of the columns of a sample; empty: they are guessed.
         held_out: a share of the samples, such as "0.2", or a file with held-out samples; None: the data set's own, or a fifth.
+        channels: of images in a table, 1 or 3; 0: those of the first image.
     """
 
     label: str | None = None
     owner: str | None = None
     features: tuple[str, ...] = ()
     held_out: str | None = None
+    channels: int = 0
 
 
 PLAIN_READING = Reading()

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgefl.data.flwr_partition import PREFIX, Flwr, parse_flwr, split_by_flwr
 from edgefl.errors import ConfigError, DataError, nearest
 from edgefl.registry import datasets
 
 _FORMS = (
     "iid, dirichlet:A (A > 0), classes:K (K a whole number of at least 1), natural, "
-    "index:S or index:S:A (S a whole number of at least 1, A > 0)"
+    "index:S or index:S:A (S a whole number of at least 1, A > 0), flwr:NAME(…)"
 )
-_KINDS = ("iid", "dirichlet", "classes", "natural", "index")
+_KINDS = ("iid", "dirichlet", "classes", "natural", "index", "flwr")
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,20 @@ class Index:
         return f"index:{self.samples}" if self.alpha is None else f"index:{self.samples}:{self.alpha:g}"
 
 
-Deal = Iid | Dirichlet | Classes | Natural
-"""Partitions in which every sample goes to one client."""
+Deal = Iid | Dirichlet | Classes | Natural | Flwr
+"""Partitions in which a sample goes to one client."""
 
 Partition = Deal | Index
 
 
 def parse(spec: str) -> Partition:
-    """Return the partition ``iid``, ``dirichlet:0.5``, ``classes:3``, ``natural``, ``index:60`` or ``index:60:0.5``; else ConfigError.
+    """Return the partition ``iid``, ``dirichlet:0.5``, ``classes:3``, ``natural``, ``index:60:0.5`` or ``flwr:NAME(…)``; else ConfigError.
 
     >>> parse("dirichlet:0.5"), parse("index:60:0.5")
     (Dirichlet(alpha=0.5), Index(samples=60, alpha=0.5))
     """
+    if spec.startswith(PREFIX):
+        return parse_flwr(spec)
     kind, _, value = spec.partition(":")
     if kind == "iid" and not value:
         return Iid()
@@ -99,6 +102,8 @@ def split(
         parts = _fill_empty(_dirichlet(labels, clients, partition.alpha, rng))
     elif isinstance(partition, Natural):
         parts = _naturally(owners, clients, rng)
+    elif isinstance(partition, Flwr):
+        parts = split_by_flwr(labels, clients, partition, rng, owners)
     else:
         parts = _by_classes(labels, clients, partition.per_client, rng)
     return [part.astype(np.int64) for part in parts]

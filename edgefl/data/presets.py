@@ -16,13 +16,17 @@ from edgefl.registry import dataset
 
 @dataclass(frozen=True)
 class Preset:
-    """Where a data set is on the hub, the roles of its columns, and what the papers prescribe."""
+    """Where a data set is on the hub, the roles of its columns, what the papers prescribe, and the channels of its images.
+
+    Some images of a data set in colour are stored in grey, and the reverse, so the first image does not tell.
+    """
 
     repository: str
     feature: str
     label: str
     usual: Usual
     owner: str | None = None
+    channels: int = 3
 
 
 @dataset("cifar10")
@@ -50,13 +54,13 @@ def svhn(data_dir: str | None = None) -> Dataset:
 def mnist(data_dir: str | None = None) -> Dataset:
     """Return MNIST (LeCun et al. 1998): 60,000 and 10,000 grey images 28×28 of digits."""
     usual = Usual("MNIST, 28×28", (0.1307,), (0.3081,), "cnn-5x5")
-    return load("mnist", Preset("ylecun/mnist", "image", "label", usual), data_dir)
+    return load("mnist", Preset("ylecun/mnist", "image", "label", usual, channels=1), data_dir)
 
 
 @dataset("femnist", owners="writers")
 def femnist(data_dir: str | None = None) -> Dataset:
     """Return FEMNIST (Caldas et al. 2018): grey images 28×28 of 62 characters; owners are writers, a fifth of each is held out."""
-    preset = Preset("flwrlabs/femnist", "image", "character", Usual("FEMNIST, 28×28", model="cnn-femnist"), "writer_id")
+    preset = Preset("flwrlabs/femnist", "image", "character", Usual("FEMNIST, 28×28", model="cnn-femnist"), "writer_id", 1)
     return load("femnist", preset, data_dir)
 
 
@@ -88,14 +92,7 @@ def shakespeare_leaf(data_dir: str | None = None) -> Dataset:
     """
     preset = Preset("flwrlabs/shakespeare", "x", "y", Usual(), "character_id")
     given, files = _read("shakespeare-leaf", preset, data_dir)
-    try:
-        places = {character: place for place, character in enumerate(ALPHABET)}
-        x = np.array([[places[character] for character in text] for text in given.x], np.int64)
-        y = np.array([places[character] for character in given.y], np.int64)
-    except (KeyError, ValueError, TypeError) as error:
-        raise DataError(
-            f"{given.where}: windows of one length in LEAF's {len(ALPHABET)} characters are expected: {error!r}"
-        ) from None
+    x, y = _places(given.x, given.where), _places(given.y, given.where)[:, 0]
     _, number, sizes = np.unique(np.asarray(given.owner).astype(str), return_inverse=True, return_counts=True)
     order = np.argsort(number, kind="stable")
     place = np.empty(len(y), np.int64)
@@ -118,6 +115,17 @@ def shakespeare_leaf(data_dir: str | None = None) -> Dataset:
     )
 
 
+def _places(texts: np.ndarray, where: str) -> np.ndarray:
+    """Return the place in LEAF's alphabet of every character of texts of one length, (n, length) int64. There may be millions of texts."""
+    places = np.full(128, -1)
+    places[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
+    content, lengths = "".join(map(str, texts)), {len(str(text)) for text in texts}
+    found = places[np.frombuffer(content.encode(), np.uint8)] if content.isascii() else np.array([-1])
+    if len(lengths) != 1 or found.min() < 0:
+        raise DataError(f"{where}: expected windows of one length in the {len(ALPHABET)} characters of LEAF's alphabet")
+    return found.reshape(len(texts), -1)
+
+
 def load(name: str, preset: Preset, data_dir: str | None) -> Dataset:
     """Return a data set of the hub, or of the folder ``data_dir`` with its Parquet or Arrow files; DataError says how to fetch it."""
     given, files = _read(name, preset, data_dir)
@@ -126,7 +134,7 @@ def load(name: str, preset: Preset, data_dir: str | None) -> Dataset:
 
 def _read(name: str, preset: Preset, data_dir: str | None) -> tuple[Given, list[Path]]:
     repository, _, configuration = preset.repository.partition(":")
-    reading = Reading(preset.label, preset.owner, (preset.feature,))
+    reading = Reading(preset.label, preset.owner, (preset.feature,), channels=preset.channels)
     if data_dir is None:
         return hub.read(preset.repository, reading, f"--dataset {name} --data-dir DIR")
     folder = Path(data_dir)

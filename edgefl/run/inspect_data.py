@@ -1,10 +1,14 @@
 """What a data set contains and what each client gets of it, without a run."""
 
+import math
+
 import numpy as np
+import torch
 
 from edgefl.config import RunConfig
 from edgefl.data.mix import load
 from edgefl.data.shards import Shards
+from edgefl.models.custom import InputSpec
 from edgefl.report.inspected_data import DataInspection, InspectedClient
 from edgefl.run.prepare import reading_of
 
@@ -31,6 +35,17 @@ def inspect_data(config: RunConfig) -> DataInspection:
         0 if data.train_owner is None else len(np.unique(data.train_owner)), data.preprocessing,
         config.partition, config.clients, min(sizes), float(np.mean(sizes)), shards.largest, tuple(clients),
     )  # fmt: skip
+
+
+def network_for(config: RunConfig) -> tuple[str, InputSpec, int]:
+    """Return what the data set of ``config`` says about a network: the usual one's name, a sample's shape and type, and the outputs.
+
+    >>> network_for(RunConfig())
+    ('cnn-digits', InputSpec(shape=(1, 8, 8), dtype=torch.float32), 10)
+    """
+    data = load(config.dataset, config.data_dir, reading=reading_of(config))
+    outputs = data.classes or max(1, math.prod(data.target_shape or ()))
+    return data.default_model, InputSpec(data.input_shape, torch.int64 if data.vocabulary else torch.float32), outputs
 
 
 def _client(shards: Shards, client: int) -> InspectedClient:

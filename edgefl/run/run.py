@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from edgefl.onnxgrad.stepper import StepGraphs
 
 
+RunOne = Callable[[Server, ServerState], tuple[ServerState, RoundRecord]]
+"""Runs the round after a state, and returns the next state and the record without accuracies."""
 INTERIM_SAMPLES = 1000
 """Number of held-out samples in evaluations before the last round. Evaluation on all 10,000 took longer than a round's training."""
 MAPPED_BYTES = 2**28
@@ -67,13 +69,15 @@ class Run:
     costs: Costs
     conditions: Conditions = field(default_factory=Conditions)
 
-    def round(self, state: ServerState, engine: Engine | None, store: ClientStore) -> tuple[ServerState, RoundRecord]:
-        """Run the round after ``state``; return the next state and the record. Without an ``engine``, no client trains."""
+    def round(
+        self, state: ServerState, engine: Engine | None, store: ClientStore, run_one: RunOne = run_round
+    ) -> tuple[ServerState, RoundRecord]:
+        """Run the round after ``state``; return the next state and the record. Without an ``engine``, no simulated client trains."""
         buffer = self.config.buffer
         waiting = None if buffer is None else Buffer(buffer, self.per_round, self.config.staleness_power)
         asked = self.config.eval_after_training
         evaluates = self.evaluates(state.round + 1) and (self.method.personalised if asked is None else asked)
-        return run_round(Server(self.method, self.forecast, self.rules, self.per_round, engine, store, waiting, evaluates), state)
+        return run_one(Server(self.method, self.forecast, self.rules, self.per_round, engine, store, waiting, evaluates), state)
 
     def evaluates(self, round_: int) -> bool:
         """Whether ``round_`` is evaluated: every ``eval_every``-th one, and the last."""

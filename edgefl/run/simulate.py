@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,13 @@ from edgefl.report.summary import class_rows, participation_rows, tier_rows, tot
 from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.result import RunResult
+<<<<<<< HEAD
 from edgefl.run.run import Run, about
 from edgefl.run.trained import Trained, engine_of, of_clients, tier_networks, train
+=======
+from edgefl.run.run import Run, RunOne, about
+from edgefl.run.trained import Trained, of_clients, tier_networks, train
+>>>>>>> main
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
@@ -28,6 +33,9 @@ from edgefl.timing.stages import Stopwatch, added, check_trace
 from edgefl.util.compute import one_thread
 from edgefl.util.files import json_bytes, sha256, write_bytes
 from edgefl.util.garbage import uncollected
+
+Connect = Callable[[Run, Path], RunOne]
+"""Returns what runs the rounds of a prepared run with real devices; the path is the run's folder."""
 
 
 def simulate(
@@ -38,6 +46,7 @@ def simulate(
     on_round: OnRound | None = None,
     notify: Notify | None = None,
     trace: Path | str | None = None,
+    devices: Connect | None = None,
 ) -> RunResult:
     """Train a fleet and write its run folder: rounds, model, checkpoints, bundle, summary and report.
 
@@ -49,6 +58,7 @@ def simulate(
         notify: called with a line of text for the user, such as that a damaged checkpoint was skipped.
         trace: a file for the spans of this process and its workers, for ui.perfetto.dev or chrome://tracing; an existing one is
             replaced. It does not change the run.
+        devices: connects real devices, which train instead of simulated clients; None: all clients are simulated.
 
     Raises:
         InputError: a name, value, file or loss is wrong; ``out`` already holds a run, or holds another one.
@@ -67,17 +77,19 @@ def simulate(
             check_trace(Path(trace))
         watch = opened.enter_context(Stopwatch())
         check_installed(config.log or ())
-        prepare_workers(config.engine, config.workers, config.enforce)
+        if devices is None:
+            prepare_workers(config.engine, config.workers, config.enforce)
         with span("prepare"):
             run = prepare(config)
         folder = RunFolder(Path(out) if out is not None else RunFolder.next_free(f"{config.method}-{run.data.name}"))
-        if run.config.engine == "auto":
+        if run.config.engine == "auto" and devices is None:
             run = _with_engine(run, folder if resume else None, say)
         config = run.config
         folder.check(config, resume)
         if resume and (summary := folder.summary()) is not None:
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
+<<<<<<< HEAD
         with engine_of(run) as engine:
             opened.enter_context(folder.claimed(config, resume))
             if not folder.is_new() and (warning := folder.note_on_source(config)):
@@ -91,6 +103,20 @@ def simulate(
             output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
             trained = train_into(output, run, engine, store, resume)
         result = _finish(trained, output)
+=======
+        opened.enter_context(folder.claimed(config, resume))
+        if not folder.is_new() and (warning := folder.note_on_source(config)):
+            say(warning)
+        if trace is not None:
+            watch.trace_to(Path(trace))
+        folder.start(config)
+        store = opened.enter_context(folder.client_store())
+        shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
+        log = opened.enter_context(logs(config.log or (), shown, say))
+        output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
+        run_one = None if devices is None else devices(run, folder.path)
+        result = _finish(train_into(output, run, store, resume, run_one), output)
+>>>>>>> main
         log.end(result.summary, folder.path)
         return result
 
@@ -119,8 +145,16 @@ def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     return replace(run, config=run.config.model_copy(update={"engine": choice.engine, "workers": choice.workers}))
 
 
+<<<<<<< HEAD
 def train_into(output: Output, run: Run, engine: Engine, store: ClientStore, resume: bool) -> Trained:
     """Train the remaining rounds, with a record and a checkpoint after each in the folder of ``output``, which holds its configuration."""
+=======
+def train_into(output: Output, run: Run, store: ClientStore, resume: bool, run_one: RunOne | None = None) -> Trained:
+    """Train the remaining rounds, with a record and a checkpoint after each in the folder of ``output``, which holds its configuration.
+
+    For ``run_one`` see :func:`edgefl.run.trained.train`.
+    """
+>>>>>>> main
     folder, state = output.folder, run.start()
     if resume and (restored := folder.restore(run.architecture)) is not None:
         for warning in restored.warnings:
@@ -130,7 +164,11 @@ def train_into(output: Output, run: Run, engine: Engine, store: ClientStore, res
         store.go_to(state.round, state.clients)
     folder.keep_rounds(state.round)
     with CheckpointWriter(folder, store) as writer:
+<<<<<<< HEAD
         for phase, after, record in train(run, engine, store, state):
+=======
+        for phase, after, record in train(run, store, state, run_one):
+>>>>>>> main
             run, state = phase, after
             with span("checkpoint", round=record.round):
                 writer.wait()

@@ -1,5 +1,6 @@
 """The rounds of a run, and what it has trained so far: the networks of tiers and clients, and their accuracies."""
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -18,9 +19,10 @@ from edgefl.data.sources import Split
 from edgefl.engine.contract import Cluster, Engine, open_engine
 from edgefl.records import RoundRecord, Submodel, Tier
 from edgefl.rng import generator, shuffled, torch_seeded
-from edgefl.run.run import Run
+from edgefl.run.run import Run, RunOne
 from edgefl.server.client_store import ClientStore
 from edgefl.server.exchange import device_submodel
+from edgefl.server.rounds import run_round
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
 from edgefl.wire.payload import stored_tensors
@@ -130,6 +132,7 @@ def _evaluated(run: Run) -> list[int]:
     return sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
 
 
+<<<<<<< HEAD
 def engine_of(run: Run) -> AbstractContextManager[Engine]:
     """Return the engine of a run; as a context manager it may refuse to start, with an InputError."""
     config = run.config
@@ -154,6 +157,30 @@ def train(
                 record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
             )
         yield run, state, record
+=======
+def train(
+    run: Run, store: ClientStore, state: ServerState | None = None, run_one: RunOne | None = None
+) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
+    """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record.
+
+    ``run_one`` runs a round with real devices; None: an engine trains simulated clients.
+    """
+    config, state = run.config, state or run.start()
+    with contextlib.ExitStack() as opened:
+        engine = None if run_one else opened.enter_context(open_engine(str(config.engine), config.workers, run.clients))
+        while state.round < config.rounds:
+            with span("prepare", round=state.round + 1):
+                run, state = run.advanced(state)
+            state, record = run.round(state, engine, store, run_one or run_round)
+            if run.evaluates(state.round):
+                started = time.perf_counter()
+                with span("evaluate", round=state.round):
+                    accuracy = accuracies(Trained(run, state, store))
+                record = replace(
+                    record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
+                )
+            yield run, state, record
+>>>>>>> main
 
 
 def without_training(run: Run, rounds: int) -> Iterator[RoundRecord]:

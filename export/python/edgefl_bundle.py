@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -56,12 +56,19 @@ class BudgetError(ClientError):
 class Bundle:
     """A bundle: its folder, and its checked manifest. Other files are checked when they are read.
 
-    With ``timeout_s``, the process ends if onnxruntime takes longer to load a graph or to run one batch.
+    With ``timeout_s``, the process ends if onnxruntime takes longer to load a graph or to run one batch. ``sent`` are tensors that a server
+    has sent, name → value, instead of those in the bundle's files.
     """
 
     folder: Path
     manifest: Table
     timeout_s: float | None = None
+    sent: Tensors = field(default_factory=dict)
+
+    def at_round(self, round_: int, sent: Tensors) -> Bundle:
+        """Return the bundle that the server would export for training in ``round_``: the same graphs, with the tensors ``sent``."""
+        own = f"{self.manifest['manifest_sha256']}/{round_}"
+        return replace(self, manifest={**self.manifest, "round": round_, "manifest_sha256": own}, sent=sent)
 
     def tier(self, label: str) -> Table:
         """Return the manifest's entry of the tier ``label``; InputError if there is none."""
@@ -123,7 +130,7 @@ class Bundle:
         table = self.training(label)
         path, found = table["parameters"], {}
         try:
-            found = safetensors.numpy.load(self.content(path))
+            found = {**safetensors.numpy.load(self.content(path)), **self.sent}
         except (SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"{self.folder / path}: not a safetensors file ({error})") from None
         expected = {**table["trained"], **table["statistics"], **table["frozen"]}

@@ -75,6 +75,22 @@ def test_the_division_is_shown_before_anything_runs(tmp_path):
     assert (wrong.returncode, "a network or a data set, not both" in wrong.stderr) == (2, True)
 
 
+def test_profile_and_plan_take_sample_and_classes_from_the_data(tmp_path, called):
+    path = str(own_files.npz(tmp_path))
+    for network, params in ((["mlp"], 193 * 256 + 257 * 3), ([], 59_555)):  # without one, the usual network of such samples
+        status, output, errors = called("profile", *network, "--data", path, "--format", "json")
+        assert (status, json.loads(output)["rows"][0]["params"]) == (0, params), errors
+    table = str(own_files.owned_parquet(tmp_path))
+    status, output, errors = called("plan", "mlp", "--data", table, "--label", "kind", "--macs", "1M", "--json")
+    assert (status, json.loads(output)[0]["params"]) == (0, 5 * 256 + 257 * 3), errors
+    for wrong, message in (
+        (["--classes", "3", "--data", path], "leave --input and --classes out"),
+        (["--label", "y"], "give --data too"),
+    ):
+        status, _, errors = called("profile", "mlp", *wrong)
+        assert (status, message in " ".join(errors.split())) == (2, True), errors
+
+
 def test_every_form_has_the_same_samples(tmp_path):
     x, y = own_files.images()
     paths = [own_files.npz(tmp_path), own_files.image_folder(tmp_path)]

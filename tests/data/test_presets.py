@@ -47,7 +47,9 @@ def test_images_are_normalised_as_in_the_papers(tmp_path, name):
 
 def test_femnist_has_writers(tmp_path):
     x = np.random.default_rng(0).integers(256, size=(186, 28, 28)).astype(np.uint8)
-    cells = [{"bytes": own_files.png(image), "path": None} for image in x]
+    # The first image is stored in colour, and all are read in grey.
+    stored = [np.repeat(x[0, :, :, None], 3, 2), *x[1:]]
+    cells = [{"bytes": own_files.png(image), "path": None} for image in stored]
     writers = [f"f{n % 3:04}" for n in range(186)]
     table = pa.table({"image": cells, "writer_id": writers, "hsf_id": [0] * 186, "character": np.arange(186) // 3 % 62})
     (tmp_path / "data").mkdir()
@@ -75,6 +77,10 @@ def test_leafs_shakespeare_holds_the_end_of_each_role_out(tmp_path):
     alphabet = data.preprocessing["alphabet"]
     assert "".join(alphabet[k] for k in data.test.x[0]) == text[8:12]
     assert alphabet[data.test.y[0]] == text[12]
+    for wrong in ("To b€", "To b", "To~be"):
+        parquet.write_table(pa.table(columns | {"x": [wrong, *columns["x"][1:]]}), tmp_path / "train.parquet")
+        with pytest.raises(DataError, match="expected windows of one length in the 80 characters of LEAF's alphabet"):
+            load("shakespeare-leaf", str(tmp_path))
 
 
 def test_without_a_network_the_error_says_what_to_fetch_and_where_to_put_it(tmp_path, monkeypatch):

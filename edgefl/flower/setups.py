@@ -1,0 +1,82 @@
+"""What a device receives once, before it trains a tier: the training graphs, or for torch the task. It is addressed by its hash."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import safetensors.numpy
+
+from edgefl.bundle.manifest import MANIFEST, UNSEALED
+from edgefl.bundle.manifest_file import FORMAT_VERSION
+from edgefl.client.messages import Setup as JobSetup
+from edgefl.client.messages import task_fields, write_setup
+from edgefl.client.objective import CONTROL
+from edgefl.client.parts import first_personal
+from edgefl.errors import ConfigError
+from edgefl.models.base import load
+from edgefl.records import Submodel
+from edgefl.run.bundle import trainable
+from edgefl.run.run import Run
+from edgefl.util.files import sha256
+from edgefl.wire.message import write_header
+from edgefl.wire.payload import decode
+
+TASK, JOB_SETUP = "task.json", "setup.json"
+"""Files of a setup for torch: the run's task, and the method and tier of jobs."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The files of a setup by their paths. ``digest`` is the hash in its manifest, over all of them."""
+
+    digest: str
+    files: Mapping[str, bytes] = field(repr=False)
+
+
+def graphs_for(run: Run, submodel: Submodel, payload: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Setup:
+    """Return the training graphs of a tier as a bundle of nothing else, with the tensors that do not travel.
+
+    Args:
+        run: in the present phase of its method.
+        submodel: what the devices of the tier are sent.
+        payload: the same, encoded, with the server's control variates.
+        shapes: name → shape of the tensors in the payload.
+
+    Raises:
+        ConfigError: devices cannot take part in rounds of the method without torch; the message says why.
+    """
+    tier, network = submodel.tier, submodel.build()
+    load(network, {**submodel.tensors, **first_personal(run.method, run.architecture, tier, run.config.seed)})
+    sent = decode(payload, shapes, f"the server to tier {tier.label}")
+    control = {name: tensor for name, tensor in sent.items() if name.startswith(CONTROL)}
+    entry, contents = trainable(run, tier, network, control)
+    if entry.no_update:
+        raise ConfigError(
+            f"method {run.config.method}: devices cannot train it with onnxruntime: {entry.no_update}; give them torch"
+        )
+    own = {name: value for name, value in safetensors.numpy.load(contents[entry.parameters]).items() if name not in sent}
+    files = {path: contents[path] for path in entry.graphs} | {entry.parameters: safetensors.numpy.save(own)}
+    return _sealed(run, {"label": tier.label, "forward": "", "train": entry.model_dump(mode="json")}, files)
+
+
+def task_for(run: Run, submodel: Submodel) -> Setup:
+    """Return what a device needs to train a tier with torch: the run's task, its method and the tier."""
+    job = write_setup(JobSetup(run.method, submodel.tier, None))[0]
+    files = {TASK: write_header("task", task_fields(run.clients.task)), JOB_SETUP: job}
+    return _sealed(run, {"label": submodel.tier.label, "forward": ""}, files)
+
+
+def _sealed(run: Run, tier: dict[str, Any], files: Mapping[str, bytes]) -> Setup:
+    data = run.data
+    manifest: dict[str, Any] = {
+        "format_version": FORMAT_VERSION, "manifest_sha256": UNSEALED, "round": 0, "input_shape": list(data.input_shape),
+        "input_dtype": "int64" if data.vocabulary else "float32", "classes": run.architecture.classes,
+        "class_names": list(data.class_names), "preprocessing": data.preprocessing, "tiers": [tier],
+        "files": {path: {"sha256": sha256(content), "bytes": len(content)} for path, content in sorted(files.items())},
+    }  # fmt: skip
+    if data.target_shape is not None:
+        manifest["target_shape"] = list(data.target_shape)
+    text = json.dumps(manifest).encode()
+    digest = sha256(text)
+    return Setup(digest, {MANIFEST: text.replace(UNSEALED.encode(), digest.encode(), 1), **files})

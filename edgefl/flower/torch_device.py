@@ -1,0 +1,69 @@
+"""Training with torch on a device: the client of the simulation, on the device's own samples."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from edgefl.client.client import Clients
+from edgefl.client.job import Job
+from edgefl.client.messages import read_setup, task_of
+from edgefl.data.shards import Shards
+from edgefl.data.sources import Dataset, Split
+from edgefl.flower.setups import JOB_SETUP, TASK
+from edgefl.util.compute import one_thread
+from edgefl.wire.message import read_header
+
+
+def train_in_torch(
+    files: Mapping[str, bytes],
+    job: Mapping[str, Any],
+    payload: bytes,
+    kept: bytes | None,
+    samples: tuple[np.ndarray, np.ndarray],
+    memory_bytes: int | None,
+) -> tuple[dict[str, Any], bytes, bytes]:
+    """Train a job as the simulation does, to the same bits on the same kind of computer.
+
+    Args:
+        files: of the setup that :func:`edgefl.flower.setups.task_for` made.
+        job: the fields of the server's message.
+        payload: the sub-model, encoded.
+        kept: what the device stored in its last round; None before its first.
+        samples: x (n, …) float32 or int64, and labels or targets y (n, …).
+        memory_bytes: what the device's owner allows for training; None: no limit.
+
+    Returns:
+        The fields of the answer, what the device stores, and the update; both encoded, and empty if it has not trained.
+
+    Raises:
+        WireError: a file of the setup or the payload is damaged, or of another version of edgefl.
+    """
+    task = task_of(read_header(files[TASK], "task")[0])
+    setup = read_setup(files[JOB_SETUP], files.__getitem__)
+    mine = Job(
+        job["round"], job["client"], setup.method, setup.tier, payload, kept, memory_bytes, job["micro_batch"],
+        recompute=tuple(job["recompute"]),
+    )  # fmt: skip
+    with one_thread():
+        outcome = _Alone(replace(task, clients=1, partition="iid", data_share=1.0, enforce="meter"), *samples).run(mine)
+    names = "status", "steps", "train_loss", "measured_peak_activation_bytes", "measured_training_memory_bytes", "labels"
+    return {name: getattr(outcome, name) for name in names}, outcome.kept, outcome.payload
+
+
+class _Alone(Clients):
+    """A device's samples, whatever the number of its client is in the run."""
+
+    def __init__(self, task: Any, x: np.ndarray, y: np.ndarray) -> None:
+        classes, own = task.architecture.classes if y.dtype == np.int64 else 0, Split(x, y)
+        names = tuple(map(str, range(classes)))
+        vocabulary = int(x.max()) + 1 if x.dtype == np.int64 else 0
+        data = Dataset("own", "own", own, own, names, {}, "", vocabulary=vocabulary)
+        super().__init__(task, data)
+        self.shards = _OwnSamples(data, 1, "iid", task.seed)
+
+
+class _OwnSamples(Shards):
+    def _checked(self, client: int) -> int:
+        return 0

@@ -1,0 +1,1 @@
+"""Rounds of edgefl with real devices, as an app of Flower."""

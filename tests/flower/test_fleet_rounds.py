@@ -1,0 +1,213 @@
+"""Rounds with devices that run the app's code in this process: the bits of the simulation, and every outcome in the record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from rehearsal import federation, joined, played
+from safetensors.numpy import load_file
+from small_fleet import small, write_device, write_fleet
+
+from edgefl.errors import ConfigError, EdgeflError
+from edgefl.flower.server import connected
+from edgefl.flower.wire import Reply
+
+FEDAVG = {"method": "fedavg", "tiers": (1.0,), "tier_assignment": "auto"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of FedHM with a board, a phone and a laptop; the draws of seed 0 give them two tiers."""
+
+    def ready(**keys):
+        home = tmp_path / "fleet"
+        home.mkdir(exist_ok=True)
+        for name, gmacs in (("board", 0.01), ("phone", 0.5), ("laptop", 5)):
+            write_device(home, name, training=gmacs)
+        profile = write_fleet(home, {"board": 0.34, "phone": 0.33, "laptop": 0.33})
+        chosen = {
+            "method": "fedhm", "tiers": (1.0, 0.5), "tier_assignment": "uniform", "clients": 3, "per_round": 3, "data_share": 0.3,
+            "deadline_s": 60.0, "conditions": "ideal",
+        }  # fmt: skip
+        return small(profile, **{**chosen, **keys})
+
+    return ready
+
+
+def statuses(record):
+    return {client.client: client.status for client in record.clients}
+
+
+def equal(one, other):
+    return all(torch.equal(tensor, other.model.tensors[name]) for name, tensor in one.model.tensors.items())
+
+
+@pytest.mark.parametrize("keys", [{}, {**FEDAVG, "objective": "dyn", "codec": "int8"}])
+def test_devices_with_torch_make_the_bits_of_the_simulation(run, keys, tmp_path):
+    of = run(**keys)
+    link = federation(of, tmp_path / "data", trainer="torch")
+    real, records = played(of, joined(of, tmp_path / "real", link), 2, tmp_path / "real")
+    twin, simulated = played(of, None, 2, tmp_path)
+    assert equal(real, twin)
+    assert len({client.expected.tier for client in records[0].clients}) == len(of.tiers)
+    for record, other in zip(records, simulated, strict=True):
+        assert {c.client: c.outcome for c in record.clients} == {c.client: c.outcome for c in other.clients}
+        for name in ("macs", "download_bytes", "upload_bytes", "clients"):
+            assert getattr(record.useful, name) == getattr(other.useful, name)
+
+
+@pytest.mark.parametrize("keys", [{}, {**FEDAVG, "objective": "scaffold", "optimizer": "sgd", "weight_decay": 0.0}])
+def test_devices_with_onnxruntime_learn_and_are_counted_to_the_byte(run, keys, tmp_path):
+    of = run(**keys)
+    link = federation(of, tmp_path / "data")
+    said = []
+    state, records = played(of, joined(of, tmp_path / "real", link, said), 2, tmp_path)
+    twin, _ = played(of, None, 2, tmp_path / "twin")
+    moved, simulated = ({n: t - of.start().model.tensors[n] for n, t in at.model.tensors.items()} for at in (state, twin))
+    # Batches are in another order, so the bits differ, but the model moves the same way.
+    for name, change in simulated.items():
+        if change.norm() > 0:
+            assert float((moved[name] * change).sum() / (moved[name].norm() * change.norm())) > 0.8, name
+    assert sum(record.useful.download_bytes for record in records) == link.payload_bytes
+    assert records[0].observed["setup_bytes"] > 0 == records[1].observed["setup_bytes"]
+    assert [statuses(record) for record in records] == [dict.fromkeys(range(3), "trained")] * 2
+    timing = records[0].clients[0].expected.timing
+    assert (timing.train_s, timing.total_s, records[0].round_s) == (0.5, 1.0, 1.0)
+    assert len([line for line in said if line.startswith("client ")]) == 3
+
+
+def test_a_device_keeps_its_memory_and_forgets_rounds_that_the_server_has_undone(run, tmp_path):
+    of = run(**FEDAVG, objective="dyn")
+    link = federation(of, tmp_path / "data")
+    played(of, joined(of, tmp_path / "real", link), 2, tmp_path / "one")
+    (home,) = (tmp_path / "data" / "state-0" / "runs").iterdir()
+
+    def kept():
+        return {path.name: {name: t.tobytes() for name, t in load_file(path).items()} for path in home.iterdir()}
+
+    after = kept()
+    assert sorted(after) == ["round-000001.safetensors", "round-000002.safetensors"]
+    played(of, joined(of, tmp_path / "real", link), 2, tmp_path / "two")  # a server that begins again in the same folder
+    assert kept() == after
+
+
+def test_a_silent_device_is_dropped_at_the_deadline_and_takes_part_when_it_has_answered(run, tmp_path):
+    of = run()
+    link = federation(of, tmp_path / "data")
+    link.devices[101].takes_s = 60.5
+    _, records = played(of, joined(of, tmp_path / "real", link), 3, tmp_path)
+    assert [statuses(record).get(1) for record in records] == ["dropped", None, "dropped"]
+    assert [record.observed["late_answers"] for record in records] == [0, 1, 0]
+    assert records[0].round_s == pytest.approx(60, abs=0.5)
+    assert records[0].clients[1].expected.upload_bytes == 0 < records[0].clients[1].expected.download_bytes
+
+
+def test_a_device_that_vanishes_is_dropped_at_once(run, tmp_path):
+    of = run()
+    link = federation(of, tmp_path / "data")
+    fleet = joined(of, tmp_path / "real", link)
+    answers = fleet.answers
+
+    def vanishing():
+        link.devices.pop(101, None)
+        return answers()
+
+    link.devices[101].takes_s, fleet.answers = None, vanishing
+    _, (record,) = played(of, fleet, 1, tmp_path)
+    assert statuses(record) == {0: "trained", 1: "dropped", 2: "trained"}
+    assert record.round_s < 5
+
+
+def test_a_round_closes_when_enough_have_answered(run, tmp_path):
+    of = run(per_round=2, over_selection=1.5)
+    link = federation(of, tmp_path / "data")
+    link.devices[102].takes_s = 10.0
+    _, records = played(of, joined(of, tmp_path / "real", link), 1, tmp_path)
+    assert statuses(records[0]) == {0: "trained", 1: "trained", 2: "late"}
+    assert records[0].round_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (Reply(error="Flower's error 8"), "Flower's error 8"),
+        (Reply({"status": "trained"}), "ready_s: missing"),
+        (Reply({"status": "trained", "ready_s": 0.1, "train_s": float("nan")}), "train_s"),
+        (Reply({"status": "trained", "ready_s": 0.1, "train_s": 0.1}, {"payload": b"zero"}), "not a valid safetensors file"),
+        (Reply({"status": "diverged", "ready_s": 0.1, "train_s": 0.1, "steps": 4, "problem": "NaN"}), "diverged: NaN"),
+    ],
+)
+def test_an_answer_that_is_wrong_ends_its_session_only(run, changed, told, tmp_path):
+    of, said = run(), []
+    link = federation(of, tmp_path / "data")
+    link.devices[100].changed = lambda asked, reply: changed if "round" in asked else reply
+    _, (record,) = played(of, joined(of, tmp_path / "real", link, said), 1, tmp_path)
+    assert statuses(record) == {
+        0: changed.fields.get("status") if "problem" in changed.fields else "crashed",
+        1: "trained",
+        2: "trained",
+    }
+    assert any(line.startswith("round 1, client 0: ") and told in line for line in said)
+    assert record.clients[0].expected.upload_bytes == 0
+
+
+def test_a_device_refuses_what_is_over_its_owners_limit(run, tmp_path):
+    of = run()
+    link = federation(of, tmp_path / "data")
+    link.devices[100].owner = replace(link.devices[100].owner, memory_bytes=1000)
+    _, records = played(of, joined(of, tmp_path / "real", link), 2, tmp_path)
+    for record in records:
+        (short,) = record.clients[0].expected.refusal
+        assert statuses(record)[0] == "refused"
+        assert (short.budget, short.have) == ("memory_bytes", 1000)
+        assert short.need == of.plan.costs[record.clients[0].expected.tier].training_memory_bytes
+        assert record.clients[0].expected.download_bytes == 0
+
+
+def test_devices_that_do_not_belong_to_the_run_are_named_and_left_out(run, tmp_path):
+    of, said = run(), []
+    link = federation(of, tmp_path / "data")
+    own = link.devices[100].owner
+    link.devices[100].owner = replace(own, device="fridge")
+    link.devices[101].owner = replace(link.devices[101].owner, data=tmp_path / "none.npz")
+    _, (record,) = played(of, joined(of, tmp_path / "real", link, said, join_s=5.0), 1, tmp_path)
+    assert statuses(record) == {2: "trained"}
+    assert sum("does not take part" in line for line in said) == 2
+    assert any("the fleet of the run has board, laptop, phone" in line for line in said)
+    assert any("none.npz" in line and "expected an .npz file" in line for line in said)
+
+
+def test_without_any_device_the_run_ends_with_a_remedy(run, tmp_path):
+    of = run()
+    link = federation(of, tmp_path / "data")
+    link.devices = {}
+    with pytest.raises(EdgeflError, match="no device for .* s; start SuperNodes"):
+        played(of, joined(of, tmp_path / "real", link, join_s=5.0), 1, tmp_path)
+
+
+def test_a_resumed_run_gives_devices_their_numbers_again_and_sends_no_setup_twice(run, tmp_path):
+    of = run()
+    link = federation(of, tmp_path / "data", client=None)
+    played(of, joined(of, tmp_path / "real", link), 1, tmp_path / "one")
+    listed = json.loads((tmp_path / "real" / "devices.json").read_text())
+    link.devices = {node + 50: device for node, device in reversed(link.devices.items())}
+    _, (record,) = played(of, joined(of, tmp_path / "real", link), 1, tmp_path / "two")
+    again = json.loads((tmp_path / "real" / "devices.json").read_text())
+    assert {n: d["key"] for n, d in again["devices"].items()} == {n: d["key"] for n, d in listed["devices"].items()}
+    assert record.observed["setup_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({**FEDAVG, "mode": "async"}, "mode: got 'async', expected 'sync'"),
+        ({"method": "fedper", "tiers": (1.0,)}, "method fedper: the clients have models .* of their own"),
+    ],
+)
+def test_what_real_devices_cannot_train_is_refused_before_the_first_round(run, keys, message, tmp_path):
+    of = run(**keys)
+    with pytest.raises(ConfigError, match=message):
+        connected(federation(of, tmp_path / "data"), None, of, tmp_path)
