@@ -19,13 +19,8 @@ from edgefl.report.summary import class_rows, participation_rows, tier_rows, tot
 from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.result import RunResult
-<<<<<<< HEAD
-from edgefl.run.run import Run, about
-from edgefl.run.trained import Trained, engine_of, of_clients, tier_networks, train
-=======
 from edgefl.run.run import Run, RunOne, about
-from edgefl.run.trained import Trained, of_clients, tier_networks, train
->>>>>>> main
+from edgefl.run.trained import Trained, engine_of, of_clients, tier_networks, train
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
@@ -89,8 +84,7 @@ def simulate(
         if resume and (summary := folder.summary()) is not None:
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
-<<<<<<< HEAD
-        with engine_of(run) as engine:
+        with contextlib.nullcontext() if devices else engine_of(run) as engine:
             opened.enter_context(folder.claimed(config, resume))
             if not folder.is_new() and (warning := folder.note_on_source(config)):
                 say(warning)
@@ -101,22 +95,9 @@ def simulate(
             shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
             log = opened.enter_context(logs(config.log or (), shown, say))
             output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
-            trained = train_into(output, run, engine, store, resume)
+            run_one = None if devices is None else devices(run, folder.path)
+            trained = train_into(output, run, engine, store, resume, run_one)
         result = _finish(trained, output)
-=======
-        opened.enter_context(folder.claimed(config, resume))
-        if not folder.is_new() and (warning := folder.note_on_source(config)):
-            say(warning)
-        if trace is not None:
-            watch.trace_to(Path(trace))
-        folder.start(config)
-        store = opened.enter_context(folder.client_store())
-        shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
-        log = opened.enter_context(logs(config.log or (), shown, say))
-        output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
-        run_one = None if devices is None else devices(run, folder.path)
-        result = _finish(train_into(output, run, store, resume, run_one), output)
->>>>>>> main
         log.end(result.summary, folder.path)
         return result
 
@@ -145,16 +126,13 @@ def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     return replace(run, config=run.config.model_copy(update={"engine": choice.engine, "workers": choice.workers}))
 
 
-<<<<<<< HEAD
-def train_into(output: Output, run: Run, engine: Engine, store: ClientStore, resume: bool) -> Trained:
-    """Train the remaining rounds, with a record and a checkpoint after each in the folder of ``output``, which holds its configuration."""
-=======
-def train_into(output: Output, run: Run, store: ClientStore, resume: bool, run_one: RunOne | None = None) -> Trained:
+def train_into(
+    output: Output, run: Run, engine: Engine | None, store: ClientStore, resume: bool, run_one: RunOne | None = None
+) -> Trained:
     """Train the remaining rounds, with a record and a checkpoint after each in the folder of ``output``, which holds its configuration.
 
-    For ``run_one`` see :func:`edgefl.run.trained.train`.
+    For ``engine`` and ``run_one`` see :func:`edgefl.run.trained.train`.
     """
->>>>>>> main
     folder, state = output.folder, run.start()
     if resume and (restored := folder.restore(run.architecture)) is not None:
         for warning in restored.warnings:
@@ -164,11 +142,7 @@ def train_into(output: Output, run: Run, store: ClientStore, resume: bool, run_o
         store.go_to(state.round, state.clients)
     folder.keep_rounds(state.round)
     with CheckpointWriter(folder, store) as writer:
-<<<<<<< HEAD
-        for phase, after, record in train(run, engine, store, state):
-=======
-        for phase, after, record in train(run, store, state, run_one):
->>>>>>> main
+        for phase, after, record in train(run, engine, store, state, run_one):
             run, state = phase, after
             with span("checkpoint", round=record.round):
                 writer.wait()

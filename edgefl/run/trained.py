@@ -1,6 +1,5 @@
 """The rounds of a run, and what it has trained so far: the networks of tiers and clients, and their accuracies."""
 
-import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -132,7 +131,6 @@ def _evaluated(run: Run) -> list[int]:
     return sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
 
 
-<<<<<<< HEAD
 def engine_of(run: Run) -> AbstractContextManager[Engine]:
     """Return the engine of a run; as a context manager it may refuse to start, with an InputError."""
     config = run.config
@@ -141,14 +139,17 @@ def engine_of(run: Run) -> AbstractContextManager[Engine]:
 
 
 def train(
-    run: Run, engine: Engine, store: ClientStore, state: ServerState | None = None
+    run: Run, engine: Engine | None, store: ClientStore, state: ServerState | None = None, run_one: RunOne | None = None
 ) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
-    """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record."""
+    """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record.
+
+    ``run_one`` runs a round with real devices, without an ``engine``; None: the engine trains simulated clients.
+    """
     config, state = run.config, state or run.start()
     while state.round < config.rounds:
         with span("prepare", round=state.round + 1):
             run, state = run.advanced(state)
-        state, record = run.round(state, engine, store)
+        state, record = run.round(state, engine, store, run_one or run_round)
         if run.evaluates(state.round):
             started = time.perf_counter()
             with span("evaluate", round=state.round):
@@ -157,30 +158,6 @@ def train(
                 record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
             )
         yield run, state, record
-=======
-def train(
-    run: Run, store: ClientStore, state: ServerState | None = None, run_one: RunOne | None = None
-) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
-    """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record.
-
-    ``run_one`` runs a round with real devices; None: an engine trains simulated clients.
-    """
-    config, state = run.config, state or run.start()
-    with contextlib.ExitStack() as opened:
-        engine = None if run_one else opened.enter_context(open_engine(str(config.engine), config.workers, run.clients))
-        while state.round < config.rounds:
-            with span("prepare", round=state.round + 1):
-                run, state = run.advanced(state)
-            state, record = run.round(state, engine, store, run_one or run_round)
-            if run.evaluates(state.round):
-                started = time.perf_counter()
-                with span("evaluate", round=state.round):
-                    accuracy = accuracies(Trained(run, state, store))
-                record = replace(
-                    record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
-                )
-            yield run, state, record
->>>>>>> main
 
 
 def without_training(run: Run, rounds: int) -> Iterator[RoundRecord]:
