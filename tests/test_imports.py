@@ -55,7 +55,7 @@ ROOMS: dict[str, set[str]] = {
     "report": {"errors", "records", "util", "timing", "wire", "fleet", "server"},
     "planning": {
         *("errors", "records", "rng", "registry", "config", "util", "wire", "factor", "models", "cost", "fleet", "methods"),
-        *("onnxgrad", "client", "server", "report"),
+        *("onnxgrad", "client", "bundle", "server", "report"),
     },
     "calibrate": {
         *("errors", "records", "rng", "registry", "util", "models", "fleet", "methods", "onnxgrad", "client", "planning"),

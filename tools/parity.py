@@ -22,7 +22,7 @@ import torch
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, small_models
 from edgefl.records import Tier
 from edgefl.registry import methods, models
 from edgefl.testing.parity import measured
@@ -56,7 +56,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows, failed = [], 0
-    for name, method, architecture, tiers in cases(options.method or methods.names(), options.model or models.names()):
+    for name, method, architecture, tiers in cases(options.method or methods.names(), options.model or small_models()):
         for tier in tiers:
             started = time.perf_counter()
             try:

@@ -11,9 +11,10 @@ from edgefl.calibrate.calibrate import NETWORKS
 from edgefl.calibrate.device import Spread
 from edgefl.fleet.time_model import train_s
 from edgefl.methods.create import create
+from edgefl.models.base import small_models
 from edgefl.planning.network import architecture_of
 from edgefl.records import Tier
-from edgefl.registry import methods, models
+from edgefl.registry import methods
 from edgefl.rng import generator, torch_seeded
 from edgefl.util.machine import Others, this_machine
 
@@ -137,7 +138,7 @@ def validate(compute: Any, threads: int | None = None, seconds: float = 0.5, not
 
 def _validated() -> Iterator[tuple[str, str, str]]:
     """Yield networks, methods and tiers."""
-    yield from ((name, "fedavg", "") for name in models.names())
+    yield from ((name, "fedavg", "") for name in small_models())
     yield from ((name, method, f"{method} {ratio:g}") for method in methods.names() for name in _TIERED for ratio in _RATIOS)
 
 

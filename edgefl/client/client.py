@@ -129,7 +129,7 @@ class Clients:
         rng = generator(task.seed, job.round, client, "train")
         draws = generator(task.seed, job.round, client, "draw") if _drawn(job) else None
         flips = generator(task.seed, job.round, client, "flip") if training.augment == "flip" else None
-        module = parts.network()
+        module = parts.network(in_torch=job.graphs is None)
         limited = task.enforce == "meter" or (task.enforce == "hard" and job.graphs is not None)
         limit = job.memory_bytes if limited else None
         with torch_seeded(rng):

@@ -27,7 +27,8 @@ from edgefl.client.messages import Setups, Shared, apart, error_of, outcomes_in,
 from edgefl.engine.contract import Cluster
 from edgefl.engine.fingerprint import Fingerprint
 from edgefl.engine.inline import batches_of
-from edgefl.engine.pool import TOGETHER, Batch
+from edgefl.engine.peer import Batch
+from edgefl.engine.pool import TOGETHER
 from edgefl.engine.ray_cluster import Place, connected, places
 from edgefl.engine.ray_node import Node
 from edgefl.engine.shared_memory import share

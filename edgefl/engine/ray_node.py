@@ -15,7 +15,8 @@ from edgefl.wire.message import Blob, read_header, read_message, write_header, w
 
 if TYPE_CHECKING:
     from edgefl.client.messages import Setup
-    from edgefl.engine.pool import Batch, PoolEngine
+    from edgefl.engine.peer import Batch
+    from edgefl.engine.pool import PoolEngine
 
 RECENT = 32
 """So many payloads and setups stay on a node after the last job that needed them."""

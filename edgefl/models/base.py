@@ -75,6 +75,11 @@ class Architecture:
         """The number of different token ids; 0 for networks with float32 inputs."""
         return int(models.facts(self.model).get("vocabulary", 0))
 
+    @property
+    def labels(self) -> int:
+        """How many labels a sample has: one, or one for each token if the network predicts every next token."""
+        return self.input_shape[0] if models.facts(self.model).get("per_token") else 1
+
     def __str__(self) -> str:
         """Return the shape of a sample, such as 3x32x32."""
         return "x".join(map(str, self.input_shape))
@@ -103,6 +108,11 @@ class Architecture:
     def cuts(self) -> Cuts:
         """The blocks of the network, found by tracing it; ConfigError if it does not run without values."""
         return _cuts(self)
+
+
+def small_models() -> list[str]:
+    """Return the names of the reference networks that any computer can train in a moment: those without the fact ``large``."""
+    return [name for name in models.names() if not models.facts(name).get("large")]
 
 
 def once_per_network(compute: C) -> C:

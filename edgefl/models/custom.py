@@ -167,6 +167,11 @@ class CustomArchitecture(Architecture):
         """0: how many token ids the network knows is not known."""
         return 0
 
+    @property
+    def labels(self) -> int:
+        """1: a sample of a user's network has one label."""
+        return 1
+
     @cached_property
     def sources_sha256(self) -> str:
         """A hash of the files that define the network."""

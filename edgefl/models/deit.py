@@ -12,17 +12,20 @@ PATCH, HEADS, HEAD_SIZE, BLOCKS, EXPANSION = 4, 3, 64, 12, 4
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention. Channel c belongs to head c mod ``heads``: leading slices have all heads, with fewer channels each."""
+    """Multi-head self-attention. Channel c belongs to head c mod ``heads``: leading slices have all heads, with fewer channels each.
 
-    def __init__(self, channels: int, heads: int) -> None:
+    ``causal``: a token attends to itself and to those before it only.
+    """
+
+    def __init__(self, channels: int, heads: int, causal: bool = False) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.query, self.key, self.value, self.project = (nn.Linear(channels, channels) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map tokens (batch, length, channels) to the same shape."""
         query, key, value = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
-        mixed = F.scaled_dot_product_attention(query, key, value)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         return self.project(mixed.permute(0, 2, 3, 1).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -33,10 +36,10 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention, then a perceptron of four times the channels, each after a LayerNorm and with a shortcut."""
 
-    def __init__(self, channels: int, heads: int) -> None:
+    def __init__(self, channels: int, heads: int, causal: bool = False) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(channels, eps=1e-6)
-        self.attention = Attention(channels, heads)
+        self.attention = Attention(channels, heads, causal)
         self.norm2 = nn.LayerNorm(channels, eps=1e-6)
         self.expand = nn.Linear(channels, EXPANSION * channels)
         self.contract = nn.Linear(EXPANSION * channels, channels)

@@ -99,7 +99,7 @@ def _tried(run: Run, tier: Tier) -> Trial:
     method, task, device = run.method, run.clients.task, run.clients.device
     training = replace(task.training, lr=0.0)  # every repeat computes the same step
     parts = run.clients.parts(method, tier)
-    module, layout = parts.network(), parts.layout
+    module, layout = parts.network(in_torch=True), parts.layout
     load(module, method.trained(run.first_state(), tier, parts.personal).state_dict())
     size = min(training.batch_size, len(run.data.train))
     x, y = (torch.tensor(part[:size], device=device) for part in (run.data.train.x, run.data.train.y))

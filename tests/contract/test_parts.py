@@ -8,7 +8,8 @@ import pytest
 import edgefl.testing
 from edgefl.data.fashion_mnist import SYSTEM_FOLDER
 from edgefl.fleet.load import names
-from edgefl.registry import codecs, models, objectives, server_optimizers
+from edgefl.models.base import small_models
+from edgefl.registry import codecs, objectives, server_optimizers
 from edgefl.testing.rules_of_codecs import *  # noqa: F403
 from edgefl.testing.rules_of_datasets import *  # noqa: F403
 from edgefl.testing.rules_of_devices import *  # noqa: F403
@@ -28,7 +29,7 @@ PARTS = {
     "codec": codecs.names(),
     "objective": objectives.names(),
     "server_optimizer": server_optimizers.names(),
-    "model": models.names(),
+    "model": small_models(),
     "dataset": DATASETS,
     "device": names("devices"),
 }

@@ -9,10 +9,12 @@ import torch
 from edgefl.errors import ConfigError
 from edgefl.factor.width import cut, leading, nested, stacked_in
 from edgefl.methods.create import create
-from edgefl.models.base import Architecture, stem_and_classifier
+from edgefl.models.base import Architecture, small_models, stem_and_classifier
 from edgefl.models.deit import Attention
+from edgefl.planning.network import architecture_of
 from edgefl.records import Tier, Update
 from edgefl.registry import models
+from edgefl.rng import generator, torch_seeded
 
 
 def reference(name: str, classes: int = 10) -> Architecture:
@@ -91,7 +93,7 @@ def test_a_narrow_network_computes_what_its_units_compute_in_the_wide_one(name):
         torch.testing.assert_close(wide(x), expected, rtol=1e-9, atol=slack)
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", small_models())
 def test_the_classifier_is_the_last_layer(name):
     network = reference(name).skeleton()
     assert stem_and_classifier(network)[1] == "fc"
@@ -181,3 +183,31 @@ def test_flanc_s_network_has_no_activation_after_the_stem():
     for images in (x, -x, torch.zeros_like(x)):
         network(images)
     torch.testing.assert_close(seen[0] + seen[1], 2 * seen[2], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("gpt2-small", 124_439_808), ("gpt2-medium", 354_823_168), ("gpt2-large", 774_030_080), ("gpt2-xl", 1_557_611_200),
+        ("bert-small", 28_763_648 + 2 * 513),
+    ],
+)  # fmt: skip
+def test_language_models_have_the_published_sizes(name, params):
+    """GPT-2: the tables of Hugging Face's checkpoints; BERT-small: google/bert_uncased_L-4_H-512_A-8, with its pooler."""
+    network = architecture_of(name).skeleton()
+    assert sum(p.numel() for p in network.parameters()) == params
+
+
+def test_a_decoder_predicts_a_token_from_those_before_it():
+    architecture = architecture_of("gpt2-small", (6,))
+    with torch_seeded(generator(0, "decoder")):
+        network = architecture.build(1 / 64).eval()
+    ids = torch.arange(12).view(2, 6)
+    with torch.no_grad():
+        rows, changed = network(ids), network(torch.cat([ids[:, :4], ids[:, 4:] + 7], 1))
+    assert rows.shape == (12, 50257)
+    per_token, other = rows.view(2, 6, -1), changed.view(2, 6, -1)
+    torch.testing.assert_close(other[:, :4], per_token[:, :4])
+    assert not torch.allclose(other[:, 4], per_token[:, 4])
+    with pytest.raises(ConfigError, match="at most 1024 tokens"):
+        architecture_of("gpt2-small", (1025,)).skeleton()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from edgefl.errors import ConfigError
 from edgefl.factor.width import nested, stacked_in
 from edgefl.methods.state import shapes_of
-from edgefl.models.base import Architecture, named_tensors
+from edgefl.models.base import Architecture, named_tensors, small_models
 from edgefl.models.custom import CustomArchitecture, InputSpec
 from edgefl.models.narrow import Channels
 from edgefl.registry import models
@@ -30,7 +30,7 @@ def first(network: nn.Module, x: Tensor) -> Tensor:
 
 
 # What a user brings: the reference networks, as if they had not been written for several widths. cnn-flanc's stem has one width only.
-@pytest.mark.parametrize("name", [n for n in models.names() if n not in ("resnet34", "vgg16", "cnn-flanc")])
+@pytest.mark.parametrize("name", [n for n in small_models() if n not in ("resnet34", "vgg16", "cnn-flanc")])
 def test_traced_channels_are_those_of_the_networks_written_for_every_width(name):
     facts = models.facts(name)
     shape = (6,) if facts.get("vocabulary") else facts["usual_input"]

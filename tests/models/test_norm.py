@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from edgefl.errors import ConfigError
-from edgefl.models.base import Architecture, scaled, stem_and_classifier, weighted_layers
+from edgefl.models.base import Architecture, scaled, small_models, stem_and_classifier, weighted_layers
 from edgefl.models.norm import BatchStatisticsNorm, StaticBatchNorm, calibrate, groups_of, needs_statistics, norm2d
-from edgefl.registry import models
 
 
 def tensor(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -90,7 +89,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", small_models())
 def test_every_model_has_its_size_and_runs_at_every_width(name):
     shape, classes, params = SIZES[name]
     architecture = Architecture(name, shape, classes)
