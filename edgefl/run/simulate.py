@@ -85,11 +85,11 @@ def simulate(
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
         with contextlib.nullcontext() if devices else engine_of(run) as engine:
+            if trace is not None:
+                watch.trace_to(Path(trace))
             opened.enter_context(folder.claimed(config, resume))
             if not folder.is_new() and (warning := folder.note_on_source(config)):
                 say(warning)
-            if trace is not None:
-                watch.trace_to(Path(trace))
             folder.start(config)
             store = opened.enter_context(folder.client_store())
             shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
