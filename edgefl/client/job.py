@@ -73,6 +73,7 @@ class Job:
         recompute: the layers before which segments begin that the backward pass computes again; empty: everything is saved.
         graphs: the tier's training steps for onnxruntime; None: torch trains.
         eval_after_training: whether the outcome has the metric of the network that the client has trained.
+        weight: the update's weight in the sum of its tier; None: the server needs the update itself.
     """
 
     round: int
@@ -86,6 +87,7 @@ class Job:
     graphs: StepGraphs | None = field(default=None, repr=False)
     eval_after_training: bool = False
     recompute: tuple[str, ...] = ()
+    weight: int | None = None
 
 
 @dataclass(frozen=True)

@@ -139,14 +139,15 @@ def task_of(fields: Mapping[str, Any]) -> Task:
 
 def job_row(job: Job, setup: str, payload: Reference, kept: Reference) -> tuple[Any, ...]:
     """Return the JSON form of a job; ``setup`` is the hash of its setup."""
-    return setup, payload, kept, job.round, job.client, job.memory_bytes, job.micro_batch, job.eval_after_training, job.recompute
+    of_client = job.memory_bytes, job.micro_batch, job.eval_after_training, job.recompute, job.weight
+    return setup, payload, kept, job.round, job.client, *of_client
 
 
 def job_of(row: Sequence[Any], setup: Setup, payload: bytes, kept: bytes | None) -> Job:
     """Return the job of a JSON form, its setup and its bytes."""
-    round_, client, memory_bytes, micro_batch, evaluates, recompute = row[3:]
+    round_, client, memory_bytes, micro_batch, evaluates, recompute, weight = row[3:]
     of_client = round_, client, setup.method, setup.tier
-    return Job(*of_client, payload, kept, memory_bytes, micro_batch, setup.graphs, evaluates, tuple(recompute))
+    return Job(*of_client, payload, kept, memory_bytes, micro_batch, setup.graphs, evaluates, tuple(recompute), weight)
 
 
 def outcome_row(outcome: Outcome, payload: Reference, kept: Reference) -> tuple[Any, ...]:
@@ -163,7 +164,7 @@ def outcome_of(row: Sequence[Any], payload: bytes, kept: bytes) -> Outcome:
 
 
 # Payload and stored tensors travel as bytes. The labels are last.
-_OUTCOME = [field.name for field in fields(Outcome) if field.name not in ("payload", "kept")]
+_OUTCOME = [*(field.name for field in fields(Outcome) if field.name not in ("payload", "kept", "labels")), "labels"]
 _ENDINGS = get_args(Ending)
 
 

@@ -14,6 +14,7 @@ from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
+from edgefl.util.fields import each
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -62,14 +63,19 @@ class Parts:
         decayed = set(self.method.decayed(self._network))
         return frozenset(name for name, parameter in self._network.named_parameters() if parameter in decayed)
 
-    def network(self) -> nn.Module:
-        """Return the network, one object that all clients use in turn; the caller loads the tensors that were sent and stored."""
+    def network(self, in_torch: bool) -> nn.Module:
+        """Return the network, one object that all clients use in turn; the caller loads the tensors that were sent and stored.
+
+        If it trains ``in_torch``, it has its :attr:`layout` from the first client on: a method may evaluate it before it trains, and the
+        last bits of a convolution depend on the layout.
+        """
+        network = self._laid_out if in_torch else self._network
         with torch.no_grad():
             for buffer, first in self._buffers:
                 buffer.copy_(first)
         for parameter in self.trained.values():
             parameter.grad = None
-        return self._network.train()
+        return network.train()
 
     @cached_property
     def trained(self) -> Mapping[str, nn.Parameter]:
@@ -79,13 +85,17 @@ class Parts:
     @cached_property
     def layout(self) -> torch.memory_format:
         """The memory order of images while torch trains :meth:`network`, see :mod:`edgefl.client.fast.layout`."""
-        layout = layout_of(self.another(), self.architecture.samples(1).to(self.device))
-        lay_out(self._network, layout)
-        return layout
+        sample = each(lambda part: part.to(self.device), self.architecture.samples(1))
+        return layout_of(self.another(), sample)
 
     @cached_property
     def _network(self) -> nn.Module:
         return self.another()
+
+    @cached_property
+    def _laid_out(self) -> nn.Module:
+        lay_out(self._network, self.layout)
+        return self._network
 
     def another(self) -> nn.Module:
         """Return a new network with arbitrary weights."""

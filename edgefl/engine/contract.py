@@ -21,7 +21,7 @@ from ``write_jobs`` and answers with ``write_outcomes``, all in :mod:`edgefl.cli
 
 1. ``map(jobs)`` yields the number and the outcome of each job once. Numbers count jobs from 0, in the order in which they are pulled.
 2. The engine pulls one job at a time, when a worker has room for it: every job takes memory.
-3. Outcomes may come in any order. :func:`in_order` restores the order of the jobs, so that sums have the same bits with any engine.
+3. Outcomes may come in any order. :func:`in_order` restores the order of the jobs.
 4. The outcome depends on the job only. An engine may run a job again, on any worker, and gets the same bits.
 5. If a worker cannot be reached, the engine runs its jobs elsewhere, or yields outcomes that are ``lost``, whose jobs run again.
 6. An error that a client raises is raised by ``map``. If it comes from another process, it is an :class:`EdgeflError`.
@@ -29,6 +29,12 @@ from ``write_jobs`` and answers with ``write_outcomes``, all in :mod:`edgefl.cli
 8. A map that is closed or dropped early leaves nothing behind: no process, file or memory, and no outcome in a later map.
 9. An engine that is closed stops its workers at once, whatever they do.
 10. Messages between processes are JSON, and blobs that are addressed by their hashes. Nothing is pickled.
+
+An engine may add up the updates of jobs that have a weight where the clients train, and send one sum per tier instead of every update. Such
+an engine has a true attribute ``folds`` and a method ``fold(jobs, sums)``. It is ``map``, except that outcomes have ``summed_bytes`` and no
+payload, and that ``sums`` (:class:`edgefl.client.folding.Sums`) contains every update once when the iterator ends. Jobs of a worker
+that dies before its sums arrive run again, without a second outcome. Sums are exact. Results therefore have the same bits with engines that
+do not fold: there, :func:`in_order` adds the updates.
 
 ``pytest --pyargs edgefl.testing.contract --engine NAME`` checks rules 1 to 4, 7 and 8.
 """
@@ -39,6 +45,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from edgefl.errors import ConfigError, EdgeflError
@@ -46,6 +53,7 @@ from edgefl.registry import engines
 
 if TYPE_CHECKING:
     from edgefl.client.client import Clients
+    from edgefl.client.folding import Sums
     from edgefl.client.job import Job
     from edgefl.records import Outcome
 
@@ -86,14 +94,18 @@ class Engine(Protocol):
         ...
 
 
-def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
+def in_order(engine: Engine, jobs: Iterable[Job], sums: Sums | None = None) -> Iterator[Outcome]:
     """Yield the outcomes of ``jobs`` in the order of the jobs. Outcomes that come early are held, and lost jobs run again.
+
+    With ``sums``, the updates of jobs with a weight are added to it, by the engine if it folds, and are not in the outcomes.
 
     Raises:
         EdgeflError: a job was lost more than :data:`MOST_LOSSES` times, or the engine ended without an outcome for it.
     """
     if not hasattr(engine, "map"):
-        raise EdgeflError(f"engine {type(engine).__name__} lacks map, which an Engine defines")
+        raise EdgeflError(f"engine {type(engine).__name__} lacks map, which every Engine defines")
+    folds = sums is not None and getattr(engine, "folds", False)
+    run = partial(engine.fold, sums=sums) if folds else engine.map  # type: ignore[attr-defined]
     numbered, again = enumerate(jobs), deque[tuple[int, "Job"]]()
     early: dict[int, Outcome] = {}
     losses: Counter[int] = Counter()
@@ -108,7 +120,7 @@ def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
                 count += 1
                 yield one[1]
 
-        for place, outcome in engine.map(pull()):
+        for place, outcome in run(pull()):
             number, job = pulled.pop(place)
             if outcome.status == "lost":
                 losses[number] += 1
@@ -117,7 +129,7 @@ def in_order(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
                     raise EdgeflError(told + "continue with --resume when there are workers again")
                 again.append((number, job))
                 continue
-            early[number] = outcome
+            early[number] = outcome if sums is None or folds else sums.add(job, outcome)
             while due in early:
                 yield early.pop(due)
                 due += 1

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgefl.client.folding import Sums
 from edgefl.client.job import Job
 from edgefl.client.messages import Setup, Setups, job_of, job_row, outcome_of, outcome_row, read_setup
 from edgefl.engine.shared_memory import Region, SharedArena, SharedFile
@@ -47,10 +48,24 @@ class _Shared:
 
 @dataclass(eq=False)
 class Reader:
-    """A worker as a reader of the arena: the hashes that it ``has`` read, and those that its next request tells it to forget."""
+    """A worker as a reader of the arena: the hashes that it ``has`` read, and those that its next request tells it to forget.
+
+    It forgets sums by their names.
+    """
 
     has: set[str] = field(default_factory=set)
     forgets: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as its worker reads it: ``jobs`` to run or, if there are none, to send the sums ``fold``.
+
+    ``fold`` is the name of the sums to which the updates of the jobs are added; empty if the server needs every update.
+    """
+
+    jobs: Sequence[Job]
+    fold: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,8 +88,8 @@ class ServerMailbox:
         self._setups: OrderedDict[str, _Shared] = OrderedDict()  # the longest unused first
         self._payloads: OrderedDict[str, _Shared] = OrderedDict()
 
-    def write_request(self, jobs: Sequence[Job], reader: Reader) -> Request:
-        """Write ``jobs`` to the arena, for the worker ``reader``."""
+    def write_request(self, jobs: Sequence[Job], reader: Reader, fold: str = "") -> Request:
+        """Write ``jobs`` to the arena, for the worker ``reader``; for ``fold`` see :class:`Asked`."""
         setups, payloads, rows, own, room = [], [], [], list[bytes](), 0
         for job in jobs:
             setup, kept = self._shared(self._setups, self._written.of(job)), job.kept or b""
@@ -88,10 +103,11 @@ class ServerMailbox:
                 payload = blob.digest
             own.append(kept)
             rows.append(job_row(job, setup.digest, payload, None if job.kept is None else len(kept)))
-            room += setup.room_bytes or len(job.payload) + len(kept)
+            room += 0 if fold else setup.room_bytes or len(job.payload) + len(kept)
         places = {shared.digest: shared.places[shared.digest] for shared in payloads}
         told = {setup.digest: setup.places for setup in setups}
-        header = write_header("jobs", {"forget": reader.forgets, "setups": told, "payloads": places, "jobs": rows})
+        fields = {"forget": reader.forgets, "setups": told, "payloads": places, "jobs": rows, "fold": fold}
+        header = write_header("jobs", fields)
         own_bytes = sum(map(len, own))
         region = self.arena.allocate(max(own_bytes + len(header), room))
         start = region.start
@@ -160,20 +176,25 @@ class WorkerMailbox:
     Args:
         memory: the server's arena, as this process sees it.
         prepare: called with the header of each setup before the setup is read.
+
+    Attributes:
+        sums: the sums of updates that the server has not asked for yet, by name.
     """
 
     def __init__(self, memory: SharedFile, prepare: Callable[[bytes], None] = lambda header: None) -> None:
         self._memory, self._prepare = memory, prepare
         self._setups: dict[str, Setup] = {}
         self._payloads: dict[str, Blob] = {}
+        self.sums: dict[str, Sums] = {}
 
-    def read_request(self, frame: Frame) -> list[Job]:
-        """Return the jobs of a request; raise :class:`WireError` if its header or a blob is damaged, or of another version."""
+    def read_request(self, frame: Frame) -> Asked:
+        """Return what a request asks for; raise :class:`WireError` if its header or a blob is damaged, or of another version."""
         start, _, at, length = frame
         fields, _ = read_header(self._memory.read(start + at, length), "jobs")
         for digest in fields["forget"]:
             self._setups.pop(digest, None)
             self._payloads.pop(digest, None)
+            self.sums.pop(digest, None)
         for digest, places in fields["setups"].items():
             if digest not in self._setups:
                 self._setups[digest] = self._setup(digest, places)
@@ -188,10 +209,15 @@ class WorkerMailbox:
             kept = None if kept_bytes is None else self._memory.read(start, kept_bytes)
             start += kept_bytes or 0
             jobs.append(job_of(row, self._setups[setup], content, kept))
-        return jobs
+        return Asked(jobs, fields["fold"])
 
-    def write_answer(self, frame: Frame, outcomes: Sequence[Outcome], spans: Sequence[Span], seconds: float) -> list[bytes]:
-        """Return a request's answer: a header, then the outcomes' bytes unless they fit into the request's region and are written there."""
+    def write_answer(
+        self, frame: Frame, outcomes: Sequence[Outcome], spans: Sequence[Span], seconds: float, sums: Sums | None = None
+    ) -> list[bytes]:
+        """Return a request's answer: a header, then the outcomes' bytes unless they fit into the request's region and are written there.
+
+        The limbs of ``sums`` follow.
+        """
         start, size, _, _ = frame
         rows = [outcome_row(outcome, len(outcome.payload), len(outcome.kept)) for outcome in outcomes]
         parts = [part for outcome in outcomes for part in (outcome.payload, outcome.kept) if part]
@@ -200,8 +226,9 @@ class WorkerMailbox:
             self._memory.write(start, part)
             start += len(part)
         told = [(s.name, s.start_s, s.duration_s, 0, s.detail, s.thread) for s in spans]
-        fields = {"outcomes": rows, "had_room": had_room, "spans": told, "seconds": seconds}
-        return [write_header("outcomes", fields), *(() if had_room else parts)]
+        of_tiers, limbs = ([], []) if sums is None else sums.written()
+        fields = {"outcomes": rows, "had_room": had_room, "spans": told, "seconds": seconds, "sums": of_tiers}
+        return [write_header("outcomes", fields), *(() if had_room else parts), *limbs]
 
     def _setup(self, digest: str, places: Mapping[str, Place]) -> Setup:
         def blob(digest: str) -> Blob:

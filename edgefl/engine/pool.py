@@ -10,15 +10,14 @@ import contextlib
 import math
 import os
 import selectors
-import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from itertools import count
 from typing import Any, Self
 
 from edgefl.client.client import Clients
+from edgefl.client.folding import Sums
 from edgefl.client.isolation.isolate import check_platform
 from edgefl.client.isolation.limits import Guard, cgroup_folder, sweep
 from edgefl.client.job import Job, Task
@@ -26,10 +25,11 @@ from edgefl.client.messages import error_of
 from edgefl.data.sources import Dataset
 from edgefl.engine.fork_server import check_not_worker, fork_server
 from edgefl.engine.inline import InlineEngine, batches_of
-from edgefl.engine.mailbox import Reader, Request, ServerMailbox
-from edgefl.engine.shared_memory import Region, share
+from edgefl.engine.mailbox import ServerMailbox
+from edgefl.engine.peer import Batch, Fold, Worker
+from edgefl.engine.shared_memory import share
 from edgefl.engine.workers import FRAME, Assignment, Environment
-from edgefl.errors import EdgeflError, WireError
+from edgefl.errors import EdgeflError
 from edgefl.records import Outcome
 from edgefl.registry import engine
 from edgefl.timing.spans import Span, absorb
@@ -40,47 +40,6 @@ TOGETHER = 5
 _TRIES = 4  # so many deaths per worker, with no answer in between, end the run
 _LEAST, _MOST = 2, 8  # batches of a worker, the one that it runs included
 _AHEAD_S = 0.03  # a worker has batches for this time, within the limits above
-
-
-@dataclass(eq=False)
-class _Batch:
-    """Jobs that one worker runs together, with their numbers in their map; ``wanted`` until that map ends.
-
-    ``request`` says where they lie in shared memory (None: not given to a worker yet). ``result`` is None until a worker answers.
-    """
-
-    numbers: list[int]
-    jobs: list[Job]
-    request: Request | None = None
-    result: list[Outcome] | EdgeflError | None = None
-    wanted: bool = True
-
-
-class _Worker:
-    """A worker as the server's process sees it: ``pid`` is None until it runs, and ``batches`` begins with the batch that it runs.
-
-    Nothing is sent on ``lifeline``: the worker exits when it is closed.
-    """
-
-    def __init__(self, number: int, files: Sequence[int]) -> None:
-        self.number = number
-        self.pid: int | None = None
-        self.batches: deque[_Batch] = deque()
-        self.reader = Reader()
-        self.assignment: Region | None = None
-        ours, theirs = socket.socketpair()
-        self.lifeline, its_lifeline = socket.socketpair()
-        with ours, theirs, its_lifeline:
-            self._started = fork_server().start([theirs.fileno(), its_lifeline.fileno(), *files])
-            self.connection = Connection(ours.detach())
-
-    def stop(self) -> None:
-        """Stop the process, wait until it is gone, and close the connection."""
-        with contextlib.suppress(EOFError, OSError, WireError):
-            if self.pid is None and self.connection.poll():
-                self.pid = read_header(self.connection.recv_bytes(), "worker")[0]["pid"]
-        fork_server().stop(self._started, wait=self.pid is not None)
-        self.connection.close()
 
 
 class PoolEngine:
@@ -107,9 +66,10 @@ class PoolEngine:
         self._task, self._guard, self._workers, self._together = task, guard, workers, together
         self._data, self._data_fd = data, -1
         self._layout: Mapping[str, Any] | None = None
-        self._live: dict[int, _Worker] = {}  # by number, from 1
-        self._again: deque[_Batch] = deque()  # of workers that died
+        self._live: dict[int, Worker] = {}  # by number, from 1
+        self._again: deque[Batch] = deque()  # of workers that died
         self._deaths, self._closed = 0, True
+        self._folds = count()
         self._batch_s = float("inf")  # how long a batch takes now
 
     def __enter__(self) -> Self:
@@ -144,41 +104,75 @@ class PoolEngine:
             self._data_fd = -1
         self._sweep()
 
+    @property
+    def folds(self) -> bool:
+        """Whether workers add up updates. Under "hard" they do not, because their memory would count as that of their clients."""
+        return self._task.enforce != "hard"
+
     def map(self, jobs: Iterable[Job]) -> Iterator[tuple[int, Outcome]]:
         """Yield the number and the outcome of every job, batch by batch; raise EdgeflError if workers die one after the other."""
+        return self._run(jobs)
+
+    def fold(self, jobs: Iterable[Job], sums: Sums) -> Iterator[tuple[int, Outcome]]:
+        """Yield as :meth:`map` does, but let the workers add the updates to ``sums``, which are complete at the end."""
+        return self._run(jobs, Fold(sums, f"sums {next(self._folds)}"))
+
+    def _run(self, jobs: Iterable[Job], fold: Fold | None = None) -> Iterator[tuple[int, Outcome]]:
         batches = batches_of(jobs, self._together)
-        alive: deque[_Batch] = deque()
+        alive: deque[Batch] = deque()
         more = True
         try:
-            while more or alive:
+            while more or alive or self._unsent(fold):
                 self._serve(0)
-                while more and len(alive) < (self._depth + 1) * self._workers and (worker := self._free()) is not None:
-                    if (numbered := next(batches, None)) is None:
-                        more = False
-                    else:
-                        alive.append(_Batch([number for number, _ in numbered], [job for _, job in numbered]))
-                        self._give(worker, alive[-1])
-                if not alive:
-                    continue
-                if alive[0].result is None:
+                more = more and self._fill(alive, batches, fold)
+                if fold is not None and not more:
+                    self._collect(fold)
+                if alive and alive[0].result is not None:
+                    yield from self._outcomes(alive.popleft())
+                elif alive or self._unsent(fold):
                     if more:
                         time.sleep(self._nap_s)
                     self._serve(None)
-                    continue
-                batch = alive.popleft()
-                if isinstance(batch.result, EdgeflError):
-                    raise batch.result
-                for number, outcome in zip(batch.numbers, batch.result or (), strict=True):
-                    yield number, outcome
-                    if number != batch.numbers[-1]:
-                        self._serve(0)
         finally:
-            for batch in alive:
+            for batch in (*alive, *self._unsent(fold)):
                 batch.wanted = False
             if not self._closed:
+                for worker in self._live.values():
+                    worker.abandon(fold)
                 self._mailbox.forget_payloads()
 
-    def _free(self) -> _Worker | None:
+    def _fill(self, alive: deque[Batch], batches: Iterator[list[tuple[int, Job]]], fold: Fold | None) -> bool:
+        """Give batches to the workers that have room; return whether there are more."""
+        while len(alive) < (self._depth + 1) * self._workers and (worker := self._free()) is not None:
+            if (numbered := next(batches, None)) is None:
+                return False
+            alive.append(Batch([number for number, _ in numbered], [job for _, job in numbered], fold))
+            self._give(worker, alive[-1])
+        return True
+
+    def _outcomes(self, batch: Batch) -> Iterator[tuple[int, Outcome]]:
+        """Yield what became of a batch, and serve the workers meanwhile."""
+        if isinstance(batch.result, EdgeflError):
+            raise batch.result
+        for number, outcome in zip(batch.numbers, batch.result or (), strict=True):
+            yield number, outcome
+            if number != batch.numbers[-1]:
+                self._serve(0)
+
+    def _unsent(self, fold: Fold | None) -> list[Batch]:
+        """Return the batches whose updates have not arrived in the sums ``fold``."""
+        given = (batch for worker in self._live.values() for batch in worker.of(fold))
+        return [*given, *(batch for batch in self._again if fold is not None and batch.fold is fold)]
+
+    def _collect(self, fold: Fold) -> None:
+        """Ask every worker for its sums, behind the last of its batches."""
+        if fold.error is not None:
+            raise fold.error
+        for worker in list(self._live.values()):
+            if (own := worker.of(fold)) and own[-1].jobs:
+                self._give(worker, Batch([], [], fold))
+
+    def _free(self) -> Worker | None:
         """Return the worker with the fewest batches, if it has room for one more."""
         worker = min(self._live.values(), key=lambda w: len(w.batches), default=None)
         return None if worker is None or len(worker.batches) >= self._depth else worker
@@ -193,8 +187,9 @@ class PoolEngine:
         """How long answers can accumulate before a worker runs out of batches."""
         return (self._depth - _LEAST) / 2 * min(self._batch_s, _AHEAD_S)
 
-    def _give(self, worker: _Worker, batch: _Batch) -> None:
-        batch.request = self._mailbox.write_request(batch.jobs, worker.reader)
+    def _give(self, worker: Worker, batch: Batch) -> None:
+        fold = "" if batch.fold is None else batch.fold.name
+        batch.request = self._mailbox.write_request(batch.jobs, worker.reader, fold)
         worker.batches.append(batch)
         try:
             worker.connection.send_bytes(FRAME.pack(*batch.request.frame))
@@ -206,7 +201,7 @@ class PoolEngine:
         if self._closed or not self._live:
             raise EdgeflError("the engine is closed")
         for key, _ in self._selector.select(timeout_s):
-            worker: _Worker = key.data
+            worker: Worker = key.data
             try:
                 self._read(worker, worker.connection.recv_bytes())
             except (EOFError, OSError):
@@ -215,7 +210,7 @@ class PoolEngine:
             if (batch := self._again.popleft()).wanted:
                 self._give(free, batch)
 
-    def _read(self, worker: _Worker, message: bytes) -> None:
+    def _read(self, worker: Worker, message: bytes) -> None:
         """Read a worker's process number, or its answer to the oldest of its batches: outcomes, or what it raised."""
         fields, _ = read_header(message, "worker", "outcomes", "error")
         if fields["kind"] == "worker":
@@ -224,17 +219,31 @@ class PoolEngine:
         batch = worker.batches[0]
         assert batch.request is not None  # the worker has it
         if fields["kind"] == "error":
-            batch.result = error_of(fields)
+            batch.result = error = error_of(fields)
+            if batch.fold is not None:
+                batch.fold.error = error
         else:
             batch.result = self._mailbox.read_answer(batch.request, fields, worker.connection.recv_bytes)
             absorb((Span(*span) for span in fields["spans"]), worker.number)
-            self._batch_s = fields["seconds"] if math.isinf(self._batch_s) else 0.9 * self._batch_s + 0.1 * fields["seconds"]
+            if batch.fold is not None:
+                self._fold(worker, batch, batch.fold, fields["sums"])
+            if batch.jobs:
+                self._batch_s = fields["seconds"] if math.isinf(self._batch_s) else 0.9 * self._batch_s + 0.1 * fields["seconds"]
         worker.batches.popleft()
         self._mailbox.release(batch.request)
         self._deaths = 0
 
+    def _fold(self, worker: Worker, batch: Batch, fold: Fold, rows: Sequence[Any]) -> None:
+        """Note that a worker has added up a batch, or receive its sums."""
+        if batch.jobs:
+            worker.folded += [batch] if batch.wanted else []
+            return
+        limbs = [worker.connection.recv_bytes() for row in rows for _ in row[-1]]  # all, before any is added: the worker may die
+        fold.sums.merge(rows, limbs)
+        worker.folded = [other for other in worker.folded if other.fold is not fold]
+
     def _start(self, number: int) -> None:
-        worker = _Worker(number, [self._mailbox.arena.fd, *([] if self._data_fd < 0 else [self._data_fd])])
+        worker = Worker(number, [self._mailbox.arena.fd, *([] if self._data_fd < 0 else [self._data_fd])])
         self._live[number] = worker
         self._mailbox.readers.append(worker.reader)
         self._selector.register(worker.connection, selectors.EVENT_READ, worker)
@@ -243,7 +252,7 @@ class PoolEngine:
         with contextlib.suppress(OSError):  # it is gone: the next message to it will fail
             worker.connection.send_bytes(FRAME.pack(worker.assignment.start, worker.assignment.size, 0, len(content)))
 
-    def _lost(self, worker: _Worker) -> None:
+    def _lost(self, worker: Worker) -> None:
         """Replace a dead worker, unless too many have died."""
         self._selector.unregister(worker.connection)
         self._mailbox.readers.remove(worker.reader)
@@ -254,7 +263,7 @@ class PoolEngine:
             self._mailbox.arena.free(worker.assignment)
         for request in (batch.request for batch in worker.batches if batch.request is not None):
             self._mailbox.release(request)
-        self._again.extend(worker.batches)
+        self._again.extend(batch for batch in (*worker.folded, *worker.batches) if batch.jobs)
         self._sweep()
         self._deaths += 1
         if self._deaths > _TRIES * self._workers:

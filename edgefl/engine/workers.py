@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
@@ -18,11 +19,12 @@ import torch
 from pydantic import TypeAdapter
 
 from edgefl.client.client import Clients
+from edgefl.client.folding import Sums
 from edgefl.client.isolation.isolate import Isolated
 from edgefl.client.isolation.limits import Guard, keep_freed_memory, pin
 from edgefl.client.job import Job, Task
 from edgefl.client.messages import error_fields, task_fields, task_of
-from edgefl.engine.mailbox import Frame, WorkerMailbox
+from edgefl.engine.mailbox import Asked, Frame, WorkerMailbox
 from edgefl.engine.shared_memory import SharedFile, shared
 from edgefl.records import Outcome
 from edgefl.timing.spans import drain
@@ -30,7 +32,8 @@ from edgefl.wire.message import read_header, write_header
 
 FRAME = struct.Struct("<4q")
 """A message to a worker: a :data:`edgefl.engine.mailbox.Frame`."""
-Run = Callable[[Sequence[Job]], Sequence[Outcome]]
+Train = Callable[[Sequence[Job]], Sequence[Outcome]]
+Run = Callable[[Asked], Sequence[Outcome]]
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,8 @@ def work(jobs_fd: int, lifeline_fd: int, arena_fd: int, data_fd: int | None = No
         try:
             environment.enter()
             environment.run_main_for(content)
-            run: Run | Exception = _runner(Assignment.of(fields), jobs, lifeline, data_fd)
+            assignment = Assignment.of(fields)
+            run: Run | Exception = partial(_run, _runner(assignment, jobs, lifeline, data_fd), assignment.task, mailbox.sums)
         except ChildProcessError:
             return  # the process that measures the baseline was killed: the server replaces this one
         except Exception as error:  # noqa: BLE001 - data that cannot be loaded here, or limits that cannot be set
@@ -136,13 +140,25 @@ def _answer(run: Run | Exception, mailbox: WorkerMailbox, frame: Frame) -> list[
         if isinstance(run, Exception):
             raise run
         started = time.perf_counter()
-        outcomes = run(mailbox.read_request(frame))
-        return mailbox.write_answer(frame, outcomes, drain(), time.perf_counter() - started)
+        asked = mailbox.read_request(frame)
+        outcomes = run(asked)
+        sums = None if asked.jobs else mailbox.sums.pop(asked.fold)
+        return mailbox.write_answer(frame, outcomes, drain(), time.perf_counter() - started, sums)
     except Exception as error:  # noqa: BLE001 - the server raises it
         return [write_header("error", error_fields(error))]
 
 
-def _runner(assignment: Assignment, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Run:
+def _run(train: Train, task: Task, sums: dict[str, Sums], asked: Asked) -> Sequence[Outcome]:
+    """Return the outcomes of the jobs of a request. Their updates become part of ``sums`` if the request says so."""
+    outcomes = train(asked.jobs) if asked.jobs else ()
+    if not asked.fold or not asked.jobs:
+        return outcomes
+    if asked.fold not in sums:
+        sums[asked.fold] = Sums(asked.jobs[0].method, task.architecture, task.codec)
+    return [sums[asked.fold].add(job, outcome) for job, outcome in zip(asked.jobs, outcomes, strict=True)]
+
+
+def _runner(assignment: Assignment, jobs: Connection, lifeline: Connection, data_fd: int | None) -> Train:
     """Return how this process runs jobs, after loading the data and, under "hard", measuring the limits."""
     task = assignment.task
     torch.set_num_threads(1)

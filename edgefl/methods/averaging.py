@@ -15,28 +15,32 @@ from edgefl.util.exact_sum import ExactSum
 _RANKS = 512
 
 
-def checked(
-    updates: Iterable[Update], expected: Callable[[Update], Mapping[str, tuple[int, ...]]], classes: int | None = None
-) -> Iterator[Update]:
-    """Yield ``updates``, each checked against ``expected(update)``, name → shape; AggregationError as in :meth:`Method.aggregate`.
+def check(update: Update, shapes: Mapping[str, tuple[int, ...]], classes: int | None = None) -> None:
+    """Raise :class:`AggregationError`, as :meth:`Method.aggregate` says, unless the tensors of ``update`` have these ``shapes``.
 
     Labels are checked against the number of ``classes``; None: a method that does not use them.
     """
+    who = f"client {update.client}, tier {update.tier.label}"
+    if update.samples <= 0:
+        raise AggregationError(f"{who}: an update needs a positive number of samples, got {update.samples}")
+    if classes is not None and update.labels is not None:
+        _check_labels(who, update.labels, classes)
+    if missing := shapes.keys() ^ update.tensors.keys():
+        raise AggregationError(f"{who}: tensors missing or not expected: {', '.join(sorted(missing))}")
+    for name, tensor in update.tensors.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise AggregationError(f"{who}: {name} has shape {tuple(tensor.shape)}, expected {shapes[name]}")
+        if not is_finite(tensor):
+            raise AggregationError(f"{who}: {name} holds NaN or infinity")
+
+
+def checked(
+    updates: Iterable[Update], expected: Callable[[Update], Mapping[str, tuple[int, ...]]], classes: int | None = None
+) -> Iterator[Update]:
+    """Yield ``updates``, each after :func:`check` with ``expected(update)``; AggregationError if there is none."""
     count = 0
     for update in updates:
-        who = f"client {update.client}, tier {update.tier.label}"
-        if update.samples <= 0:
-            raise AggregationError(f"{who}: an update needs a positive number of samples, got {update.samples}")
-        if classes is not None and update.labels is not None:
-            _check_labels(who, update.labels, classes)
-        shapes = expected(update)
-        if missing := shapes.keys() ^ update.tensors.keys():
-            raise AggregationError(f"{who}: tensors missing or not expected: {', '.join(sorted(missing))}")
-        for name, tensor in update.tensors.items():
-            if tuple(tensor.shape) != shapes[name]:
-                raise AggregationError(f"{who}: {name} has shape {tuple(tensor.shape)}, expected {shapes[name]}")
-            if not is_finite(tensor):
-                raise AggregationError(f"{who}: {name} holds NaN or infinity")
+        check(update, expected(update), classes)
         count += 1
         yield update
     if not count:
@@ -100,6 +104,18 @@ class WeightedSum:
             tensor, index = tensor[chosen], (torch.arange(len(self._sums[name].limbs[0]))[first][chosen], *others)
         self._weigh(name, weight, index)
         self._add(name, tensor, weight, index)
+
+    def merge(self, name: str, part: ExactSum, weight: float, index: Any = ..., rows: Sequence[float] | None = None) -> None:
+        """Add a sum of weighted tensors to the entries ``index`` of the tensor ``name``; ``part`` is of no use any more.
+
+        ``weight`` is the sum of their weights. ``rows`` are the sums for each row, if they differ.
+        """
+        if rows is None:
+            self._weigh(name, weight, index)
+        else:
+            sums = self._sums[name].limbs[0]
+            self._entries.setdefault(name, torch.zeros_like(sums))[index] += torch.tensor(rows).view(-1, *[1] * (sums.dim() - 1))
+        self._sums[name].merge(part, index)
 
     def add_product(
         self, name: str, left: Tensor, right: Tensor, weight: float, fold: Callable[[Tensor], Tensor] = lambda product: product

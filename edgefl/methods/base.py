@@ -14,6 +14,7 @@ from edgefl.factor.width import cut
 from edgefl.methods.averaging import WeightedSum, checked, moved
 from edgefl.methods.axes import Need
 from edgefl.methods.state import GlobalState, Shape, Tensors, copied, shapes_of, travelling_shapes
+from edgefl.methods.tier_sum import TierSum
 from edgefl.models.base import Architecture, Unfilled, load, loaded, once_per_network
 from edgefl.records import Batch, Place, Submodel, Tier, Update
 from edgefl.rng import torch_seeded
@@ -181,6 +182,40 @@ class Method:
                 total.add(place.target, tensor, weight, place.index, update.labels if place.target in by_label else None)
         return state.replace({**state.tensors, **total.mean(floats)})
 
+    @property
+    def folds(self) -> bool:
+        """Whether sums of updates by tier are all that the server needs, so that they can be added up where clients train.
+
+        By default it is true if a subclass defines no :meth:`aggregate` or :meth:`checked` of its own, and clients of a tier receive the
+        same sub-model.
+        """
+        kind = type(self)
+        inherits = kind.aggregate is Method.aggregate and kind.checked is Method.checked
+        same_names = kind.places is Method.places or kind.label_rows is Method.label_rows
+        return inherits and same_names and not self.per_client
+
+    def tier_sum(self, architecture: Architecture, tier: Tier) -> TierSum:
+        """Return the sum of no updates of ``tier``."""
+        shapes = self.upload_shapes(architecture, tier)
+        return TierSum.of(shapes, self.label_rows(architecture) & shapes.keys(), architecture.classes)
+
+    def finish(self, state: GlobalState, sums: Iterable[tuple[Mapping[str, Place], TierSum]]) -> GlobalState:
+        """Return the state that :meth:`aggregate` returns, bit for bit, from the sums of its updates, each with the tier's places.
+
+        Only a method that :attr:`folds` is asked for it. The sums are of no use any more.
+        """
+        floats = {name: tensor for name, tensor in state.tensors.items() if tensor.is_floating_point()}
+        total = WeightedSum(floats)
+        for places, of in sums:
+            for name, part in of.parts().items():
+                rows = of.label_weights if name in of.by_label else None
+                total.merge(places[name].target, part, of.weight, places[name].index, rows)
+        return state.replace({**state.tensors, **total.mean(floats)})
+
+    def stores(self, architecture: Architecture, tier: Tier) -> bool:
+        """Whether a client of ``tier`` stores tensors between rounds."""
+        return bool(_stored(architecture, tier, self))
+
     def rebased(self, update: Update, sent: Tensors, now: Tensors, weight: float) -> Update:
         """Return the update of a client that was sent ``sent``, as one of a client that is sent ``now``.
 
@@ -253,8 +288,8 @@ class Method:
 
     # The client's half.
 
-    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
-        """Load received and stored tensors into ``module``. ``batches`` are the client's samples (n, …) and labels (n,) int64."""
+    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Any, Tensor]) -> None:
+        """Load received and stored tensors into ``module``. ``batches``: the client's samples (n, …), perhaps by name, and labels (n,)."""
         load(module, {**received, **personal})
 
     def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -296,7 +331,7 @@ class Method:
         personal = self.personal(module)
         return {name: tensor.detach().clone() for name, tensor in module.state_dict().items() if name in personal}
 
-    def adapt(self, module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+    def adapt(self, module: nn.Module, x: Any, y: Tensor) -> nn.Module:
         """Return the deployed network, adapted by the client to its own samples ``x`` (n, …) and labels ``y`` (n,) before use."""
         return module
 
@@ -306,6 +341,11 @@ def _shapes(architecture: Architecture, tier: Tier, method: Method) -> dict[str,
     network = method.skeleton(architecture, tier)
     personal = method.personal(network)
     return {name: shape for name, shape in travelling_shapes(network).items() if name not in personal}
+
+
+@once_per_network
+def _stored(architecture: Architecture, tier: Tier, method: Method) -> frozenset[str]:
+    return frozenset(method.keep(method.skeleton(architecture, tier)))
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:

@@ -104,6 +104,7 @@ class Outcome:
         accuracy_after_training: of the network that it has trained, on its own held-out samples, in [0, 1]; None: not asked for.
         labels: the labels that it has samples of, ascending; None unless the method needs them. Metadata of the update, not counted in
             bytes.
+        summed_bytes: length of the encoded update, if it was added to a sum where the client trained and is not in ``payload``.
     """
 
     client: int
@@ -117,3 +118,4 @@ class Outcome:
     kept: bytes = field(default=b"", repr=False)
     accuracy_after_training: float | None = None
     labels: tuple[int, ...] | None = None
+    summed_bytes: int = 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from edgefl.client.folding import Sums
 from edgefl.client.job import Job
 from edgefl.client.objective import Objective
 from edgefl.client.objectives.none import PLAIN
@@ -57,15 +58,19 @@ class Exchange:
     Attributes:
         state: the server's state before the round.
         clients: how many clients the run has.
+        synchronous: whether all updates are of the same round, so that clients of a tier were sent the same.
         control: the server's half of the objective.
         sent: the sub-models that were sent, without their tensors.
+        sums: the sums of updates by tier; None: the server needs every update.
     """
 
     method: Method
     state: ServerState
     rules: ExchangeRules
     clients: int
+    synchronous: bool = False
     control: Control = field(init=False)
+    sums: Sums | None = field(init=False, default=None)
     sent: list[Submodel] = field(default_factory=list)
     _parameters: dict[Tier, Shapes] = field(default_factory=dict)
     _answers: dict[Tier, Shapes] = field(default_factory=dict)
@@ -73,6 +78,8 @@ class Exchange:
 
     def __post_init__(self) -> None:
         self.control = Control(self.rules.objective, self.state.memory, self.clients)
+        if self.synchronous and self.method.folds and not self.rules.objective.remembers and not self._stores():
+            self.sums = Sums(self.method, self.state.model.architecture, self.rules.codec)
 
     def send(self, client: int, tier: Tier, drawn: int | None = None) -> tuple[Submodel, bytes]:
         """Return the sub-model for ``client`` and its payload.
@@ -104,7 +111,9 @@ class Exchange:
         graphs = self.rules.graphs and self.rules.graphs(self.method, session.tier)
         limits = session.expected.memory_bytes, session.expected.micro_batch
         of_client = session.step + 1, session.client, self.method, session.tier
-        return Job(*of_client, payload, kept, *limits, graphs, eval_after_training, session.expected.recompute)
+        samples = session.expected.samples
+        weight = None if self.sums is None else samples if self.method.weighs_samples else min(samples, 1)
+        return Job(*of_client, payload, kept, *limits, graphs, eval_after_training, session.expected.recompute, weight)
 
     def receive(self, outcome: Outcome, samples: int, submodel: Submodel, store: ClientStore) -> Update:
         """Return the verified update of a client, without its control variates; write what the client stores to ``store``.
@@ -125,15 +134,24 @@ class Exchange:
         return Update(outcome.client, submodel.tier, tensors, submodel.places, samples, outcome.labels)
 
     def aggregated(self, updates: Iterator[Update]) -> ServerState:
-        """Return the state with the model and the memory after ``updates``. Without any update the state does not change."""
+        """Return the state with the model and the memory after ``updates`` and those in :attr:`sums`; without any, the same state."""
         state = self.state
         with span("aggregate", round=state.round + 1):
-            if (first := next(updates, None)) is None:
+            first = next(updates, None)
+            if self.sums is not None and self.sums.tiers:
+                sent = {tier: self._made[tier, state.round + 1][0].places for tier in self.sums.tiers}
+                after = self.method.finish(state.model, ((sent[tier], of) for tier, of in self.sums.tiers.items()))
+            elif first is not None:
+                after = self.method.aggregate(state.model, chain([first], updates))
+            else:
                 return state
-            after = self.method.aggregate(state.model, chain([first], updates))
             after, kept = self.control.finish(state.model, after)
             tensors, slots = self.rules.optimizer.step(state.model.tensors, after.tensors, state.memory)
             return replace(state, model=after.replace(tensors), memory={**kept, **slots})
+
+    def _stores(self) -> bool:
+        model = self.state.model
+        return any(self.method.stores(model.architecture, tier) for tier in model.tiers)
 
     def _make(self, tier: Tier, round_: int, client: int | None = None) -> tuple[Submodel, bytes]:
         key = (round_, "submodel") if client is None else (round_, client, "submodel")

@@ -76,7 +76,8 @@ def run_round(server: Server, state: ServerState) -> tuple[ServerState, RoundRec
     if server.engine is None:
         _simulate(schedule, server.wanted)
     else:
-        exchange = Exchange(server.method, state, server.rules, server.forecast.plan.population.clients)
+        clients = server.forecast.plan.population.clients
+        exchange = Exchange(server.method, state, server.rules, clients, synchronous=server.buffer is None)
         after = exchange.aggregated(_updates(server, server.engine, schedule, exchange))
         with span("observe"):
             observed = server.method.observe(state.model, exchange.sent)
@@ -98,17 +99,22 @@ def _simulate(schedule: Schedule, missing: int) -> None:
 
 
 def _updates(server: Server, engine: Engine, schedule: Schedule, exchange: Exchange) -> Iterator[Update]:
-    """Yield the updates of the round in order of arrival; in mode async, the change of each is applied to the present model."""
+    """Yield the updates of the round in order of arrival, except those that become part of ``exchange.sums``.
+
+    In mode async, the change of each is applied to the present model.
+    """
     missing = server.wanted
     while missing and (arrived := schedule.arrive(missing)):
         sent: dict[int, _Sent] = {}
-        outcomes = in_order(engine, _jobs(server, exchange, arrived, sent))
+        outcomes = in_order(engine, _jobs(server, exchange, arrived, sent), exchange.sums)
         while (outcome := _awaited(outcomes)) is not None:
             session, submodel, payload = sent.pop(outcome.client)
             schedule.end(session, ended(session, outcome, server.forecast))
             if outcome.status != "trained":
                 continue
             missing -= 1
+            if exchange.sums is not None:
+                continue
             if submodel is None:  # the same part of the model as it was sent, with its present values
                 submodel, _ = exchange.send(outcome.client, session.tier, session.step + 1)
             update = exchange.receive(outcome, session.expected.samples, submodel, server.store)
@@ -146,9 +152,9 @@ def _awaited(outcomes: Iterator[Outcome]) -> Outcome | None:
 
 def ended(session: OpenSession, outcome: Outcome, forecast: Forecast) -> ClientRecord:
     """Return the record of a client whose job ended; the session of a failed job ends where the job failed."""
-    expected, bare = session.expected, replace(outcome, payload=b"", kept=b"", labels=None)
+    expected, bare = session.expected, replace(outcome, payload=b"", kept=b"", labels=None, summed_bytes=0)
     if outcome.status == "trained":
-        return ClientRecord(replace(expected, upload_bytes=len(outcome.payload)), bare)
+        return ClientRecord(replace(expected, upload_bytes=len(outcome.payload) or outcome.summed_bytes), bare)
     steps = forecast.plan.workload.training.steps(expected.samples)
     # The first step is the largest, so it is the one that exceeds the memory. A process may die at any moment: all of its work is lost.
     # NaN is detected after the last step, and nothing is sent.

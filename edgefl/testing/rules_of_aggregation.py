@@ -33,6 +33,28 @@ def test_the_order_of_updates_does_not_matter(case: Case) -> None:
     equal_states(one, other)
 
 
+@rule("sums of tiers give the same bits")
+def test_sums_of_tiers_give_the_same_bits(case: Case) -> None:
+    state, tiers = case.state(), (case.tiers * 3)[:5]
+    if not case.method.folds:
+        return
+    updates = [case.update(state, tier, client, samples=3 + 7 * client) for client, tier in enumerate(tiers)]
+    updates = [replace(update, labels=None if update.client == 1 else (0, 2)[: 1 + update.client % 2]) for update in updates]
+    parts = []  # in pairs, added in another order than the updates
+    for group in (updates[3:], updates[2:0:-1], updates[:1]):
+        sums = {update.tier: case.method.tier_sum(case.architecture, update.tier) for update in group}
+        for update in group:
+            sums[update.tier].add(update, update.samples if case.method.weighs_samples else 1)
+        parts.append(sums)
+    whole, *others = parts
+    for tier, of in (item for part in others for item in part.items()):
+        whole.setdefault(tier, case.method.tier_sum(case.architecture, tier)).merge(of)
+    places = {update.tier: update.places for update in updates}
+    after = case.method.finish(state, [(places[tier], of) for tier, of in whole.items()])
+    expected = case.method.aggregate(state, updates)
+    assert all(torch.equal(after.tensors[name], tensor) for name, tensor in expected.tensors.items())
+
+
 @rule("one full-tier client alone wins outright")
 def test_one_full_tier_client_alone_wins_outright(case: Case) -> None:
     state = case.state()

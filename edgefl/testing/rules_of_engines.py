@@ -6,13 +6,16 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from edgefl.client.client import Clients
+from edgefl.client.folding import Sums
 from edgefl.client.job import Job, Task
 from edgefl.client.training import Training
 from edgefl.data.digits import digits
@@ -104,6 +107,19 @@ def test_any_job_can_run_again_to_the_same_bits(engine: str, expected: list[Outc
     with opened(engine) as running:
         again = [jobs_of(16)[number] for number in (3, 3, 0, 9, 3)]
         assert list(in_order(running, again)) == [expected[number] for number in (3, 3, 0, 9, 3)]
+
+
+def test_sums_of_updates_are_those_of_one_process(engine: str, expected: list[Outcome]) -> None:
+    """Updates that are added up, by the engine or by the server, have the same sums bit for bit, unless the engine groups clients."""
+    jobs = [replace(job, weight=1 + number) for number, job in enumerate(jobs_of(16))]
+    wanted, found = (Sums(jobs[0].method, TASK.architecture) for _ in range(2))
+    bare = [wanted.add(job, outcome) for job, outcome in zip(jobs, expected, strict=True)]
+    with opened(engine) as running:
+        assert_same(list(in_order(running, jobs, found)), bare, engine)
+    for tier, of in wanted.tiers.items():
+        assert of.weight == found.tiers[tier].weight, "an update is missing, or was added twice"
+        if not Capabilities.of(engine).groups_clients:
+            assert torch.equal(of.total.value(), found.tiers[tier].total.value()), "the sum has other bits"
 
 
 def test_a_cancelled_map_leaves_nothing_behind(engine: str, expected: list[Outcome]) -> None:

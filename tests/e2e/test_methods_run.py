@@ -194,3 +194,13 @@ def test_options_about_what_travels_and_what_is_composed_give_the_same_bits_on_e
     assert lines == others
     assert parts.keys() == same.keys()
     assert all(torch.equal(tensor, same[part][key]) for part, tensors in parts.items() for key, tensor in tensors.items())
+
+
+def test_a_method_that_evaluates_before_it_trains_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    """The last bits of a convolution depend on its memory layout, which therefore does not wait for the first step."""
+    config = RunConfig.of(
+        {**SMALL, "profile": "lab", "method": "fedfomo", "model": "cnn-digits", "rounds": 4, "clients": 8, "per_round": 4}
+    )
+    whole = stopped_after(config, tmp_path / "whole", 3)
+    other = stopped_after(config, stopped_after(config, tmp_path / "other", 1), 3, resume=True)
+    assert checkpoint_of(whole, 3).name == checkpoint_of(other, 3).name

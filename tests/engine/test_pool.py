@@ -177,7 +177,7 @@ def test_closing_does_not_wait_for_jobs():
         short = replace(task, training=replace(task.training, epochs=1))
         with PoolEngine(short, 1) as other:
             list(in_order(other, jobs))
-        engine._give(engine._live[1], pool._Batch([0], jobs[:1]))
+        engine._give(engine._live[1], pool.Batch([0], jobs[:1]))
         while not all(pids(engine)):
             engine._serve(None)
         processes = [psutil.Process(pid) for pid in pids(engine)]
@@ -323,20 +323,20 @@ def test_jobs_that_share_bytes_get_one_object_for_as_long_as_the_server_has_it(m
     server, reader, worker = mail
     jobs = [replace(job, kept=kept) for job, kept in zip(jobs_of(task_of(), 4), (None, b"", b"mine", b"yours"), strict=True)]
     request = server.write_request(jobs, reader)
-    read = worker.read_request(request.frame)
+    read = worker.read_request(request.frame).jobs
     assert read == jobs
     assert read[0].payload is read[3].payload
     assert read[0].method is read[3].method
     server.release(request)
     again = server.write_request(jobs[:1], reader)
-    assert worker.read_request(again.frame)[0].payload is read[0].payload
+    assert worker.read_request(again.frame).jobs[0].payload is read[0].payload
     server.release(again)
     before = taken_bytes(server.arena)
     server.forget_payloads()
     assert taken_bytes(server.arena) <= before - sum(len(job.payload) for job in jobs[:3])
     other = replace(jobs[0], payload=bytes(len(jobs[0].payload)))
     request = server.write_request([other], reader)
-    assert worker.read_request(request.frame)[0].payload == other.payload
+    assert worker.read_request(request.frame).jobs[0].payload == other.payload
     assert list(worker._payloads.values()) == [other.payload]  # the worker forgot the rest
 
 
@@ -347,7 +347,7 @@ def test_payloads_that_nobody_waits_for_do_not_pile_up(mail):
         for number in range(30):
             own = replace(job, method=method, payload=bytes([number]) * 1000)
             request = server.write_request([own], reader)
-            assert worker.read_request(request.frame)[0].payload == own.payload
+            assert worker.read_request(request.frame).jobs[0].payload == own.payload
             server.release(request)
         assert len(server._payloads) == most
         server.forget_payloads()

@@ -1,0 +1,75 @@
+"""The sums of a round: a process that trains clients adds up their updates, and sends one sum per tier instead of every update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from edgefl.client.job import Job
+from edgefl.errors import WireError
+from edgefl.methods.base import Method
+from edgefl.methods.tier_sum import TierSum
+from edgefl.models.base import Architecture
+from edgefl.records import Outcome, Tier, Update
+from edgefl.timing.spans import span
+from edgefl.wire.payload import decode
+
+Row = Sequence[Any]
+"""The sum of a tier without its values, as JSON: ratio, weight, weights by label, and the bounds of each limb."""
+
+
+@dataclass
+class Sums:
+    """The sums of updates, by tier. They are exact: sums of several processes add up to the same bits in any order and grouping.
+
+    Attributes:
+        codec: name of the codec of updates.
+        tiers: the sum of each tier of which an update was added.
+    """
+
+    method: Method
+    architecture: Architecture
+    codec: str = "fp32"
+    tiers: dict[Tier, TierSum] = field(default_factory=dict)
+
+    def add(self, job: Job, outcome: Outcome) -> Outcome:
+        """Add the update of a client that has trained; return its outcome without the update. Other outcomes are returned unchanged.
+
+        Raises:
+            WireError: the payload is damaged, or has other tensors than expected; names the client.
+            AggregationError: the job's weight is not positive, or a label of the client is no class.
+        """
+        if outcome.status != "trained" or job.weight is None:
+            return outcome
+        total = self._of(job.tier)
+        with span("aggregate", client=job.client):
+            tensors = decode(outcome.payload, total.shapes, f"client {job.client}", self.codec, copy=False)
+            total.add(Update(job.client, job.tier, tensors, {}, job.weight, outcome.labels), job.weight)
+        return replace(outcome, payload=b"", summed_bytes=len(outcome.payload))
+
+    def written(self) -> tuple[list[Row], list[bytes]]:
+        """Return the sums as they travel: a row per tier, and the bytes of all limbs."""
+        sums = [(tier.ratio, of.weight, of.label_weights, of.total) for tier, of in self.tiers.items()]
+        limbs = [limb.numpy().tobytes() for *_, total in sums for limb in total.limbs]
+        return [(*row, total.bounds) for *row, total in sums], limbs
+
+    def merge(self, rows: Sequence[Row], limbs: Iterable[bytes]) -> None:
+        """Add the sums that another process has :meth:`written`; raise :class:`WireError` if they are damaged or of other tensors."""
+        left = iter(limbs)
+        for row in rows:
+            try:
+                ratio, weight, label_weights, bounds = row
+                own = self._of(Tier(ratio))
+                parts = [torch.frombuffer(bytearray(next(left)), dtype=torch.float64) for _ in bounds]
+                total = type(own.total)(parts, [float(bound) for bound in bounds])
+                own.merge(replace(own, total=total, weight=int(weight), label_weights=[int(w) for w in label_weights]))
+            except (TypeError, ValueError, RuntimeError, StopIteration) as error:
+                raise WireError(f"the sum of a tier's updates cannot be read: {error!r}") from None
+
+    def _of(self, tier: Tier) -> TierSum:
+        if tier not in self.tiers:
+            self.tiers[tier] = self.method.tier_sum(self.architecture, tier)
+        return self.tiers[tier]
