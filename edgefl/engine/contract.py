@@ -121,7 +121,7 @@ def in_order(engine: Engine, jobs: Iterable[Job], sums: Sums | None = None) -> I
         EdgeflError: a job was lost more than :data:`MOST_LOSSES` times, or the engine ended without an outcome for it.
     """
     if not hasattr(engine, "map"):
-        raise EdgeflError(f"engine {type(engine).__name__} lacks map, which an Engine defines")
+        raise EdgeflError(f"engine {type(engine).__name__} lacks map, which every Engine defines")
     folds = sums is not None and getattr(engine, "folds", False)
     run = partial(engine.fold, sums=sums) if folds else engine.map  # type: ignore[attr-defined]
     numbered, again = enumerate(jobs), deque[tuple[int, "Job"]]()

@@ -126,17 +126,15 @@ def _expected(server: Server, state: ServerState, devices: Mapping[int, Device])
     away = {client: float("inf") for client in range(population) if client not in devices}
     clients, _ = ideal.select(forecast.seed, population, server.per_round, number, 0.0, away)
     forecast = replace(forecast, conditions=ideal, size_of=lambda client: devices[client].samples)
-    return [_as_trained(e, devices[e.client]) for e in forecast.expected(Asked(clients, number, state.clock_s), {})]
+    return [_as_trained(server, e, devices[e.client]) for e in forecast.expected(Asked(clients, number, state.clock_s), {})]
 
 
-def _as_trained(expected: Expected, device: Device) -> Expected:
+def _as_trained(server: Server, expected: Expected, device: Device) -> Expected:
     """Return ``expected``, refused if its tier fits only in micro-batches or with recomputation and the device has no torch for them."""
     if device.trainer == "torch" or expected.tier is None or not (expected.micro_batch or expected.recompute):
         return expected
-    need, have = float(expected.predicted_memory_bytes or 0), float(expected.memory_bytes or 0)
-    short = Shortfall(
-        "memory_bytes", need, have, device.device, expected.tier.ratio, expected.micro_batch, bool(expected.recompute)
-    )
+    need, have = server.forecast.plan.costs[expected.tier].training_memory_bytes, float(expected.memory_bytes or 0)
+    short = Shortfall("memory_bytes", need, have, device.device, expected.tier.ratio)
     return replace(_nothing(expected), status="refused", refusal=(short,))
 
 

@@ -28,6 +28,7 @@ from edgefl.timing.stages import Stopwatch, added, check_trace
 from edgefl.util.compute import one_thread
 from edgefl.util.files import json_bytes, sha256, write_bytes
 from edgefl.util.garbage import uncollected
+from edgefl.util.scratch import sweep
 
 Connect = Callable[[Run, Path], RunOne]
 """Returns what runs the rounds of a prepared run with real devices; the path is the run's folder."""
@@ -66,6 +67,7 @@ def simulate(
         >>> [row.tier for row in result.tiers]
         [1.0, 0.5]
     """
+    sweep()
     say = notify or (lambda message: None)
     with one_thread(), contextlib.ExitStack() as opened:
         if trace is not None:
