@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from edgefl.data.given import Given, Reading
 from edgefl.data.growing import Growing
 from edgefl.data.images import HELD_OUT, grown
 from edgefl.errors import DataError, first_line, nearest
+from edgefl.util.fields import Fields, each
+from edgefl.util.fields import first as first_of
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".csv")
 LABELS = ("label", "labels", "target", "class", "y", "fine_label")
@@ -79,7 +81,7 @@ def given_of(train: Table, test: Table | None, reading: Reading) -> Given:
     held_out = None
     if test is not None:
         own = roles_of(test.schema, test.where, Reading(roles.label, roles.owner or None, roles.features))
-        channels = x.shape[1] if _is_image(train.schema, roles.features[0]) else 0
+        channels = each(lambda samples: samples.shape[1] if samples.ndim == 4 else 0, x)
         of_test = _arrays(test, own, channels)
         held_out = Given(of_test[0], of_test[1], test.where, of_test[2], own.class_names)
     return Given(x, y, train.where, owner, roles.class_names, held_out)
@@ -99,10 +101,9 @@ def roles_of(schema: Any, where: str, reading: Reading) -> Roles:
     owner = reading.owner or next((name for name in OWNERS if name in names and name != label), "")
     rest = [name for name in names if name not in (label, owner)]
     features = reading.features or _guessed(schema, rest, where)
-    if len(features) > 1 and (odd := [name for name in features if not _is_number(schema, name)]):
-        raise DataError(
-            f"{where}: column {odd[0]} is {schema.field(odd[0]).type}; several features must be numbers: give --features"
-        )
+    usable = _is_image, _is_list, _is_text, _is_number
+    if odd := [name for name in features if not any(fits(schema, name) for fits in usable)]:
+        raise DataError(f"{where}: column {odd[0]} is {schema.field(odd[0]).type}, expected images, lists, texts or numbers")
     return Roles(label, owner, features, classes.get(label, ()))
 
 
@@ -125,8 +126,14 @@ def _guessed(schema: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
     raise DataError(f"{where}: which columns are a sample? Give them with --features; there are {found}")
 
 
-def _arrays(table: Table, roles: Roles, channels: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return samples, labels and owners of all rows."""
+def _arrays(table: Table, roles: Roles, channels: Fields[int] = 0) -> tuple[Any, np.ndarray, np.ndarray | None]:
+    """Return samples, labels and owners of all rows. Features that are not all numbers are inputs: name of the column → samples."""
+    if len(roles.features) > 1 and not all(_is_number(table.schema, name) for name in roles.features):
+        held = replace(table, batches=list(table.batches))
+        each_channels = dict.fromkeys(roles.features, channels) if isinstance(channels, int) else channels
+        found = {name: _arrays(held, replace(roles, features=(name,)), each_channels[name]) for name in roles.features}
+        _, labels, owners = found[roles.features[0]]
+        return {name: of[0] for name, of in found.items()}, labels, owners
     y: list[np.ndarray] = []
     owner: list[np.ndarray] = []
     first = roles.features[0]
@@ -142,7 +149,7 @@ def _arrays(table: Table, roles: Roles, channels: int = 0) -> tuple[np.ndarray, 
             raise DataError(f"{table.where}: cannot be read ({first_line(error)})") from None
 
     if _is_image(table.schema, first):
-        x = grown(_contents(batches(), first, table), table.where, channels)
+        x = grown(_contents(batches(), first, table), table.where, first_of(channels))
     else:
         texts, rows = _is_text(table.schema, first), Growing(table.where)
         parts: list[np.ndarray] = []

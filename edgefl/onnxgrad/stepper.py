@@ -150,7 +150,8 @@ class Stepper:
                 if name not in arrays:
                     binding.bind_ortvalue_input(name, self._now[name])
             for name, array in arrays.items():
-                binding.bind_cpu_input(name, np.ascontiguousarray(array, run.types[name]))
+                if name in run.types:  # a network may ignore one of several inputs
+                    binding.bind_cpu_input(name, np.ascontiguousarray(array, run.types[name]))
             for name in run.changed:
                 binding.bind_ortvalue_output(name + OUT, self._next[name])
             if run.has_loss:

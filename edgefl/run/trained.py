@@ -24,6 +24,7 @@ from edgefl.server.exchange import device_submodel
 from edgefl.server.rounds import run_round
 from edgefl.server.state import ServerState
 from edgefl.timing.spans import span
+from edgefl.util.fields import each
 from edgefl.wire.payload import stored_tensors
 
 _NO_SAMPLES = torch.empty(0), torch.empty(0, dtype=torch.int64)
@@ -50,7 +51,7 @@ class Trained:
             return self._ready(deploy(self.state.model, tier))
         own = run.clients.shards.train(client)
         module = self._ready(deploy(self.state.model, tier, self.personal(tier, client), client))
-        return method.adapt(module, torch.from_numpy(own.x), torch.from_numpy(own.y)).eval()
+        return method.adapt(module, each(torch.from_numpy, own.x), torch.from_numpy(own.y)).eval()
 
     def network(self, tier: Tier, client: int | None = None) -> nn.Module:
         """Return the network of ``tier`` as ``client`` would train it next, with statistics, in evaluation mode."""
