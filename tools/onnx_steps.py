@@ -45,6 +45,7 @@ from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, named_tensors
+from edgefl.models.custom import InputSpec
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models
@@ -192,7 +193,7 @@ def export(out: Path) -> None:
         graphs = tier_graphs(method, EXPORTED, tier, TRAINING.optimizer, TRAINING.weight_decay, PLAIN)
         ready = with_weights(graphs, module) if same_network(module, method.trained(state, tier)) else None
         reference = generator(0, "reference", tier.label)
-        files = build_tier(module, EXPORTED.input_shape, tier.label, reference, graph=ready).contents
+        files = build_tier(module, InputSpec(EXPORTED.input_shape), tier.label, reference, graph=ready).contents
         trained = {f"{tier.label}/train.onnx": graphs.steps.steps[0], f"{tier.label}/predict.onnx": graphs.predict}
         for path, content in {**files, **trained}.items():
             (out / path).parent.mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ from edgefl.models.base import named_tensors
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, SEED, SHARE, STATES, Roles
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper, peak_bytes
+from edgefl.util.fields import named
 
 
 def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False) -> TrainingResult:
@@ -38,9 +39,10 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
         nonlocal peak
         kind = 0 if draw is None else min(int(draw * len(graphs.steps)), len(graphs.steps) - 1)
         x, y = local.at(positions)
-        batch = x.numpy(), y.numpy()
+        batch = [part.numpy() for part in (*named(x, "x").values(), y)]
         if peak is None:
-            peak = batch[0].nbytes + (0 if capped else _metered(graphs, stepper, arrays, batch, kind, micro))
+            inputs_bytes = sum(part.nbytes for part in batch[:-1])
+            peak = inputs_bytes + (0 if capped else _metered(graphs, stepper, arrays, batch, kind, micro))
             if not capped and limit_bytes is not None and held + peak > limit_bytes:
                 raise OverMemory(held + peak, peak)
         try:
@@ -77,11 +79,11 @@ def _metered(
 ) -> int:
     """Return onnxruntime's peak bytes in such a step, measured once for each graph and batch size."""
     graph = graphs.steps[kind] if micro is None else graphs.passes[kind]
-    x, y = (array[:micro] for array in batch)
-    key = (graph, x.shape)
+    feed = dict(zip(graphs.roles.batch, (array[:micro] for array in batch), strict=True))
+    key = (graph, feed["y"].shape)
     if key not in _METERED:
         scalars = {name: np.ones((), np.float32) for name in (LEARNING_RATE, BETA, SHARE)}
-        _METERED[key] = peak_bytes(graph, {**arrays, **stepper.tensors(), **scalars, "x": x, "y": y})
+        _METERED[key] = peak_bytes(graph, {**arrays, **stepper.tensors(), **scalars, **feed})
     return _METERED[key]
 
 

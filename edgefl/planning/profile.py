@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
 
 from edgefl.client.criterion import CROSS_ENTROPY
 from edgefl.client.objectives.none import PLAIN
@@ -29,6 +28,7 @@ from edgefl.report.cost_rows import ProfileRow, TensorBytes
 from edgefl.report.results import Results
 from edgefl.server.assignment import fastest_round_s
 from edgefl.util.compute import one_thread
+from edgefl.util.fields import each
 from edgefl.wire.payload import header_bytes, tensor_bytes
 
 DEFAULT_BATCH_SIZE = 32
@@ -266,20 +266,4 @@ def _macs_in_onnx(method: Method, architecture: Architecture, tier: Tier) -> int
 
     with Unfilled():
         network = method.network(architecture, tier).eval()
-    samples = architecture.samples(2)
-    inputs = samples if isinstance(samples, dict) else {"x": samples}
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in inputs.items()}
-    module = _ByName(network, tuple(zeros)).eval() if isinstance(samples, dict) else network
-    return macs_per_sample(export(module, zeros, ()))
-
-
-class _ByName(nn.Module):
-    """A network whose inputs have names, called with them in order."""
-
-    def __init__(self, network: nn.Module, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.network, self.names = network, names
-
-    def forward(self, *tensors: Tensor) -> Tensor:
-        found: Tensor = self.network(dict(zip(self.names, tensors, strict=True)))
-        return found
+    return macs_per_sample(export(network, {"x": each(torch.zeros_like, architecture.samples(2))}, ()))
