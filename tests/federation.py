@@ -100,15 +100,16 @@ class Processes:
         path = self.home / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process of Flower with a log ``name.log``."""
+    def start(self, name: str, *command: str, path: Path | None = None) -> subprocess.Popen[bytes]:
+        """Start a process of Flower with a log ``name.log``, which imports modules from ``path`` before others."""
+        environment = self.environment if path is None else {**self.environment, "PYTHONPATH": str(path)}
         with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
                 stdout=log,
                 stderr=log,
                 cwd=self.home,
-                env=self.environment,
+                env=environment,
                 start_new_session=True,
             )
         self.running[name] = process
@@ -143,19 +144,11 @@ class Processes:
 
         wait(listens, 60, "the SuperLink listens")
 
-    def supernode(self, name: str, config: str, *more: str) -> subprocess.Popen[bytes]:
+    def supernode(self, name: str, config: str, *more: str, path: Path | None = None) -> subprocess.Popen[bytes]:
         """Start a SuperNode with the key and the certificate of ``name``."""
-        own = (
-            "--superlink",
-            f"127.0.0.1:{self.port}",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(free_port()),
-            "--node-config",
-            config,
-        )
-        return self.start(name, "flower-supernode", *own, "--auth-supernode-private-key", f"{name}.key", *more)
+        link, own = ("--superlink", f"127.0.0.1:{self.port}"), ("--host", "127.0.0.1", "--port", str(free_port()))
+        key = ("--auth-supernode-private-key", f"{name}.key", "--node-config", config)
+        return self.start(name, "flower-supernode", *link, *own, *key, *more, path=path)
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """Run a command of ``flwr`` and return its JSON."""
@@ -167,13 +160,20 @@ class Processes:
         found: dict[str, Any] = json.loads(ran.stdout)
         return found
 
-    def run(self, *more: str) -> int:
-        """Submit the app in ``home/app``; return the run's number."""
-        return int(self.flwr("run", "app", "test", *more)["run-id"])
+    def run(self, app: str, *more: str) -> int:
+        """Submit the app in a folder of ``home``; return the run's number."""
+        return int(self.flwr("run", app, "test", *more)["run-id"])
 
     def status(self, run: int) -> dict[str, Any]:
         """Return what Flower says of a run."""
         return next(dict(one) for one in self.flwr("list", "test", "--run-id", str(run))["runs"])
+
+    def stop(self, name: str) -> None:
+        """Ask a process to end: a SuperNode then signs off, and its key can be used again at once."""
+        self.running[name].terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.running[name].wait(20)
+        self.kill(name)
 
     def kill(self, name: str) -> None:
         """End a process and all that it has started."""

@@ -46,19 +46,19 @@ BAD = {
     "exits": ("raise SystemExit('usage')\n", r"bad\.py raised SystemExit: usage"),
     "incomplete method": (
         "from edgefl.extend import Method, method\n@method('mine')\nclass Mine(Method):\n    title = 'Mine'\n",
-        r"method 'mine', in .*bad\.py: lacks paper, tier_meaning, travels, which a Method defines",
+        r"method 'mine', in .*bad\.py: lacks paper, tier_meaning, travels, which every Method defines",
     ),
     "incomplete codec": (
         "from edgefl.extend import Codec, codec\n@codec('mine')\nclass Mine(Codec): ...\n",
-        r"codec 'mine', in .*bad\.py: lacks parts, which a Codec defines",
+        r"codec 'mine', in .*bad\.py: lacks parts, which every Codec defines",
     ),
     "incomplete optimizer": (
         "from edgefl.extend import ServerOptimizer, server_optimizer\n@server_optimizer('mine')\nclass Mine(ServerOptimizer): ...\n",
-        "server optimizer 'mine', in .*: lacks change, which a ServerOptimizer defines",
+        "server optimizer 'mine', in .*: lacks change, which every ServerOptimizer defines",
     ),
     "incomplete objective": (
         "from edgefl.extend import Objective, objective\n@objective('mine')\nclass Mine(Objective):\n    remembers = True\n",
-        "objective 'mine', in .*: lacks remembered, on_server, which a Objective defines",
+        "objective 'mine', in .*: lacks remembered, on_server, which every Objective defines",
     ),
     "other class": (
         "from edgefl.extend import method\n@method('mine')\nclass Mine: ...\n",
@@ -74,7 +74,7 @@ BAD = {
     ),
     "unknown fact": (
         "from edgefl.extend import engine\n@engine('mine', group=True)\ndef mine(clients, workers): ...\n",
-        "engine 'mine', in .*: its decorator has no keyword 'group'; known: keeps_state, shares_memory, groups_clients",
+        "engine 'mine', in .*: its decorator has no keyword 'group'; known: keeps_state, shares_memory, groups_clients, remote",
     ),
     "strange name": (METHOD.format(name="a+b"), r"method 'a\+b', in .*: expected a name of letters, digits"),
     "name of the package": (

@@ -28,6 +28,7 @@ from edgefl.bundle.forms import FORMS, GRAPH, form_files, formed
 from edgefl.bundle.quantize import int8_kind, quantized
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
+from edgefl.models.custom import InputSpec
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.records import Tier
 
@@ -56,7 +57,7 @@ def graphs_of(method: str, architecture: Architecture, ratio: float, int8: bool 
     found: dict[str, dict[str, Any]] = {}
     for form in FORMS:
         made = formed(network, form, chosen)
-        graph = form_files(made.module, architecture.input_shape, "int64" if architecture.vocabulary else "float32")[GRAPH]
+        graph = form_files(made.module, InputSpec(architecture.input_shape, architecture.samples(1).dtype))[GRAPH]
         found[form] = {"graph": graph, "composed": len(made.composed_layers), "layers": len(layers), "counted": graph}
     if int8:
         graph = found["auto"]["graph"]

@@ -1,4 +1,4 @@
-"""Training steps in onnxruntime beside torch's, with the size and the memory of their graphs; and how long the graphs take to export.
+"""Training steps in onnxruntime beside torch's, with the size of their graphs; and how long the graphs take to export.
 
 Usage: python tools/onnx_steps.py [--quick] [--seconds S] [--json FILE] [--write] | --export
 
@@ -40,12 +40,13 @@ from edgefl.client.client import loss_of
 from edgefl.client.loop import optimizer_of
 from edgefl.client.objectives.none import PLAIN
 from edgefl.client.onnx_loop import beta_of
+from edgefl.client.onnx_memory import predicted_step_bytes
 from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture, named_tensors
+from edgefl.models.custom import InputSpec
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
-from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
@@ -155,14 +156,19 @@ class Pair:
         return Timed(threads, torch_s, onnx_s, median(o / t for t, o in pairs))
 
     def facts(self) -> Facts:
-        """Return sizes and memory; onnxruntime's: what lies still between steps, the batch, and the most that a step has in use besides."""
+        """Return sizes."""
         (graph,) = self.graphs.steps
+        return Facts(len(graph), sum(self.first[value].nbytes for value in self.graphs.roles.trained.values()))
+
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes of a step: predicted, and those between steps, of the batch, and that onnxruntime reports besides."""
+        graphs = self.graphs.steps
         stepper = Stepper(self.graphs, self.first, TRAINING.lr, beta_of(TRAINING))
         scalars = {"lr": np.zeros((), np.float32), "beta": np.zeros((), np.float32)}
-        peak = peak_bytes(graph, {**self.first, **scalars, "x": self.x, "y": self.y})
-        predicted = tier_cost(self.method, self.architecture, self.tier, TRAINING).training_memory_bytes
-        trained = sum(self.first[value].nbytes for value in self.graphs.roles.trained.values())
-        return Facts(len(graph), trained, predicted, stepper.held_bytes + self.x.nbytes + peak)
+        peak = max(peak_bytes(graph, {**self.first, **scalars, "x": self.x, "y": self.y}) for graph in graphs)
+        samples = len(self.x)
+        predicted = predicted_step_bytes(self.graphs, TRAINING.optimizer, self.x.nbytes // samples, samples, samples)
+        return predicted, stepper.held_bytes + self.x.nbytes + peak
 
 
 def rows_of(subjects: Sequence[Subject], threads: Sequence[int], seconds: float) -> list[Row]:
@@ -187,7 +193,7 @@ def export(out: Path) -> None:
         graphs = tier_graphs(method, EXPORTED, tier, TRAINING.optimizer, TRAINING.weight_decay, PLAIN)
         ready = with_weights(graphs, module) if same_network(module, method.trained(state, tier)) else None
         reference = generator(0, "reference", tier.label)
-        files = build_tier(module, EXPORTED.input_shape, tier.label, reference, graph=ready).contents
+        files = build_tier(module, InputSpec(EXPORTED.input_shape), tier.label, reference, graph=ready).contents
         trained = {f"{tier.label}/train.onnx": graphs.steps.steps[0], f"{tier.label}/predict.onnx": graphs.predict}
         for path, content in {**files, **trained}.items():
             (out / path).parent.mkdir(exist_ok=True)

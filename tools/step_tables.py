@@ -19,12 +19,10 @@ RATIO_TARGET, EXPORT_TARGET_S = 1.2, 20.0
 
 @dataclass(frozen=True)
 class Facts:
-    """What does not depend on this machine's speed: bytes of the graphs, and of a step's memory as predicted and as onnxruntime has it."""
+    """What does not depend on this machine's speed: bytes of the graph, and of what it trains."""
 
     graph_bytes: int
     parameter_bytes: int
-    predicted_memory_bytes: int
-    onnx_memory_bytes: int
 
     @property
     def most_graph_bytes(self) -> int:
@@ -65,13 +63,13 @@ def steps_markdown(rows: Sequence[Row], samples: int, export_s: float | None) ->
     here = machine()
     about = (
         f"Milliseconds of a step of {samples} samples, momentum SGD with decay. *kB* is the size of `train.onnx`, *at most* its limit. "
-        f"*MB* is memory, predicted and as onnxruntime reports it. onnxruntime {ort.__version__}, "
+        f"onnxruntime {ort.__version__}, "
         f"torch {torch.__version__.partition('+')[0]}, {here['cores']} cores, {here['system']}. "
         f"Bold: a missed target, such as more than {RATIO_TARGET:g} × torch's time."
     )
     titles = [title for t in rows[0].times for title in (f"{_threads(t.threads)}: torch", "onnxruntime", "ratio")]
     lines = [[row.network, *(cell for t in row.times for cell in _times(t)), *_sizes(row.facts)] for row in rows]
-    parts = [about, table(["network", *titles, "kB", "at most", "MB, predicted", "onnxruntime"], lines)]
+    parts = [about, table(["network", *titles, "kB", "at most"], lines)]
     if export_s is not None:
         taken = bold(f"{export_s:.1f} s", export_s >= EXPORT_TARGET_S)
         parts.append(f"Export of ResNet-18's four FedHM tiers with all three graphs, in a separate process: {taken}.")
@@ -88,8 +86,7 @@ def _times(found: Timed) -> list[str]:
 
 def _sizes(facts: Facts) -> list[str]:
     size = bold(f"{facts.graph_bytes / 1e3:,.0f}", facts.graph_bytes > facts.most_graph_bytes)
-    memory = (f"{n / 1e6:,.1f}" for n in (facts.predicted_memory_bytes, facts.onnx_memory_bytes))
-    return [size, f"{facts.most_graph_bytes / 1e3:,.0f}", *memory]
+    return [size, f"{facts.most_graph_bytes / 1e3:,.0f}"]
 
 
 def forms_markdown(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

@@ -20,6 +20,7 @@ from edgefl.cost.trace import Subject, Tracer, quiet
 from edgefl.factor.compose import composed_network, factorized_layers
 from edgefl.records import Batch
 from edgefl.records.work import NO_WORK, Work
+from edgefl.util.fields import Fields, each, first
 
 Costs = Sequence[float]
 """A device's seconds of one count of each kind of work, in the order of :data:`~edgefl.records.work.KINDS`."""
@@ -130,13 +131,17 @@ def _figures(cost: float, costs: Costs | None) -> str:
     return f"{_number(cost, costs)} {'MACs' if costs is None else 'µs'}"
 
 
-def layer_forms(network: nn.Module, x: Tensor) -> tuple[LayerForms, ...]:
+def layer_forms(network: nn.Module, x: Fields[Tensor]) -> tuple[LayerForms, ...]:
     """Return the costs in both forms of each factorized layer, for an inference of ``x`` (samples, …), which runs on fake tensors."""
     layers = factorized_layers(network)
     if not layers:
         return ()
     plain = composed_network(network)
-    factored, grown, composed = _works(network, x), _works(network, torch.cat([x, x])), _works(plain, x)
+    factored, grown, composed = (
+        _works(network, x),
+        _works(network, each(lambda part: torch.cat([part, part]), x)),
+        _works(plain, x),
+    )
     found = []
     for name, layer in layers.items():
         work = _within(factored, name)
@@ -146,7 +151,11 @@ def layer_forms(network: nn.Module, x: Tensor) -> tuple[LayerForms, ...]:
 
 
 def room_for(
-    network: nn.Module, x: Tensor, layers: Iterable[LayerForms], memory_bytes: float | None, file_bytes: float | None = None
+    network: nn.Module,
+    x: Fields[Tensor],
+    layers: Iterable[LayerForms],
+    memory_bytes: float | None,
+    file_bytes: float | None = None,
 ) -> Room:
     """Return the room that budgets leave when ``network``, in factors, infers ``x``: the budgets minus weights and activations.
 
@@ -163,7 +172,7 @@ def room_for(
 
 def choice_for(
     network: nn.Module,
-    x: Tensor,
+    x: Fields[Tensor],
     costs: Costs | None = None,
     memory_bytes: float | None = None,
     file_bytes: float | None = None,
@@ -176,7 +185,7 @@ def choice_for(
     return choose(layers, costs, room_for(network, x, layers, memory_bytes, file_bytes)) if layers else Choice(frozenset())
 
 
-def _works(network: nn.Module, x: Tensor) -> dict[str, Work]:
+def _works(network: nn.Module, x: Fields[Tensor]) -> dict[str, Work]:
     """Return name of a module → its own work in a forward pass over ``x``."""
     found: dict[str, Work] = {}
     tracker = LayerTracker(network)
@@ -189,7 +198,7 @@ def _works(network: nn.Module, x: Tensor) -> dict[str, Work]:
 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake, quiet(), torch.no_grad(), spelled_out(), tracker, Watcher(observe):
-        network(fake.from_tensor(x))
+        network(each(fake.from_tensor, x))
     return found
 
 
@@ -198,16 +207,17 @@ def _within(works: Mapping[str, Work], name: str) -> Work:
     return sum((work for part, work in works.items() if part == name or part.startswith(f"{name}.")), NO_WORK)
 
 
-def _peak_bytes(network: nn.Module, x: Tensor) -> int:
+def _peak_bytes(network: nn.Module, x: Fields[Tensor]) -> int:
     """Return the peak bytes of activations in an inference of ``x``, input and output included."""
 
     def never(*_: Any) -> Any:
         raise AssertionError("an inference has no loss and no optimizer")
 
     def batch(samples: int) -> Batch:
-        return Batch(x.new_empty(samples, *x.shape[1:]), torch.zeros(samples, dtype=torch.int64))
+        some = each(lambda part: part.new_empty(samples, *part.shape[1:]), x)
+        return Batch(some, torch.zeros(samples, dtype=torch.int64))
 
-    return Tracer(Subject(lambda: network, batch, never, never)).inference(len(x)).peak_bytes
+    return Tracer(Subject(lambda: network, batch, never, never)).inference(len(first(x))).peak_bytes
 
 
 def _bytes(module: nn.Module) -> int:

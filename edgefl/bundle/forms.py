@@ -19,8 +19,10 @@ from torch import nn
 
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.factor.compose import composed_network, factorized_layers
+from edgefl.models.custom import InputSpec
 from edgefl.onnxgrad.exporter import export
 from edgefl.onnxgrad.graphs import BATCH, LIMIT_BYTES, check, dims_of, split
+from edgefl.util.fields import Fields, each, named
 
 Form = Literal["factored", "composed", "auto"]
 GRAPH = "forward.onnx"
@@ -49,8 +51,7 @@ def formed(network: nn.Module, form: Form, chosen: Collection[str] = ()) -> Form
 
 def form_files(
     module: nn.Module,
-    input_shape: tuple[int, ...],
-    input_dtype: str = "float32",
+    inputs: Fields[InputSpec],
     path: str = GRAPH,
     limit_bytes: int = LIMIT_BYTES,
     *,
@@ -58,12 +59,11 @@ def form_files(
 ) -> dict[str, bytes]:
     """Return the inference graph of ``module`` as files: path → content.
 
-    Its input is ``x`` (batch, …), its output ``logits`` (batch, classes) float32.
+    Its input is ``x`` (batch, …), or ``x.NAME`` for each of several; its output is ``logits`` (batch, classes) float32.
 
     Args:
         module: a network in evaluation mode.
-        input_shape: shape of one sample.
-        input_dtype: ``float32``, or ``int64`` if the network reads token ids.
+        inputs: what a sample consists of, float32 or int64 each.
         path: path of the graph in the bundle.
         limit_bytes: size limit of the graph's file. A larger graph has its weights in a second file, ``path`` with ``.data``.
         fold: whether products of factors are computed now, so that the file holds dense weights.
@@ -73,26 +73,27 @@ def form_files(
     """
     layers = {} if fold else factorized_layers(module)
     factors = {f"{at}.{key}" for at, layer in layers.items() for key, _ in layer.named_parameters()}
-    x = torch.zeros(2, *input_shape, dtype=getattr(torch, input_dtype))
+    x = each(lambda spec: torch.zeros(2, *spec.shape, dtype=spec.dtype), inputs)
     model = export(module, {"x": x}, ["logits"], unfolded=factors)
     beside = split(model, path, limit_bytes)
     try:
-        _check_ends(model, input_shape, input_dtype)
+        _check_ends(model, inputs)
         check(model)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, EdgeflError) as error:
         raise EdgeflError(f"{type(module).__name__} does not export to a graph that a bundle can hold: {error}") from error
     return {path: model.SerializeToString(deterministic=True), **beside}
 
 
-def _check_ends(model: onnx.ModelProto, input_shape: tuple[int, ...], input_dtype: str) -> None:
-    """Raise :class:`EdgeflError` unless a graph has the input ``x`` and the output ``logits`` of a tier, and ai.onnx operators."""
+def _check_ends(model: onnx.ModelProto, inputs: Fields[InputSpec]) -> None:
+    """Raise :class:`EdgeflError` unless a graph has the inputs and the output ``logits`` of a tier, and ai.onnx operators."""
     if model.functions or any(opset.domain for opset in model.opset_import):
         raise EdgeflError("it uses operators outside ai.onnx")
-    found = [(v.name, v.type.tensor_type.elem_type, dims_of(v)) for v in (*model.graph.input, *model.graph.output)]
-    wanted = ("x", _ELEMENT_TYPES[input_dtype], (BATCH, *input_shape))
-    if len(found) != 2 or found[0] != wanted or found[1][:2] != ("logits", onnx.TensorProto.FLOAT):
-        types = "both float32" if input_dtype == "float32" else f"{input_dtype} and float32"
-        raise EdgeflError(f"it has {', '.join(f'{n} {d}' for n, _, d in found)}, expected x {wanted[2]} and logits, {types}")
-    dims = found[1][2]
+    *found, output = [(v.name, v.type.tensor_type.elem_type, dims_of(v)) for v in (*model.graph.input, *model.graph.output)]
+    wanted = [(name, _ELEMENT_TYPES[spec.kind], (BATCH, *spec.shape)) for name, spec in named(inputs, "x").items()]
+    if found != wanted or output[:2] != ("logits", onnx.TensorProto.FLOAT):
+        types = ", ".join(dict.fromkeys([*(spec.kind for spec in named(inputs, "x").values()), "float32"]))
+        has, expected = (", ".join(f"{n} {d}" for n, _, d in ends) for ends in ((*found, output), wanted))
+        raise EdgeflError(f"it has {has}, expected {expected} and logits, of {types}")
+    dims = output[2]
     if len(dims) != 2 or dims[0] != BATCH or not isinstance(dims[1], int):
         raise EdgeflError(f"its output is {dims}, expected (batch, classes)")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from edgefl.onnxgrad.roles import Roles
+from edgefl.util.fields import named
 
 MANIFEST = "manifest.json"
 SIGNATURE = "manifest.sig"
@@ -81,6 +82,14 @@ class Objective(Record):
 
     name: str = Field(default="none", pattern=r"^[a-z0-9][a-z0-9-]{0,31}$")
     strength: float = Field(default=0.0, ge=0)
+
+
+class InputEntry(Record):
+    """One of several inputs: a sample's shape, its type, and how a device prepares it, as :attr:`Manifest.preprocessing` says for one."""
+
+    shape: Shape = Field(min_length=1)
+    dtype: Literal["float32", "int64"] = "float32"
+    preprocessing: dict[str, Any] = {}
 
 
 class TrainEntry(Record):
@@ -218,6 +227,7 @@ class Manifest(Record):
         manifest_sha256: SHA-256 of the file with :data:`UNSEALED` in the place of this value.
         round, state_sha256: round of the run, and hash of the server's state, from which the bundle was made.
         input_shape: shape of one sample; ``input_dtype`` is ``int64`` if the network reads token ids.
+        inputs: name → entry, of a network with several inputs, for which ``input_shape`` is empty; None: it has one.
         classes, class_names: number and names of the outputs.
         target_shape: shape of one sample's float32 target; None: targets are labels.
         metric: name of the metric under ``accuracy_onnx`` and ``accuracy_torch``; None: it is the accuracy.
@@ -232,8 +242,9 @@ class Manifest(Record):
     dataset: str
     round: Count = 0
     state_sha256: Sha256 | None = None
-    input_shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
+    input_shape: Shape
     input_dtype: Literal["float32", "int64"] = "float32"
+    inputs: dict[Annotated[str, AfterValidator(_named)], InputEntry] | None = None
     classes: int = Field(ge=1)
     class_names: tuple[str, ...]
     target_shape: Shape | None = None
@@ -242,8 +253,16 @@ class Manifest(Record):
     tiers: tuple[TierEntry, ...] = Field(min_length=1, max_length=_MAX_TIERS)
     files: dict[InnerPath, FileEntry]
 
+    @property
+    def samples(self) -> dict[str, InputEntry]:
+        """Input of the graphs → its entry: ``x``, or ``x.NAME`` for each of several inputs."""
+        one = InputEntry.model_construct(shape=self.input_shape, dtype=self.input_dtype)
+        return named(one if self.inputs is None else self.inputs, "x")
+
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
+        if bool(self.input_shape) == bool(self.inputs):
+            raise ValueError("input_shape: expected the shape of a sample, or an empty one and inputs")
         values = [v for t in self.tiers for v in (t.accuracy_onnx, t.accuracy_torch, *(one.accuracy for one in t.variants))]
         if self.metric is None and not all(value is None or 0 <= value <= 1 for value in values):
             raise ValueError("tiers: expected every accuracy from 0 to 1")

@@ -33,9 +33,9 @@ def seal(folder: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Man
 
 
 def text_of(manifest: Manifest) -> bytes:
-    """Return the content of ``manifest.json``: indented JSON in UTF-8, without the keys of a loss of the user if there is none."""
+    """Return the content of ``manifest.json``: indented JSON in UTF-8, without keys of several inputs or of a user's loss if unused."""
     values = manifest.model_dump(mode="json")
-    values = {key: value for key, value in values.items() if value is not None or key not in ("target_shape", "metric")}
+    values = {key: value for key, value in values.items() if value is not None or key not in ("inputs", "target_shape", "metric")}
     return (json.dumps(values, indent=2, allow_nan=False) + "\n").encode()
 
 

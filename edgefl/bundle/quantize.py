@@ -17,8 +17,7 @@ scales are those of the product.
 """
 
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +33,8 @@ from edgefl.errors import ConfigError, EdgeflError, first_line
 from edgefl.onnxgrad.exporter import quiet, strip
 from edgefl.onnxgrad.graphs import graphs_in
 from edgefl.onnxgrad.predict import predict
+from edgefl.util.fields import Fields, first, named, rows
+from edgefl.util.scratch import scratch_folder
 
 Kind = Literal["int8-static", "int8-dynamic", "fp16"]
 KINDS: tuple[Kind, ...] = ("int8-static", "int8-dynamic", "fp16")
@@ -53,10 +54,10 @@ def int8_kind(graph: bytes) -> Kind:
     return "int8-static" if found.isdisjoint(_DYNAMIC) else "int8-dynamic"
 
 
-def quantized(graph: bytes, kind: Kind, calibration: np.ndarray | None = None) -> bytes:
+def quantized(graph: bytes, kind: Kind, calibration: Fields[np.ndarray] | None = None) -> bytes:
     """Return the variant ``kind`` of an inference graph; the same arguments give the same bytes.
 
-    ``graph`` is a serialized ModelProto with one input and float32 weights. ``int8-static`` needs ``calibration`` samples (n, …), of which
+    ``graph`` is a serialized ModelProto with float32 weights. ``int8-static`` needs ``calibration`` samples (n, …), of which
     it uses :data:`CALIBRATION_SAMPLES`.
 
     Raises:
@@ -85,8 +86,8 @@ def variant(
     label: str,
     graph: bytes,
     kind: Kind,
-    calibration: np.ndarray | None,
-    x: np.ndarray,
+    calibration: Fields[np.ndarray] | None,
+    x: Fields[np.ndarray],
     y: np.ndarray,
     criterion: Criterion = CROSS_ENTROPY,
 ) -> tuple[Variant, bytes]:
@@ -96,22 +97,25 @@ def variant(
     return Variant(kind=kind, graph=f"{label}/forward.{kind}.onnx", bytes=len(made), accuracy=accuracy), made
 
 
-def _checked(model: onnx.ModelProto, calibration: np.ndarray | None) -> np.ndarray:
-    """Return the samples on which ranges of activations are measured, evenly spread over ``calibration``."""
-    if calibration is None or not len(calibration):
+def _checked(model: onnx.ModelProto, calibration: Fields[np.ndarray] | None) -> dict[str, np.ndarray]:
+    """Return input → samples on which ranges of activations are measured, evenly spread over ``calibration``."""
+    if calibration is None or not len(first(calibration)):
         raise ConfigError(
             "int8-static takes calibration samples to find the ranges of activations, got none; give some, such as 100"
         )
-    value = model.graph.input[0].type.tensor_type
-    shape = tuple(dim.dim_value for dim in value.shape.dim)[1:]
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)
-    if calibration.shape[1:] != shape or calibration.dtype != dtype:
-        got = f"{calibration.dtype} {calibration.shape[1:]}"
-        raise ConfigError(f"int8-static: calibration samples of {got}, expected {dtype} {shape} as the graph's input")
-    if not np.isfinite(calibration).all():
-        raise ConfigError("int8-static: calibration samples hold values that are not finite")
-    spread = np.linspace(0, len(calibration) - 1, min(len(calibration), CALIBRATION_SAMPLES)).round().astype(np.int64)
-    return np.ascontiguousarray(calibration[spread])
+    given, chosen = named(calibration, "x"), dict[str, np.ndarray]()
+    for one in model.graph.input:
+        value, samples = one.type.tensor_type, given[one.name] if len(given) > 1 else first(calibration)
+        shape = tuple(dim.dim_value for dim in value.shape.dim)[1:]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)
+        if samples.shape[1:] != shape or samples.dtype != dtype:
+            got = f"{samples.dtype} {samples.shape[1:]}"
+            raise ConfigError(f"int8-static: calibration samples of {got}, expected {dtype} {shape} as the graph's input")
+        if not np.isfinite(samples).all():
+            raise ConfigError("int8-static: calibration samples hold values that are not finite")
+        spread = np.linspace(0, len(samples) - 1, min(len(samples), CALIBRATION_SAMPLES)).round().astype(np.int64)
+        chosen[one.name] = np.ascontiguousarray(samples[spread])
+    return chosen
 
 
 def _tools() -> SimpleNamespace:
@@ -141,10 +145,9 @@ def _half(model: onnx.ModelProto, tools: SimpleNamespace) -> onnx.ModelProto:
     return made
 
 
-def _static(model: onnx.ModelProto, tools: SimpleNamespace, calibration: np.ndarray) -> onnx.ModelProto:
+def _static(model: onnx.ModelProto, tools: SimpleNamespace, calibration: Mapping[str, np.ndarray]) -> onnx.ModelProto:
     q = tools.quantization
-    name = model.graph.input[0].name
-    batches = [{name: calibration[i : i + _BATCH]} for i in range(0, len(calibration), _BATCH)]
+    batches = [rows(calibration, slice(i, i + _BATCH)) for i in range(0, len(next(iter(calibration.values()))), _BATCH)]
     left = iter(batches)
     samples = SimpleNamespace(get_next=lambda: next(left, None))
     # x86, Arm and WebAssembly all have fast kernels for unsigned activations with signed weights.
@@ -165,9 +168,9 @@ def _dynamic(model: onnx.ModelProto, tools: SimpleNamespace) -> onnx.ModelProto:
 
 def _by_file(write: Callable[[Path], None]) -> onnx.ModelProto:
     """Return the model that ``write`` stores in a file: the tools return nothing."""
-    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
-        write(Path(folder) / "made.onnx")
-        return onnx.load(Path(folder) / "made.onnx")
+    with scratch_folder() as folder:
+        write(folder / "made.onnx")
+        return onnx.load(folder / "made.onnx")
 
 
 def _recurrent_weights(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -198,8 +201,8 @@ def _of_ai_onnx(model: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
         model.ClearField(field)
     model.opset_import.extend(original.opset_import)
     model.producer_name, model.producer_version = original.producer_name, original.producer_version
-    for ends, first in ((model.graph.input, original.graph.input), (model.graph.output, original.graph.output)):
-        if [(v.name, v.type) for v in ends] != [(v.name, v.type) for v in first]:
+    for ends, before in ((model.graph.input, original.graph.input), (model.graph.output, original.graph.output)):
+        if [(v.name, v.type) for v in ends] != [(v.name, v.type) for v in before]:
             raise EdgeflError("its inputs or outputs would change")
     model.graph.ClearField("value_info")
     return model

@@ -23,8 +23,8 @@ Arrays = dict[str, np.ndarray]
 def stored_tensors(folder: Path, name: str, wanted: Mapping[str, End], optional: Mapping[str, End] | None = None) -> Arrays:
     """Return the tensors in the safetensors file ``name`` of a bundle: all of ``wanted``, and any of ``optional``.
 
-    A free size (None) must equal the number of samples of the tensor ``x``. BundleError if a tensor is missing, unexpected, has another
-    type or shape, or is not finite.
+    A free size (None) must equal the number of samples of the first of ``wanted``. BundleError if a tensor is missing, unexpected, not
+    finite, or of another type or shape.
     """
     try:
         tensors: Arrays = safetensors.numpy.load((folder / name).read_bytes())
@@ -36,9 +36,10 @@ def stored_tensors(folder: Path, name: str, wanted: Mapping[str, End], optional:
     if absent := wanted.keys() - tensors.keys():
         raise BundleError(f"{name}: lacks {_some(set(absent))}")
     free = any(None in end.dims for end in wanted.values())
-    samples = len(tensors["x"]) if free and tensors["x"].ndim else 0
+    first = next(iter(wanted), "")
+    samples = len(tensors[first]) if free and tensors[first].ndim else 0
     if free and not samples:
-        raise BundleError(f"{name}: x {tensors['x'].shape}, expected at least one sample")
+        raise BundleError(f"{name}: {first} {tensors[first].shape}, expected at least one sample")
     for key, found in tensors.items():
         dtype, shape = known[key].dtype, tuple(samples if size is None else size for size in known[key].dims)
         if (found.dtype.name, found.shape) != (dtype, shape):
@@ -72,7 +73,12 @@ class _Tier:
 
     @property
     def samples(self) -> dict[str, End]:
-        return {"x": End(self.manifest.input_dtype, (None, *self.manifest.input_shape))}
+        return {name: End(entry.dtype, (None, *entry.shape)) for name, entry in self.manifest.samples.items()}
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """Inputs that a graph need not have: a network may ignore one of several."""
+        return frozenset(self.samples) if len(self.samples) > 1 else frozenset()
 
     @property
     def targets(self) -> dict[str, End]:
@@ -100,7 +106,7 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[
     tier = _Tier(folder, manifest, entry, at)
     at(entry.reference)
     found = stored_tensors(folder, entry.reference, {**tier.samples, "logits": End("float32", (None, manifest.classes))})
-    x, expected = found["x"], found["logits"]
+    x, expected = {name: found[name] for name in tier.samples}, found["logits"]
     outputs = _logits(tier, entry.forward, x)
     difference = float(np.abs(outputs - expected).max())
     if not difference <= MAX_ABS_ERROR:
@@ -112,18 +118,19 @@ def check_tier(folder: Path, manifest: Manifest, entry: TierEntry, at: Callable[
     return (difference, None if entry.train is None else _check_training(tier, entry.train, x))
 
 
-def _logits(tier: _Tier, name: str, x: np.ndarray, weights: Arrays | None = None) -> np.ndarray:
+def _logits(tier: _Tier, name: str, x: Arrays, weights: Arrays | None = None) -> np.ndarray:
     """Return the outputs (n, classes) of an inference graph; ``weights`` are those of its weights that are inputs, None: all are inside."""
     given = {} if weights is None else weights
     wanted = tier.samples | {key: End("float32", value.shape) for key, value in given.items()}
-    session = tier.opened(name, wanted, {"logits": End("float32", (None, tier.manifest.classes))}, frozenset(given))
-    outputs = session.run({"x": x, **given})["logits"]
-    if outputs.shape != (len(x), tier.manifest.classes):
-        raise BundleError(f"{name}: outputs of shape {outputs.shape}, expected {(len(x), tier.manifest.classes)}")
+    may_lack = frozenset(given) | tier.unread
+    session = tier.opened(name, wanted, {"logits": End("float32", (None, tier.manifest.classes))}, may_lack)
+    outputs, count = session.run({**x, **given})["logits"], len(next(iter(x.values())))
+    if outputs.shape != (count, tier.manifest.classes):
+        raise BundleError(f"{name}: outputs of shape {outputs.shape}, expected {(count, tier.manifest.classes)}")
     return outputs
 
 
-def _check_training(tier: _Tier, train: TrainEntry, x: np.ndarray) -> float:
+def _check_training(tier: _Tier, train: TrainEntry, x: Arrays) -> float:
     """Return the largest relative difference of the stored losses from those of three steps of the first training graph."""
     tier.at(train.parameters)
     declared = {name: End("float32", shape) for name, shape in train.tensors.items()}
@@ -164,7 +171,7 @@ def _start(manifest: Manifest, train: TrainEntry, tensors: Arrays) -> Arrays:
 
 
 def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arrays, steps: int) -> list[float]:
-    """Return the losses of so many ``steps`` on the ``stored`` batch, x and y, from the inputs ``start``."""
+    """Return the losses of so many ``steps`` on the ``stored`` batch, samples and labels, from the inputs ``start``."""
     inputs = {key: End(value.dtype.name, value.shape) for key, value in start.items()}
     inputs |= {**tier.samples, **tier.targets}
     roles = train.roles
@@ -178,15 +185,17 @@ def _train(tier: _Tier, train: TrainEntry, name: str, start: Arrays, stored: Arr
         *(name + OUT for name in statistics),
         *roles.frozen.values(),
         *train.anchors.values(),
+        *tier.unread,
     }
     session = tier.opened(
         name, inputs, {LOSS: End("float32", ()), **{key + OUT: inputs[key] for key in updated}}, frozenset(may_lack)
     )
     if forgotten := sorted(key for key in updated & session.inputs if key + OUT not in session.outputs):
         raise BundleError(f"{name}: has no output {forgotten[0]}.out, though it has the input")
-    one = {**start, "x": stored["x"][:1], "y": stored["y"][:1]}
+    batch = {key: stored[key] for key in (*tier.samples, "y")}
+    one = {**start, **{key: value[:1] for key, value in batch.items()}}
     _finite(name, "loss of one sample", session.run(one)[LOSS])
-    values, losses = {**start, "x": stored["x"], "y": stored["y"]}, []
+    values, losses = {**start, **batch}, []
     for _ in range(steps):
         for key, value in session.run(values).items():
             _finite(name, key, value)

@@ -1,11 +1,12 @@
 """The graphs of a tier that have weights as inputs: its training steps, and inference with its factors as trained."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import onnx
 import onnx.numpy_helper
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from edgefl.client.client import loss_of
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
@@ -21,11 +22,15 @@ from edgefl.onnxgrad.step_check import check_step
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
 from edgefl.records import Batch, Tier
+from edgefl.util.fields import each
 
 
 @dataclass(frozen=True)
 class TierGraphs:
-    """The training graphs of a tier, and its inference graph: ``x`` (n, …) and the weights → ``logits`` (n, classes)."""
+    """The training graphs of a tier, and its inference graph: ``x`` (n, …) and the weights → ``logits`` (n, classes).
+
+    Of several inputs, ``x.NAME`` (n, …) take the place of ``x``.
+    """
 
     steps: StepGraphs
     predict: bytes
@@ -78,13 +83,21 @@ class _Exported:
     def check(self, steps: StepGraphs, architecture: Architecture, criterion: Criterion) -> None:
         """Compare the training graphs with torch on drawn samples; EdgeflError if one differs."""
         random = torch.Generator().manual_seed(0)
-        x, count = architecture.samples(4), max(architecture.classes, 1)
-        if x.is_floating_point():
-            x = torch.randn(x.shape, generator=random)
-        elif architecture.vocabulary:
-            x = torch.randint(architecture.vocabulary, x.shape, generator=random)
-        y = torch.randint(count, (len(x),), generator=random) if criterion.target is None else criterion.targets(len(x))
+        count = max(architecture.classes, 1)
+        x = each(partial(_valued, random=random), architecture.samples(4), architecture.below)
+        y = torch.randint(count, (4,), generator=random) if criterion.target is None else criterion.targets(4)
         check_step(steps, self.network, self.losses, {"x": x, "y": y}, _shared(architecture, criterion), self.rule)
+
+
+def _valued(x: Tensor, below: int, random: torch.Generator) -> Tensor:
+    """Return samples like ``x`` with normal values, or with ids ``below`` a number; of ids 0 and 1, a mask, no sample is empty."""
+    if x.is_floating_point():
+        return torch.randn(x.shape, generator=random)
+    if below:
+        x = torch.randint(below, x.shape, generator=random)
+    if below == 2:
+        x[..., 0] = 1
+    return x
 
 
 def _shared(architecture: Architecture, criterion: Criterion) -> dict[str, torch.Tensor]:
@@ -114,7 +127,7 @@ def _exported(
     def of_draw(draw: float | None) -> Loss:
         return lambda network, x, y, present=None: loss(network, Batch(x, y, present, draw))
 
-    batch = {"x": torch.zeros_like(architecture.samples(2)), "y": criterion.targets(2)}
+    batch = {"x": each(torch.zeros_like, architecture.samples(2)), "y": criterion.targets(2)}
     losses = tuple(of_draw(draw) for draw in method.draws(tier))
     return _Exported(loss_graph(network, losses, batch, _shared(architecture, criterion), anchors(names)), rule, network, losses)
 

@@ -1,9 +1,9 @@
 """Writes bundles. ``export/README.md`` specifies their files; ``manifest.py`` has the records."""
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -14,9 +14,12 @@ from edgefl.bundle.forms import form_files
 from edgefl.bundle.manifest import CLIENT_FOLDER, MANIFEST, MAX_ABS_ERROR, SIGNATURE, Manifest
 from edgefl.bundle.manifest_file import seal, text_of
 from edgefl.errors import BundleError
+from edgefl.models.custom import InputSpec
 from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.predict import predict
+from edgefl.util.fields import Fields, each, named
 from edgefl.util.files import shared, whole_folder, write_bytes
+from edgefl.util.scratch import scratch_folder
 
 REFERENCE_SAMPLES = 4
 _CLIENTS = ("python", "web")
@@ -34,58 +37,65 @@ class TierFiles:
 
 
 def build_tier(
-    module: nn.Module,
-    input_shape: tuple[int, ...],
-    label: str,
-    rng: np.random.Generator,
-    vocabulary: int | np.ndarray = 0,
-    graph: bytes | None = None,
+    module: nn.Module, inputs: Fields[InputSpec], label: str, rng: np.random.Generator, graph: bytes | None = None
 ) -> TierFiles:
     """Export ``module`` and compare onnxruntime with torch on four reference inputs, which become a file of the tier.
 
-    ``module`` is in evaluation mode: (n, *input_shape) → (n, classes). Reference inputs are drawn from ``rng``: float32 from a normal
-    distribution or, if ``vocabulary`` is not 0, int64 token ids below it (broadcast). ``graph`` is the module's graph, if it exists.
+    ``module`` is in evaluation mode: samples of ``inputs`` (n, …) → (n, classes). Reference inputs are :func:`drawn` from ``rng``.
+    ``graph`` is the module's graph, if it exists.
 
     Raises:
         BundleError: onnxruntime's outputs differ from torch's by more than 1e-4.
         EdgeflError: the module cannot be exported, or onnxruntime cannot run its graph.
     """
     path = f"{label}/forward.onnx"
-    ids = bool(np.any(vocabulary))
-    dtype = "int64" if ids else "float32"
-    files = form_files(module, input_shape, dtype, path) if graph is None else {path: graph}
-    shape = (REFERENCE_SAMPLES, *input_shape)
-    x = drawn(rng, shape, vocabulary)
+    files = form_files(module, inputs, path) if graph is None else {path: graph}
+    x = drawn(rng, REFERENCE_SAMPLES, inputs)
     with torch.no_grad():
-        logits = module(torch.from_numpy(x)).numpy()
+        logits = module(each(torch.from_numpy, x)).numpy()
     error = float(np.abs(_run(files, path, x) - logits).max())
     if not error <= MAX_ABS_ERROR:
         raise BundleError(f"tier {label}: onnxruntime differs from torch by {error:.2e}, expected at most {MAX_ABS_ERROR:.0e}")
-    reference = safetensors.numpy.save({"x": x, "logits": np.ascontiguousarray(logits)})
+    reference = safetensors.numpy.save({**named(x, "x"), "logits": np.ascontiguousarray(logits)})
     return TierFiles({**files, f"{label}/reference.safetensors": reference}, OPSET, error)
 
 
-def drawn(rng: np.random.Generator, shape: tuple[int, ...], vocabulary: int | np.ndarray = 0) -> np.ndarray:
-    """Return random samples of ``shape``: normal float32 or, if ``vocabulary`` is not 0, int64 ids below it (broadcast).
+def drawn(rng: np.random.Generator, samples: int, inputs: Fields[InputSpec]) -> Any:
+    """Return so many random samples of ``inputs``: normal float32, or int64 ids below :attr:`InputSpec.below`.
 
-    Where ids are below 2 they are a mask, which begins with 1: no sample is empty.
+    An input with ids below 2 among several is a mask, which begins with 1: no sample is empty.
     """
-    if not np.any(vocabulary):
-        return rng.standard_normal(shape).astype(np.float32)
-    x = rng.integers(vocabulary, size=shape)
-    if isinstance(vocabulary, np.ndarray):
-        x[..., 0] = np.where(np.broadcast_to(vocabulary == 2, x.shape)[..., 0], 1, x[..., 0])
+
+    def one(spec: InputSpec) -> np.ndarray:
+        shape = (samples, *spec.shape)
+        return rng.standard_normal(shape).astype(np.float32) if not spec.below else rng.integers(spec.below, size=shape)
+
+    x = each(one, inputs)
+    for name, spec in inputs.items() if isinstance(inputs, Mapping) else ():
+        if spec.below == 2:
+            x[name][..., 0] = 1
     return x
 
 
-def _run(files: Mapping[str, bytes], path: str, x: np.ndarray) -> np.ndarray:
+def about_inputs(inputs: Fields[InputSpec], preprocessing: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest's fields about what a sample consists of; ``preprocessing`` is by name if there are several inputs."""
+    if isinstance(inputs, InputSpec):
+        return {"input_shape": inputs.shape, "input_dtype": inputs.kind, "preprocessing": dict(preprocessing)}
+    entries = {
+        name: {"shape": spec.shape, "dtype": spec.kind, "preprocessing": dict(preprocessing.get(name, {}))}
+        for name, spec in inputs.items()
+    }
+    return {"input_shape": (), "input_dtype": "float32", "inputs": entries, "preprocessing": {}}
+
+
+def _run(files: Mapping[str, bytes], path: str, x: Fields[np.ndarray]) -> np.ndarray:
     """Return the outputs of the graph at ``path`` of ``files``; its weights may be in a second file."""
     if len(files) == 1:
-        return predict(files[path], x, batch_size=len(x))
-    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
+        return predict(files[path], x, batch_size=REFERENCE_SAMPLES)
+    with scratch_folder() as folder:
         for name, content in files.items():
-            (Path(folder) / Path(name).name).write_bytes(content)
-        return predict(Path(folder) / Path(path).name, x, batch_size=len(x))
+            (folder / Path(name).name).write_bytes(content)
+        return predict(folder / Path(path).name, x, batch_size=REFERENCE_SAMPLES)
 
 
 def write(folder: Path, manifest: Manifest, contents: Mapping[str, bytes], sign: Sign | None = None) -> Manifest:

@@ -105,7 +105,7 @@ def _number(where: str, key: str, text: str, least: float | None = None) -> floa
 def _traced(where: str, name: str, batch: int, phase: str, values: Mapping[str, str]) -> Work:
     try:
         classes = int(values["classes"]) if values.get("classes") else None
-        network = architecture_of(name, values.get("input") or None, classes)
+        network = architecture_of(name, values["input"].split(",") if values.get("input") else None, classes)
         training = training_for(batch, None, values.get("optimizer") or "momentum")  # type: ignore[arg-type]  # it checks the name
         tier = Tier(float(values["tier"]) if values.get("tier") else 1.0)
         cost = tier_cost(create(values.get("method") or "fedavg"), network, tier, training)

@@ -29,6 +29,7 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
 
 
 @click.command(cls=Command)
+@click.argument("runs", nargs=-1, type=PATH, metavar="[REAL SIMULATED]")
 @option(
     "--methods",
     metavar="NAME[@R],…",
@@ -47,10 +48,11 @@ _budget = options_of("Budget of a run: which method is the most accurate within 
 @_budget("--budget-j", type=Amount("J"), metavar="ENERGY", help="Energy of each client, such as 500 (joules) or 1kJ. [no limit]")
 @_budget("--target-accuracy", type=Share(), metavar="X", help="Show the cost until this accuracy, such as 0.85 or 85%. [none]")
 @config_option
-@option("--out", type=PATH, required=True, metavar="DIR", help="Folder for the report and all runs.")
+@option("--out", type=PATH, metavar="DIR", help="Folder for the report and all runs.")
 @option("--resume", is_flag=True, help="Continue the comparison in --out; complete runs are not repeated.")
 @json_option
 def command(
+    runs: tuple[Path, ...],
     methods: str | None,
     seeds: tuple[int, ...],
     budget_s: float | None,
@@ -58,7 +60,7 @@ def command(
     budget_j: float | None,
     target_accuracy: float | None,
     config_file: Path | None,
-    out: Path,
+    out: Path | None,
     resume: bool,
     as_json: bool,
     **flags: Any,
@@ -69,6 +71,10 @@ def command(
     edgefl compare --methods fedhm,heterofl,fedavg --out runs/three
     edgefl compare --methods fedhm,fedavg@0.5 --seeds 0,1,2 --out runs/two
     edgefl compare --out runs/two --resume --budget-s 10min --budget-bytes 100MB
+    edgefl compare app-run runs/0001-fedhm-digits
+
+    With the folders of two finished runs, one with real devices ('edgefl flower') and one of the same configuration simulated, it shows
+    predicted and real seconds, bytes and losses.
 
     With a budget, methods are ranked by the accuracy of their last evaluated model within it. A finished comparison that is resumed with
     another budget is only shown anew: flags of the budget and the target then replace all earlier ones.
@@ -77,6 +83,13 @@ def command(
     reason in its row; if no run is possible, the exit status is 3.
     """
     options, keys = _by_method(flags.pop("method_options")), given(flags)
+    if runs:
+        if len(runs) != 2 or methods or out:
+            raise click.UsageError(f"give the folders of two runs, REAL SIMULATED, and no --methods or --out; got {len(runs)}")
+        _show_twin(*runs, as_json)
+        return
+    if out is None:
+        raise click.UsageError("give --out, the folder for the report and all runs")
     continued = resume and (out / _FILE).exists()
     config = RunConfig.of(keys) if continued else RunConfig.load(config_file, keys)
     if not continued and methods is None:
@@ -101,8 +114,7 @@ def command(
             budget, target_accuracy = before.budget, before.target_accuracy
     from edgefl.cli.progress import Progress
 
-    runs = len(names) * len(seeds or (0,))
-    with Progress(config.rounds, quiet=as_json, runs=runs) as progress:
+    with Progress(config.rounds, quiet=as_json, runs=len(names) * len(seeds or (0,))) as progress:
         found = compare(
             names,
             config,
@@ -122,6 +134,18 @@ def command(
         if found.summary.under_budget is not None:
             show_result(budget_table(found.to_dict()))
         click.echo(f"comparison: {found.folder}  (compare.html, compare.json, a run folder per method and seed)")
+
+
+def _show_twin(real: Path, simulated: Path, as_json: bool) -> None:
+    from edgefl.report.run_files import read_rounds, read_summary
+    from edgefl.report.twin import twin_of, twin_table
+
+    both = [(read_summary(path / "summary.json"), read_rounds(path / "rounds.jsonl")) for path in (real, simulated)]
+    found = twin_of(both[0], both[1])
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        show_result(twin_table(found))
 
 
 def _by_method(given: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:

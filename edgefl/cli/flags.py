@@ -75,6 +75,8 @@ def network_and_options(flags: dict[str, Any]) -> tuple[tuple[Any, ...], dict[st
 
         usual, inputs, classes = network_for(RunConfig.of(data))
         model = model or (None if network else usual)
+        if not (network or model):
+            raise click.UsageError("the samples have several inputs, and reference networks take one: give NETWORK")
     options = given(flags)
     if "method_options" in options:
         options["method_options"] = dict(options["method_options"])

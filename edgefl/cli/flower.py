@@ -15,7 +15,7 @@ def command() -> None:
     """Train with real devices over Flower: write the app that 'flwr run' starts.
 
     \b
-    edgefl flower new app --method fedhm --profile lab.toml --clients 3 --deadline-s 120
+    edgefl flower new app --profile lab.toml --clients 3 --deadline-s 120
     flwr run app my-superlink --stream
     edgefl compare app-run simulated
 

@@ -28,7 +28,7 @@ _ORDER = (
         "verify",
         "serve",
     ),
-    *("fed-round", "report"),
+    *("fed-round", "flower", "report"),
 )
 
 

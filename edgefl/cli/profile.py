@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from edgefl.cli.console import as_text, note, show
-from edgefl.cli.flags import data_options, network_and_options, network_options, training_options
+from edgefl.cli.flags import data_options, network_and_options, network_options, run_flags, training_options
 from edgefl.cli.options import OUT_FILE, Command, option, options_of, sub_model_options
 from edgefl.util.files import write_bytes
 
@@ -22,6 +22,7 @@ _sized = options_of(_SIZES)
 @_sized("--device", multiple=True, metavar="NAME|FILE", help="Add seconds, joules and fit on a device; may be repeated.")
 @_sized("--profile", "fleet", metavar="NAME|FILE", help="Add every device class of a fleet, with its budgets.")
 @training_options
+@run_flags("runtime", section="Training on a client")
 @option("--check-macs", is_flag=True, help="Count forward MACs a second time, over the ONNX graph; takes seconds to export.")
 @option("--layers", is_flag=True, help="Show a row per layer of the largest tier.")
 @option("--format", "format_", type=click.Choice(FORMATS), default="table", help="Format of the output.")

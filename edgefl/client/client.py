@@ -32,6 +32,7 @@ from edgefl.records import Batch, Outcome, Tier
 from edgefl.rng import generator, torch_seeded
 from edgefl.timing.spans import span
 from edgefl.util.compute import is_finite
+from edgefl.util.fields import each, rows
 from edgefl.wire.codec import codec_named
 from edgefl.wire.payload import decode, encode
 
@@ -120,7 +121,8 @@ class Clients:
             arrived = self._decoded(job, parts)
             personal, memory = self._kept(job, parts)
         shard = self.shards.train(client)
-        x, y = (torch.from_numpy(np.asarray(part)).to(self.device) for part in (shard.x, shard.y))
+        x = each(lambda part: torch.from_numpy(np.asarray(part)).to(self.device), shard.x)
+        y = torch.from_numpy(shard.y).to(self.device)
         present = task.criterion.present(task.architecture.classes)
         if present is not None:
             present[:] = False
@@ -163,7 +165,7 @@ class Clients:
         if (kind := self.kind(job)) in known:
             return known[kind]
         largest = slice(0, local.training.batch_size)
-        batch = Batch(local.x[largest], local.y[largest], local.present, self._first_draw(job))
+        batch = Batch(rows(local.x, largest), local.y[largest], local.present, self._first_draw(job))
 
         # A network that has trained may hold caches. A new one gives every client the same figure, whichever comes first.
         with span("meter", client=job.client), torch.no_grad():

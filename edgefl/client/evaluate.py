@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
-from edgefl.client.fast.layout import layout_of
+from edgefl.client.fast.layout import laid, layout_of
 from edgefl.data.sources import Split
 from edgefl.models.norm import calibrate, needs_statistics
+from edgefl.util.fields import Fields, each, first, rows
 
 BATCH_SIZE = 32  # larger batches of feature maps leave the caches: measured twice as slow at 256
 QUERIED_CLIENTS = 50
@@ -18,13 +20,16 @@ QUERIED_BATCHES = 4
 
 
 @torch.no_grad()
-def outputs(module: nn.Module, x: np.ndarray, batch_size: int) -> np.ndarray:
+def outputs(module: nn.Module, x: Fields[np.ndarray], batch_size: int) -> np.ndarray:
     """Return the outputs of ``module`` for samples ``x`` (n, …): float32 (n, outputs), such as logits. It is set to evaluation mode."""
     module.eval()
-    device = _device(module)
-    layout = layout_of(module, torch.tensor(x[:1], device=device))
-    batches = (torch.tensor(x[i : i + batch_size], device=device) for i in range(0, len(x), batch_size))
-    return torch.cat([module(batch.to(memory_format=layout)) for batch in batches]).cpu().numpy()
+    device, count = _device(module), len(first(x))
+
+    def batch(start: int, size: int) -> Any:
+        return each(lambda part: torch.tensor(part, device=device), rows(x, slice(start, start + size)))
+
+    layout = layout_of(module, batch(0, 1))
+    return torch.cat([module(laid(batch(i, batch_size), layout)) for i in range(0, count, batch_size)]).cpu().numpy()
 
 
 def accuracy(module: nn.Module, split: Split, batch_size: int = BATCH_SIZE) -> float:
@@ -34,7 +39,7 @@ def accuracy(module: nn.Module, split: Split, batch_size: int = BATCH_SIZE) -> f
 
 def score(module: nn.Module, split: Split, criterion: Criterion, batch_size: int = BATCH_SIZE) -> float:
     """Return the metric of ``module`` on all samples of ``split``."""
-    return criterion.measured(outputs(module, np.asarray(split.x), batch_size), split.y)
+    return criterion.measured(outputs(module, split.taken().x, batch_size), split.y)
 
 
 def with_statistics(module: nn.Module, shards: Iterable[Split], batch_size: int) -> nn.Module:
@@ -44,7 +49,7 @@ def with_statistics(module: nn.Module, shards: Iterable[Split], batch_size: int)
     """
     if needs_statistics(module):
         device = _device(module)
-        calibrate(module, (batch.to(device) for batch in _queries(shards, batch_size)))
+        calibrate(module, _queries(shards, batch_size, device))
     return module
 
 
@@ -52,7 +57,7 @@ def _device(module: nn.Module) -> torch.device:
     return next(module.parameters(), torch.empty(0)).device
 
 
-def _queries(shards: Iterable[Split], batch_size: int) -> Iterator[Tensor]:
+def _queries(shards: Iterable[Split], batch_size: int, device: torch.device) -> Iterator[Fields[Tensor]]:
     for shard in islice(shards, QUERIED_CLIENTS):
         for start in range(0, min(len(shard.y), QUERIED_BATCHES * batch_size), batch_size):
-            yield torch.from_numpy(shard.x[start : start + batch_size])
+            yield each(lambda x: torch.from_numpy(x).to(device), rows(shard.x, slice(start, start + batch_size)))

@@ -15,6 +15,7 @@ from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.methods.base import Method
 from edgefl.records import Batch
+from edgefl.util.fields import Fields, first, rows
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class LocalTraining:
     """A client's training in one round, ready to start; ``module`` is trained in place.
 
     Attributes:
-        x, y, present: all its samples (n, …), labels (n,) int64 or targets (n, …) float32, and for each label whether it has samples of it,
-            bool (classes,), or None without labels.
+        x, y, present: all its samples (n, …), of several inputs by name, labels (n,) int64 or targets (n, …) float32, and for each label
+            whether it has samples of it, bool (classes,), or None without labels.
         rng, draws: shuffle the samples, and give each step its :attr:`Batch.draw`; None: steps draw nothing.
         memory_bytes: what the device has for training; None: no limit.
         flips: chooses the samples to mirror; None: none are mirrored.
@@ -31,7 +32,7 @@ class LocalTraining:
 
     module: nn.Module
     loss: Loss
-    x: Tensor
+    x: Fields[Tensor]
     y: Tensor
     present: Tensor | None
     training: Training
@@ -50,7 +51,7 @@ class LocalTraining:
             order += len(order) * torch.from_numpy(self.flips.integers(2, size=len(order)))
         return iter(order.split(self.training.batch_size))
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def at(self, positions: Tensor) -> tuple[Fields[Tensor], Tensor]:
         """Return the samples (batch, …) and labels (batch,) at ``positions`` of :meth:`epoch`.
 
         >>> from types import SimpleNamespace
@@ -59,8 +60,8 @@ class LocalTraining:
         [3.0, 2.0, 0.0, 1.0]
         """
         if self.flips is None:
-            return self.x[positions], self.y[positions]
-        x, y = (part[positions % len(self.y)] for part in (self.x, self.y))
+            return rows(self.x, positions), self.y[positions]
+        x, y = (part[positions % len(self.y)] for part in (first(self.x), self.y))
         mirrored = (positions >= len(self.y)).view(-1, *[1] * (x.dim() - 1))
         return torch.where(mirrored, x.flip(-1), x), y
 
@@ -138,7 +139,7 @@ def train(
 
     def step(positions: Tensor, draw: float | None) -> list[tuple[Tensor | float, int]]:
         nonlocal memory
-        positions = positions.to(local.x.device)
+        positions = positions.to(local.y.device)
         if memory is None:
             assert isinstance(optimizer, torch.optim.Optimizer)  # whose state is part of what is metered
             whole = Batch(*local.at(positions), local.present, draw)
@@ -185,7 +186,7 @@ def _metered_step(
 
 
 def _part_of(batch: Batch, part: Tensor) -> Batch:
-    return Batch(batch.x[part], batch.y[part], None if batch.present is None else batch.present.clone(), batch.draw)
+    return Batch(rows(batch.x, part), batch.y[part], None if batch.present is None else batch.present.clone(), batch.draw)
 
 
 def check_memory(memory: StepMemory, memory_bytes: float | None) -> None:

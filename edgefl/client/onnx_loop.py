@@ -10,9 +10,10 @@ from torch import Tensor
 from edgefl.client.loop import LocalTraining, OverMemory, TrainingResult, run_steps
 from edgefl.client.training import Training
 from edgefl.models.base import named_tensors
-from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, SEED, SHARE, STATES
+from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, SEED, SHARE, STATES, Roles
 from edgefl.onnxgrad.session import OutOfMemoryError
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper, peak_bytes
+from edgefl.util.fields import named
 
 
 def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False) -> TrainingResult:
@@ -25,10 +26,11 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
     # The job's seed of torch's own random numbers also decides which entries dropout drops.
     arrays |= {} if local.present is None else {"present": local.present.numpy()}
     arrays |= {SEED: np.array(torch.initial_seed() % 2**23, np.float32)}
-    held_bytes, limit_bytes = _held_bytes(graphs, arrays, training), local.memory_bytes
-    room = None if not capped or limit_bytes is None else int(limit_bytes) - held_bytes
+    held = held_bytes(graphs.roles, {name: array.nbytes for name, array in arrays.items()}, training.optimizer)
+    limit_bytes = local.memory_bytes
+    room = None if not capped or limit_bytes is None else int(limit_bytes) - held
     if room is not None and room <= 0:
-        raise OverMemory(held_bytes, 0)
+        raise OverMemory(held, 0)
     micro = training.micro_batch if training.micro_batch and training.micro_batch < training.batch_size else None
     stepper = Stepper(graphs, arrays, training.lr, beta_of(training), parts=micro is not None, arena_bytes=room)
     peak: int | None = None
@@ -37,15 +39,16 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
         nonlocal peak
         kind = 0 if draw is None else min(int(draw * len(graphs.steps)), len(graphs.steps) - 1)
         x, y = local.at(positions)
-        batch = x.numpy(), y.numpy()
+        batch = [part.numpy() for part in (*named(x, "x").values(), y)]
         if peak is None:
-            peak = batch[0].nbytes + (0 if capped else _metered(graphs, stepper, arrays, batch, kind, micro))
-            if not capped and limit_bytes is not None and held_bytes + peak > limit_bytes:
-                raise OverMemory(held_bytes + peak, peak)
+            inputs_bytes = sum(part.nbytes for part in batch[:-1])
+            peak = inputs_bytes + (0 if capped else _metered(graphs, stepper, arrays, batch, kind, micro))
+            if not capped and limit_bytes is not None and held + peak > limit_bytes:
+                raise OverMemory(held + peak, peak)
         try:
             return [(stepper.step(*batch, kind=kind, part=micro), len(y))]
         except OutOfMemoryError as full:
-            raise OverMemory(held_bytes + full.need_bytes, full.need_bytes) from None
+            raise OverMemory(held + full.need_bytes, full.need_bytes) from None
 
     mean, steps = run_steps(local, step)
     after = stepper.tensors()
@@ -54,7 +57,7 @@ def train_in_onnx(local: LocalTraining, graphs: StepGraphs, capped: bool = False
             if role in after:
                 tensors[name].copy_(torch.from_numpy(after[role]))
     assert peak is not None  # a shard has at least one sample
-    return TrainingResult(mean, steps, peak, held_bytes + peak)
+    return TrainingResult(mean, steps, peak, held + peak)
 
 
 def beta_of(training: Training) -> float:
@@ -62,11 +65,13 @@ def beta_of(training: Training) -> float:
     return {"momentum": training.momentum, "adam": 0.9, "sgd": 0.0}[training.optimizer]
 
 
-def _held_bytes(graphs: StepGraphs, arrays: Mapping[str, np.ndarray], training: Training) -> int:
-    """Return what a stepper holds between steps: tensors that change are held twice, one copy to read and one to write."""
-    roles, states = graphs.roles, len(STATES[training.optimizer])
-    copies = ((roles.trained, 2 * (1 + states)), (roles.statistics, 2), (roles.frozen, 1))
-    return sum(count * arrays[value].nbytes for values, count in copies for value in values.values())
+def held_bytes(roles: Roles, bytes_of: Mapping[str, int], optimizer: str) -> int:
+    """Return what a stepper holds between steps: tensors that change are held twice, one copy to read and one to write.
+
+    ``bytes_of`` maps inputs of the graphs to bytes.
+    """
+    copies = ((roles.trained, 2 * (1 + len(STATES[optimizer]))), (roles.statistics, 2), (roles.frozen, 1))
+    return sum(count * bytes_of.get(value, 0) for values, count in copies for value in values.values())
 
 
 def _metered(
@@ -74,11 +79,11 @@ def _metered(
 ) -> int:
     """Return onnxruntime's peak bytes in such a step, measured once for each graph and batch size."""
     graph = graphs.steps[kind] if micro is None else graphs.passes[kind]
-    x, y = (array[:micro] for array in batch)
-    key = (graph, x.shape)
+    feed = dict(zip(graphs.roles.batch, (array[:micro] for array in batch), strict=True))
+    key = (graph, feed["y"].shape)
     if key not in _METERED:
         scalars = {name: np.ones((), np.float32) for name in (LEARNING_RATE, BETA, SHARE)}
-        _METERED[key] = peak_bytes(graph, {**arrays, **stepper.tensors(), **scalars, "x": x, "y": y})
+        _METERED[key] = peak_bytes(graph, {**arrays, **stepper.tensors(), **scalars, **feed})
     return _METERED[key]
 
 

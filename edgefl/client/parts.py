@@ -14,6 +14,7 @@ from edgefl.methods.base import Method
 from edgefl.models.base import Architecture, Unfilled
 from edgefl.records import Tier
 from edgefl.rng import generator, torch_seeded
+from edgefl.util.fields import each
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -84,7 +85,8 @@ class Parts:
     @cached_property
     def layout(self) -> torch.memory_format:
         """The memory order of images while torch trains :meth:`network`, see :mod:`edgefl.client.fast.layout`."""
-        return layout_of(self.another(), self.architecture.samples(1).to(self.device))
+        sample = each(lambda part: part.to(self.device), self.architecture.samples(1))
+        return layout_of(self.another(), sample)
 
     @cached_property
     def _network(self) -> nn.Module:

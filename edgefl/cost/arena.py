@@ -3,6 +3,7 @@
 UNIT = 256
 """Bytes of which every block is a multiple."""
 _MOST_SPARE = 128 * 2**20
+_FIRST, _MOST = 2**20, 2**30  # bytes of a region that doubles
 
 
 def rounded(size: int) -> int:
@@ -15,9 +16,10 @@ def rounded(size: int) -> int:
 
 
 class Arena:
-    """Counts the bytes in use, block by block, as onnxruntime's arena does if it grows by what is requested (bfc_arena.cc).
+    """Counts the bytes in use, block by block, as onnxruntime's arena does (bfc_arena.cc).
 
-    A request gets the smallest free block that is large enough, whole unless twice as much or 128 MiB more than requested. Neighbours
+    It grows by what is requested, as our arenas with a limit do, or with ``doubling`` by powers of two, which is onnxruntime's default. A
+    request gets the smallest free block that is large enough, whole unless twice as much or 128 MiB more than requested. Neighbours
     that are free become one block. Bytes in use are those of blocks, so that they depend on what was freed before.
 
     Attributes:
@@ -31,8 +33,9 @@ class Arena:
     1024
     """
 
-    def __init__(self) -> None:
+    def __init__(self, doubling: bool = False) -> None:
         self.in_use_bytes = 0
+        self._region = _FIRST if doubling else 0  # bytes of the next region; 0: what is requested
         self._end = 0
         self._sizes: dict[int, int] = {}  # begin of a block → its bytes
         self._free: set[int] = set()
@@ -45,16 +48,25 @@ class Arena:
         if not wanted:
             return -1
         fit = min(((self._sizes[at], at) for at in self._free if self._sizes[at] >= wanted), default=None)
+        held, at = (self._grow(wanted), self._end) if fit is None else fit
         if fit is None:
-            at, self._end = self._end, self._end + wanted + UNIT  # regions have no neighbours
-            self._sizes[at] = wanted
-        else:
-            held, at = fit
-            self._free.discard(at)
-            if held >= 2 * wanted or held - wanted >= _MOST_SPARE:
-                self._split(at, wanted)
+            self._end += held + UNIT  # regions have no neighbours
+            self._sizes[at] = held
+        self._free.discard(at)
+        if held >= 2 * wanted or held - wanted >= _MOST_SPARE:
+            self._split(at, wanted)
         self.in_use_bytes += self._sizes[at]
         return at
+
+    def _grow(self, wanted: int) -> int:
+        """Return the bytes of a new region that holds ``wanted``."""
+        if not self._region:
+            return wanted
+        size = self._region
+        while size < wanted:
+            size *= 2
+        self._region = min(2 * size, _MOST) if size == self._region else size
+        return size
 
     def free(self, at: int) -> None:
         """Give a block back."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from edgefl.cost.arena import Arena
-from edgefl.cost.calls import Calls
+from edgefl.cost.calls import Calls, once
 from edgefl.cost.kernels import Graph, Kernel, lowered
 from edgefl.cost.layer_rules import LAYERS, SHAPES, plain
 from edgefl.cost.product_rules import PRODUCTS, find_gelu
@@ -23,24 +23,24 @@ def inference_peak(recorded: Calls, inputs: Collection[int], results: Collection
         inputs: values of the network's inputs, which the caller holds throughout.
         results: values that it returns, which stay.
     """
-    graph = Graph(recorded.calls, recorded.values, results, SHAPES)
+    calls, results = once(recorded.calls, results)
+    graph = Graph(calls, recorded.values, results, SHAPES)
     find_gelu(graph)
     lowered(graph, {**LAYERS, **PRODUCTS}, plain)
-    peak, layer = kernels_peak(graph.kernels, {graph.buffer(number) for number in results})
+    peak, layer = kernels_peak(in_order(graph.kernels), {graph.buffer(number) for number in results}, Arena())
     return peak + sum(recorded.values[number].bytes for number in inputs), layer
 
 
-def kernels_peak(kernels: Sequence[Kernel], results: Collection[int]) -> tuple[int, str]:
-    """Return the most bytes of an arena that ``kernels`` have in use at once, and the layer of the kernel that runs then.
+def kernels_peak(order: Sequence[Kernel], results: Collection[int], arena: Arena) -> tuple[int, str]:
+    """Return the most bytes of ``arena`` that kernels in this ``order`` have in use, and the layer of the kernel that runs then.
 
     >>> conv = Kernel((0,), ((1, 1000),), None, (64,), 0, "conv")
     >>> relu = Kernel((1,), ((2, 1000),), 1, (), 1, "relu")
-    >>> kernels_peak([conv, relu, Kernel((2,), ((3, 40),), None, (), 2, "fc")], {3})
+    >>> kernels_peak([conv, relu, Kernel((2,), ((3, 40),), None, (), 2, "fc")], {3}, Arena())
     (1280, 'conv')
     """
-    order = in_order(kernels)
     readers = Counter(number for kernel in order for number in kernel.reads)
-    arena, blocks = Arena(), dict[int, tuple[int, int]]()  # buffer → its block, and the bytes that were asked for
+    blocks = dict[int, tuple[int, int]]()  # buffer → its block, and the bytes that were asked for
     peak, layer = 0, ""
     for kernel in order:
         for number, size in kernel.writes:

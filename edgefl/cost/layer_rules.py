@@ -81,22 +81,30 @@ def _selection(graph: Graph, call: Call) -> None:
 
 
 def _convolution(graph: Graph, call: Call) -> None:
-    """Convolve with the temporary memory of MLAS (convolve.cpp), or of ConvTranspose, which holds all patches before it adds them.
-
-    A convolution unrolls its input: all of it where a layer has more filters than output positions, else 64 KiB at a time. Products of
-    the input as it is, such as 1×1 convolutions, take nothing.
-    """
+    """Convolve; see :func:`convolution_scratch`."""
     source, weight, stride, padding, transposed, groups = (call.args[at] for at in (0, 1, 3, 4, 6, 8))
-    image, kernel = tuple(source.shape[2:]), tuple(weight.shape[2:])
-    window, positions = count(weight.shape[1:]), count(graph.lengths(call)[2:])
-    whole = weight.shape[1] == 1 and len(kernel) == 2 and (kernel[1] == image[1] or kernel == (image[0], 1))
+    positions = count(graph.lengths(call)[2:])
+    shapes = tuple(source.shape), tuple(weight.shape)
+    plain = all(s == 1 for s in stride) and not any(padding)
+    graph.emit(call, scratch=[convolution_scratch(*shapes, positions, groups, plain=plain, transposed=transposed)])
+
+
+def convolution_scratch(
+    source: Sequence[int], weight: Sequence[int], positions: int, groups: int, *, plain: bool, transposed: bool = False
+) -> int:
+    """Return the bytes that MLAS needs to convolve (convolve.cpp), or ConvTranspose, which holds all patches before it adds them.
+
+    A convolution unrolls its input: all of it where a layer has more filters than output ``positions``, else 64 KiB at a time. Products of
+    the input as it is, such as 1×1 convolutions, take nothing. ``plain``: stride 1 and no padding.
+    """
+    image, kernel = tuple(source[2:]), tuple(weight[2:])
+    window = count(weight[1:])
+    whole = weight[1] == 1 and len(kernel) == 2 and (kernel[1] == image[1] or kernel == (image[0], 1))
     if transposed:
-        scratch = count(image) * window * _FLOAT
-    elif all(s == 1 for s in stride) and not any(padding) and (count(kernel) == 1 or whole):
-        scratch = 0
-    else:
-        scratch = positions * window * _FLOAT if weight.shape[0] // groups > positions else 64 * 1024
-    graph.emit(call, scratch=[scratch])
+        return count(image) * window * _FLOAT
+    if plain and (count(kernel) == 1 or whole):
+        return 0
+    return positions * window * _FLOAT if weight[0] // groups > positions else 64 * 1024
 
 
 def _normalization(graph: Graph, call: Call) -> None:

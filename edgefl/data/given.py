@@ -1,7 +1,7 @@
 """Samples and labels as files and users have them, and the data set that they become."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from edgefl.data.sources import Dataset, Split
 from edgefl.data.words import ids_of, vocabulary_of
 from edgefl.errors import DataError
 from edgefl.rng import generator
+from edgefl.util.fields import Fields, named
 
 HELD_OUT_SHARE = 0.2
 _MOST_NAMED = 5
@@ -44,7 +45,7 @@ class Given:
     """Samples as they were given.
 
     Attributes:
-        x: (n, …) uint8 pixels, floats, token ids, or texts as objects.
+        x: (n, …) uint8 pixels, floats, token ids, or texts as objects; or several inputs, name → (n, …).
         y: (n,) labels, integers or texts; or targets of a regression, (n, …) floats that are no integers or have several dimensions.
         where: begins messages, such as a file.
         owner: (n,) integers or texts; None without owners.
@@ -52,7 +53,7 @@ class Given:
         test: the held-out samples; None: a share of these.
     """
 
-    x: np.ndarray
+    x: Any
     y: np.ndarray
     where: str
     owner: np.ndarray | None = None
@@ -94,8 +95,11 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
     both = [given] if test is None else [given, test]
     regression = all(map(_has_targets, both))
     for part in both:
-        if (part.y.ndim != 1 and not regression) or len(part.x) != len(part.y):
-            raise DataError(f"{part.where}: {len(part.x)} samples and labels of shape {part.y.shape}, expected one label each")
+        for title, x in named(part.x, "input").items():
+            if (part.y.ndim != 1 and not regression) or not x.ndim or len(x) != len(part.y):
+                of = "" if title == "input" else f" of {title.replace('.', ' ', 1)}"
+                count = len(x) if x.ndim else 0
+                raise DataError(f"{part.where}: {count} samples{of} and labels of shape {part.y.shape}, expected one label each")
         if part.owner is not None and part.owner.shape != part.y.shape[:1]:
             raise DataError(
                 f"{part.where}: {len(part.y)} samples and owners of shape {part.owner.shape}, expected one owner each"
@@ -117,7 +121,7 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
         raise DataError(
             f"{given.where}: no training sample of class {listed}; number the classes from 0 without gaps, or leave it out"
         )
-    splits, preprocessing, vocabulary = _prepared(xs, places, given.where, usual)
+    splits, preprocessing, vocabulary = _prepared_each(xs, places, both, usual)
     return Dataset(
         name=name,
         title=usual.title or name,
@@ -125,7 +129,7 @@ def dataset_of(given: Given, name: str, share: float = HELD_OUT_SHARE, usual: Us
         test=Split(splits[1], y[1]),
         class_names=names,
         preprocessing=preprocessing,
-        default_model=usual.model or _model_for(splits[0].shape[1:], vocabulary),
+        default_model=usual.model or _model_for(splits[0], vocabulary),
         default_local_epochs=usual.local_epochs,
         vocabulary=vocabulary,
         train_owner=owner[0],
@@ -175,57 +179,8 @@ def labelled(parts: list[np.ndarray], where: str, names: tuple[str, ...] = ()) -
     return np.split(y, np.cumsum([len(part) for part in parts])[:-1]), names or tuple(map(str, range(most)))
 
 
-def stacked(samples: Iterable[Any], where: str) -> np.ndarray:
-    """Return samples of one shape as an array (n, …); DataError names the first one of another shape."""
-    arrays = [np.asarray(sample) for sample in samples]
-    for number, array in enumerate(arrays):
-        if array.shape != arrays[0].shape:
-            first = f"sample 0 has shape {arrays[0].shape}"
-            raise DataError(f"{where}: {first}, but sample {number} has {array.shape}; bring all samples to one size")
-    return np.stack(arrays) if arrays else np.zeros((0, 1), np.float32)
-
-
-def from_arrays(
-    x: Any,
-    y: Any,
-    owner: Any = None,
-    *,
-    test: tuple[Any, ...] | None = None,
-    class_names: Iterable[str] = (),
-    name: str = "arrays",
-    held_out: float = HELD_OUT_SHARE,
-) -> Dataset:
-    """Return the data set of arrays; see :meth:`edgefl.Dataset.from_arrays`."""
-    if not 0 < held_out < 1:
-        raise DataError(f"held_out: got {held_out}, expected a share of more than 0 and less than 1")
-    given = _given(x, y, owner, tuple(class_names))
-    return dataset_of(given if test is None else replace(given, test=_given(*test)), name, held_out)
-
-
-def from_samples(samples: Any, test: Any = None, name: str = "samples", held_out: float = HELD_OUT_SHARE) -> Dataset:
-    """Return the data set of indexable ``samples``, such as a torch ``Dataset``, each a pair (sample, label); DataError if it is none."""
-    parts = []
-    for of in (samples, test) if test is not None else (samples,):
-        try:
-            pairs = [of[number] for number in range(len(of))]
-            xs, ys = zip(*((x, y) for x, y in pairs), strict=True)
-        except (TypeError, ValueError):
-            raise DataError(f"{name}: expected a data set whose samples are pairs (sample, label)") from None
-        parts.append((stacked(xs, name), np.asarray(ys)))
-    return from_arrays(*parts[0], test=parts[1] if test is not None else None, name=name, held_out=held_out)
-
-
 def _has_targets(part: Given) -> bool:
     return part.y.dtype.kind == "f" and (part.y.ndim > 1 or bool((np.isfinite(part.y) & (part.y % 1 != 0)).any()))
-
-
-def _given(x: Any, y: Any, owner: Any = None, class_names: tuple[str, ...] = ()) -> Given:
-    if isinstance(x, Mapping):
-        raise DataError(
-            f"from_arrays: got arrays by name ({', '.join(map(str, x))}), and a run trains networks with one input; give one array. "
-            "edgefl profile and edgefl plan take networks with several inputs"
-        )
-    return Given(np.asanyarray(x), np.asarray(y), "from_arrays", None if owner is None else np.asarray(owner), class_names)
 
 
 def _owners(both: list[Given]) -> list[np.ndarray | None]:
@@ -260,15 +215,31 @@ def _divided(y: np.ndarray, owner: np.ndarray | None, share: float, where: str) 
     return np.setdiff1d(np.arange(len(y)), held_out), held_out
 
 
+def _prepared_each(
+    xs: list[Any], places: list[np.ndarray], both: list[Given], usual: Usual
+) -> tuple[list[Any], dict[str, Any], Fields[int]]:
+    """Return what :func:`_prepared` does, of several inputs name → each; DataError if the two parts have not the same inputs."""
+    where = both[0].where
+    names, others = (set(x) if isinstance(x, Mapping) else None for x in xs)
+    if names != others:
+        listed = [", ".join(sorted(of)) if of else "one without a name" for of in (names, others)]
+        raise DataError(f"{both[-1].where}: held-out samples have the inputs {listed[1]}, training samples have {listed[0]}")
+    if names is None:
+        return _prepared(xs, places, where, usual)
+    found = {name: _prepared([x[name] for x in xs], places, f"{where}, input {name}", usual, several=True) for name in xs[0]}
+    splits = [{name: of[0][part] for name, of in found.items()} for part in (0, 1)]
+    return splits, {name: of[1] for name, of in found.items()}, {name: of[2] for name, of in found.items()}
+
+
 def _prepared(
-    xs: list[np.ndarray], places: list[np.ndarray], where: str, usual: Usual
-) -> tuple[Sequence[np.ndarray | Scaled], dict[str, Any], int]:
+    xs: list[np.ndarray], places: list[np.ndarray], where: str, usual: Usual, several: bool = False
+) -> tuple[list[Any], dict[str, Any], int]:
     """Return the training and held-out samples of ``xs`` at ``places``, how a device prepares samples, and the vocabulary."""
     if xs[0].dtype.kind in "OU":
         known = vocabulary_of(xs[0][places[0]], usual.words)
         ids: list[np.ndarray | Scaled] = [ids_of(x[rows], known, usual.window) for x, rows in zip(xs, places, strict=True)]
         return ids, {"words": list(known), "window": usual.window}, len(known) + 1
-    xs = [laid_out(x, where) for x in xs]
+    xs = [laid_out(x, where, several) for x in xs]
     if xs[0].dtype == np.int64:
         low, high = min(int(x.min()) for x in xs), max(int(x.max()) for x in xs)
         if low < 0:
@@ -286,8 +257,10 @@ def _prepared(
     return splits, {"scale": 1.0, "raw": "float32", **note}, 0
 
 
-def laid_out(x: np.ndarray, where: str) -> np.ndarray:
+def laid_out(x: np.ndarray, where: str, several: bool = False) -> np.ndarray:
     """Return samples as uint8, floats or int64 ids: images with channels first, features (n, 1) if they are single numbers.
+
+    Integers (n, length) are ids. As one of ``several`` inputs, integers of any shape are, and so are booleans, such as masks.
 
     >>> laid_out(np.zeros((5, 8, 8, 3), np.uint8), "x").shape, laid_out(np.zeros((5, 8, 8), np.uint8), "x").shape
     ((5, 3, 8, 8), (5, 1, 8, 8))
@@ -297,6 +270,8 @@ def laid_out(x: np.ndarray, where: str) -> np.ndarray:
         raise DataError(
             f"{where}: samples of type {x.dtype} and shape {x.shape}, expected numbers or texts, and at least one sample"
         )
+    if several and kind in "iub" and x.dtype != np.uint8:
+        return (x[:, None] if x.ndim == 1 else x).astype(np.int64)
     if kind in "iu" and x.dtype != np.uint8:
         if x.ndim == 2:
             return x.astype(np.int64)
@@ -312,7 +287,11 @@ def laid_out(x: np.ndarray, where: str) -> np.ndarray:
     return x[:, None] if x.ndim == 1 else x
 
 
-def _model_for(shape: tuple[int, ...], vocabulary: int) -> str:
+def _model_for(x: Any, vocabulary: Fields[int]) -> str:
+    """Return the reference network for samples ``x``; none takes several inputs."""
+    if isinstance(vocabulary, Mapping):
+        return ""
+    shape = x.shape[1:]
     if vocabulary:
         return "lstm-shakespeare" if vocabulary <= 80 else "lstm-imdb"
     if len(shape) != 3 or min(shape[1:]) < 4:

@@ -11,6 +11,7 @@ from edgefl.data.sources import Dataset, Split
 from edgefl.errors import ConfigError, DataError, EdgeflError
 from edgefl.registry import datasets
 from edgefl.util.datasets import is_own
+from edgefl.util.fields import each
 from edgefl.util.modules import said
 
 _RESIZING = "bilinear, half-pixel centres, border pixels repeated"
@@ -50,8 +51,9 @@ def load(name: str, data_dir: str | None = None, validation_share: float = 0.0, 
         return validating(_loaded(name, data_dir), validation_share)
     parts = [_loaded(part, _folder(data_dir, part)) for part in name.split("+")]
     for part in parts:
-        if part.train.x.dtype != np.float32 or part.train.x.ndim != 4 or not part.classes:
-            shape = f"{part.train.x.dtype} samples of shape {part.input_shape}"
+        kind = each(lambda x: str(x.dtype), part.train.x)
+        if kind != "float32" or part.train.x.ndim != 4 or not part.classes:
+            shape = f"{kind} samples of shape {part.input_shape}"
             raise ConfigError(f"dataset: {name!r}: only images can be mixed, {part.name} has {shape}")
     return validating(mixed(name, parts), validation_share)
 

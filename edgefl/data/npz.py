@@ -1,4 +1,7 @@
-"""Arrays in files: ``.npz`` with ``x``, ``y`` and perhaps ``owner``, or ``.npy`` files of these names beside each other."""
+"""Arrays in files: ``.npz`` with ``x``, ``y`` and perhaps ``owner``, or ``.npy`` files of these names beside each other.
+
+Instead of ``x``, a file may have an array for each input of a network, called as the argument of its ``forward``.
+"""
 
 import zipfile
 from collections.abc import Mapping
@@ -21,17 +24,35 @@ def read(path: Path, reading: Reading) -> Given:
     Files may have held-out samples, ``x_test`` and ``y_test``, and ``class_names``. Nothing is unpickled. DataError names what is wrong.
     """
     arrays = _of_npz(path) if path.suffix == ".npz" else _of_folder(path if path.is_dir() else path.parent)
-    x, y, owner = "x", reading.label or "y", reading.owner or "owner"
-    for needed in (x, y, *([owner] if reading.owner else [])):
+    y, owner = reading.label or "y", reading.owner or "owner"
+    for needed in (y, *([owner] if reading.owner else [])):
         if needed not in arrays:
             raise DataError(f"{path}: no array {needed!r}, expected x and y; there are {', '.join(sorted(arrays)) or 'none'}")
     names = tuple(map(str, arrays["class_names"].tolist())) if "class_names" in arrays else ()
+    inputs = _inputs(arrays, path, {y, owner, "class_names"}, reading.features)
     test = None
-    if f"{x}_test" in arrays:
-        if f"{y}_test" not in arrays:
-            raise DataError(f"{path}: x_test has no {y}_test beside it")
-        test = Given(arrays[f"{x}_test"], arrays[f"{y}_test"], str(path), arrays.get(f"{owner}_test"))
-    return Given(arrays[x], arrays[y], str(path), arrays.get(owner), names, test)
+    if held_out := [name for name in inputs if f"{name}_test" in arrays]:
+        missing = [f"{name}_test" for name in (*inputs, y) if f"{name}_test" not in arrays]
+        if missing:
+            raise DataError(f"{path}: {held_out[0]}_test has no {missing[0]} beside it")
+        test = Given(_samples(arrays, inputs, "_test"), arrays[f"{y}_test"], str(path), arrays.get(f"{owner}_test"))
+    return Given(_samples(arrays, inputs), arrays[y], str(path), arrays.get(owner), names, test)
+
+
+def _inputs(arrays: Mapping[str, Any], path: Path, others: set[str], chosen: tuple[str, ...]) -> list[str]:
+    """Return the names of the arrays of samples: the ``chosen`` ones, ``x``, or all except ``others`` and held-out ones."""
+    found = list(chosen)
+    if not chosen:
+        held_out = {f"{name}_test" for name in arrays}
+        found = ["x"] if "x" in arrays else [name for name in arrays if name not in held_out | others]
+    if not found or (unknown := [name for name in found if name not in arrays]):
+        missing = repr(unknown[0]) if found else "'x'"
+        raise DataError(f"{path}: no array {missing}, expected x and y; there are {', '.join(sorted(arrays)) or 'none'}")
+    return found
+
+
+def _samples(arrays: Mapping[str, Any], inputs: list[str], suffix: str = "") -> Any:
+    return arrays[f"x{suffix}"] if inputs == ["x"] else {name: arrays[f"{name}{suffix}"] for name in inputs}
 
 
 def array_in(path: Path, member: str = "") -> np.ndarray:

@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from edgefl.data.given import HELD_OUT_SHARE, Given, Reading, dataset_of, from_samples
+from edgefl.data.given import HELD_OUT_SHARE, Given, Reading, dataset_of
+from edgefl.data.objects import from_samples
 from edgefl.data.sources import Dataset
 from edgefl.errors import DataError
 from edgefl.util.datasets import HUB, data_title, share_in

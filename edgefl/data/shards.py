@@ -89,8 +89,8 @@ class Shards:
 
     def train(self, client: int) -> Split:
         """Return a copy of the training samples of ``client``, with its own labels."""
-        own = self.own(client)
-        return Split(self.data.train.x[own], self._labelled(client, self.data.train.y[own]))
+        own = self.data.train.taken(self.own(client))
+        return Split(own.x, self._labelled(client, own.y))
 
     def test(self, client: int, limit: int = TEST_SAMPLES) -> Split:
         """Return a copy of at most ``limit`` different held-out samples of ``client``, with its own labels.
@@ -111,7 +111,8 @@ class Shards:
             chosen = drawn(labels, wanted, rng)
         if not len(chosen):
             chosen = np.sort(rng.permutation(len(pool))[:limit])
-        return Split(self.data.test.x[pool[chosen]], self._labelled(client, labels[chosen]))
+        own_test = self.data.test.taken(pool[chosen])
+        return Split(own_test.x, self._labelled(client, own_test.y))
 
     def domain(self, client: int) -> int:
         """Return the number of the domain of ``client``; 0 with a single domain."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from edgefl.data.scaled import Scaled
 from edgefl.errors import DataError
+from edgefl.util.fields import Fields, each, named, unnamed
 
 _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domain", "test_domain")
 
@@ -16,10 +17,10 @@ _SPLITS, _GROUPS = ("train", "test"), ("train_owner", "test_owner", "train_domai
 class Split:
     """Samples ``x`` (n, …), float32 such as images (n, channels, height, width) or int64 token ids, and labels ``y`` (n,) int64.
 
-    Instead of labels, ``y`` may be the targets of a regression, (n, …) float32.
+    Samples of several inputs are name → such an array. Instead of labels, ``y`` may be the targets of a regression, (n, …) float32.
     """
 
-    x: np.ndarray | Scaled
+    x: Any
     y: np.ndarray
 
     def __len__(self) -> int:
@@ -27,7 +28,11 @@ class Split:
 
     def at(self, chosen: np.ndarray) -> "Split":
         """Return a copy of the samples with the numbers ``chosen`` (k,) int64; of a mapped file, only their places."""
-        return Split(self.x.at(chosen) if isinstance(self.x, Scaled) else self.x[chosen], self.y[chosen])
+        return Split(each(lambda x: x.at(chosen) if isinstance(x, Scaled) else x[chosen], self.x), self.y[chosen])
+
+    def taken(self, index: Any = slice(None)) -> "Split":
+        """Return the samples at ``index`` (a slice or int64 numbers) as plain arrays, prepared for a network."""
+        return Split(each(lambda x: x[index], self.x), self.y[index])
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,9 @@ class Dataset:
         name, title: the registered name, and the name in reports.
         train, test: the clients' samples, and the held-out ones.
         class_names: one per label; none: ``y`` are float32 targets.
-        preprocessing: how a device prepares its samples: (pixel · scale − mean) / std, or characters as ids.
+        preprocessing: how a device prepares its samples: (pixel · scale − mean) / std, or characters as ids; of several inputs, name → how.
         default_model, default_local_epochs: for runs that name none.
-        vocabulary: the number of different token ids; 0 if samples are not token ids.
+        vocabulary: the number of different token ids; 0 if samples are not token ids; of several inputs, name → number.
         train_owner, test_owner: (n,) int64, the number of each sample's owner, for the partition ``natural``; None without owners.
             Held-out samples may have none.
         train_domain, test_domain: (n,) int64, the position of each sample's domain in ``domain_names``; None with a single domain.
@@ -56,7 +61,7 @@ class Dataset:
     preprocessing: dict[str, Any]
     default_model: str
     default_local_epochs: int = 1
-    vocabulary: int = 0
+    vocabulary: Fields[int] = 0
     train_owner: np.ndarray | None = None
     test_owner: np.ndarray | None = None
     train_domain: np.ndarray | None = None
@@ -67,25 +72,24 @@ class Dataset:
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
             where = f"dataset {self.name}, {part}"
-            if split.x.dtype not in (np.float32, np.int64) or split.y.dtype != (np.int64 if self.classes else np.float32):
-                kinds = f"{'int64 labels' if self.classes else 'float32 targets'}, got {split.x.dtype}, {split.y.dtype}"
-                raise DataError(f"{where}: expected float32 samples or int64 token ids, and {kinds}")
-            if len(split.x) != len(split.y) or not len(split.y):
-                raise DataError(f"{where}: {len(split.x)} samples but {len(split.y)} labels")
+            expected = np.int64 if self.classes else np.float32
+            if split.y.dtype != expected or not len(split.y):
+                kind = "int64 labels" if self.classes else "float32 targets"
+                raise DataError(f"{where}: expected {kind}, at least one, got {split.y.dtype} {split.y.shape}")
             if not self.classes and not np.isfinite(split.y).all():
                 raise DataError(f"{where}: a target is NaN or infinity")
             if self.classes and (split.y.min() < 0 or split.y.max() >= self.classes):
                 raise DataError(f"{where}: labels {split.y.min()} to {split.y.max()}, expected 0 to {self.classes - 1}")
-            if isinstance(split.x, np.ndarray):
-                self._check_values(where, split.x)
-            (split.x.raw if isinstance(split.x, Scaled) else split.x).setflags(write=False)
+            vocabulary = named(self.vocabulary, where)
+            for place, x in named(split.x, where).items():
+                _check_samples(place, x, len(split.y), vocabulary.get(place, 0))
             split.y.setflags(write=False)
         if self.train.y.shape[1:] != self.test.y.shape[1:]:
             raise DataError(
                 f"dataset {self.name}: training targets are {self.train.y.shape[1:]}, held-out ones {self.test.y.shape[1:]}"
             )
-        if (self.train.x.shape[1:], self.train.x.dtype) != (self.test.x.shape[1:], self.test.x.dtype):
-            shapes = [f"{split.x.dtype} {split.x.shape[1:]}" for split in (self.train, self.test)]
+        shapes = [each(lambda x: f"{x.dtype} {x.shape[1:]}", split.x) for split in (self.train, self.test)]
+        if shapes[0] != shapes[1]:
             raise DataError(f"dataset {self.name}: training samples are {shapes[0]}, held-out ones {shapes[1]}")
         self._check_groups("owner", self.train_owner, self.test_owner)
         self._check_groups("domain", self.train_domain, self.test_domain)
@@ -94,13 +98,6 @@ class Dataset:
         if self.train_domain is not None and not np.array_equal(np.unique(self.train_domain), np.arange(len(self.domain_names))):
             numbers = f"domains {np.unique(self.train_domain).tolist()}"
             raise DataError(f"dataset {self.name}: {numbers} for {len(self.domain_names)} names: {', '.join(self.domain_names)}")
-
-    def _check_values(self, where: str, x: np.ndarray) -> None:
-        if x.dtype == np.int64 and x.size and not 0 <= x.min() <= x.max() < self.vocabulary:
-            found = f"token ids {x.min()} to {x.max()}"
-            raise DataError(f"{where}: {found}, expected 0 to {self.vocabulary - 1} (vocabulary {self.vocabulary})")
-        if x.dtype == np.float32 and not np.isfinite(x).all():
-            raise DataError(f"{where}: a sample holds NaN or infinity")
 
     def _check_groups(self, kind: str, train: np.ndarray | None, test: np.ndarray | None) -> None:
         """Check that ``train`` and ``test`` number each sample's owner or domain, the same ones in both, and make them read-only."""
@@ -126,7 +123,8 @@ class Dataset:
 
         Args:
             x: samples (n, …): uint8 pixels, with or without a dimension of channels, first or last; floats; or token ids, (n, length)
-                integers. A ``numpy.memmap`` stays on the disk.
+                integers. A ``numpy.memmap`` stays on the disk. For a network with several inputs: name of the argument of its ``forward``
+                → such an array, or a tuple of arrays in the order of the arguments; integers and booleans are then ids of any shape.
             y: labels (n,): integers from 0, or texts. Floats that are no integers, or (n, k), are the targets of a regression.
             owner: each sample's owner (n,), for the partition ``natural``.
             more: ``test``, the held-out (x, y) or (x, y, owner); without it ``held_out``, a share of the samples, 0.2 unless given;
@@ -138,8 +136,11 @@ class Dataset:
         >>> data = Dataset.from_arrays(np.arange(40, dtype=np.float32).reshape(20, 2), ["no", "yes"] * 10)
         >>> len(data.train), len(data.test), data.class_names
         (16, 4, ('no', 'yes'))
+        >>> ids, mask = np.zeros((20, 5), np.int64), np.ones((20, 5), bool)
+        >>> Dataset.from_arrays({"input_ids": ids, "attention_mask": mask}, ["no", "yes"] * 10).vocabulary
+        {'input_ids': 1, 'attention_mask': 2}
         """
-        from edgefl.data.given import from_arrays  # it makes data sets
+        from edgefl.data.objects import from_arrays  # it makes data sets
 
         return from_arrays(x, y, owner, **more)
 
@@ -147,9 +148,11 @@ class Dataset:
     def from_samples(cls, train: Any, test: Any = None, **more: Any) -> "Dataset":
         """Return a data set of an object with a length and an index that returns (sample, label), such as a torch ``Dataset``.
 
+        A sample may be a dictionary, or a tuple, of arrays: see :meth:`from_arrays`.
+
         ``more``: ``held_out`` and ``name`` as :meth:`from_arrays` has them. DataError if samples are no such pairs, or of mixed shapes.
         """
-        from edgefl.data.given import from_samples
+        from edgefl.data.objects import from_samples
 
         return from_samples(train, test, **more)
 
@@ -169,9 +172,9 @@ class Dataset:
         return None if self.classes else self.train.y.shape[1:]
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample."""
-        return self.train.x.shape[1:]
+    def input_shape(self) -> Any:
+        """The shape of one sample; of several inputs, name → shape."""
+        return each(lambda x: x.shape[1:], self.train.x)
 
     def apart(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return name → plain field, and name → array. :class:`Scaled` become ``raw`` and ``rows``, with (mean, std) as a field."""
@@ -179,11 +182,13 @@ class Dataset:
         arrays: dict[str, np.ndarray] = {}
         for part in _SPLITS:
             split: Split = getattr(self, part)
-            if isinstance(split.x, Scaled):
-                facts[f"{part}.x"] = split.x.mean, split.x.std
-                if split.x.rows is not None:
-                    arrays[f"{part}.rows"] = split.x.rows
-            arrays[f"{part}.x"] = split.x.raw if isinstance(split.x, Scaled) else split.x
+            places = named(split.x, f"{part}.rows")
+            for (key, x), rows in zip(named(split.x, f"{part}.x").items(), places, strict=True):
+                arrays[key] = x.raw if isinstance(x, Scaled) else x
+                if isinstance(x, Scaled):
+                    facts[key] = x.mean, x.std
+                    if x.rows is not None:
+                        arrays[rows] = x.rows
             arrays[f"{part}.y"] = split.y
         groups = {name: getattr(self, name) for name in _GROUPS}
         return facts, arrays | {name: array for name, array in groups.items() if array is not None}
@@ -194,12 +199,28 @@ class Dataset:
         data = object.__new__(cls)
         fields, splits = dict(facts), dict[str, Split]()
         for part in _SPLITS:
-            x: Any
-            x, scale = arrays[f"{part}.x"], fields.pop(f"{part}.x", None)
-            if scale is not None:
-                mean, std = (tuple(of) if isinstance(of, list) else of for of in scale)
-                x = Scaled(x, mean, std, arrays.get(f"{part}.rows"))
-            splits[part] = Split(x, arrays[f"{part}.y"])
+            own = {key: array for key, array in arrays.items() if key == f"{part}.x" or key.startswith(f"{part}.x.")}
+            for key, array in own.items():
+                if (scale := fields.pop(key, None)) is not None:
+                    mean, std = (tuple(of) if isinstance(of, list) else of for of in scale)
+                    own[key] = Scaled(array, mean, std, arrays.get(key.replace(".x", ".rows", 1)))  # type: ignore[assignment]
+            splits[part] = Split(unnamed(own, f"{part}.x"), arrays[f"{part}.y"])
         groups = {name: arrays.get(name) for name in _GROUPS}
         vars(data).update({**fields, **splits, **groups})
         return data
+
+
+def _check_samples(where: str, x: np.ndarray | Scaled, labels: int, vocabulary: int) -> None:
+    """Check the type, number and values of the samples ``x`` of one input, and make them read-only."""
+    if x.dtype not in (np.float32, np.int64):
+        raise DataError(f"{where}: expected float32 samples or int64 token ids, got {x.dtype}")
+    if len(x) != labels:
+        raise DataError(f"{where}: {len(x)} samples but {labels} labels")
+    if isinstance(x, np.ndarray):
+        if x.dtype == np.int64 and x.size and not 0 <= x.min() <= x.max() < vocabulary:
+            raise DataError(
+                f"{where}: token ids {x.min()} to {x.max()}, expected 0 to {vocabulary - 1} (vocabulary {vocabulary})"
+            )
+        if x.dtype == np.float32 and not np.isfinite(x).all():
+            raise DataError(f"{where}: a sample holds NaN or infinity")
+    (x.raw if isinstance(x, Scaled) else x).setflags(write=False)

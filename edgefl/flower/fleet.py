@@ -100,7 +100,7 @@ class FlowerFleet:
         self._joined = False
 
     def free(self) -> Mapping[int, Device]:
-        """Return the connected devices that do not train, by client; wait until there is one, before the first round for all."""
+        """Return the connected devices that do not train, by client; wait until there is one, and at first, for a while, for all."""
         wanted, began_s = 1 if self._joined else self._run.config.clients, self.clock_s()
         while True:
             found = self._present()

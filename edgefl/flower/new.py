@@ -59,5 +59,5 @@ def write_shards(config: RunConfig, folder: Path | str) -> list[Path]:
     Path(folder).mkdir(parents=True, exist_ok=True)
     for number, path in enumerate(paths):
         shard = clients.shards.train(number)
-        np.savez(path, x=np.asarray(shard.x), y=shard.y)
+        np.savez(path, y=shard.y, **(shard.x if isinstance(shard.x, dict) else {"x": shard.x}))
     return paths

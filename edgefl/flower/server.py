@@ -9,7 +9,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from edgefl.config import RunConfig
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, EdgeflError
 from edgefl.flower.fleet import FlowerFleet, Waits
 from edgefl.flower.rounds import fleet_round
 from edgefl.flower.wire import GridLink, Link
@@ -34,14 +34,12 @@ def serve(grid: Grid, settings: Mapping[str, Any], config: Path) -> None:
         raise ConfigError(f"out: got {out!r}, expected the absolute path of the run's folder on the computer of the SuperLink")
     waits = Waits(float(settings.get("join-s", Waits.join_s)), float(settings.get("start-s", Waits.start_s)))
     devices = partial(connected, GridLink(grid), waits)
-    result = simulate(
-        RunConfig.load(config, {}),
-        out,
-        resume=bool(settings.get("resume", False)),
-        on_round=_told,
-        notify=_LOG.info,
-        devices=devices,
-    )
+    resume = bool(settings.get("resume", False))
+    try:
+        result = simulate(RunConfig.load(config, {}), out, resume=resume, on_round=_told, notify=_LOG.info, devices=devices)
+    except EdgeflError as error:
+        _LOG.error("Error: %s", error)  # Flower's own report of an error is a traceback
+        raise error.with_traceback(None) from None
     _LOG.info("run folder: %s (report.html, bundle/, summary.json)", result.folder)
 
 

@@ -9,6 +9,7 @@ import safetensors.numpy
 
 from edgefl.bundle.manifest import MANIFEST, UNSEALED
 from edgefl.bundle.manifest_file import FORMAT_VERSION
+from edgefl.bundle.write import about_inputs
 from edgefl.client.messages import Setup as JobSetup
 from edgefl.client.messages import task_fields, write_setup
 from edgefl.client.objective import CONTROL
@@ -70,9 +71,9 @@ def task_for(run: Run, submodel: Submodel) -> Setup:
 def _sealed(run: Run, tier: dict[str, Any], files: Mapping[str, bytes]) -> Setup:
     data = run.data
     manifest: dict[str, Any] = {
-        "format_version": FORMAT_VERSION, "manifest_sha256": UNSEALED, "round": 0, "input_shape": list(data.input_shape),
-        "input_dtype": "int64" if data.vocabulary else "float32", "classes": run.architecture.classes,
-        "class_names": list(data.class_names), "preprocessing": data.preprocessing, "tiers": [tier],
+        "format_version": FORMAT_VERSION, "manifest_sha256": UNSEALED, "round": 0,
+        **about_inputs(run.inputs, data.preprocessing), "classes": run.architecture.classes,
+        "class_names": list(data.class_names), "tiers": [tier],
         "files": {path: {"sha256": sha256(content), "bytes": len(content)} for path, content in sorted(files.items())},
     }  # fmt: skip
     if data.target_shape is not None:

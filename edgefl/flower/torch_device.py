@@ -13,6 +13,7 @@ from edgefl.data.shards import Shards
 from edgefl.data.sources import Dataset, Split
 from edgefl.flower.setups import JOB_SETUP, TASK
 from edgefl.util.compute import one_thread
+from edgefl.util.fields import Fields, each
 from edgefl.wire.message import read_header
 
 
@@ -21,7 +22,7 @@ def train_in_torch(
     job: Mapping[str, Any],
     payload: bytes,
     kept: bytes | None,
-    samples: tuple[np.ndarray, np.ndarray],
+    samples: tuple[Fields[np.ndarray], np.ndarray],
     memory_bytes: int | None,
 ) -> tuple[dict[str, Any], bytes, bytes]:
     """Train a job as the simulation does, to the same bits on the same kind of computer.
@@ -31,7 +32,7 @@ def train_in_torch(
         job: the fields of the server's message.
         payload: the sub-model, encoded.
         kept: what the device stored in its last round; None before its first.
-        samples: x (n, …) float32 or int64, and labels or targets y (n, …).
+        samples: x (n, …) float32 or int64, of several inputs by name, and labels or targets y (n, …).
         memory_bytes: what the device's owner allows for training; None: no limit.
 
     Returns:
@@ -55,10 +56,10 @@ def train_in_torch(
 class _Alone(Clients):
     """A device's samples, whatever the number of its client is in the run."""
 
-    def __init__(self, task: Any, x: np.ndarray, y: np.ndarray) -> None:
+    def __init__(self, task: Any, x: Fields[np.ndarray], y: np.ndarray) -> None:
         classes, own = task.architecture.classes if y.dtype == np.int64 else 0, Split(x, y)
         names = tuple(map(str, range(classes)))
-        vocabulary = int(x.max()) + 1 if x.dtype == np.int64 else 0
+        vocabulary = each(lambda part: int(part.max()) + 1 if part.dtype == np.int64 else 0, x)
         data = Dataset("own", "own", own, own, names, {}, "", vocabulary=vocabulary)
         super().__init__(task, data)
         self.shards = _OwnSamples(data, 1, "iid", task.seed)

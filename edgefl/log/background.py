@@ -77,7 +77,7 @@ class _LoggerThread:
     """One logger, in a thread that ends with the process at the latest."""
 
     def __init__(self, name: str, run: LoggedRun, say: Callable[[str], None]) -> None:
-        self._name, self._run, self._say = name, run, say
+        self._name, self._run, self._say, self._told = name, run, say, False
         self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"log to {name}", daemon=True)
         self._thread.start()
@@ -87,7 +87,13 @@ class _LoggerThread:
         self.calls.put(None)
         self._thread.join(max(0.0, until - time.monotonic()))
         if self._thread.is_alive():
-            self._say(f"--log {self._name}: has not answered within {WAIT_S:g} s; its log may be incomplete")
+            self._tell(f"--log {self._name}: has not answered within {WAIT_S:g} s; its log may be incomplete")
+
+    def _tell(self, text: str) -> None:
+        """Say ``text``, unless something has been said of this logger."""
+        if not self._told:
+            self._told = True
+            self._say(text)
 
     def _work(self) -> None:
         try:
@@ -96,4 +102,4 @@ class _LoggerThread:
                     call(logger)
         except Exception as error:  # noqa: BLE001 - whatever a logger raises, the run continues
             told = str(error).strip().partition("\n")[0][:300]
-            self._say(f"--log {self._name} failed, and the run continues without it: {type(error).__name__}: {told}")
+            self._tell(f"--log {self._name} failed, and the run continues without it: {type(error).__name__}: {told}")

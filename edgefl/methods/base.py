@@ -288,8 +288,8 @@ class Method:
 
     # The client's half.
 
-    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
-        """Load received and stored tensors into ``module``. ``batches`` are the client's samples (n, …) and labels (n,) int64."""
+    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Any, Tensor]) -> None:
+        """Load received and stored tensors into ``module``. ``batches``: the client's samples (n, …), perhaps by name, and labels (n,)."""
         load(module, {**received, **personal})
 
     def criterion(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -331,7 +331,7 @@ class Method:
         personal = self.personal(module)
         return {name: tensor.detach().clone() for name, tensor in module.state_dict().items() if name in personal}
 
-    def adapt(self, module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+    def adapt(self, module: nn.Module, x: Any, y: Tensor) -> nn.Module:
         """Return the deployed network, adapted by the client to its own samples ``x`` (n, …) and labels ``y`` (n,) before use."""
         return module
 

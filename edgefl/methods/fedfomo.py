@@ -23,6 +23,7 @@ from edgefl.models.norm import needs_statistics
 from edgefl.records import Batch, Submodel, Tier, Update
 from edgefl.registry import method
 from edgefl.rng import torch_seeded
+from edgefl.util.fields import Fields, rows
 
 CHUNK = 32
 """Samples in a batch while a model is validated."""
@@ -163,11 +164,11 @@ class FedFOMO(FedAvg):
         """Return the client's own model with its buffer: received models are validated, not trained."""
         return loaded(self.network(state.architecture, tier), self.factored(state, tier, personal, client).state_dict())
 
-    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Tensor, Tensor]) -> None:
+    def receive(self, module: nn.Module, received: Tensors, personal: Tensors, batches: tuple[Fields[Tensor], Tensor]) -> None:
         """Load the client's own model, moved towards the received models that are better on its validation samples (Eq. 3 to 5)."""
         count, samples = self._judged(len(batches[1])), len(batches[1])
         spread = torch.arange(count) * samples // count  # evenly: a shard may be sorted
-        x, y = (part[spread] for part in batches)
+        x, y = rows(batches[0], spread), batches[1][spread]
         others = [{name: received[f"model{slot}.{name}"] for name in personal} for slot in range(self.config.models)]
         own_loss = _loss(module, personal, x, y)
         raw = torch.tensor([_weight(own_loss - _loss(module, other, x, y), other, personal) for other in others])
@@ -213,12 +214,13 @@ def _added(before: Tensor, update: Update) -> Tensor:
 
 
 @torch.no_grad()
-def _loss(module: nn.Module, tensors: Tensors, x: Tensor, y: Tensor) -> float:
+def _loss(module: nn.Module, tensors: Tensors, x: Fields[Tensor], y: Tensor) -> float:
     """Return the mean cross-entropy of the model ``tensors`` on ``x`` (n, …), ``y`` (n,), in evaluation mode."""
     load(module, tensors)
     module.train(needs_statistics(module))  # static BatchNorm has no statistics on a client, and uses the batch's
     parts = torch.arange(len(y)).split(CHUNK)
-    return sum(float(cross_entropy(module(x[part]), Batch(x[part], y[part]))) * len(part) for part in parts) / len(y)
+    batches = [Batch(rows(x, part), y[part]) for part in parts]
+    return sum(float(cross_entropy(module(batch.x), batch)) * len(batch.y) for batch in batches) / len(y)
 
 
 def _weight(gain: float, other: Tensors, own: Tensors) -> float:

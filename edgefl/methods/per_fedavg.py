@@ -15,6 +15,7 @@ from edgefl.methods.base import MethodConfig, cross_entropy
 from edgefl.methods.fedavg import FedAvg
 from edgefl.records import Batch
 from edgefl.registry import method
+from edgefl.util.fields import Fields, rows
 
 CHUNK = 32
 """Samples in a batch while a model is adapted."""
@@ -52,7 +53,7 @@ class PerFedAvg(FedAvg):
     def local_loss(self, module: nn.Module, batch: Batch) -> Tensor:
         """Return f(w − α∇f(w, D), D'). With ∇f(w, D) as a constant, its gradient by w is the first-order one."""
         half = (batch.y.shape[0] + 1) // 2  # not len: in an exported graph the batch size is symbolic
-        first, second = (Batch(batch.x[part], batch.y[part], batch.present) for part in (slice(half), slice(-half, None)))
+        first, second = (Batch(rows(batch.x, part), batch.y[part], batch.present) for part in (slice(half), slice(-half, None)))
         parameters = dict(module.named_parameters())
         inner = cross_entropy(module(first.x), first)
         # A parameter that the forward pass does not use has a gradient of zeros.
@@ -60,14 +61,15 @@ class PerFedAvg(FedAvg):
         adapted = {name: w - self.config.alpha * g for (name, w), g in zip(parameters.items(), slopes, strict=True)}
         return cross_entropy(functional_call(module, adapted, (second.x,)), second)
 
-    def adapt(self, module: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+    def adapt(self, module: nn.Module, x: Fields[Tensor], y: Tensor) -> nn.Module:
         """Return a copy of ``module`` after ``adapt_steps`` steps of rate α on the mean loss of all samples ``x`` (n, …), ``y`` (n,)."""
         adapted = copy.deepcopy(module).train()
         parameters = list(adapted.parameters())
         for _ in range(self.config.adapt_steps):
             adapted.zero_grad()
             for part in torch.arange(len(y)).split(CHUNK):
-                loss = cross_entropy(adapted(x[part]), Batch(x[part], y[part])) * (len(part) / len(y))
+                batch = Batch(rows(x, part), y[part])
+                loss = cross_entropy(adapted(batch.x), batch) * (len(part) / len(y))
                 loss.backward()
             with torch.no_grad():
                 for parameter in parameters:

@@ -18,6 +18,7 @@ from edgefl.models.norm import POLICIES
 from edgefl.models.valueless import on_meta
 from edgefl.models.weights import WeightsFile
 from edgefl.registry import models
+from edgefl.util.fields import Fields
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -74,6 +75,11 @@ class Architecture:
     def vocabulary(self) -> int:
         """The number of different token ids; 0 for networks with float32 inputs."""
         return int(models.facts(self.model).get("vocabulary", 0))
+
+    @property
+    def below(self) -> Fields[int]:
+        """A number that ids among a sample's inputs are below; 0 for real numbers, and where it is not known."""
+        return self.vocabulary
 
     @property
     def labels(self) -> int:

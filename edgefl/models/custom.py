@@ -14,15 +14,15 @@ from torch import Tensor, nn
 from torch._guards import detect_fake_mode
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from edgefl.errors import ConfigError, InputError, nearest
 from edgefl.models.base import Architecture
 from edgefl.models.factory import Factory, factory_of, fitted, onnx_sha256, sources_sha256
 from edgefl.models.narrow import Channels
-from edgefl.models.outputs import logits_of, plain
+from edgefl.models.outputs import logits_of, read_out, unwrapped
 from edgefl.models.valueless import on_meta, reason
 from edgefl.models.weights import WeightsFile
+from edgefl.util.fields import Fields
 from edgefl.util.modules import said
 from edgefl.util.networks import is_onnx, title_of
 
@@ -34,7 +34,7 @@ _SPEC = re.compile(r"^(?:(?P<name>[^=:]+)=)?(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input of a network: the shape of one sample, without the batch, and its type.
+    """One input of a network: the shape of one sample, without the batch, its type, and a number that its ids are below (0: not known).
 
     >>> InputSpec.parse("ids=int64:80")
     ('ids', InputSpec(shape=(80,), dtype=torch.int64))
@@ -42,6 +42,7 @@ class InputSpec:
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
+    below: int = field(default=0, compare=False, repr=False)
 
     @classmethod
     def parse(cls, text: str) -> tuple[str, Self]:
@@ -59,8 +60,13 @@ class InputSpec:
 
     def __str__(self) -> str:
         """Return the form that :meth:`parse` reads."""
-        kind = "" if self.dtype is torch.float32 else str(self.dtype).removeprefix("torch.") + ":"
+        kind = "" if self.dtype is torch.float32 else f"{self.kind}:"
         return kind + "x".join(map(str, self.shape))
+
+    @property
+    def kind(self) -> str:
+        """The name of the type, such as ``float32``."""
+        return str(self.dtype).removeprefix("torch.")
 
     def batch(self, samples: int) -> Tensor:
         """Return a batch (samples, …): uninitialised floating-point values, or zeros of an integer type, which are valid ids."""
@@ -92,7 +98,7 @@ class CustomArchitecture(Architecture):
     Attributes:
         model: its name in messages.
         factory: returns the network, also on the ``meta`` device and under fake tensors.
-        inputs: name → specification, in the order of ``forward``; "" for a single input without a name.
+        inputs: name → specification; "" for a single input without a name; 0, 1, … for several in the order of ``forward``.
         spec: the name by which any process finds the factory; empty if there is none.
         raw: whether a loss gets what ``forward`` returns. Otherwise it gets all floating-point outputs as logits (batch, …).
         logits: whether the network returns the :func:`~edgefl.models.outputs.logits_of` its output only.
@@ -168,6 +174,12 @@ class CustomArchitecture(Architecture):
         return 0
 
     @property
+    def below(self) -> Fields[int]:
+        """See :attr:`Architecture.below`."""
+        below = {name: spec.below for name, spec in self.inputs.items()}
+        return below.get("", below)
+
+    @property
     def labels(self) -> int:
         """1: a sample of a user's network has one label."""
         return 1
@@ -192,7 +204,7 @@ class CustomArchitecture(Architecture):
 
         def spread(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             if len(args) == 1 and isinstance(args[0], Mapping):
-                return ((), dict(args[0])) if by_name else (tuple(args[0].values()), {})
+                return ((), dict(args[0])) if by_name else (tuple(args[0][name] for name in self.inputs), {})
             return args, kwargs
 
         for module in network.modules():
@@ -202,7 +214,7 @@ class CustomArchitecture(Architecture):
         network.register_forward_pre_hook(spread, with_kwargs=True)
         if self.logits:
             network.register_forward_hook(lambda module, args, output: logits_of(output))
-        network.register_forward_hook(_unwrapped if self.raw else _read_out)
+        network.register_forward_hook(unwrapped if self.raw else read_out)
         return network
 
     def samples(self, count: int) -> Any:
@@ -216,39 +228,28 @@ class CustomArchitecture(Architecture):
         return ", ".join(f"{name}={spec}" if name else str(spec) for name, spec in self.inputs.items())
 
 
-def _read_out(module: nn.Module, args: Any, output: Any) -> Any:
-    """Return logits (batch, …) for a loss, from all floating-point outputs; in evaluation the output itself, in plain containers."""
-    output = plain(output)
-    if not module.training:
-        return output
-    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim()]
-    if not leaves:
-        raise InputError(
-            f"{type(module).__name__} returns no tensor of floating-point numbers with a row per sample: there is nothing to train"
-        )
-    rows = [leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1) for leaf in leaves]
-    same = [row for row in rows if row.shape[0] == rows[0].shape[0]]
-    trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
-    if trains and not any(row.requires_grad for row in same):
-        raise InputError(f"{type(module).__name__} returns values that depend on no parameter: there is nothing to train")
-    return same[0] if len(same) == 1 else torch.cat(same, 1)
-
-
-def _unwrapped(module: nn.Module, args: Any, output: Any) -> Any:
-    return plain(output)
-
-
 def _takes_by_name(network: nn.Module, inputs: Inputs, model: str) -> bool:
-    """Return whether ``forward`` takes its inputs by name; with ``*args`` alone it takes them in order. ConfigError: no such argument."""
+    """Return whether ``forward`` takes its inputs by name; with ``*args`` alone, and without names, it takes them in order.
+
+    ConfigError: it has no such argument, or needs another one.
+    """
     parameters = inspect.signature(network.forward).parameters
     known = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if not known and any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+    takes_any = {p.kind for p in parameters.values()} & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    in_order = all(map(str.isdigit, inputs))
+    if in_order or (not known and inspect.Parameter.VAR_POSITIONAL in takes_any):
+        if len(inputs) > len(known) and not takes_any:
+            raise ConfigError(
+                f"input: {model}.forward takes {len(known)} ({', '.join(known) or 'none'}), got {len(inputs)} inputs"
+            )
         return False
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in inputs:
-        if name and name not in known and not takes_any:
+        if name and name not in known and inspect.Parameter.VAR_KEYWORD not in takes_any:
             hint = nearest(name, known)
             raise ConfigError(f"input: {model}.forward has no argument {name!r};{hint} it takes {', '.join(known) or 'none'}")
+    needed = [name for name in known if parameters[name].default is inspect.Parameter.empty]
+    if "" not in inputs and (missing := [name for name in needed if name not in inputs]):
+        raise ConfigError(f"input: {model}.forward needs {missing[0]!r}, got {', '.join(inputs)}; give it too")
     return True
 
 

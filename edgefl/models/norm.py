@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from edgefl.util.fields import Fields
+
 POLICIES = ("group", "static", "batch", "none", "layer")
 CHANNELS_PER_GROUP = 8
 
@@ -103,7 +105,7 @@ def needs_statistics(network: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
+def calibrate(network: nn.Module, batches: Iterable[Fields[Tensor]]) -> None:
     """Set the statistics of every static BatchNorm, in place, over ``batches`` of samples (batch, …) in training mode; sums in float64."""
     layers = [layer for layer in network.modules() if isinstance(layer, StaticBatchNorm)]
     moments: dict[nn.Module, list[Any]] = {layer: [0, 0.0, 0.0] for layer in layers}  # count, sum and sum of squares per channel

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+
+from edgefl.errors import InputError
 
 
 def plain(output: Any) -> Any:
@@ -30,3 +33,26 @@ def logits_of(output: Any) -> Any:
         output = output.get("logits", output)
     found = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     return found[0] if len(found) == 1 else output
+
+
+def read_out(module: nn.Module, args: Any, output: Any) -> Any:
+    """Return logits (batch, …) for a loss, from all floating-point outputs; in evaluation the output itself, in plain containers."""
+    output = plain(output)
+    if not module.training:
+        return output
+    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.dim()]
+    if not leaves:
+        raise InputError(
+            f"{type(module).__name__} returns no tensor of floating-point numbers with a row per sample: there is nothing to train"
+        )
+    rows = [leaf.flatten(1) if leaf.dim() > 1 else leaf.unsqueeze(1) for leaf in leaves]
+    same = [row for row in rows if row.shape[0] == rows[0].shape[0]]
+    trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
+    if trains and not any(row.requires_grad for row in same):
+        raise InputError(f"{type(module).__name__} returns values that depend on no parameter: there is nothing to train")
+    return same[0] if len(same) == 1 else torch.cat(same, 1)
+
+
+def unwrapped(module: nn.Module, args: Any, output: Any) -> Any:
+    """Return the output itself, in plain containers; ``args`` are not used."""
+    return plain(output)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from edgefl.errors import EdgeflError, InputError, first_line
 from edgefl.onnxgrad.graphs import BATCH, graphs_in
 from edgefl.onnxgrad.lowering import OPSET, STANDS_FOR, HasForm, traced
+from edgefl.util.fields import Fields, each, named
 from edgefl.util.garbage import uncollected
 from edgefl.util.places import place_of
 
@@ -26,7 +27,7 @@ _TARGET = re.compile(r"target=torch\.ops\.([\w.]+)")
 
 
 def export(
-    module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str] = ("y",), *, unfolded: Collection[str] = ()
+    module: nn.Module, inputs: Mapping[str, Fields[Tensor]], outputs: Sequence[str] = ("y",), *, unfolded: Collection[str] = ()
 ) -> onnx.ModelProto:
     """Return the inference graph of ``module``, with its weights inside and a free batch size.
 
@@ -34,7 +35,8 @@ def export(
 
     Args:
         module: a network in evaluation mode.
-        inputs: name → an example (samples, …) with at least two samples, in the order of the module's arguments.
+        inputs: name → an example (samples, …) with at least two samples, in the order of the module's arguments. An argument may be a
+            dictionary of examples, key → (samples, …), whose inputs are called ``name.key``.
         outputs: names of the outputs.
         unfolded: names of parameters that stay in the graph unchanged. Nodes that depend on other parameters only are computed now.
 
@@ -50,15 +52,29 @@ def export(
     name = type(module).__name__
     if training := [type(part).__name__ for part in module.modules() if part.training]:
         raise EdgeflError(f"{name}: {training[0]} is in training mode; a network is exported for evaluation: call eval() first")
+    names = [flat for key, value in inputs.items() for flat in named(value, key)]
+    if names != list(inputs):
+        module, unfolded = _Called(module).eval(), {f"module.{parameter}" for parameter in unfolded}
     parameters = inspect.signature(module.forward).parameters.values()
-    free: tuple[Any, ...] = tuple({0: torch.export.Dim(BATCH)} for _ in inputs)
+    free: tuple[Any, ...] = tuple(each(lambda _: {0: torch.export.Dim(BATCH)}, value) for value in inputs.values())
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         free = (*free[: len(parameters) - 1], free[len(parameters) - 1 :])  # torch.export nests the entries of *arguments
-    model = converted(module, tuple(inputs.values()), free, list(inputs), outputs, f"{name} cannot be exported to ONNX", unfolded)
+    model = converted(module, tuple(inputs.values()), free, names, outputs, f"{name} cannot be exported to ONNX", unfolded)
     model.graph.name = "forward"
     proto = ir.to_proto(fixed_reshapes(model))
     strip(proto)
     return proto
+
+
+class _Called(nn.Module):
+    """Calls a module whose hooks spread a dictionary over the arguments of its ``forward``; torch.export reads the signature of that."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Mapping[str, Tensor]) -> Any:
+        return self.module(x)
 
 
 def converted(

@@ -2,7 +2,6 @@
 
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ import onnx.helper
 import onnx.numpy_helper
 import onnx.shape_inference
 from onnx.external_data_helper import set_external_data
+
+from edgefl.util.scratch import scratch_folder
 
 
 def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -87,11 +88,11 @@ def check(model: onnx.ModelProto) -> None:
     if not places:
         onnx.checker.check_model(model, full_check=True)
         return
-    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
+    with scratch_folder() as folder:
         for name, size_bytes in places.items():  # sparse files of the right size satisfy the checker
-            (Path(folder) / name).touch()
-            os.truncate(Path(folder) / name, size_bytes)
-        graph_file = Path(folder) / "checked.onnx"
+            (folder / name).touch()
+            os.truncate(folder / name, size_bytes)
+        graph_file = folder / "checked.onnx"
         graph_file.write_bytes(model.SerializeToString())
         onnx.checker.check_model(graph_file, full_check=True)
 

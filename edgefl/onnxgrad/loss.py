@@ -23,6 +23,7 @@ from edgefl.onnxgrad.dropout import SeededDropout
 from edgefl.onnxgrad.exporter import converted, fixed_reshapes, strip
 from edgefl.onnxgrad.graphs import BATCH
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, PREDICTION, SEED, SHARE, STEP_COUNT, Roles
+from edgefl.util.fields import Fields, each, named
 
 Loss = Callable[..., Tensor]
 """(network, *inputs of the batch, *inputs shared by its samples) → scalar."""
@@ -61,7 +62,7 @@ class LossGraph:
 def loss_graph(
     network: nn.Module,
     losses: Sequence[Loss],
-    batch: Mapping[str, Tensor],
+    batch: Mapping[str, Fields[Tensor]],
     shared: Mapping[str, Tensor] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> LossGraph:
@@ -71,30 +72,36 @@ def loss_graph(
     from which those of their inputs are made.
     """
     shared = shared or {}
-    roles = replace(_roles_of(network, names or {}), batch=tuple(batch), shared=tuple(shared))
+    flat = flat_names(batch)
+    roles = replace(_roles_of(network, names or {}), batch=flat, shared=tuple(shared))
     tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     values = [tensors[name].detach().float() for name in roles.tensors]
     outputs = (LOSS,) if len(losses) == 1 else tuple(f"{LOSS}.{i}" for i in range(len(losses)))
     module = _Traced(network, tuple(losses), roles)
     dimension = torch.export.Dim(BATCH, min=2)
-    free = ([None] * len(values), [{0: dimension}] * len(batch), [None] * len(shared), None)
+    free = ([None] * len(values), [each(lambda _: {0: dimension}, of) for of in batch.values()], [None] * len(shared), None)
     failure = f"{type(network).__name__} cannot be trained in ONNX"
     with _counted(network):
         model = converted(
             module,
             (values, list(batch.values()), list(shared.values()), torch.zeros(())),
             free,
-            [*roles.tensors.values(), *batch, *shared, SEED],
+            [*roles.tensors.values(), *flat, *shared, SEED],
             [*(name for loss in outputs for name in (loss, *measured(loss, roles).values())), PREDICTION],
             failure,
         )
     _leave(model, {STEP_COUNT, LEARNING_RATE, BETA, SHARE})
-    sizes = {value.name: value.shape for value in model.graph.inputs if value.name in batch}
+    sizes = {value.name: value.shape for value in model.graph.inputs if value.name in flat}
     if fixed := [tuple(shape) for shape in sizes.values() if shape and isinstance(shape[0], int)]:
         raise EdgeflError(
             f"{failure}: its loss depends on how many samples there are: {fixed}; compute with x.shape[0], not with a number"
         )
     return LossGraph(fixed_reshapes(model), outputs, roles)
+
+
+def flat_names(batch: Mapping[str, Fields[Tensor]]) -> tuple[str, ...]:
+    """Return the names of a graph's inputs for a batch, in their order; those of several tensors under one name are ``name.KEY``."""
+    return tuple(flat for name, value in batch.items() for flat in named(value, name))
 
 
 def measured(loss: str, roles: Roles) -> dict[str, str]:
@@ -149,7 +156,7 @@ class Whole(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, loss: Loss | None, inputs: Sequence[Tensor], seed: Tensor | None = None) -> Tensor:
+    def forward(self, loss: Loss | None, inputs: Sequence[Fields[Tensor]], seed: Tensor | None = None) -> Tensor:
         """Return the loss in training mode, or without a loss the network's output for the first input in evaluation mode."""
         self.network.train(loss is not None)
         if loss is None or seed is None:
@@ -192,7 +199,9 @@ class _Traced(nn.Module):
         self._whole = (Whole(network),)  # in a tuple, so that its parameters are not registered: they are arguments
         self.losses, self.names, self.measured = losses, tuple(roles.tensors), tuple(roles.statistics)
 
-    def forward(self, tensors: list[Tensor], batch: list[Tensor], shared: list[Tensor], seed: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        self, tensors: list[Tensor], batch: list[Fields[Tensor]], shared: list[Tensor], seed: Tensor
+    ) -> tuple[Tensor, ...]:
         given = {f"network.{name}": tensor for name, tensor in zip(self.names, tensors, strict=True)}
         (whole,) = self._whole
         # Counters and statistics are changed in place: copy them, or the export would change the network.

@@ -12,7 +12,6 @@ The interpreter, the library, the parsed graph and the caller's array of inputs 
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,9 @@ import onnxruntime as ort
 
 from edgefl.errors import EdgeflError
 from edgefl.onnxgrad.session import Arena, OutOfMemoryError, computed, held_by, limited, opened, options_for, profiled, refusal_in
+from edgefl.util.fields import Fields, first, named, rows, unnamed
 from edgefl.util.files import module_command
+from edgefl.util.scratch import scratch_folder
 
 _OUT_OF_MEMORY = 9
 
@@ -43,33 +44,37 @@ class Predicted:
     peak_activation_bytes: int
 
 
-def predict(model: bytes | Path, x: np.ndarray, *, batch_size: int, threads: int = 1) -> np.ndarray:
-    """Return the outputs of a graph for samples ``x`` (n, …), computed ``batch_size`` at a time; EdgeflError if onnxruntime fails."""
-    _check(x, batch_size)
+def predict(model: bytes | Path, x: Fields[np.ndarray], *, batch_size: int, threads: int = 1) -> np.ndarray:
+    """Return the outputs of a graph for samples ``x`` (n, …), computed ``batch_size`` at a time; EdgeflError if onnxruntime fails.
+
+    Several inputs, name → (n, …), are those that the graph calls ``x.NAME``.
+    """
+    count = _checked(x, batch_size)
     session = opened(model, options_for(threads))
-    return np.concatenate([_run(session, x[i : i + batch_size]) for i in range(0, len(x), batch_size)])
+    return np.concatenate([_run(session, rows(x, slice(i, i + batch_size))) for i in range(0, count, batch_size)])
 
 
-def predict_capped(model: bytes | Path, x: np.ndarray, *, batch_size: int, memory_bytes: int) -> Predicted:
+def predict_capped(model: bytes | Path, x: Fields[np.ndarray], *, batch_size: int, memory_bytes: int) -> Predicted:
     """Run a graph on ``x`` (n, …) with ``memory_bytes`` for weights and arena, on one thread in a process of its own.
 
     Raises:
         OutOfMemoryError: the graph needs more at this batch size; smaller batches may fit.
         EdgeflError: the process failed for another reason; the message has its last line of output.
     """
-    _check(x, batch_size)
-    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
-        path = model if isinstance(model, Path) else Path(folder) / "model.onnx"
+    _checked(x, batch_size)
+    with scratch_folder() as folder:
+        path = model if isinstance(model, Path) else folder / "model.onnx"
         if isinstance(model, bytes):
             path.write_bytes(model)
-        np.save(Path(folder) / "x.npy", x)
-        done = _spawn(str(path.resolve()), folder, batch_size, memory_bytes)
+        for name, array in named(x, "x").items():
+            np.save(folder / f"{name}.npy", array)
+        done = _spawn(str(path.resolve()), str(folder), batch_size, memory_bytes)
         if done.returncode == _OUT_OF_MEMORY:
             raise OutOfMemoryError(**json.loads(done.stdout), have_bytes=memory_bytes)
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise EdgeflError(f"onnxruntime stopped with status {done.returncode}: {last}")
-        return Predicted(np.load(Path(folder) / "logits.npy"), **json.loads(done.stdout))
+        return Predicted(np.load(folder / "logits.npy"), **json.loads(done.stdout))
 
 
 def _spawn(*order: str | int) -> subprocess.CompletedProcess[str]:
@@ -77,9 +82,12 @@ def _spawn(*order: str | int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def _check(x: np.ndarray, batch_size: int) -> None:
-    if batch_size < 1 or not len(x):
-        raise EdgeflError(f"nothing to run: {len(x)} samples in batches of {batch_size}, expected at least one of each")
+def _checked(x: Fields[np.ndarray], batch_size: int) -> int:
+    """Return the number of samples."""
+    count = len(first(x))
+    if batch_size < 1 or not count:
+        raise EdgeflError(f"nothing to run: {count} samples in batches of {batch_size}, expected at least one of each")
+    return count
 
 
 def _profiled(folder: str) -> ort.SessionOptions:
@@ -89,8 +97,10 @@ def _profiled(folder: str) -> ort.SessionOptions:
     return options
 
 
-def _run(session: ort.InferenceSession, x: np.ndarray) -> np.ndarray:
-    (output, *_) = computed(session, {session.get_inputs()[0].name: np.ascontiguousarray(x)}).values()
+def _run(session: ort.InferenceSession, x: Fields[np.ndarray]) -> np.ndarray:
+    known, inputs = named(x, "x"), session.get_inputs()
+    feed = {inputs[0].name: x} if isinstance(x, np.ndarray) else {one.name: known[one.name] for one in inputs}
+    (output, *_) = computed(session, {name: np.ascontiguousarray(array) for name, array in feed.items()}).values()
     return output.copy()  # a copy: the original is in the arena, which would grow with the number of batches
 
 
@@ -99,9 +109,10 @@ def _child(model: str, folder: str, batch_size: int, memory_bytes: int) -> int:
 
     The outputs become a file in ``folder``. Print figures as JSON, and return the exit status.
     """
-    x = np.load(Path(folder) / "x.npy")
+    x = unnamed({path.stem: np.load(path) for path in sorted(Path(folder).glob("*.npy"))}, "x")
+    count = len(first(x))
     # onnxruntime does not check weights against the limit; a limit smaller than them would overflow to no limit. So measure them first.
-    reserved = _first_batch(opened(Path(model), _profiled(folder)), x[:1])[1].reserved_bytes
+    reserved = _first_batch(opened(Path(model), _profiled(folder)), rows(x, slice(1)))[1].reserved_bytes
     weight_bytes = max(Path(model).stat().st_size, reserved)
     if memory_bytes <= weight_bytes:
         return _out_of_memory(f"the weights alone take {weight_bytes:,} bytes, {memory_bytes:,} are allowed", weight_bytes)
@@ -109,8 +120,8 @@ def _child(model: str, folder: str, batch_size: int, memory_bytes: int) -> int:
     try:
         started = time.perf_counter()
         session = opened(Path(model), limited(_profiled(folder), reserved + memory_bytes - weight_bytes))
-        first, arena = _first_batch(session, x[:batch_size])
-        rest = [_run(session, x[i : i + batch_size]) for i in range(batch_size, len(x), batch_size)]
+        begun, arena = _first_batch(session, rows(x, slice(batch_size)))
+        rest = [_run(session, rows(x, slice(i, i + batch_size))) for i in range(batch_size, count, batch_size)]
         host_s = time.perf_counter() - started
     except EdgeflError as error:
         if refused := refusal_in(error.__cause__):
@@ -119,7 +130,7 @@ def _child(model: str, folder: str, batch_size: int, memory_bytes: int) -> int:
     peak_bytes = weight_bytes + arena.held_bytes - reserved
     if peak_bytes > memory_bytes:
         return exceeded(peak_bytes - memory_bytes, 0)
-    np.save(Path(folder) / "logits.npy", np.concatenate([first, *rest]))
+    np.save(Path(folder) / "logits.npy", np.concatenate([begun, *rest]))
     peak_activation_bytes = arena.in_use_bytes - reserved
     sys.stdout.write(json.dumps({"host_s": host_s, "peak_bytes": peak_bytes, "peak_activation_bytes": peak_activation_bytes}))
     return 0
@@ -136,7 +147,7 @@ def _out_of_memory(message: str, need_bytes: int) -> int:
     return _OUT_OF_MEMORY
 
 
-def _first_batch(session: ort.InferenceSession, x: np.ndarray) -> tuple[np.ndarray, Arena]:
+def _first_batch(session: ort.InferenceSession, x: Fields[np.ndarray]) -> tuple[np.ndarray, Arena]:
     """Run one batch and end the profile, which would slow down the other batches."""
     logits = _run(session, x)
     return logits, held_by(session)

@@ -43,7 +43,7 @@ class Roles:
         trained: parameters that steps change: name in the network → input.
         statistics: running statistics that steps change: name in the network → input.
         frozen: tensors that steps only read: name in the network → input.
-        batch: inputs whose first dimension is the batch, in the order of the loss's arguments.
+        batch: inputs whose first dimension is the batch, in the order of the loss's arguments; ``x.NAME`` of several in one argument.
         shared: inputs that are the same for all samples of a batch, such as a mask of labels.
     """
 

@@ -18,6 +18,7 @@ from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, SHARE, S
 from edgefl.onnxgrad.step_check import check_step
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs
+from edgefl.util.fields import Fields
 
 __all__ = ["StepRule", "part_graphs", "training_graphs", "training_step"]
 
@@ -27,7 +28,7 @@ ADAM_BETA2, ADAM_EPS = 0.999, 1e-8
 def training_step(
     network: nn.Module,
     loss: Loss | Sequence[Loss],
-    batch: Mapping[str, Tensor],
+    batch: Mapping[str, Fields[Tensor]],
     rule: StepRule | None = None,
     *,
     shared: Mapping[str, Tensor] | None = None,
@@ -39,7 +40,8 @@ def training_step(
         network: parameters with ``requires_grad`` are trained, running statistics are updated, other tensors are read. Values do not
             matter: all tensors are inputs of the graphs.
         loss: (network, *batch, *shared) → scalar. Several losses make one graph each: kinds of step, drawn with equal chances.
-        batch: name of an input → example (samples, …), with at least two samples. The number of samples is free in the graphs.
+        batch: name of an input → example (samples, …), with at least two samples. The number of samples is free in the graphs. An entry
+            may be several examples, key → (samples, …), which the loss gets as such; their inputs are called ``name.key``.
         rule: the optimizer; None: plain gradient descent.
         shared: name → example of an input that is the same for all samples, such as a mask of labels.
         parts: add the graphs for batches that do not fit into memory at once; see :func:`part_graphs`.

@@ -20,6 +20,7 @@ from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SEED, Roles
 from edgefl.onnxgrad.session import computed
 from edgefl.onnxgrad.step_rule import StepRule
 from edgefl.onnxgrad.stepper import StepGraphs, session_of
+from edgefl.util.fields import Fields, each, first, named, rows
 
 MULTIPLE = 64.0
 """A result may differ from float64 by this multiple of torch's float32 error."""
@@ -39,7 +40,7 @@ def check_step(
     graphs: StepGraphs,
     network: nn.Module,
     losses: Sequence[Loss],
-    batch: Mapping[str, Tensor],
+    batch: Mapping[str, Fields[Tensor]],
     shared: Mapping[str, Tensor],
     rule: StepRule,
 ) -> None:
@@ -68,12 +69,12 @@ class _Case:
     network: nn.Module
     roles: Roles
     tensors: Mapping[str, Tensor]
-    inputs: Mapping[str, Tensor]
+    inputs: Mapping[str, Fields[Tensor]]
     seed: float
 
     @classmethod
     def drawn(
-        cls, network: nn.Module, roles: Roles, batch: Mapping[str, Tensor], shared: Mapping[str, Tensor], attempt: int
+        cls, network: nn.Module, roles: Roles, batch: Mapping[str, Fields[Tensor]], shared: Mapping[str, Tensor], attempt: int
     ) -> "_Case":
         random = torch.Generator().manual_seed(attempt)
         own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
@@ -82,7 +83,8 @@ class _Case:
             value = tensors[name]
             spread = max(float(value.norm()) / max(1, value.numel()) ** 0.5, 0.1)
             tensors[name] = value.add(torch.rand(value.shape, generator=random) - 0.5, alpha=0.2 * spread)
-        inputs = {name: _varied(value[_rows(len(value))], random) for name, value in batch.items()}
+        few = {name: rows(value, _rows(len(first(value)))) for name, value in batch.items()}
+        inputs = {name: each(lambda part: _varied(part, random), value) for name, value in few.items()}
         inputs |= {name: _varied(value, random) for name, value in shared.items()}
         return cls(network, roles, tensors, inputs, float(attempt + 1))
 
@@ -90,7 +92,7 @@ class _Case:
         """Return the inputs of a training graph."""
         scalars = {LEARNING_RATE: _LR, BETA: _BETA, SEED: self.seed}
         known = {role: self.tensors[name].float().numpy() for name, role in self.roles.tensors.items()}
-        known |= {name: value.numpy() for name, value in self.inputs.items()}
+        known |= {name: part.numpy() for key, value in self.inputs.items() for name, part in named(value, key).items()}
         known |= {name: np.array(value, np.float32) for name, value in scalars.items()}
         inputs = session_of(graph, 1).get_inputs()
         return {i.name: known[i.name] if i.name in known else np.zeros(i.shape, np.float32) for i in inputs}
@@ -100,7 +102,7 @@ class _Case:
         whole = Whole(self.network)
         tensors = {n: t.to(kind) if t.is_floating_point() else t.clone() for n, t in self.tensors.items()}
         tensors = {n: t.clone() if t is self.tensors[n] else t for n, t in tensors.items()}
-        inputs = [t.to(kind) if t.is_floating_point() else t for t in self.inputs.values()]
+        inputs = [each(lambda t: t.to(kind) if t.is_floating_point() else t, value) for value in self.inputs.values()]
         trained = {name: tensors[name].requires_grad_() for name in self.roles.trained}
         with torch.enable_grad():
             value = functional_call(

@@ -6,7 +6,6 @@ nothing is copied between steps.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +17,7 @@ import onnxruntime as ort
 from edgefl.errors import EdgeflError, first_line
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE, LOSS, OUT, SHARE, Roles, sum_input
 from edgefl.onnxgrad.session import OutOfMemoryError, held_by, limited, opened, options_for, profiled, refusal_in
+from edgefl.util.scratch import scratch_folder
 
 Arrays = Mapping[str, np.ndarray]
 _GRAPH = "the training graph"
@@ -150,7 +150,8 @@ class Stepper:
                 if name not in arrays:
                     binding.bind_ortvalue_input(name, self._now[name])
             for name, array in arrays.items():
-                binding.bind_cpu_input(name, np.ascontiguousarray(array, run.types[name]))
+                if name in run.types:  # a network may ignore one of several inputs
+                    binding.bind_cpu_input(name, np.ascontiguousarray(array, run.types[name]))
             for name in run.changed:
                 binding.bind_ortvalue_output(name + OUT, self._next[name])
             if run.has_loss:
@@ -187,8 +188,8 @@ def peak_bytes(graph: bytes, feed: Arrays) -> int:
     It is ``mem_in_use_peak`` of onnxruntime's profile, with every value freed after its last use. ``feed`` maps inputs to values; tensors
     that the graph changes default to zeros.
     """
-    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
-        run = _Run(opened(graph, profiled(options_for(1), folder), _GRAPH))
+    with scratch_folder() as folder:
+        run = _Run(opened(graph, profiled(options_for(1), str(folder)), _GRAPH))
         binding = run.session.io_binding()
         zeros = {name: np.zeros(shape, np.float32) for name, shape in run.changed.items()}
         kept = {name: _value({**zeros, **feed}[name]) for name in run.inputs}

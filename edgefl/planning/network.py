@@ -2,14 +2,17 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 
 from edgefl.cost.trace import quiet
 from edgefl.cost.uncompiled import uncompiled
@@ -72,11 +75,22 @@ def check_takes(network: Architecture, data: str, classifies: bool = True) -> No
         module, batch = network.build(), network.samples(2)
         for training in (True, False):
             try:
-                output = module.train(training)(batch)
+                with embeddings(batch) as ids:
+                    output = module.train(training)(batch)
             except EdgeflError:
                 raise
             except Exception as error:  # a user's network may raise anything
-                raise ConfigError(f"model {network.model} does not take samples {network} of {data}: {reason(error)}") from error
+                told = (
+                    f"model {network.model} does not take samples {network} of {data}: {_odd_input(module, batch)}{reason(error)}"
+                )
+                raise ConfigError(told) from error
+            for name, below in network.below.items() if isinstance(network.below, Mapping) else [("", network.below)]:
+                if below > (known := ids.get(name, below)):
+                    of = f"input {name}" if name else "samples"
+                    raise ConfigError(
+                        f"model {network.model}: {of} of {data} have ids up to {below - 1}, and its embedding has {known} rows, for ids up "
+                        f"to {known - 1}; give it more rows"
+                    )
             got = "x".join(map(str, output.shape)) if isinstance(output, Tensor) else type(output).__name__
             if classifies and got != f"2x{network.classes}":
                 remedy = "return logits (batch, classes); a factory may take num_classes"
@@ -84,6 +98,39 @@ def check_takes(network: Architecture, data: str, classifies: bool = True) -> No
                     f"model {network.model} returns {got} for two samples {network} of {data} with {network.classes} classes, expected "
                     f"2x{network.classes}; {remedy}"
                 )
+
+
+def _odd_input(module: nn.Module, batch: Any) -> str:
+    """Return what is wrong if ``module`` takes ``batch`` with one of its inputs as integers instead of real numbers, or the reverse."""
+    for name, tensor in batch.items() if isinstance(batch, Mapping) else ():
+        real = tensor.is_floating_point()
+        try:
+            module({**batch, name: torch.zeros_like(tensor, dtype=torch.int64 if real else torch.float32)})
+        except Exception:  # noqa: BLE001 - as above
+            continue
+        kinds = ("real numbers", "integers") if real else ("integers", "real numbers")
+        return f"input {name} has {kinds[0]}, and the network takes {kinds[1]} there; "
+    return ""
+
+
+@contextmanager
+def embeddings(batch: Any) -> Iterator[dict[str, int]]:
+    """Yield a table that is filled in the block: name of an input of ``batch`` ("" without names) → rows of the embedding that reads it."""
+    inputs: Mapping[str, Tensor] = batch if isinstance(batch, Mapping) else {"": batch}
+    rows: dict[str, int] = {}
+
+    class Tables(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func in (F.embedding, F.embedding_bag, torch.embedding) and isinstance(args[0], Tensor):
+                ids, table = (args[1], args[0]) if func is torch.embedding else args[:2]
+                for name, tensor in inputs.items():
+                    # Of a part of an input, such as one of several columns, the ids may be fewer.
+                    if ids.numel() == tensor.numel() and ids.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
+                        rows[name] = min(len(table), rows.get(name, len(table)))
+            return func(*args, **(kwargs or {}))
+
+    with Tables():
+        yield rows
 
 
 def batch_in(inputs: GivenInputs) -> int | None:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
 
+from edgefl.client.criterion import CROSS_ENTROPY
+from edgefl.client.objectives.none import PLAIN
 from edgefl.client.training import OptimizerName, Training
 from edgefl.config import RunConfig, check_ratios
 from edgefl.errors import ConfigError, UnknownNameError
@@ -27,6 +28,7 @@ from edgefl.report.cost_rows import ProfileRow, TensorBytes
 from edgefl.report.results import Results
 from edgefl.server.assignment import fastest_round_s
 from edgefl.util.compute import one_thread
+from edgefl.util.fields import each
 from edgefl.wire.payload import header_bytes, tensor_bytes
 
 DEFAULT_BATCH_SIZE = 32
@@ -46,6 +48,7 @@ def profile(
     micro_batch: int | None = None,
     recompute: bool = False,
     optimizer: OptimizerName = "momentum",
+    runtime: Literal["torch", "onnx"] = "torch",
     codec: str = "fp32",
     device: str | Sequence[str] | None = None,
     fleet: str | None = None,
@@ -71,6 +74,7 @@ def profile(
         micro_batch: samples of one forward and backward pass; gradients are accumulated up to ``batch_size``.
         recompute: compute activations again in the backward pass, between the layers where that holds the least.
         optimizer: "momentum", "sgd" or "adam".
+        runtime: what trains, for the memory of training. "onnx" exports the training graph of every tier, which takes seconds.
         codec: how updates travel up.
         device: names or files of device profiles.
         fleet: a fleet's name or file: its classes with their budgets.
@@ -81,7 +85,7 @@ def profile(
             which takes from a second to a minute.
 
     Raises:
-        EdgeflError: with ``check_macs``, an operation of the network has no ONNX form.
+        EdgeflError: with ``check_macs`` or ``runtime="onnx"``, an operation of the network has no ONNX form.
         InputError: a name is unknown, a tier is outside (0, 1], the network refuses the input, or it cannot be traced.
 
     Example:
@@ -91,6 +95,10 @@ def profile(
         >>> profile(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 4)), (3, 8, 8))[0].macs_forward
         8928
     """
+    if runtime not in ("torch", "onnx"):
+        raise UnknownNameError("runtime", runtime, ("torch", "onnx"))
+    if recompute and runtime == "onnx":
+        raise ConfigError("recompute needs torch: training graphs save all activations; give runtime torch, or no recompute")
     batch_size = batch_size_of(batch_size, inputs)
     training = training_for(batch_size, micro_batch, optimizer, local_epochs, samples, codec)
     devices = [load_device(name) for name in ([device] if isinstance(device, str) else device or ())]
@@ -98,6 +106,8 @@ def profile(
     architecture = architecture_of(network, inputs, classes, norm)
     chosen, ratios = method_and_tiers(method, method_options, tiers)
     cost_at = partial(recomputed_cost if recompute else tier_cost, chosen, architecture, training=training, codec=codec)
+    if runtime == "onnx":
+        cost_at = partial(_cost_in_onnx, chosen, architecture, training=training, codec=codec)
     costs, whole = {tier: cost_at(tier) for tier in map(Tier, ratios)}, Tier(1.0)
     # A deadline may be a multiple of what the fastest class needs for the whole model, even if that is not among the tiers.
     full = costs.get(whole) or (cost_at(whole) if chosen_fleet else None)
@@ -165,6 +175,13 @@ def method_and_tiers(
     ratios = tuple(tiers or methods.load(method).default_tiers)
     check_tiers(method, ratios)
     return create(method, method_options, tiers=ratios), ratios
+
+
+def _cost_in_onnx(method: Method, architecture: Architecture, tier: Tier, training: Training, codec: str) -> Cost:
+    from edgefl.planning.onnx_costs import in_onnx  # a second to import
+
+    cost = tier_cost(method, architecture, tier, training, codec)
+    return in_onnx(cost, method, architecture, tier, training, PLAIN, CROSS_ENTROPY)
 
 
 def _payload(method: Method, architecture: Architecture, tier: Tier, codec: str) -> dict[str, Any]:
@@ -249,20 +266,4 @@ def _macs_in_onnx(method: Method, architecture: Architecture, tier: Tier) -> int
 
     with Unfilled():
         network = method.network(architecture, tier).eval()
-    samples = architecture.samples(2)
-    inputs = samples if isinstance(samples, dict) else {"x": samples}
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in inputs.items()}
-    module = _ByName(network, tuple(zeros)).eval() if isinstance(samples, dict) else network
-    return macs_per_sample(export(module, zeros, ()))
-
-
-class _ByName(nn.Module):
-    """A network whose inputs have names, called with them in order."""
-
-    def __init__(self, network: nn.Module, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.network, self.names = network, names
-
-    def forward(self, *tensors: Tensor) -> Tensor:
-        found: Tensor = self.network(dict(zip(self.names, tensors, strict=True)))
-        return found
+    return macs_per_sample(export(network, {"x": each(torch.zeros_like, architecture.samples(2))}, ()))

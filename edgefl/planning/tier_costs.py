@@ -203,6 +203,7 @@ class Costs:
     ) -> None:
         self.method, self.architecture = method, architecture
         self._training, self._codec, self._objective, self._criterion = training, config.codec, objective_of(config), criterion
+        self._in_onnx = config.runtime == "onnx"
         self._found: dict[tuple[Tier, int | None], Cost] = {}
         self._recomputed: dict[tuple[Tier, int | None], Cost] = {}
 
@@ -211,6 +212,10 @@ class Costs:
         if (tier, micro_batch) not in self._found:
             steps = self._training if micro_batch is None else replace(self._training, micro_batch=micro_batch)
             found = tier_cost(self.method, self.architecture, tier, steps, self._codec, self._objective, self._criterion)
+            if self._in_onnx:
+                from edgefl.planning.onnx_costs import in_onnx  # a second to import, and most runs train in torch
+
+                found = in_onnx(found, self.method, self.architecture, tier, steps, self._objective, self._criterion)
             self._found[tier, micro_batch] = found
         return self._found[tier, micro_batch]
 

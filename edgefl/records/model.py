@@ -18,7 +18,7 @@ class Batch:
     """One minibatch.
 
     Attributes:
-        x: samples, (batch, …) float32 or int64.
+        x: samples, (batch, …) float32 or int64; of several inputs, name → such a tensor.
         y: labels, (batch,) int64, or targets of a regression, (batch, …) float32.
         present: bool (classes,), true for the labels that the client has samples of; None without a client.
         draw: uniform in [0, 1), one for all micro-batches of a step: decides what a method chooses at random in every step. None, while
@@ -26,7 +26,7 @@ class Batch:
         loss: the run's own loss, (outputs, y) → scalar; None: the mean cross-entropy.
     """
 
-    x: Tensor
+    x: Tensor | Mapping[str, Tensor]
     y: Tensor
     present: Tensor | None = None
     draw: float | None = None

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edgefl.util.fields import Fields, each, listed
 from edgefl.util.units import human_count, human_percent
 
 _SHADES = " ▁▂▃▄▅▆▇█"
@@ -27,7 +28,7 @@ class DataInspection:
 
     Attributes:
         dataset, title: the name of the data set, and the one in reports.
-        input_shape, vocabulary: the shape of a sample, and the number of token ids (0: samples are no ids).
+        input_shape, vocabulary: the shape of a sample, and the number of token ids (0: samples are no ids); of several inputs, by name.
         class_names, train, test: one name, number of training and of held-out samples per class.
         owners: the number of owners; 0 without owners.
         preprocessing: how devices prepare samples, as a bundle's manifest has it.
@@ -38,8 +39,8 @@ class DataInspection:
 
     dataset: str
     title: str
-    input_shape: tuple[int, ...]
-    vocabulary: int
+    input_shape: Fields[tuple[int, ...]]
+    vocabulary: Fields[int]
     class_names: tuple[str, ...]
     train: tuple[int, ...]
     test: tuple[int, ...]
@@ -60,23 +61,27 @@ class DataInspection:
         return data_text(self)
 
 
+def _kind(shape: tuple[int, ...], vocabulary: int) -> str:
+    size = "x".join(map(str, shape))
+    return f"token ids {size}" if vocabulary else f"samples of {size}"
+
+
 def data_text(found: DataInspection, width: int = 80) -> str:
     """Return the classes with their sizes, and the clients with theirs, in lines of at most ``width`` characters."""
-    shape = "x".join(map(str, found.input_shape))
-    kind = f"token ids {shape}" if found.vocabulary else f"samples of {shape}"
+    kind = listed(each(_kind, found.input_shape, found.vocabulary))
     owners = f", {found.owners} owners" if found.owners else ""
     sizes = (
         f"{sum(found.train):,} for training and {sum(found.test):,} held out, {kind}, {len(found.class_names)} classes{owners}"
     )
     lines = [*textwrap.wrap(f"{found.title}: {sizes}", width), "", *_class_table(found, width), ""]
-    listed = found.clients[:_MOST_CLIENTS]
-    shown = f"clients 0 to {len(listed) - 1} of {human_count(found.population)}, partition {found.partition}"
+    some = found.clients[:_MOST_CLIENTS]
+    shown = f"clients 0 to {len(some) - 1} of {human_count(found.population)}, partition {found.partition}"
     columns = _grouped(len(found.class_names), min(_MOST_COLUMNS, width - 30))
-    each = "class" if len(columns) == len(found.class_names) else f"group of at most {max(map(len, columns))} classes"
+    column = "class" if len(columns) == len(found.class_names) else f"group of at most {max(map(len, columns))} classes"
     sizes = f"{found.smallest:,} to {found.largest:,} samples each, mean {found.mean:,.0f}"
-    told = f"{shown}; {sizes}; a column per {each}, its height the share"
+    told = f"{shown}; {sizes}; a column per {column}, its height the share"
     lines += [*textwrap.wrap(told, width), "client  samples  classes"]
-    lines += [f"{c.client:>6}  {c.samples:>7,}  {len(c.by_class):>7}  |{_bars(c, columns)}|" for c in listed]
+    lines += [f"{c.client:>6}  {c.samples:>7,}  {len(c.by_class):>7}  |{_bars(c, columns)}|" for c in some]
     return "\n".join(lines)
 
 

@@ -230,12 +230,14 @@ class RunSummary(Summary):
         global_accuracy: that accuracy after the last round, None if no round was evaluated.
         accuracy_after_training: mean over the clients of the last round, each with the model that it has just trained, on its own held-out
             samples; None if these were not evaluated.
+        mixed_nodes: whether nodes that compute other bits than the server were allowed: the run may not be repeatable to the bit.
     """
 
     metric: Metric = ACCURACY
     accuracy_of: Literal["global", "clients"]
     global_accuracy: Number | None
     accuracy_after_training: Number | None = None
+    mixed_nodes: bool = False
     host_stages: HostStages
 
 
@@ -272,10 +274,17 @@ class ClientLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundLine(Result):
-    """One line of ``rounds.jsonl``. ``clients`` is missing in most rounds of a dry run."""
+class RoundFigures(Result):
+    """What one round took and how accurate the models are after it.
+
+    Attributes:
+        accuracy: "global" and each tier's label → share; empty if the round was not evaluated.
+        clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
+    """
 
     round: Whole
+    accuracy: Mapping[str, Number]
+    accuracy_after_training: Number | None = None
     clock_s: Number
     round_s: Number
     waited_s: Number
@@ -284,8 +293,12 @@ class RoundLine(Result):
     download_bytes: Whole
     upload_bytes: Whole
     energy_j: Number
-    accuracy: Mapping[str, Number]
-    accuracy_after_training: Number | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundLine(RoundFigures):
+    """One line of ``rounds.jsonl``. ``clients`` is missing in most rounds of a dry run."""
+
     groups: tuple[GroupLine, ...]
     clients: tuple[ClientLine, ...] = ()
     stages: HostStages | None = None
@@ -293,28 +306,13 @@ class RoundLine(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundRow(Result):
-    """One round as a row of a table, without its clients.
+class RoundRow(RoundFigures):
+    """One round as a row of a table, without its clients: ``trained`` is the number of updates that the server used.
 
-    Attributes:
-        accuracy: "global" and each tier's label → share; empty if the round was not evaluated.
-        clock_s: the simulated clock at the end of the round, which took ``round_s`` after ``waited_s``.
-        trained: clients whose updates the server used.
-        host_s: seconds of this computer.
+    ``host_s`` are seconds of this computer.
     """
 
-    round: Whole
-    accuracy: Mapping[str, Number]
-    accuracy_after_training: Number | None
     trained: Whole
-    clock_s: Number
-    round_s: Number
-    waited_s: Number
-    deadline_s: Number | None
-    macs: Whole
-    download_bytes: Whole
-    upload_bytes: Whole
-    energy_j: Number
     host_s: Number
 
     @classmethod

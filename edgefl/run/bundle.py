@@ -18,7 +18,7 @@ from edgefl.bundle.forms import Form, Formed, formed
 from edgefl.bundle.manifest import Budget, Manifest, TierEntry, TrainEntry, Variant
 from edgefl.bundle.quantize import Kind, int8_kind, variant
 from edgefl.bundle.tier_graphs import same_network, with_weights
-from edgefl.bundle.write import Sign, build_tier, client_files, write
+from edgefl.bundle.write import Sign, about_inputs, build_tier, client_files, drawn, write
 from edgefl.client import evaluate
 from edgefl.client.onnx_loop import beta_of
 from edgefl.data.sources import Split
@@ -31,6 +31,7 @@ from edgefl.report.run_files import TierResult
 from edgefl.rng import generator
 from edgefl.run.train_part import Trainee, Trains, train_part
 from edgefl.run.trained import TierNetworks
+from edgefl.util.fields import Fields, named
 from edgefl.util.garbage import uncollected
 
 if TYPE_CHECKING:
@@ -51,11 +52,10 @@ def trainable(run: Run, tier: Tier, network: nn.Module, control: Mapping[str, Te
     )
 
 
-def _samples(run: Run, tier: Tier, count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _samples(run: Run, tier: Tier, count: int) -> tuple[Fields[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """Return ``count`` synthetic samples and labels or targets: a bundle contains no user's data."""
     rng, data = generator(run.config.seed, "training reference", tier.label), run.data
-    shape = (count, *data.input_shape)
-    x = rng.integers(data.vocabulary, size=shape) if data.vocabulary else rng.standard_normal(shape).astype(np.float32)
+    x = drawn(rng, count, run.inputs)
     if data.target_shape is not None:
         return x, rng.standard_normal((count, *data.target_shape)).astype(np.float32)
     return x, rng.integers(data.classes, size=count)
@@ -143,13 +143,11 @@ def build_bundle(
         dataset=data.name,
         round=source.round,
         state_sha256=source.state_sha256,
-        input_shape=data.input_shape,
-        input_dtype="int64" if data.vocabulary else "float32",
+        **about_inputs(run.inputs, data.preprocessing),
         classes=len(class_names),
         class_names=class_names,
         target_shape=data.target_shape,
         metric=None if run.criterion.loss is None else run.criterion.metric.name,
-        preprocessing=data.preprocessing,
         tiers=tuple(d.entry for d in deployed.values()),
         files={},
     )
@@ -165,7 +163,7 @@ def _deploy(run: Run, tier: Tier, chosen: TierNetworks, say: Callable[[str], Non
     # What is trained has been exported, and an export takes seconds.
     trains = same_network(module, chosen.network)
     ready = with_weights(run.graphs_of(run.method, tier), module) if trains else None
-    files = build_tier(module, run.data.input_shape, tier.label, rng, run.data.vocabulary, ready)
+    files = build_tier(module, run.inputs, tier.label, rng, ready)
     cost, device = run.plan.costs[tier], run.plan.home_of(tier).device
     costs = {
         key: value for key, value in vars(CostRow.of(cost)).items() if isinstance(value, int) and not key.startswith("params")
@@ -221,7 +219,7 @@ def _variants(run: Run, tier: Tier, graph: bytes, test: Split, wanted: Wanted) -
     if wanted.fp16:
         kinds.append("fp16")
     for kind in kinds:
-        yield variant(tier.label, graph, kind, np.asarray(run.data.train.x), np.asarray(test.x), test.y, run.criterion)
+        yield variant(tier.label, graph, kind, run.data.train.taken().x, test.taken().x, test.y, run.criterion)
 
 
 def _budget(run: Run, tier: Tier) -> Budget:
@@ -243,9 +241,10 @@ def _run_on_device(run: Run, tier: Tier, graph: bytes, test: Split, say: Callabl
     batch_size = full
     while True:
         try:
-            ran = predict_capped(graph, np.asarray(test.x), batch_size=batch_size, memory_bytes=memory_bytes)
-            whole = batch_size == full <= len(test.x)
-            held = ran.peak_activation_bytes + test.x[:batch_size].nbytes if whole else None
+            ran = predict_capped(graph, test.taken().x, batch_size=batch_size, memory_bytes=memory_bytes)
+            inputs = named(test.taken(slice(batch_size)).x, "x").values()
+            whole = batch_size == full <= len(test)
+            held = ran.peak_activation_bytes + sum(x.nbytes for x in inputs) if whole else None
             return run.criterion.measured(ran.logits, test.y), held
         except OutOfMemoryError as error:
             if batch_size == 1:

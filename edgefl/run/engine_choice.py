@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from edgefl.errors import StorageError
 from edgefl.models.base import load, named_tensors
 from edgefl.records import Batch, Tier
 from edgefl.run.run import Run
+from edgefl.util.fields import each, rows
 from edgefl.util.files import user_cache, write_json
 from edgefl.util.machine import processor_name, usable_threads
 
@@ -102,7 +104,8 @@ def _tried(run: Run, tier: Tier) -> Trial:
     module, layout = parts.network(in_torch=True), parts.layout
     load(module, method.trained(run.first_state(), tier, parts.personal).state_dict())
     size = min(training.batch_size, len(run.data.train))
-    x, y = (torch.tensor(part[:size], device=device) for part in (run.data.train.x, run.data.train.y))
+    first = run.data.train.taken(slice(size))
+    x, y = each(partial(torch.tensor, device=device), first.x), torch.tensor(first.y, device=device)
     every = task.criterion.present(task.architecture.classes)
     present = None if every is None else every.to(device)
     one = Inputs(named_tensors(module), Batch(x, y, present, _LARGEST))
@@ -116,7 +119,7 @@ def _tried(run: Run, tier: Tier) -> Trial:
     update = FusedOptimizer(training, {name: one.tensors[name] for name in trained}, ())
 
     def alone() -> Tensor | None:
-        value, *gradients = taken(Inputs(one.tensors, Batch(x[order], y[order], present, _LARGEST)))
+        value, *gradients = taken(Inputs(one.tensors, Batch(rows(x, order), y[order], present, _LARGEST)))
         update.apply(dict(zip(trained, gradients, strict=True)))
         return value
 
@@ -131,7 +134,7 @@ def _tried(run: Run, tier: Tier) -> Trial:
     updates = FusedOptimizer(training, {name: several.tensors[name] for name in trained}, (), TOGETHER)
 
     def together() -> Tensor | None:
-        xs, ys = (torch.stack([part[order]] * TOGETHER) for part in (x, y))
+        xs, ys = (each(lambda part: torch.stack([part[order]] * TOGETHER), parts) for parts in (x, y))
         batch = Batch(xs, ys, several.batch.present)
         value, *gradients = all_taken(Inputs(several.tensors, batch))
         updates.apply(dict(zip(trained, gradients, strict=True)), slice(0, TOGETHER))

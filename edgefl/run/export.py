@@ -10,6 +10,7 @@ from edgefl.run.prepare import prepare
 from edgefl.run.trained import Trained, tier_networks
 from edgefl.util.compute import one_thread
 from edgefl.util.files import sha256
+from edgefl.util.scratch import sweep
 
 # Exporting networks takes a second to import.
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def export(
     from edgefl.bundle.verify import signer
     from edgefl.run.bundle import Source, Wanted, build_bundle
 
+    sweep()
     wanted = Wanted(form, quantize == "int8", fp16, client, None if sign is None else signer(sign))
     folder = RunFolder(Path(run))
     config = folder.config()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from edgefl import __version__
 from edgefl.bundle.manifest import Manifest, TierEntry
 from edgefl.bundle.tier_graphs import same_network, tier_graphs, with_weights
-from edgefl.bundle.write import build_tier, client_files, drawn, write
+from edgefl.bundle.write import about_inputs, build_tier, client_files, drawn, write
 from edgefl.client.parts import first_personal
 from edgefl.client.training import Training
 from edgefl.errors import InputError, first_line
@@ -25,13 +25,13 @@ from edgefl.models.custom import CustomArchitecture, InputSpec, copies_of
 from edgefl.models.valueless import reason
 from edgefl.models.weights import checked_weights, tied
 from edgefl.onnxgrad.macs import count_macs
-from edgefl.planning.network import architecture_of
+from edgefl.planning.network import architecture_of, embeddings
 from edgefl.planning.profile import method_and_tiers
 from edgefl.records import Tier
-from edgefl.rng import generator
-from edgefl.run.one_input import examples_for, ids_below, with_one_input
+from edgefl.rng import generator, torch_seeded
 from edgefl.run.prepare import begun
 from edgefl.run.train_part import Trainee, Trains, train_part
+from edgefl.util.fields import Fields, each, first, named
 
 _SEED = 0
 _ALONE = "the network was exported without a run, so no server aggregates its updates"
@@ -39,7 +39,7 @@ _ALONE = "the network was exported without a run, so no server aggregates its up
 
 def export_network(
     module: nn.Module,
-    samples: Tensor | Mapping[str, Tensor],
+    samples: Fields[Tensor],
     out: Path | str,
     *,
     method: str | None = None,
@@ -62,8 +62,8 @@ def export_network(
     Args:
         module: (samples, …) → logits (samples, classes), also as the entry ``logits`` of a dictionary; its parameters with
             ``requires_grad`` are trained.
-        samples: at least two samples (n, …): float32, or int64 ids, whose largest is the largest id. Several inputs of one shape and type,
-            name → (n, …), become one input (n, inputs, …) of the bundle.
+        samples: at least two samples (n, …): float32, or int64 ids, whose largest is the largest id. Several inputs: name of the argument
+            of ``forward`` → such samples.
         out: must not exist, or be empty.
         method: one whose server begins with a dense network, such as ``fedhm``, ``heterofl`` or ``depthfl``; None: none.
         tiers: a ratio in (0, 1] for each tier, largest first; None: the method's own.
@@ -74,7 +74,8 @@ def export_network(
         batch_size: its samples per step.
         epochs: its passes over its samples.
         class_names: a name for each class; none: the numbers.
-        preprocessing: how devices prepare samples, as ``export/README.md`` specifies; None: they are used as they are.
+        preprocessing: how devices prepare samples, as ``export/README.md`` specifies, of several inputs by name; None: they are used as
+            they are.
         client: whether the Python and browser clients are put beside the graphs.
 
     Raises:
@@ -92,13 +93,13 @@ def export_network(
         ['0.5/forward.onnx', '0.5/predict.onnx', '0.5/train.onnx', '1/forward.onnx']
     """
     chosen, ratios = method_and_tiers(method, method_options, tiers)
-    network = copy.deepcopy(module)
-    names, samples = (() if isinstance(samples, torch.Tensor) else tuple(samples)), with_one_input(network, samples)
-    classes = _classes(network, samples, class_names)
-    below, ids = ids_below(samples, bool(names)), not samples.is_floating_point()
-    inputs = {"": InputSpec(tuple(samples.shape[1:]), samples.dtype)}
-    title = type(module).__name__
-    architecture = _Given(title, classes=classes, factory=copies_of(network), inputs=inputs, examples=samples)
+    title, network = type(module).__name__, copy.deepcopy(module)
+    _check_samples(samples)
+    inputs = each(lambda x: InputSpec(tuple(x.shape[1:]), x.dtype, 0 if x.is_floating_point() else int(x.max()) + 1), samples)
+    by_name = {"": inputs} if isinstance(inputs, InputSpec) else inputs
+    architecture = _Given(title, factory=copies_of(network), inputs=by_name, logits=True, examples=samples)
+    classes = _classes(title, architecture.build(), samples, class_names)
+    architecture = replace(architecture, classes=classes)
     sizes = tuple(map(Tier, ratios))
     chosen.check(architecture, sizes, 2)
     state = begun(chosen, architecture, sizes, _floats(network), _SEED)
@@ -106,21 +107,16 @@ def export_network(
     chosen, state = chosen.advance(state, 2 + getattr(chosen.config, "warmup_rounds", 0))
     training = Training(epochs, batch_size, lr, momentum, 0.0, optimizer)
     trains = Trains(chosen, architecture, training, 0.0 if optimizer == "sgd" else momentum, alone=_ALONE)
-    written = [_tier(trains, state, tier, below) for tier in sizes]
+    written = [_tier(trains, state, tier, inputs) for tier in sizes]
+    plain = each(lambda spec: {} if spec.below else {"scale": 1.0, "mean": 0.0, "std": 1.0}, inputs)
     manifest = Manifest(
         edgefl_version=__version__,
         method=method or "none",
         model=title,
         dataset="none",
-        input_shape=tuple(samples.shape[1:]),
-        input_dtype="int64" if ids else "float32",
+        **about_inputs(inputs, plain if preprocessing is None else preprocessing),
         classes=classes,
         class_names=tuple(class_names) or tuple(map(str, range(classes))),
-        preprocessing=dict(preprocessing)
-        if preprocessing is not None
-        else ({"inputs": list(names)} if names else {})
-        if ids or names
-        else {"scale": 1.0, "mean": 0.0, "std": 1.0},
         tiers=tuple(entry for entry, _ in written),
         files={},
     )
@@ -133,29 +129,29 @@ def export_network(
 class _Given(CustomArchitecture):
     """A network with samples, whose ids are valid, unlike zeros where one is a mask."""
 
-    examples: Tensor = field(default_factory=lambda: torch.empty(0), compare=False)
+    examples: Fields[Tensor] = field(default_factory=lambda: torch.empty(0), compare=False)
 
-    def samples(self, count: int) -> Tensor:
+    def samples(self, count: int) -> Any:
         """Return ``count`` samples (count, …), the given ones repeated, on torch's current device."""
-        return self.examples.to(torch.get_default_device())[torch.arange(count) % len(self.examples)]
+        device = torch.get_default_device()
+        return each(lambda x: x.to(device)[torch.arange(count) % len(x)], self.examples)
 
 
 def _floats(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in network.state_dict().items() if tensor.is_floating_point()}
 
 
-def _tier(trains: Trains, state: GlobalState, tier: Tier, below: Any) -> tuple[TierEntry, dict[str, bytes]]:
+def _tier(trains: Trains, state: GlobalState, tier: Tier, inputs: Fields[InputSpec]) -> tuple[TierEntry, dict[str, bytes]]:
     """Return a tier's entry in the manifest, and path → content of the files that the entry names."""
     method, architecture, training, label = trains.method, trains.architecture, trains.training, tier.label
     graphs = tier_graphs(method, architecture, tier, training.optimizer, training.weight_decay, trains.objective)
     personal = first_personal(method, architecture, tier, _SEED)
     network, deployed = method.trained(state, tier, personal), method.factored(state, tier, personal)
-    shape = tuple(architecture.samples(1).shape[1:])
     ready = with_weights(graphs, deployed) if same_network(deployed, network) else None
-    files = build_tier(deployed, shape, label, generator(_SEED, "reference", label), below, ready)
+    files = build_tier(deployed, inputs, label, generator(_SEED, "reference", label), ready)
     # A bundle contains no user's data.
-    x = drawn(generator(_SEED, "training reference", label), (training.batch_size, *shape), below)
-    train, contents = train_part(trains, Trainee(tier, network, graphs, (x, np.arange(len(x)) % architecture.classes)))
+    x, y = drawn(generator(_SEED, "training reference", label), training.batch_size, inputs), np.arange(training.batch_size)
+    train, contents = train_part(trains, Trainee(tier, network, graphs, (x, y % architecture.classes)))
     counted = count_macs(onnx.load_model_from_string(graphs.predict), 1)
     entry = TierEntry(
         tier=tier.number,
@@ -184,31 +180,60 @@ def network_and_samples(
     InputError or WireError if there is no such network, or the weights do not fit it; the first five tensors that differ are named.
     """
     architecture = architecture_of(network, inputs, classes)
+    if isinstance(architecture, CustomArchitecture):
+        architecture = replace(architecture, logits=True)
     module = architecture.build()
     if weights is not None:
         own = _floats(module)
         found = checked_weights(weights, {name: tuple(tensor.shape) for name, tensor in own.items()}, tied=tied(module))
         module.load_state_dict(dict(found), strict=False)
     try:
-        return module, examples_for(module, architecture.samples(2))
+        return module, _examples_for(module, architecture.samples(2))
     except Exception as error:  # networks raise many types
         raise InputError(f"{network} does not take samples {architecture}: {reason(error)}") from error
 
 
-def _classes(network: nn.Module, samples: Tensor, class_names: Sequence[str]) -> int:
-    """Return the number of classes; InputError if samples, outputs and names do not fit together."""
-    if samples.dim() < 2 or len(samples) < 2 or samples.dtype not in (torch.float32, torch.int64):
-        raise InputError(
-            f"samples: got {samples.dtype} {tuple(samples.shape)}, expected at least two, float32 or int64 (samples, …)"
+def _examples_for(network: nn.Module, samples: Fields[Tensor]) -> Any:
+    """Return samples like ``samples`` with random values: normal ones, or ids of the embedding that reads them, else 0 and 1."""
+    with torch.no_grad(), embeddings(samples) as rows:
+        network.eval()(samples)
+
+    def example(like: Tensor, known: int | None) -> Tensor:
+        if like.is_floating_point():
+            return torch.randn(like.shape)
+        found = torch.randint(known or 2, like.shape)
+        if known is None and like.dim() > 1:
+            found[..., 0] = 1  # no sample is empty
+        return found
+
+    with torch_seeded(generator(_SEED, "samples")):
+        return each(
+            example, samples, {name: rows.get(name) for name in samples} if isinstance(samples, Mapping) else rows.get("")
         )
+
+
+def _check_samples(samples: Fields[Tensor]) -> None:
+    """Raise :class:`InputError` unless there are at least two samples, the same number of every input, of types that bundles have."""
+    counts = {len(x) for x in named(samples, "x").values() if x.dim()}
+    for name, x in named(samples, "samples").items():
+        if x.dim() < 2 or len(counts) != 1 or len(x) < 2 or x.dtype not in (torch.float32, torch.int64):
+            expected = "at least two, float32 or int64 (samples, …)"
+            same = ", as many of every input" if isinstance(samples, Mapping) else ""
+            raise InputError(f"{name}: got {x.dtype} {tuple(x.shape)}, expected {expected}{same}")
+
+
+def _classes(title: str, network: nn.Module, samples: Fields[Tensor], class_names: Sequence[str]) -> int:
+    """Return the number of classes; InputError if samples, outputs and names do not fit together."""
+    count = len(first(samples))
     try:
         with torch.no_grad():
             logits = network.eval()(samples)
     except Exception as error:  # networks raise many types
-        raise InputError(f"{type(network).__name__} does not take samples {tuple(samples.shape)}: {first_line(error)}") from error
-    if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != len(samples):
+        shapes = each(lambda x: tuple(x.shape), samples)
+        raise InputError(f"{title} does not take samples {shapes}: {first_line(error)}") from error
+    if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != count:
         found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise InputError(f"{type(network).__name__} returns {found}, expected logits ({len(samples)}, classes)")
+        raise InputError(f"{title} returns {found}, expected logits ({count}, classes)")
     classes = int(logits.shape[1])
     if class_names and len(class_names) != classes:
         raise InputError(f"class_names: got {len(class_names)} names, the network has {classes} classes")

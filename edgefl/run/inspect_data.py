@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import torch
 
 from edgefl.config import RunConfig
 from edgefl.data.mix import load
@@ -11,6 +10,8 @@ from edgefl.data.shards import Shards
 from edgefl.models.custom import InputSpec
 from edgefl.report.inspected_data import DataInspection, InspectedClient
 from edgefl.run.prepare import reading_of
+from edgefl.run.run import inputs_of
+from edgefl.util.fields import Fields
 
 LISTED = 1000
 
@@ -37,15 +38,17 @@ def inspect_data(config: RunConfig) -> DataInspection:
     )  # fmt: skip
 
 
-def network_for(config: RunConfig) -> tuple[str, InputSpec, int]:
+def network_for(config: RunConfig) -> tuple[str, Fields[InputSpec], int]:
     """Return what the data set of ``config`` says about a network: the usual one's name, a sample's shape and type, and the outputs.
+
+    The name is empty, and shapes are by name, if samples have several inputs.
 
     >>> network_for(RunConfig())
     ('cnn-digits', InputSpec(shape=(1, 8, 8), dtype=torch.float32), 10)
     """
     data = load(config.dataset, config.data_dir, reading=reading_of(config))
     outputs = data.classes or max(1, math.prod(data.target_shape or ()))
-    return data.default_model, InputSpec(data.input_shape, torch.int64 if data.vocabulary else torch.float32), outputs
+    return data.default_model, inputs_of(data), outputs
 
 
 def _client(shards: Shards, client: int) -> InspectedClient:

@@ -3,7 +3,6 @@
 import sys
 from typing import Literal
 
-import numpy as np
 import torch
 
 from edgefl.client.criterion import CROSS_ENTROPY, Criterion
@@ -12,6 +11,7 @@ from edgefl.data.sources import Dataset
 from edgefl.errors import ConfigError
 from edgefl.models.base import Architecture
 from edgefl.rng import generator, torch_seeded
+from edgefl.util.fields import each
 from edgefl.util.modules import OBJECT
 from edgefl.util.networks import title_of
 
@@ -20,7 +20,7 @@ _ROOTS: dict[str, Literal["root", "loss_root"]] = {"model": "root", "loss": "los
 
 def check_found(config: RunConfig, key: str, spec: str) -> None:
     """Check that the processes of a run find what ``spec`` names, and let this one find it where the run has found it before."""
-    if spec.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers > 1):
+    if spec.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers != 1):
         raise ConfigError(
             f"{key}: {title_of(spec)} is an object that other processes cannot import; define it at the top of a module, or use engine "
             "inline"
@@ -45,6 +45,6 @@ def criterion_of(config: RunConfig, data: Dataset) -> Criterion:
 
 def check_loss(criterion: Criterion, architecture: Architecture, data: Dataset, seed: int) -> None:
     """Raise :class:`ConfigError` unless the loss of two samples is a finite scalar that can be minimised, and the metric is a scalar."""
-    two = data.train.at(np.arange(min(2, len(data.train))))
+    two = data.train.taken(slice(2))
     with torch_seeded(generator(seed, "loss")):
-        criterion.check(architecture.build(), torch.from_numpy(np.asarray(two.x)), torch.from_numpy(two.y), data.classes)
+        criterion.check(architecture.build(), each(torch.tensor, two.x), torch.tensor(two.y), data.classes)

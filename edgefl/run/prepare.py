@@ -1,12 +1,8 @@
 """From a configuration to the parts of a run: data, network, method, costs and plan."""
 
-import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +16,7 @@ from edgefl.config import RunConfig
 from edgefl.data.given import Reading
 from edgefl.data.mix import load
 from edgefl.data.sources import Dataset
-from edgefl.errors import ConfigError, WireError
+from edgefl.errors import ConfigError
 from edgefl.fleet.budget import Budget, budget_of, shortfalls
 from edgefl.fleet.load import load_fleet
 from edgefl.fleet.profile import DeviceProfile, Fleet
@@ -28,22 +24,21 @@ from edgefl.fleet.resolve import conditions_of, with_deadline
 from edgefl.methods.axes import AXES, conflict
 from edgefl.methods.base import Method
 from edgefl.methods.create import check_tiers, create
-from edgefl.methods.state import GlobalState, travelling_shapes
-from edgefl.models.base import Architecture, stem_and_classifier
-from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.methods.state import GlobalState
+from edgefl.models.base import Architecture
+from edgefl.models.custom import CustomArchitecture
 from edgefl.models.factory import root_of
-from edgefl.models.weights import checked_weights, tied, weights_in
-from edgefl.planning.network import architecture_of, check_takes
 from edgefl.planning.tier_costs import STEPS, Costs, largest_ratio, objective_of, parts_of, training_of
 from edgefl.plugins import only_here
 from edgefl.records import Cost, Tier
 from edgefl.registry import methods, models
 from edgefl.rng import generator
-from edgefl.run.loss import check_found, check_loss, criterion_of
+from edgefl.run.loss import check_loss, criterion_of
+from edgefl.run.network import network_of, with_weights
 from edgefl.run.run import Run, check_exports, method_of, plan_of, tiers_of
 from edgefl.server.assignment import fastest_round_s, timing_of
 from edgefl.util.files import sha256
-from edgefl.util.networks import is_onnx, is_own, title_of
+from edgefl.util.networks import is_own, title_of
 
 _OF_TASK = (
     "seed", "dataset", "data_dir", "partition", "clients", "codec", "permute_labels", "data_share", "validation_share", "enforce",
@@ -68,9 +63,9 @@ def prepare(config: RunConfig, required: bool = True) -> Run:
     config = resolve(config, data)
     check_reach(config)
     criterion = criterion_of(config, data)
-    architecture = _architecture(config, data)
+    architecture = network_of(config, data)
     if config.weights is not None:
-        architecture = _with_weights(architecture, config.weights, config.new_classifier)
+        architecture = with_weights(architecture, config.weights, config.new_classifier)
     if criterion.loss is not None:
         check_loss(criterion, architecture, data, config.seed)
     sources = _sources(architecture, data, criterion) | _fleet_sources(config, fleet_file)
@@ -121,75 +116,12 @@ def check_device(config: RunConfig) -> None:
 
 def check_reach(config: RunConfig) -> None:
     """Raise :class:`ConfigError` if clients train in other processes, which cannot import a plug-in of the run."""
-    elsewhere = config.workers > 1 or config.enforce == "hard" or config.engine in ("pool", "auto")
+    elsewhere = config.workers != 1 or config.enforce == "hard" or config.engine in ("pool", "auto", "ray", "ray-group")
     if elsewhere and (local := only_here(config.plugins)):
         raise ConfigError(
             f"plugins: {', '.join(local)} was defined in a notebook or at a prompt, and worker processes cannot import it; put it into a "
             "file and give it as a plug-in, or use engine inline with one worker, and enforce meter or plan"
         )
-
-
-def _architecture(config: RunConfig, data: Dataset) -> Architecture:
-    """Return the network of a resolved configuration; raise :class:`InputError` if it does not fit the data or cannot be built."""
-    shape, model = "x".join(map(str, data.input_shape)), str(config.model)
-    outputs = data.classes or max(1, math.prod(data.target_shape or ()))
-    if config.augment != "none" and len(data.input_shape) != 3:
-        raise ConfigError(
-            f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape}, no images "
-            "(channels x height x width)"
-        )
-    if is_own(model):
-        check_found(config, "model", model)
-        samples = InputSpec(data.input_shape, torch.int64 if data.vocabulary else torch.float32)
-        try:
-            own = architecture_of(model, samples, outputs, config.norm)
-        except ConfigError as error:
-            raise ConfigError(f"{error} (samples of {data.name}: {samples})" if is_onnx(model) else str(error)) from None
-        assert isinstance(own, CustomArchitecture)
-        own = replace(
-            own,
-            raw=config.loss is not None,
-            logits=config.loss is None,
-            **_one_input(own, samples, data.name) if is_onnx(model) else {},
-        )
-        check_takes(own, data.name, classifies=not own.raw)
-        return own
-    architecture = Architecture(model, data.input_shape, outputs, config.norm)
-    kinds = {True: "token ids", False: "images"}
-    known = architecture.vocabulary
-    if (has := bool(data.vocabulary)) != (takes := bool(known)):
-        both = f"{model} takes {kinds[takes]}, and {data.name} has {kinds[has]}"
-        raise ConfigError(f"model: {both}; choose another model or dataset")
-    if data.vocabulary > known:
-        raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {data.vocabulary}")
-    return architecture
-
-
-def _one_input(network: CustomArchitecture, samples: InputSpec, data: str) -> dict[str, Any]:
-    """Return the fields of an ONNX file's network that takes batches of ``samples``; ConfigError if its input is of another kind."""
-    ((name, spec),) = network.inputs.items()
-    if spec.dtype.is_floating_point != samples.dtype.is_floating_point:
-        raise ConfigError(
-            f"{network.model}: input {name} is {spec} a sample, got {samples} of {data}; choose another model or dataset"
-        )
-    return {"inputs": {"": samples}, "input_shape": samples.shape}
-
-
-def _with_weights(architecture: Architecture, path: str, new_classifier: bool) -> Architecture:
-    """Return the architecture with the initial weights in the file at ``path``; WireError if it does not fit the network."""
-    skeleton = architecture.skeleton()
-    classifier, shapes = f"{stem_and_classifier(skeleton)[1]}.", travelling_shapes(skeleton)
-    same = tied(skeleton)
-    try:
-        checked_weights(path, shapes, classifier if new_classifier else "", same)
-    except WireError as error:
-        if new_classifier:
-            raise
-        with suppress(WireError):
-            checked_weights(path, shapes, classifier, same)
-            raise ConfigError(f"{error}; give --new-classifier to leave {classifier.rstrip('.')} out") from None
-        raise
-    return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))
 
 
 def _sources(architecture: Architecture, data: Dataset, criterion: Criterion) -> dict[str, str]:
@@ -296,6 +228,11 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
     if tiers != "auto":
         check_tiers(config.method, tuple(tiers))
     model = config.model or data.default_model
+    if not model:
+        raise ConfigError(
+            f"model: samples of {data.name} have the inputs {', '.join(data.input_shape)}, and reference networks take one; give --model "
+            "with a network of your own whose forward takes them by name"
+        )
     if not is_own(model):
         models.check(model)
     per_round = config.per_round or max(1, (config.clients + 1) // 2)
@@ -306,6 +243,6 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
             "local_epochs": config.local_epochs or data.default_local_epochs,
             "per_round": per_round,
             "buffer": config.buffer or (max(1, (per_round + 1) // 2) if config.mode == "async" else None),
-            "engine": config.engine or ("pool" if config.workers > 1 else "inline"),
+            "engine": config.engine or ("pool" if config.workers != 1 else "inline"),
         }
     )

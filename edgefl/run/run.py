@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from edgefl.client.client import Clients
 from edgefl.client.criterion import Criterion
@@ -25,6 +26,7 @@ from edgefl.methods.base import Method, Scenario
 from edgefl.methods.create import check_tiers, create
 from edgefl.methods.state import GlobalState
 from edgefl.models.base import Architecture
+from edgefl.models.custom import InputSpec
 from edgefl.planning.tier_costs import Costs
 from edgefl.records import RoundRecord, Tier
 from edgefl.report.run_files import Configured
@@ -39,6 +41,7 @@ from edgefl.server.optimizer import optimizer_named
 from edgefl.server.rounds import Server, run_round
 from edgefl.server.state import ServerState
 from edgefl.util.datasets import is_own
+from edgefl.util.fields import Fields, each, named
 from edgefl.util.networks import title_of
 
 if TYPE_CHECKING:
@@ -82,6 +85,11 @@ class Run:
     def evaluates(self, round_: int) -> bool:
         """Whether ``round_`` is evaluated: every ``eval_every``-th one, and the last."""
         return round_ % self.config.eval_every == 0 or round_ == self.config.rounds
+
+    @cached_property
+    def inputs(self) -> Fields[InputSpec]:
+        """What a sample consists of."""
+        return inputs_of(self.data)
 
     @property
     def criterion(self) -> Criterion:
@@ -193,12 +201,11 @@ class Run:
 
     def _held_out(self, count: int | None) -> Split:
         test = self.data.test
-        if count is None and isinstance(test.x, Scaled) and test.x.mapped:
-            count = max(INTERIM_SAMPLES, MAPPED_BYTES // (4 * math.prod(test.x.shape[1:])))
+        if count is None and (mapped := [x for x in named(test.x, "x").values() if isinstance(x, Scaled) and x.mapped]):
+            count = max(INTERIM_SAMPLES, MAPPED_BYTES // (4 * sum(math.prod(x.shape[1:]) for x in mapped)))
         if count is None or count >= len(test):
-            return Split(np.asarray(test.x), test.y)
-        chosen = np.sort(generator(self.config.seed, "held out").permutation(len(test))[:count])
-        return Split(test.x[chosen], test.y[chosen])
+            return test.taken()
+        return test.taken(np.sort(generator(self.config.seed, "held out").permutation(len(test))[:count]))
 
     def first_state(self) -> GlobalState:
         """Return the state before the first round."""
@@ -207,6 +214,16 @@ class Run:
     def shards(self) -> Iterator[Split]:
         """Yield every client's samples, one client at a time."""
         return map(self.clients.shards.train, range(self.config.clients))
+
+
+def inputs_of(data: Dataset) -> Fields[InputSpec]:
+    """Return what a sample of ``data`` consists of: real numbers, or ids below the vocabulary."""
+
+    def spec(shape: tuple[int, ...], vocabulary: int) -> InputSpec:
+        return InputSpec(shape, torch.int64 if vocabulary else torch.float32, vocabulary)
+
+    found: Fields[InputSpec] = each(spec, data.input_shape, data.vocabulary)
+    return found
 
 
 def check_exports(run: Run) -> None:

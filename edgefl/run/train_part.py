@@ -24,6 +24,7 @@ from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxgrad.roles import BETA, LEARNING_RATE
 from edgefl.onnxgrad.stepper import Stepper, peak_bytes
 from edgefl.records import Tier
+from edgefl.util.fields import Fields, named
 
 REFERENCE_SAMPLES = 8
 REMEMBERED_ON_DEVICES = ("dyn", "scaffold")
@@ -68,7 +69,7 @@ class Trainee:
 
     Attributes:
         network: with the weights to start from.
-        samples: a synthetic batch x (n, …) with labels (n,) or targets: a bundle contains no user's data.
+        samples: a synthetic batch x (n, …), of several inputs by name, with labels (n,) or targets: a bundle contains no user's data.
         control: the server's control variates for the tier, by name.
         memory_bytes: predicted peak of a step; None: not known.
     """
@@ -76,7 +77,7 @@ class Trainee:
     tier: Tier
     network: nn.Module
     graphs: TierGraphs
-    samples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+    samples: tuple[Fields[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
     control: Mapping[str, Tensor] = field(default_factory=dict)
     memory_bytes: int | None = None
 
@@ -90,11 +91,11 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
     own, roles = named_tensors(started), graphs.steps.roles
     feed = {value: own[name].detach().float().contiguous().numpy() for name, value in roles.tensors.items()}
     feed |= {name: np.ones(trains.architecture.classes, bool) for name in roles.shared}
-    x, y = of.samples
-    first = x[:REFERENCE_SAMPLES], y[:REFERENCE_SAMPLES]
+    x, y = named(of.samples[0], "x"), of.samples[1]
+    first = {name: part[:REFERENCE_SAMPLES] for name, part in {**x, "y": y}.items()}
     stepper = Stepper(graphs.steps, feed, training.lr, trains.beta)
-    losses = np.array([stepper.step(*first) for _ in range(STEPS)], np.float32)
-    scalars = {LEARNING_RATE: np.array(0.0, np.float32), BETA: np.array(0.0, np.float32), "x": x, "y": y}
+    losses = np.array([stepper.step(*first.values()) for _ in range(STEPS)], np.float32)
+    scalars = {LEARNING_RATE: np.array(0.0, np.float32), BETA: np.array(0.0, np.float32)}
     kinds = (roles.trained, roles.statistics, roles.frozen)
     trained, statistics, frozen = ({n: tuple(tensors[n].shape) for n in names if n in tensors} for names in kinds)
     stored = {name: feed[roles.tensors[name]] for name in (*trained, *statistics, *frozen)}
@@ -110,7 +111,7 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
         **paths,
         predict: graphs.predict,
         parameters: safetensors.numpy.save(stored),
-        reference: safetensors.numpy.save({"x": first[0], "y": first[1], "losses": losses}),
+        reference: safetensors.numpy.save({**first, "losses": losses}),
     }
     entry = TrainEntry(
         graphs=tuple(paths),
@@ -133,6 +134,7 @@ def train_part(trains: Trains, of: Trainee) -> tuple[TrainEntry, dict[str, bytes
         labels=not no_update and bool(method.label_rows(trains.architecture)),
         no_update=no_update,
         predicted_memory_bytes=of.memory_bytes,
-        onnx_peak_bytes=peak_bytes(graphs.steps.steps[-1], {**feed, **scalars}) + x.nbytes,
+        onnx_peak_bytes=peak_bytes(graphs.steps.steps[-1], {**feed, **scalars, **x, "y": y})
+        + sum(part.nbytes for part in x.values()),
     )
     return entry, contents

@@ -20,6 +20,7 @@ from edgefl.models.base import Architecture, named_tensors
 from edgefl.onnxgrad.stepper import StepGraphs, Stepper
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator
+from edgefl.util.fields import each
 
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4
 
@@ -98,7 +99,7 @@ def _in_torch(
     method: Method, objective: Objective, module: nn.Module, batch: Batch, dtype: torch.dtype
 ) -> tuple[dict[str, np.ndarray], float]:
     own = copy.deepcopy(module).to(dtype).train()
-    x = batch.x.to(dtype) if batch.x.is_floating_point() else batch.x
+    x = each(lambda part: part.to(dtype) if part.is_floating_point() else part, batch.x)
     value = loss_of(method, objective)(own, Batch(x, batch.y, batch.present, batch.draw))
     value.backward()
     trained = [(name, parameter) for name, parameter in own.named_parameters() if parameter.requires_grad]

@@ -14,6 +14,7 @@ from edgefl.bundle.write import TierFiles, build_tier
 from edgefl.client.evaluate import accuracy, with_statistics
 from edgefl.data.sources import Split
 from edgefl.models.base import Architecture
+from edgefl.models.custom import InputSpec
 from edgefl.onnxgrad.macs import count_macs
 from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Tier
@@ -58,7 +59,7 @@ def exported(case: Case, tier: Tier) -> tuple[torch.nn.Module, TierFiles]:
     for other, files in known:
         if same_network(other, module):
             return module, files
-    known.append((module, build_tier(module, (1, 8, 8), "net", np.random.default_rng(0))))
+    known.append((module, build_tier(module, InputSpec((1, 8, 8)), "net", np.random.default_rng(0))))
     return known[-1]
 
 

@@ -54,7 +54,7 @@ class Interface:
         # What a class needs may depend on what it says of itself.
         needed = getattr(definition, "needed", tuple)
         lacks += [key for key in needed() if getattr(definition, key) is getattr(base, key)]
-        return f"lacks {', '.join(lacks)}, which a {name} defines" if lacks else ""
+        return f"lacks {', '.join(lacks)}, which every {name} defines" if lacks else ""
 
     def _of_function(self, definition: Any) -> str:
         if not callable(definition):

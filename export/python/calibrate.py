@@ -104,7 +104,10 @@ def inference(bundle: Path, manifest: dict[str, Any], threads: int, seconds: flo
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         session = onnxruntime.InferenceSession(str(bundle / tier["forward"]), options, providers=["CPUExecutionProvider"])
-        x = {"x": np.zeros((1, *manifest["input_shape"]), manifest.get("input_dtype", "float32"))}
+        one = {"shape": manifest["input_shape"], "dtype": manifest.get("input_dtype", "float32")}
+        inputs = {f"x.{name}": entry for name, entry in (manifest.get("inputs") or {}).items()} or {"x": one}
+        x = {name: np.zeros((1, *entry["shape"]), entry["dtype"]) for name, entry in inputs.items()}
+        x = {given.name: x[given.name] for given in session.get_inputs()}
         macs = tier["costs"].get("macs_inference", tier["costs"]["macs_forward"])
         run = functools.partial(session.run, None, x)
         value, note = rate(spread(run, seconds / len(manifest["tiers"])), macs)

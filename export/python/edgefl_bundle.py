@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -200,6 +200,24 @@ def read_bundle(folder: Path, key: Path | None = None) -> Bundle:
     if key is not None:
         _check_signature(folder / "manifest.sig", content, key)
     return Bundle(folder, manifest)
+
+
+def inputs_of(manifest: Table) -> dict[str, Table]:
+    """Return input of the graphs → its ``shape``, ``dtype`` and ``preprocessing``: ``x``, or ``x.NAME`` for each of several."""
+    if several := manifest.get("inputs"):
+        return {f"x.{name}": entry for name, entry in several.items()}
+    dtype = manifest.get("input_dtype", "float32")
+    return {"x": {"shape": manifest["input_shape"], "dtype": dtype, "preprocessing": manifest["preprocessing"]}}
+
+
+def by_input(manifest: Table, x: np.ndarray | Mapping[str, np.ndarray]) -> Tensors:
+    """Return samples ``x`` (n, …), or name → samples of each of several inputs, by the inputs of the graphs; InputError for other names."""
+    known = inputs_of(manifest)
+    found = {f"x.{name}": value for name, value in x.items()} if isinstance(x, Mapping) else {"x": x}
+    if found.keys() != known.keys():
+        given, expected = (", ".join(name.removeprefix("x.") for name in names) for names in (found, known))
+        raise InputError(f"x: got {given}, expected {expected}")
+    return found
 
 
 def _check_signature(path: Path, content: bytes, key: Path) -> None:

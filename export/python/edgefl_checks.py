@@ -29,6 +29,10 @@ def check_manifest(manifest: object) -> None:
     """Raise :class:`CheckError` unless ``manifest`` has the keys that the client relies on, apart from those of tiers."""
     table = require_keys(manifest, MANIFEST)
     _check_shape(table["input_shape"], "input_shape")
+    inputs = require_keys(table.get("inputs", {}), {}, "inputs: ")
+    for name, entry in inputs.items():
+        require_keys(entry, {"shape": list, "dtype": str, "preprocessing": dict}, f"inputs.{name}: ")
+        _check_shape(entry["shape"], f"inputs.{name}: shape")
     names = table["class_names"]
     _check(all(isinstance(name, str) for name in names), "class_names", names, "a list of texts")
     _check(0 < table["classes"] < _LARGEST, "classes", table["classes"], "at least 1")

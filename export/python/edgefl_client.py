@@ -5,7 +5,8 @@
     python edgefl_client.py update my.state --out my.update.safetensors
 
 DATA is an .npz file with x and y, or a folder of images with one subfolder per class (which needs Pillow). uint8 x are raw pixels, which
-are prepared as the manifest describes; float32 x (or int64 token ids) are the network's input. Personal tensors stay in the state:
+are prepared as the manifest describes; float32 x (or int64 token ids) are the network's input. Of a network with several inputs, the arrays
+are called as these instead of x. Personal tensors stay in the state:
 give it as --state when you train the bundle of the next round. Exit status: 0, 1 if training diverged, 2 for wrong input, 3 if a budget
 cannot be met. Unless it is 0, no file is written.
 """
@@ -32,9 +33,9 @@ import safetensors.numpy
 if __name__ == "__main__":
     sys.dont_write_bytecode = True  # a bundle, in which this file may be, must not get other files
 
-from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors, read_bundle, write
+from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, Table, Tensors, by_input, read_bundle, write
 from edgefl_checks import printable
-from edgefl_data import read_data
+from edgefl_data import Samples, read_data
 from edgefl_limits import limited_memory, watched
 from edgefl_steps import Objective, Steps, dtypes, options, run
 
@@ -74,12 +75,10 @@ class Training:
             yield from (order[start : start + size] for start in range(0, samples, size))
 
 
-def infer(
-    bundle: Bundle, label: str, x: np.ndarray, state: State | None = None, variant: str = "", threads: int = 1
-) -> np.ndarray:
+def infer(bundle: Bundle, label: str, x: Samples, state: State | None = None, variant: str = "", threads: int = 1) -> np.ndarray:
     """Return probabilities (n, classes) float32 for samples ``x`` (n, …), by the tier's graph, a variant, or the weights of ``state``.
 
-    Of a regression they are its outputs.
+    Of a regression they are its outputs. Samples of several inputs are name → (n, …).
     """
     entry = bundle.tier(label)
     path, weights, variants = entry["forward"], Tensors(), {one["kind"]: one["graph"] for one in entry.get("variants", ())}
@@ -93,11 +92,12 @@ def infer(
     session = bundle.session(path, options(threads))
     kinds, batch = dtypes(session), int(entry.get("batch_size", 32))
     weights = {name: value for name, value in weights.items() if name in kinds}
-    starts = range(0, len(x), batch)
+    given = {name: value for name, value in by_input(bundle.manifest, x).items() if name in kinds}
     found = []
-    for start in starts:
+    for start in range(0, max(map(len, given.values())), batch):
+        part = {name: value[start : start + batch].astype(kinds[name]) for name, value in given.items()}
         with watched(bundle.timeout_s, "a batch"):
-            found.append(run(session, {**weights, "x": x[start : start + batch].astype(kinds["x"])})[0])
+            found.append(run(session, {**weights, **part})[0])
     logits = np.concatenate(found)
     if "target_shape" in bundle.manifest:
         return logits
@@ -108,13 +108,13 @@ def infer(
 def train(
     bundle: Bundle,
     label: str,
-    x: np.ndarray,
+    x: Samples,
     y: np.ndarray,
     how: Training = Training(),
     state: State | None = None,
     client: str = "",
 ) -> State:
-    """Train a tier on samples ``x`` (n, …) and labels ``y`` (n,) int64, and return the new state.
+    """Train a tier on samples ``x`` (n, …), or name → samples of several inputs, and labels ``y`` (n,) int64, and return the new state.
 
     A ``state`` of an earlier round has the personal tensors; a state of the same bundle is trained further. Training stops before a step
     that would exceed the time limit; the finished steps count.
@@ -132,9 +132,10 @@ def train(
     objective = Objective(table, given, {name: kept.get(f"{'before' if said else 'memory'}:{name}") for name in table["trained"]})
     feeds = first_inputs(table, held, objective, float(how.lr or 0), np.isin(np.arange(bundle.manifest["classes"]), y))
     feeds["seed"] = (how.seed * 40_503 + int(said.get("steps", 0))) % 2**23  # of dropout, if the tier has it
-    first = slice(0, how.batch_size)
-    steps = Steps(bundle, table["graphs"], feeds, x[first], y[first], how.threads, how.memory_bytes)
-    losses, seconds = _loop(steps, how, x, y, len(table["graphs"]), table.get("augment") == "flip")
+    data = {**by_input(bundle.manifest, x), "y": y}
+    first = {name: value[: how.batch_size] for name, value in data.items()}
+    steps = Steps(bundle, table["graphs"], feeds, first, how.threads, how.memory_bytes)
+    losses, seconds = _loop(steps, how, data, len(table["graphs"]), table.get("augment") == "flip")
     travelled = float(said.get("lr_sum", 0)) + float(how.lr or 0) * len(losses)
     stays = [name for name in table["frozen"] if name in table["upload"] or name in table["personal"]]
     tensors = {**steps.tensors(), **{name: held[name] for name in stays}}
@@ -144,7 +145,7 @@ def train(
             raise ClientError(f"{name} holds NaN or infinity after {len(losses)} steps: {_DIVERGED}")
     about = {
         "format": "edgefl-state", "version": "1", "bundle": bundle.manifest["manifest_sha256"], "round": str(bundle.manifest["round"]),
-        "tier": label, "samples": str(len(x)), "steps": str(int(said.get("steps", 0)) + len(losses)), "lr_sum": repr(travelled),
+        "tier": label, "samples": str(len(y)), "steps": str(int(said.get("steps", 0)) + len(losses)), "lr_sum": repr(travelled),
         "client": client or said.get("client") or secrets.token_hex(8), "upload": json.dumps(list(table["upload"])),
         "no_update": table["no_update"],
     }  # fmt: skip
@@ -168,20 +169,20 @@ def update(state: State) -> bytes:
 _DIVERGED = "training diverged; a smaller --lr may help"
 
 
-def _loop(steps: Steps, how: Training, x: np.ndarray, y: np.ndarray, graphs: int, flip: bool) -> tuple[list[float], float]:
+def _loop(steps: Steps, how: Training, data: Tensors, graphs: int, flip: bool) -> tuple[list[float], float]:
     """Run the steps, with ``flip`` on images of which half are mirrored; return the loss of each step, and the seconds of all."""
     draws, flips = np.random.default_rng([how.seed, 1]), np.random.default_rng([how.seed, 2])
     losses: list[float] = []
     limit_s, spent_s, started = how.max_seconds, 0.0, time.perf_counter()
-    for index in how.batches(len(x)):
+    for index in how.batches(len(data["y"])):
         # Stop if the next step would exceed the limit, should it take as long as the average step.
         if len(losses) == how.max_steps or (limit_s and losses and spent_s * (len(losses) + 1) / len(losses) > limit_s):
             break
-        batch = x[index]
+        batch = {name: value[index] for name, value in data.items()}
         if flip:
             mirrored = flips.integers(2, size=len(index)) == 1
-            batch[mirrored] = batch[mirrored][..., ::-1]
-        loss = steps.step(batch, y[index], int(draws.integers(graphs)))
+            batch["x"][mirrored] = batch["x"][mirrored][..., ::-1]
+        loss = steps.step(batch, int(draws.integers(graphs)))
         spent_s = time.perf_counter() - started
         losses.append(loss)
         if not math.isfinite(loss):
@@ -215,7 +216,7 @@ def _current(bundle: Bundle, label: str, given: Tensors, state: State | None) ->
 
 
 def first_inputs(table: Table, tensors: Tensors, objective: Objective, lr: float, present: np.ndarray) -> dict[str, Any]:
-    """Return the inputs of a tier's training graphs at the first step, except x and y; ``present`` (classes,) bool: labels in the data."""
+    """Return the inputs of a tier's training graphs at the first step; ``present`` (classes,) bool: labels in the data."""
     found: dict[str, Any] = {**_by_role(table, tensors), **objective.feeds(), "lr": lr, "beta": table["momentum"]}
     return {**found, "present": present} if table["present"] else found
 

@@ -8,39 +8,58 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from edgefl_bundle import InputError, first_line
+from edgefl_bundle import InputError, Table, first_line, inputs_of
+
+Samples = np.ndarray | dict[str, np.ndarray]
+"""Samples (n, …), or name → samples of each of several inputs."""
 
 _LARGE_BYTES, _MOST_RATIO = 1 << 28, 200
 """A file of samples that grows more is no data set, but made to fill the memory."""
 
 
-def read_data(path: Path, manifest: Mapping[str, Any], labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return prepared samples (n, …) and labels (n,) int64 (None: there are none); InputError if wrong, or if ``labels`` are missing."""
-    dtype = manifest.get("input_dtype", "float32")
-    x, y = _read_npz(path) if path.suffix == ".npz" else _read_images(path, manifest)
-    shape = tuple(manifest["input_shape"])
-    if x.shape[1:] != shape or not x.ndim:
-        raise InputError(f"{path}: x: got shape {x.shape}, expected (samples, {', '.join(map(str, shape))})")
-    if not len(x):
-        raise InputError(f"{path}: x: no sample, expected at least one")
-    if dtype == "float32" and x.dtype in (np.uint8, manifest["preprocessing"].get("raw", np.uint8)):
-        x = _prepared(path, x, manifest["preprocessing"])
-    elif dtype == "int64" and x.dtype.kind in "iu":
-        words = manifest["preprocessing"].get("words")
-        ids = len(manifest["preprocessing"].get("alphabet", "")) or (len(words) + 1 if words else None)
-        if x.min() < 0 or (ids is not None and x.max() >= ids):
-            raise InputError(f"{path}: x: token ids {x.min()} to {x.max()}, expected 0 to {'any' if ids is None else ids - 1}")
-        x = x.astype(np.int64)
-    if x.dtype != dtype:
-        raw = "" if dtype == "int64" else ", or uint8 where they are raw pixels"
-        raise InputError(f"{path}: x: got {x.dtype}, expected {dtype}, what the network takes{raw}")
-    if x.dtype == np.float32 and not np.isfinite(x).all():
-        raise InputError(f"{path}: x holds NaN or infinity, expected finite values")
+def read_data(path: Path, manifest: Table, labels: bool) -> tuple[Samples, np.ndarray | None]:
+    """Return prepared samples (n, …) and labels (n,) int64 (None: there are none); InputError if wrong, or if ``labels`` are missing.
+
+    The arrays of an .npz file are called x and y, or of several inputs as these and y.
+    """
+    inputs = {name.removeprefix("x."): entry for name, entry in inputs_of(manifest).items()}
+    given, y = _read_npz(path, list(inputs)) if path.suffix == ".npz" else _read_images(path, manifest)
+    found = {name: _samples(path, name, given[name], entry) for name, entry in inputs.items()}
+    (first, x), *others = found.items()
+    for name, other in others:
+        if len(other) != len(x):
+            raise InputError(f"{path}: {name}: {len(other)} samples, expected {len(x)}, as many as of {first}")
+    samples: Samples = found if manifest.get("inputs") else x
     if y is None:
         if labels:
             raise InputError(f"{path}: y: no labels, expected one per sample: training needs them")
-        return x, None
-    return x, _targets(path, manifest, y, len(x))
+        return samples, None
+    return samples, _targets(path, manifest, y, len(x))
+
+
+def _samples(path: Path, name: str, x: np.ndarray, entry: Table) -> np.ndarray:
+    """Return the samples of one input, prepared; InputError if they are wrong."""
+    shape, dtype, how = tuple(entry["shape"]), entry["dtype"], entry["preprocessing"]
+    if x.shape[1:] != shape or not x.ndim:
+        raise InputError(f"{path}: {name}: got shape {x.shape}, expected (samples, {', '.join(map(str, shape))})")
+    if not len(x):
+        raise InputError(f"{path}: {name}: no sample, expected at least one")
+    if dtype == "float32" and x.dtype in (np.uint8, how.get("raw", np.uint8)):
+        x = _prepared(path, x, how)
+    elif dtype == "int64" and x.dtype.kind in "iub":
+        words = how.get("words")
+        ids = len(how.get("alphabet", "")) or (len(words) + 1 if words else None)
+        if x.min() < 0 or (ids is not None and x.max() >= ids):
+            raise InputError(
+                f"{path}: {name}: token ids {x.min()} to {x.max()}, expected 0 to {'any' if ids is None else ids - 1}"
+            )
+        x = x.astype(np.int64)
+    if x.dtype != dtype:
+        raw = "" if dtype == "int64" else ", or uint8 where they are raw pixels"
+        raise InputError(f"{path}: {name}: got {x.dtype}, expected {dtype}, what the network takes{raw}")
+    if x.dtype == np.float32 and not np.isfinite(x).all():
+        raise InputError(f"{path}: {name} holds NaN or infinity, expected finite values")
+    return x
 
 
 def _targets(path: Path, manifest: Mapping[str, Any], y: np.ndarray, count: int) -> np.ndarray:
@@ -57,7 +76,7 @@ def _targets(path: Path, manifest: Mapping[str, Any], y: np.ndarray, count: int)
     return y.astype(np.int64)
 
 
-def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+def _read_npz(path: Path, names: list[str]) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     try:
         with zipfile.ZipFile(path) as archive:
             inflated = sum(entry.file_size for entry in archive.infolist())
@@ -67,9 +86,10 @@ def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
                 f"{path}: grows to {inflated:,} bytes, {times} times its size; save it with numpy.savez, uncompressed"
             )
         with np.load(path, allow_pickle=False) as file:
-            if "x" not in file:
-                raise InputError(f"{path}: x: missing, expected arrays x and y; it has {', '.join(file) or 'none'}")
-            return file["x"], file.get("y")
+            if missing := [name for name in names if name not in file]:
+                expected = f"{', '.join(names)} and y"
+                raise InputError(f"{path}: {missing[0]}: missing, expected arrays {expected}; it has {', '.join(file) or 'none'}")
+            return {name: file[name] for name in names}, file.get("y")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; expected an .npz file or a folder of images") from None
     except (ValueError, EOFError, zipfile.BadZipFile, MemoryError, TypeError, AttributeError) as error:
@@ -84,7 +104,7 @@ def _prepared(path: Path, pixels: np.ndarray, how: Mapping[str, Any]) -> np.ndar
     return ((pixels * np.float64(how["scale"]) - mean) / std).astype(np.float32)
 
 
-def _read_images(path: Path, manifest: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray | None]:
+def _read_images(path: Path, manifest: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """Return images as float32 (n, channels, height, width), scaled to [0, 1] before mean and std; labels if there are subfolders."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder; expected an .npz file or a folder of images")
@@ -109,4 +129,4 @@ def _read_images(path: Path, manifest: Mapping[str, Any]) -> tuple[np.ndarray, n
             raise InputError(f"{file}: not an image ({first_line(error)})") from None
         pixels.append(np.asarray(one, np.float32).reshape(shape[1], shape[2], -1).transpose(2, 0, 1) / 255)
     x = _prepared(path, np.stack(pixels) if pixels else np.empty((0, *shape)), {**manifest["preprocessing"], "scale": 1.0})
-    return x, np.array([label for _, label in found], np.int64) if folders else None
+    return {"x": x}, np.array([label for _, label in found], np.int64) if folders else None

@@ -53,12 +53,11 @@ class Steps:
         bundle: Bundle,
         graphs: list[str],
         feeds: Mapping[str, Any],
-        x: np.ndarray,
-        y: np.ndarray,
+        batch: Tensors,
         threads: int,
         memory_bytes: int | None,
     ) -> None:
-        self._samples, self._memory_bytes, self._timeout_s = len(x), memory_bytes, bundle.timeout_s
+        self._samples, self._memory_bytes, self._timeout_s = len(batch["y"]), memory_bytes, bundle.timeout_s
         sessions = [bundle.session(path, options(threads)) for path in graphs]
         arrays: Tensors = {}
         for session in sessions:
@@ -69,7 +68,9 @@ class Steps:
         self._loss = ort.OrtValue.ortvalue_from_numpy(np.zeros((), np.float32))
         if memory_bytes:
             held = [value.tensor_size_in_bytes() for value in (*self._now.values(), *self._next.values())]
-            self._limit(sum(held) + x.nbytes + y.nbytes, [_reserved(bundle, path, arrays, x[:1], y[:1]) for path in graphs])
+            held += [part.nbytes for part in batch.values()]
+            one = {name: part[:1] for name, part in batch.items()}
+            self._limit(sum(held), [_reserved(bundle, path, {**arrays, **one}) for path in graphs])
             sessions = [bundle.session(path, _in_arena(threads)) for path in graphs]
         self._bound = [(session, session.io_binding(), dtypes(session)) for session in sessions]
         self._outputs = [{one.name for one in session.get_outputs()} for session in sessions]
@@ -89,10 +90,9 @@ class Steps:
         elif _limits != [limit]:
             raise InputError("memory_bytes: this process has another limit already, for good; train in a new process")
 
-    def step(self, x: np.ndarray, y: np.ndarray, number: int) -> float:
+    def step(self, batch: Tensors, number: int) -> float:
         """Run one step of graph ``number`` on a batch, and return its loss; BudgetError if the step needs more memory than allowed."""
         session, binding, kinds = self._bound[number]
-        batch = {"x": x, "y": y}
         for name, kind in kinds.items():
             given = batch.get(name)
             value = self._now[name] if given is None else ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(given, kind))
@@ -123,10 +123,10 @@ class Steps:
 
 
 def _complete(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> Tensors:
-    """Return input → value of a graph, except x and y; the optimizer's state begins with zeros."""
+    """Return input → value of a graph, except samples and labels; the optimizer's state begins with zeros."""
     found: Tensors = {}
     for name, kind in dtypes(session).items():
-        if name in ("x", "y"):
+        if name in ("x", "y") or name.startswith("x."):
             continue
         value = feeds.get(name)
         if value is None and name in ("t", "seed"):
@@ -139,7 +139,7 @@ def _complete(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> Tensor
     return found
 
 
-def _reserved(bundle: Bundle, path: str, arrays: Tensors, x: np.ndarray, y: np.ndarray) -> int:
+def _reserved(bundle: Bundle, path: str, arrays: Tensors) -> int:
     """Return the bytes of a graph's constants in onnxruntime's memory, from its profile of one step."""
     with tempfile.TemporaryDirectory() as folder:
         profiled = options(1)
@@ -147,7 +147,7 @@ def _reserved(bundle: Bundle, path: str, arrays: Tensors, x: np.ndarray, y: np.n
         session = bundle.session(path, profiled)
         kinds = dtypes(session)
         with watched(bundle.timeout_s, "a step"):
-            run(session, {**{name: array for name, array in arrays.items() if name in kinds}, "x": x.astype(kinds["x"]), "y": y})
+            run(session, {name: array.astype(kinds[name]) for name, array in arrays.items() if name in kinds})
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     kernels = [event["args"] for event in events if "mem_in_use_delta" in event.get("args", {})]
     if not kernels:

@@ -16,7 +16,8 @@ from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from edgefl_bundle import Bundle, ClientError, InputError, Table, check_keys
+import safetensors.numpy
+from edgefl_bundle import Bundle, ClientError, InputError, Table, Tensors, check_keys, inputs_of
 from edgefl_client import first_inputs
 from edgefl_steps import Objective, Steps, dtypes, options, run
 
@@ -50,7 +51,7 @@ class Row:
     Attributes:
         seconds: median of the repeats; ``low_seconds`` and ``high_seconds`` are the fastest and the slowest.
         sustained_seconds: median after minutes of load; None if that was not measured.
-        input: shape of one sample, such as ``1x28x28``.
+        input: shape of one sample, such as ``1x28x28``; of several inputs such as ``ids=int64:80,image=float32:1x28x28``.
         optimizer: of a training step; None for inference.
         macs: multiply-accumulates of one step or inference; None if the manifest does not have them.
     """
@@ -127,7 +128,9 @@ def _burst(bundle: Bundle, labels: list[str], threads: int, seconds: float, spre
     """Measure every case once; only one session exists at a time, because threads of idle ones would take part of the processor."""
     rows, share = [], seconds / (4 * len(labels))
     manifest = bundle.manifest
-    shape = "x".join(map(str, manifest["input_shape"]))
+    several = manifest.get("inputs") or {}
+    shapes = {name: "x".join(map(str, entry["shape"])) for name, entry in inputs_of(manifest).items()}
+    shape = ",".join(f"{name}={entry['dtype']}:{shapes[f'x.{name}']}" for name, entry in several.items()) or shapes["x"]
     for label in labels:
         optimizer = (bundle.tier(label).get("train") or {}).get("optimizer")
         for case in _cases(bundle, label, threads, say):
@@ -160,10 +163,11 @@ def _cases(bundle: Bundle, label: str, threads: int, say: Say) -> Iterator[Case]
         yield from _training(bundle, label, threads, say)
     size = int((entry.get("train") or entry)["batch_size"])
     session = bundle.session(entry["forward"], options(threads))
-    x = _batch(bundle.manifest, size)[0].astype(dtypes(session)["x"])
+    kinds = dtypes(session)
+    batch = {name: value.astype(kinds[name]) for name, value in _batch(bundle, label, size).items() if name in kinds}
     macs = entry.get("costs", {}).get("macs_inference", entry.get("costs", {}).get("macs_forward"))
     for count in dict.fromkeys((size, 1)):
-        feeds = {"x": x[:count]}
+        feeds = {name: value[:count] for name, value in batch.items()}
         run(session, feeds)  # a graph that does not run is an error, which names it
         yield Case(label, "forward", count, None if macs is None else count * macs, functools.partial(session.run, None, feeds))
 
@@ -175,12 +179,13 @@ def _training(bundle: Bundle, label: str, threads: int, say: Say) -> Iterator[Ca
     """
     table = bundle.training(label)
     given, size, graphs = bundle.parameters(label), int(table["batch_size"]), len(table["graphs"])
-    x, y = _batch(bundle.manifest, size)
+    batch = _batch(bundle, label, size)
     feeds = first_inputs(table, given, Objective(table, given, {}), 0.0, np.ones(bundle.manifest["classes"], bool))
-    steps = Steps(bundle, table["graphs"], feeds, x, y, threads, None)
+    steps = Steps(bundle, table["graphs"], feeds, batch, threads, None)
 
     def every_graph(count: int) -> float:
-        return sum(steps.step(x[:count], y[:count], number) for number in range(graphs))
+        some = {name: value[:count] for name, value in batch.items()}
+        return sum(steps.step(some, number) for number in range(graphs))
 
     for count in dict.fromkeys((size, max(1, size // 4))):
         try:
@@ -205,10 +210,15 @@ def _step_macs(costs: Table, count: int) -> int | None:
         return None
 
 
-def _batch(manifest: Table, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return random samples and labels of the shapes that the network takes."""
+def _batch(bundle: Bundle, label: str, count: int) -> Tensors:
+    """Return random samples and labels of the shapes that the network takes; of several inputs, the tier's reference inputs, repeated."""
+    manifest = bundle.manifest
     rng, shape = np.random.default_rng(0), (count, *manifest["input_shape"])
     labels = rng.integers(manifest["classes"], size=count)
+    if manifest.get("inputs"):
+        stored = safetensors.numpy.load(bundle.content(bundle.tier(label)["reference"]))
+        return {**{name: value[np.arange(count) % len(value)] for name, value in stored.items() if name != "logits"}, "y": labels}
     if manifest["input_dtype"] == "int64":
-        return rng.integers(len(manifest["preprocessing"].get("alphabet", "")) or manifest["classes"], size=shape), labels
-    return rng.normal(size=shape).astype(np.float32), labels
+        ids = len(manifest["preprocessing"].get("alphabet", "")) or manifest["classes"]
+        return {"x": rng.integers(ids, size=shape), "y": labels}
+    return {"x": rng.normal(size=shape).astype(np.float32), "y": labels}

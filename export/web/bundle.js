@@ -40,6 +40,10 @@ function parsed(content) {
   for (const [key, type] of Object.entries(types)) {
     if (typeof manifest[key] !== type || manifest[key] === null) throw new BundleProblem(`manifest.json: ${key}: expected a value of type ${type}.`);
   }
+  if (manifest.inputs) {
+    const names = Object.keys(manifest.inputs).join(", ");
+    throw new BundleProblem(`The network takes several inputs (${names}), and this page runs networks with one. Use client/python/edgefl_client.py.`);
+  }
   for (const key of ["tiers", "class_names", "input_shape"]) {
     if (!Array.isArray(manifest[key]) || !manifest[key].length) throw new BundleProblem(`manifest.json: ${key}: expected a list that is not empty.`);
   }

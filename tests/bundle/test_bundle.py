@@ -19,6 +19,7 @@ from edgefl.bundle.verify import verify
 from edgefl.bundle.write import build_tier, write
 from edgefl.errors import BundleError, EdgeflError
 from edgefl.models.base import Architecture
+from edgefl.models.custom import InputSpec
 from edgefl.onnxgrad.lowering import OPSET
 from edgefl.onnxgrad.predict import predict, predict_capped
 from edgefl.onnxgrad.session import OutOfMemoryError
@@ -50,7 +51,7 @@ def entry(label: str, error: float) -> TierEntry:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "bundle"
-    tiers = {label: build_tier(network(), SHAPE, label, np.random.default_rng(0)) for label in ("1", "0.5")}
+    tiers = {label: build_tier(network(), InputSpec(SHAPE), label, np.random.default_rng(0)) for label in ("1", "0.5")}
     entries = tuple(entry(label, files.parity_max_abs_error) for label, files in tiers.items())
     write(folder, manifest(entries), {k: v for files in tiers.values() for k, v in files.contents.items()})
     return folder

@@ -21,6 +21,7 @@ from edgefl.factor.rank1 import RankOneConv2d
 from edgefl.factor.tucker import TuckerConv2d
 from edgefl.methods.create import create
 from edgefl.models.base import Architecture
+from edgefl.models.custom import InputSpec
 from edgefl.onnxgrad.graphs import check, split
 from edgefl.onnxgrad.predict import predict
 from edgefl.records import Tier
@@ -298,7 +299,7 @@ def test_room_is_what_weights_and_activations_leave():
 
 
 def test_above_the_limit_weights_lie_beside_the_graph_which_runs_from_its_folder(tmp_path):
-    files = form_files(network_of("pfedpara", MLP), MLP.input_shape, path="0.5/forward.onnx", limit_bytes=20_000)
+    files = form_files(network_of("pfedpara", MLP), InputSpec(MLP.input_shape), path="0.5/forward.onnx", limit_bytes=20_000)
     assert files.keys() == {"0.5/forward.onnx", "0.5/forward.onnx.data"}
     (tmp_path / "0.5").mkdir()
     for name, content in files.items():

@@ -41,7 +41,7 @@ def ids(count: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def files():
-    return build_tier(network(), WINDOW, "1", np.random.default_rng(0), TEXT.vocabulary)
+    return build_tier(network(), InputSpec(WINDOW, torch.int64, TEXT.vocabulary), "1", np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,7 @@ def test_what_is_no_manifest_is_refused(tmp_path, content):
         ("classes", "3", "classes must be a whole number"),
         ("classes", True, "classes must be a whole number"),
         ("input_shape", [0], r"input_shape\.0 must be at least 1"),
-        ("input_shape", [], "input_shape must be a list of at least 1, got"),
+        ("input_shape", [], "input_shape: expected the shape of a sample, or an empty one and inputs"),
         ("tiers", [], "tiers must be a list of at least 1, got"),
         ("manifest_sha256", "A" * 64, r"manifest_sha256 must be text of the form \^\[0-9a-f\]"),
     ],

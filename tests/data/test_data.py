@@ -169,7 +169,7 @@ def test_files_that_do_not_fit_each_other(folder, name, array, message):
         (
             np.zeros((2, 1, 1, 1)),
             np.array([0, 1]),
-            "expected float32 samples or int64 token ids, and int64 labels, got float64, int64",
+            "expected float32 samples or int64 token ids, got float64",
         ),
         (np.array([[0], [3]]), np.array([0, 1]), "token ids 0 to 3, expected 0 to -1 .vocabulary 0."),
         (np.zeros((2, 1, 1, 1), np.float32), np.array([0]), "2 samples but 1 labels"),

@@ -109,10 +109,10 @@ def test_a_tier_without_a_training_graph_is_measured_in_inference_only(bundle):
 def test_a_batch_that_the_graph_does_not_take_is_left_out(bundle, monkeypatch):
     step = edgefl_timing.Steps.step
 
-    def whole_batches_only(self, x: np.ndarray, y: np.ndarray, number: int) -> float:
-        if len(x) < 4:
+    def whole_batches_only(self, batch: dict[str, np.ndarray], number: int) -> float:
+        if len(batch["y"]) < 4:
             raise edgefl_timing.ClientError("got 1 sample, expected 4")
-        return step(self, x, y, number)
+        return step(self, batch, number)
 
     monkeypatch.setattr(edgefl_timing.Steps, "step", whole_batches_only)
     rows, said = measured(bundle)
@@ -122,7 +122,7 @@ def test_a_batch_that_the_graph_does_not_take_is_left_out(bundle, monkeypatch):
 
 def test_token_ids_stay_below_the_vocabulary():
     manifest = {"input_shape": [50], "input_dtype": "int64", "classes": 9, "preprocessing": {"alphabet": "abc"}}
-    x, y = edgefl_timing._batch(manifest, 8)
+    x, y = edgefl_timing._batch(edgefl_timing.Bundle(Path(), manifest), "1", 8).values()
     assert (x.dtype, x.shape, set(x.ravel())) == (np.int64, (8, 50), {0, 1, 2})
     assert y.shape == (8,)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,9 @@ from safetensors.numpy import load_file
 from small_fleet import small, write_device, write_fleet
 
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.flower.server import connected
+from edgefl.flower.server import connected, serve
 from edgefl.flower.wire import Reply
+from edgefl.records import Tier
 
 FEDAVG = {"method": "fedavg", "tiers": (1.0,), "tier_assignment": "auto"}
 
@@ -22,11 +24,11 @@ FEDAVG = {"method": "fedavg", "tiers": (1.0,), "tier_assignment": "auto"}
 def run(tmp_path):
     """A run of FedHM with a board, a phone and a laptop; the draws of seed 0 give them two tiers."""
 
-    def ready(**keys):
+    def ready(board=None, **keys):
         home = tmp_path / "fleet"
         home.mkdir(exist_ok=True)
         for name, gmacs in (("board", 0.01), ("phone", 0.5), ("laptop", 5)):
-            write_device(home, name, training=gmacs)
+            write_device(home, name, training=gmacs, **(board or {} if name == "board" else {}))
         profile = write_fleet(home, {"board": 0.34, "phone": 0.33, "laptop": 0.33})
         chosen = {
             "method": "fedhm", "tiers": (1.0, 0.5), "tier_assignment": "uniform", "clients": 3, "per_round": 3, "data_share": 0.3,
@@ -167,6 +169,19 @@ def test_a_device_refuses_what_is_over_its_owners_limit(run, tmp_path):
         assert record.clients[0].expected.download_bytes == 0
 
 
+def test_a_tier_that_fits_in_micro_batches_only_is_refused_by_a_device_without_torch(run, tmp_path):
+    conv = {**FEDAVG, "model": "cnn-digits", "data_share": 0.1}
+    whole = run(**conv).plan.costs[Tier(1.0)].training_memory_bytes
+    of = run(board={"training_bytes": whole - 1}, **conv)
+    assert next(plan for plan in of.plan.classes if plan.device.name == "board").assignment.micro_batch
+    for trainer, status in (("onnx", "refused"), ("torch", "trained")):
+        link = federation(of, tmp_path / trainer, trainer=trainer)
+        _, (record,) = played(of, joined(of, tmp_path / trainer, link), 1, tmp_path / trainer)
+        (board,) = (client for client in record.clients if client.expected.device == "board")
+        assert board.status == status
+        assert [(short.need, short.have) for short in board.expected.refusal] == [(whole, whole - 1)] * (trainer == "onnx")
+
+
 def test_devices_that_do_not_belong_to_the_run_are_named_and_left_out(run, tmp_path):
     of, said = run(), []
     link = federation(of, tmp_path / "data")
@@ -211,3 +226,15 @@ def test_what_real_devices_cannot_train_is_refused_before_the_first_round(run, k
     of = run(**keys)
     with pytest.raises(ConfigError, match=message):
         connected(federation(of, tmp_path / "data"), None, of, tmp_path)
+
+
+def test_the_server_says_what_is_wrong_before_flower_shows_its_traceback(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    (tmp_path / "run.toml").write_text("rounds = 0")
+    with pytest.raises(ConfigError, match="out: got 'here', expected the absolute path"):
+        serve(None, {"out": "here"}, tmp_path / "run.toml")
+    with pytest.raises(ConfigError, match="rounds must be at least 1, got 0"):
+        serve(None, {"out": str(tmp_path / "run")}, tmp_path / "run.toml")
+    assert "Error: " in caplog.text
+    assert "rounds must be at least 1, got 0" in caplog.text
+    assert not (tmp_path / "run").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
-from types import SimpleNamespace
+import threading
 
 import pytest
 from command import edgefl as command
@@ -151,21 +151,23 @@ def test_a_logger_that_fails_is_said_once_and_the_run_is_the_same(tmp_path, monk
     assert result.summary["rounds"] == ROUNDS
 
 
-def test_a_logger_that_hangs_does_not_keep_the_run(tmp_path, monkeypatch):
-    import threading
-
+def test_a_logger_that_hangs_does_not_keep_the_run_and_is_said_once(tmp_path, monkeypatch):
     release = threading.Event()
 
     @contextlib.contextmanager
     def hangs(run):
         release.wait(60)
-        yield SimpleNamespace()
+        raise ConnectionError("too late")
+        yield
 
     monkeypatch.setattr(loggers, "load", lambda name: hangs)
     monkeypatch.setattr(background, "WAIT_S", 0.1)
     said = []
     edgefl.simulate(edgefl.RunConfig(**SMALL, log=("wandb",)), tmp_path / "run", notify=said.append)
     release.set()
+    for thread in threading.enumerate():
+        if thread.name == "log to wandb":
+            thread.join(60)
     assert said == ["--log wandb: has not answered within 0.1 s; its log may be incomplete"]
 
 

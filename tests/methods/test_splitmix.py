@@ -13,6 +13,7 @@ from edgefl.methods.axes import refused
 from edgefl.methods.create import create
 from edgefl.methods.splitmix import Ensemble
 from edgefl.models.base import Architecture
+from edgefl.models.custom import InputSpec
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import Batch, Tier
 from edgefl.rng import generator
@@ -99,7 +100,7 @@ def test_an_ensemble_is_one_graph_and_the_mean_of_its_logits():
     with torch.no_grad():
         torch.testing.assert_close(network(x), (network.base0(x) + network.base1(x)) / 2)
         assert not torch.allclose(network.base0(x), network.base1(x), atol=1e-3)
-    files = build_tier(network, (1, 8, 8), "0.5", generator(0, "x"))
+    files = build_tier(network, InputSpec((1, 8, 8)), "0.5", generator(0, "x"))
     assert files.parity_max_abs_error <= 1e-5
 
 

@@ -98,18 +98,18 @@ class Masked(nn.Module):
         return {"logits": self.head((x + y).mean(1)), "states": y}
 
 
-def test_ids_and_a_mask_become_one_input_that_the_client_trains_with(tmp_path, monkeypatch):
+def test_ids_and_a_mask_are_two_inputs_that_the_client_trains_with(tmp_path, monkeypatch):
     (tmp_path / "lab.py").write_text("from tests.run.test_export_network import Masked\n")
     monkeypatch.chdir(tmp_path)
     inputs = ("--input", "input_ids=int64:5", "--input", "attention_mask=int64:5")
     done = command("export", "--network", "lab.py:Masked", *inputs, "--with-client", "--out", "bundle")
     assert done.returncode == 0, done.stderr
     edgefl.verify(tmp_path / "bundle")
-    stored = load((tmp_path / "bundle/1/reference.safetensors").read_bytes())["x"]
-    assert stored.shape == (4, 2, 5)
-    assert [int(stored[:, 0].max()) in range(2, 9), int(stored[:, 1].max())] == [True, 1]
-    x = np.random.default_rng(0).integers([[9], [2]], size=(20, 2, 5))
-    np.savez(tmp_path / "data.npz", x=np.concatenate([x, x]), y=np.arange(40) % 3)
+    stored = load((tmp_path / "bundle/1/reference.safetensors").read_bytes())
+    ids, mask = stored["x.input_ids"], stored["x.attention_mask"]
+    assert [int(ids.max()) in range(2, 9), int(mask.max()), mask[:, 0].tolist()] == [True, 1, [1] * 4]
+    ids, mask = np.random.default_rng(0).integers(9, size=(40, 5)), np.arange(5) <= np.arange(40)[:, None] % 5
+    np.savez(tmp_path / "data.npz", input_ids=ids, attention_mask=mask, y=np.arange(40) % 3)
     program = [sys.executable, "bundle/client/python/edgefl_client.py", "train", "bundle", "1", "data.npz", "--out", "state"]
     subprocess.run(program, check=True, capture_output=True)
     assert load((tmp_path / "state").read_bytes())
@@ -129,9 +129,23 @@ def test_inputs_that_do_not_fit_are_refused(tmp_path, inputs, code, message):
     assert message in done.stderr
 
 
-def test_inputs_of_several_shapes_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"one shape and type are stacked; got a torch.int64 \(2, 5\), b torch.float32 \(2, 4\)"):
-        edgefl.export_network(Masked(), {"a": torch.zeros(2, 5, dtype=torch.int64), "b": torch.zeros(2, 4)}, tmp_path / "bundle")
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (
+            {"input_ids": torch.ones(2, 5).long(), "mask": torch.ones(2, 4)},
+            "forward has no argument 'mask'; .*takes input_ids",
+        ),
+        (
+            {"input_ids": torch.ones(2, 5).long(), "attention_mask": torch.ones(3, 5)},
+            r"got .* expected .* as many of every input",
+        ),
+    ],
+)
+def test_other_names_and_numbers_of_samples_are_refused(samples, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        edgefl.export_network(Masked(), samples, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
 
 
 class Branches(nn.Linear):

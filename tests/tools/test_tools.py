@@ -204,10 +204,8 @@ def test_steps_of_torch_and_onnxruntime_are_the_same_work(tmp_path, monkeypatch,
     assert row["times"][0]["ratio"] > 0
     facts = row["facts"]
     assert facts["parameter_bytes"] == 4 * 203_530
-    # Parameters and momentum lie there twice.
-    assert facts["onnx_memory_bytes"] > 4 * facts["parameter_bytes"]
     assert facts["graph_bytes"] < 300_000
-    assert " | 4 | 1,521 | 3.2 | " in capsys.readouterr().out
+    assert " | 4 | 1,521 |" in capsys.readouterr().out
     pair = tool.Pair(tool.Subject("mlp"))
     losses = pair.losses(3, lr=0.05)
     assert losses["onnx"] == pytest.approx(losses["torch"], rel=1e-5)
@@ -216,10 +214,10 @@ def test_steps_of_torch_and_onnxruntime_are_the_same_work(tmp_path, monkeypatch,
 
 def test_what_misses_its_target_is_bold():
     tables = tool_of("step_tables")
-    facts = tables.Facts(graph_bytes=400_000, parameter_bytes=60_000, predicted_memory_bytes=10**7, onnx_memory_bytes=2 * 10**7)
+    facts = tables.Facts(graph_bytes=400_000, parameter_bytes=60_000)
     row = tables.Row("net", facts, (tables.Timed(1, 0.001, 0.0013, 1.3), tables.Timed(2, 0.001, 0.0011, 1.1)))
     text = tables.steps_markdown([row], 32, 21.0)
-    assert "| net | 1.0 | 1.3 | **1.30** | 1.0 | 1.1 | 1.10 | **400** | 390 | 10.0 | 20.0 |" in text
+    assert "| net | 1.0 | 1.3 | **1.30** | 1.0 | 1.1 | 1.10 | **400** | 390 |" in text
     assert text.endswith("**21.0 s**.")
     forms = [
         {"tier": 0.5, "form": form, "mac_share": 0.4, "time_share": time, "file_bytes": 10**6, "composed": 1, "layers": 3}
@@ -234,7 +232,7 @@ def test_what_misses_its_target_is_bold():
 @pytest.mark.parametrize(
     "name",
     [
-        *("compare_counters", "counters.markdown", "memory.rows", "bench", "step_tables", "growth"),
+        *("compare_counters", "counters.markdown", "memory.rows", "bench", "step_tables", "growth", "onnx_memory", "scale"),
         *(f"speed.{name}" for name in ("loops", "peers", "plot", "ratios", "rows", "simulated", "tables", "work")),
     ],
 )

@@ -18,6 +18,7 @@ from edgefl.cost.trace import Subject, Tracer
 from edgefl.onnxgrad.exporter import export
 from edgefl.onnxgrad.predict import predict_capped
 from edgefl.records import Batch
+from edgefl.util.fields import first
 from memory.network import Network, loss_of
 
 CLASSES = 10
@@ -91,7 +92,7 @@ def _present() -> Tensor:
 
 
 def _loss(module: nn.Module, batch: Batch) -> Tensor:
-    return loss_of(module, batch.x, batch.y)
+    return loss_of(module, first(batch.x), batch.y)
 
 
 def _optimizer(module: nn.Module) -> torch.optim.Optimizer:

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from edgefl.client.fast.layout import rewrite
 from edgefl.cost.trace import Loss
 from edgefl.records import Batch
+from edgefl.util.fields import each, named
 
 Flat = Sequence[Tensor | None]
 
@@ -37,13 +38,14 @@ class Inputs:
     def flat(self) -> list[Tensor]:
         """Return all tensors, always in the same order."""
         present = () if self.batch.present is None else (self.batch.present,)
-        return [*self.tensors.values(), self.batch.x, self.batch.y, *present]
+        return [*self.tensors.values(), *named(self.batch.x, "x").values(), self.batch.y, *present]
 
     def like(self, flat: Iterable[Tensor]) -> Self:
         """Return inputs of the same form with other tensors."""
         values = iter(flat)
         tensors = {name: next(values) for name in self.tensors}
-        return type(self)(tensors, Batch(next(values), next(values), next(values, None), self.batch.draw))
+        x = each(lambda _: next(values), self.batch.x)
+        return type(self)(tensors, Batch(x, next(values), next(values, None), self.batch.draw))
 
     def copied(self) -> Self:
         """Return a copy of the values."""

@@ -48,7 +48,7 @@ class Captures:
         Every call counts as a step. Two steps of one ``kind`` must differ in the tensors of ``inputs`` only. A batch of another shape is a
         kind of its own.
         """
-        key = kind, inputs.batch.x.shape
+        key = kind, inputs.batch.y.shape
         self._steps[key] += 1
         if self._steps[key] == steps:
             with contextlib.suppress(CaptureError):

@@ -21,6 +21,7 @@ from edgefl.client.training import Training
 from edgefl.cost.trace import Loss
 from edgefl.cost.uncompiled import uncompiled
 from edgefl.records import Batch
+from edgefl.util.fields import Fields, each
 
 Stack = Mapping[str, Tensor]
 _CLOSE = 1e-3
@@ -51,13 +52,13 @@ def train_together(
         present = torch.stack(known) if known else None
         inputs = Inputs(tensors, Batch(x, y, present))
         # A capture fits one batch size: only whole batches, and last batches of equal shards, are frequent enough.
-        often = x.shape[1] == training.batch_size or len(x) == len(clients)
+        often = y.shape[1] == training.batch_size or len(y) == len(clients)
         found = _taken(inputs, alone[rows], together if often else None, captures)
         optimizer.apply(dict(zip(trained, found[1:], strict=True)), rows)
         losses = found[0]
         assert losses is not None
         for client, value in enumerate(losses.unbind(), rows.start):
-            values[client].append((value, x.shape[1]))
+            values[client].append((value, y.shape[1]))
     return [_mean(of, training, len(one.y)) for of, one in zip(values, clients, strict=True)]
 
 
@@ -79,7 +80,9 @@ def gradients_of(module: nn.Module, loss: Loss, trained: Sequence[str]) -> Take:
     """Return a function that computes losses and gradients of several clients; all inputs and results are (clients, …)."""
     whole = Whole(module, loss)
 
-    def one(leaves: Mapping[str, Tensor], rest: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor | None) -> Tensor:
+    def one(
+        leaves: Mapping[str, Tensor], rest: Mapping[str, Tensor], x: Fields[Tensor], y: Tensor, present: Tensor | None
+    ) -> Tensor:
         tensors = {f"inner.{name}": tensor for name, tensor in {**leaves, **rest}.items()}
         value: Tensor = functional_call(whole, tensors, (Batch(x, y, present),))
         return value
@@ -106,7 +109,7 @@ def captured_together(alone: Take, together: Take, inputs: Inputs) -> Take:
     return taken
 
 
-def _steps(clients: Sequence[LocalTraining]) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def _steps(clients: Sequence[LocalTraining]) -> Iterator[tuple[slice, Fields[Tensor], Tensor]]:
     """Yield each step's rows of the stack, samples and labels; neighbouring clients with batches of one size share a step."""
     orders = list(map(_order, clients))
     for step in range(max(map(len, orders))):
@@ -115,8 +118,8 @@ def _steps(clients: Sequence[LocalTraining]) -> Iterator[tuple[slice, Tensor, Te
         for _, run in groupby(sizes):
             rows = slice(start, start := start + len(list(run)))
             batches = [one.at(order[step]) for one, order in zip(clients[rows], orders[rows], strict=True)]
-            x, y = (torch.stack(parts) for parts in zip(*batches, strict=True))
-            yield rows, x, y
+            xs, ys = zip(*batches, strict=True)
+            yield rows, each(lambda *parts: torch.stack(parts), *xs), torch.stack(ys)
 
 
 def _order(one: LocalTraining) -> list[Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from edgefl.cost.trace import Loss
 from edgefl.records import Batch
+from edgefl.util.fields import Fields
 
 aten = torch.ops.aten
 _FRESH = {
@@ -23,15 +24,15 @@ _FRESH = {
 """Operations whose results never share memory with their inputs."""
 
 
-def layout_of(module: nn.Module, sample: Tensor) -> torch.memory_format:
+def layout_of(module: nn.Module, sample: Fields[Tensor]) -> torch.memory_format:
     """Return the memory order for samples like ``sample`` (1, …): channels last for images on a CPU, if ``module`` can run with it.
 
-    The module is run once, in evaluation mode.
+    The module is run once, in evaluation mode. Samples of several inputs stay in the usual order.
 
     >>> layout_of(nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8)), layout_of(nn.Linear(8, 4), torch.zeros(1, 8))
     (torch.channels_last, torch.contiguous_format)
     """
-    if sample.dim() != 4 or not len(sample) or sample.device.type != "cpu":
+    if not isinstance(sample, Tensor) or sample.dim() != 4 or not len(sample) or sample.device.type != "cpu":
         return torch.contiguous_format
     modes = [(part, part.training) for part in module.modules()]
     try:
@@ -52,13 +53,18 @@ def lay_out(module: nn.Module, layout: torch.memory_format) -> None:
             part.weight.data = part.weight.data.to(memory_format=layout)
 
 
+def laid(x: Any, layout: torch.memory_format) -> Any:
+    """Return samples in the memory order ``layout``; the tensors themselves if they are in it."""
+    return x if layout is torch.contiguous_format else x.to(memory_format=layout)
+
+
 def in_layout(loss: Loss, layout: torch.memory_format) -> Loss:
     """Return ``loss`` on batches whose images are first brought into ``layout``."""
     if layout is torch.contiguous_format:
         return loss
 
     def of_laid(module: nn.Module, batch: Batch) -> Tensor:
-        return loss(module, replace(batch, x=batch.x.to(memory_format=layout)))
+        return loss(module, replace(batch, x=laid(batch.x, layout)))
 
     return of_laid
 

@@ -23,7 +23,7 @@ import numpy as np
 import safetensors.numpy
 from edgefl_bundle import BudgetError, Bundle, ClientError, InputError, State, read_bundle, write
 from edgefl_client import Training, train
-from edgefl_data import read_data
+from edgefl_data import Samples, read_data
 
 Fields = dict[str, Any]
 Blobs = Mapping[str, bytes]
@@ -182,9 +182,7 @@ def trained(owner: Owner, job: Fields, blobs: Blobs, started_s: float) -> tuple[
     }, sent
 
 
-def _by_onnxruntime(
-    owner: Owner, job: Fields, bundle: Bundle, payload: bytes, x: np.ndarray, y: np.ndarray
-) -> tuple[Fields, Blobs]:
+def _by_onnxruntime(owner: Owner, job: Fields, bundle: Bundle, payload: bytes, x: Samples, y: np.ndarray) -> tuple[Fields, Blobs]:
     label, round_ = str(job["tier"]), int(job["round"])
     how = Training(lr=job["lr"], seed=job["seed"], max_seconds=0, memory_bytes=owner.memory_bytes or 0)
     bundle = bundle.at_round(round_, safetensors.numpy.load(payload))
@@ -201,7 +199,7 @@ def _by_onnxruntime(
     return {"steps": len(after.losses), "train_loss": sum(epoch) / len(epoch), "labels": labels}, {"payload": update}
 
 
-def _by_torch(owner: Owner, job: Fields, bundle: Bundle, payload: bytes, x: np.ndarray, y: np.ndarray) -> tuple[Fields, Blobs]:
+def _by_torch(owner: Owner, job: Fields, bundle: Bundle, payload: bytes, x: Samples, y: np.ndarray) -> tuple[Fields, Blobs]:
     from edgefl.flower.torch_device import train_in_torch
 
     before = _state_before(owner, job)

@@ -1,0 +1,95 @@
+"""From a configuration to the network of a run, which must fit the data."""
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from edgefl.config import RunConfig
+from edgefl.data.sources import Dataset
+from edgefl.errors import ConfigError, WireError
+from edgefl.methods.state import travelling_shapes
+from edgefl.models.base import Architecture, stem_and_classifier
+from edgefl.models.custom import CustomArchitecture, InputSpec
+from edgefl.models.weights import checked_weights, tied, weights_in
+from edgefl.planning.network import architecture_of, check_takes
+from edgefl.run.loss import check_found
+from edgefl.run.run import inputs_of
+from edgefl.util.fields import Fields, each, listed
+from edgefl.util.networks import is_onnx, is_own
+
+
+def network_of(config: RunConfig, data: Dataset) -> Architecture:
+    """Return the network of a resolved configuration; raise :class:`InputError` if it does not fit the data or cannot be built."""
+    model, samples = str(config.model), inputs_of(data)
+    outputs = data.classes or max(1, math.prod(data.target_shape or ()))
+    if config.augment != "none" and (not isinstance(samples, InputSpec) or len(samples.shape) != 3):
+        shape = listed(each(lambda spec: "x".join(map(str, spec.shape)), samples))
+        raise ConfigError(
+            f"augment: got {config.augment!r}, expected 'none': samples of {data.name} are of shape {shape}, no images "
+            "(channels x height x width)"
+        )
+    if is_own(model):
+        check_found(config, "model", model)
+        try:
+            own = architecture_of(model, samples, outputs, config.norm)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error} (samples of {data.name}: {listed(samples, '=')})" if is_onnx(model) else str(error)
+            ) from None
+        assert isinstance(own, CustomArchitecture)
+        own = replace(
+            own,
+            raw=config.loss is not None,
+            logits=config.loss is None,
+            **_of_file(own, samples, data.name) if is_onnx(model) else {},
+        )
+        check_takes(own, data.name, classifies=not own.raw)
+        return own
+    if not isinstance(samples, InputSpec):
+        raise ConfigError(
+            f"model: {model} takes one input, and samples of {data.name} have {', '.join(samples)}; give --model with a network of your "
+            "own whose forward takes them by name"
+        )
+    architecture = Architecture(model, samples.shape, outputs, config.norm)
+    kinds = {True: "token ids", False: "images"}
+    known = architecture.vocabulary
+    if (has := bool(samples.below)) != (takes := bool(known)):
+        both = f"{model} takes {kinds[takes]}, and {data.name} has {kinds[has]}"
+        raise ConfigError(f"model: {both}; choose another model or dataset")
+    if samples.below > known:
+        raise ConfigError(f"model: {model} knows {known} token ids, {data.name} has {samples.below}")
+    return architecture
+
+
+def _of_file(network: CustomArchitecture, samples: Fields[InputSpec], data: str) -> dict[str, Any]:
+    """Return the fields of an ONNX file's network that takes ``samples``; ConfigError if an input is missing or of another kind."""
+    given = samples if isinstance(samples, Mapping) else dict.fromkeys(network.inputs, samples)
+    for name, spec in network.inputs.items():
+        if name not in given:
+            raise ConfigError(f"{network.model}: its input {name} is missing among {', '.join(given)} of {data}; give it too")
+        if spec.dtype.is_floating_point != given[name].dtype.is_floating_point:
+            raise ConfigError(
+                f"{network.model}: input {name} is {spec} a sample, got {given[name]} of {data}; choose another model or dataset"
+            )
+    if isinstance(samples, InputSpec):
+        return {"inputs": {"": samples}, "input_shape": samples.shape}
+    return {"inputs": {name: samples[name] for name in network.inputs}}
+
+
+def with_weights(architecture: Architecture, path: str, new_classifier: bool) -> Architecture:
+    """Return the architecture with the initial weights in the file at ``path``; WireError if it does not fit the network."""
+    skeleton = architecture.skeleton()
+    classifier, shapes = f"{stem_and_classifier(skeleton)[1]}.", travelling_shapes(skeleton)
+    same = tied(skeleton)
+    try:
+        checked_weights(path, shapes, classifier if new_classifier else "", same)
+    except WireError as error:
+        if new_classifier:
+            raise
+        with suppress(WireError):
+            checked_weights(path, shapes, classifier, same)
+            raise ConfigError(f"{error}; give --new-classifier to leave {classifier.rstrip('.')} out") from None
+        raise
+    return replace(architecture, weights=weights_in(path, classifier if new_classifier else ""))

@@ -1,0 +1,161 @@
+"""A SuperLink and three SuperNodes as processes, with TLS and keys: runs over the wire, kills, and nodes that may not join."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from federation import Processes, processes, wait, write_key
+from small_fleet import write_device, write_fleet
+
+from edgefl import RunConfig, simulate
+from edgefl.bundle.verify import verify
+from edgefl.flower.new import new_app, write_shards
+from edgefl.run.folder import RunFolder
+from edgefl.run.prepare import prepare
+
+NODES = ("node0", "node1", "node2")
+VICTIM = "victim"
+"""Flower refuses the key of a node that was killed until it has missed its heartbeats, for a minute."""
+PATIENCE_S = 240.0
+"""A loaded computer takes many times longer than a quiet one."""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """A fleet of a phone, a laptop and a Pi, which have room for every tier."""
+    home = tmp_path_factory.mktemp("fleet")
+    devices = {"raspberry-pi-4": 0.34, "mid-range-phone": 0.33, "laptop": 0.33}
+    for name in devices:
+        write_device(home, name)
+    return write_fleet(home, devices)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """A SuperLink that knows the keys of three nodes."""
+    with processes(tmp_path_factory.mktemp("federation")) as found:
+        found.superlink()
+        keys = [write_key(found.home / f"{name}.key") for name in (*NODES, VICTIM)]
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda key: found.flwr("supernode", "register", str(key), "test"), keys))
+        write_key(found.home / "stranger.key")
+        # On a device, whatever imports torch or edgefl fails.
+        for name in ("torch", "edgefl"):
+            (found.home / "device" / name).mkdir(parents=True)
+            (found.home / "device" / name / "__init__.py").write_text("raise ImportError('a device has none')")
+        yield found
+    assert found.left() == []
+
+
+def configured(fleet: str, **keys) -> RunConfig:
+    chosen = {
+        "method": "fedhm", "tiers": (1.0, 0.5, 0.25), "tier_assignment": "uniform", "clients": 3, "per_round": 3, "conditions": "ideal",
+        "profile": fleet, "partition": "iid", "local_epochs": 2,
+    }  # fmt: skip
+    return RunConfig.of({**chosen, **keys})
+
+
+def start(federation: Processes, config: RunConfig, name: str, trainer: str, nodes: Sequence[str] = NODES) -> Path:
+    """Write the app as ``home/NAME``, start its devices and return the folder of its run."""
+    home, of = federation.home / name, prepare(config)
+    new_app(config, home / "app", home / "run")
+    write_shards(config, home / "data")
+    for client, node in enumerate(nodes):
+        device = of.forecast.class_plan_of(client, 1).device.name
+        own = f'device="{device}" data="{home}/data/client-{client}.npz" state="{home}/{node}" trainer="{trainer}"'
+        federation.supernode(
+            node, own, "--root-certificates", "ca.crt", path=federation.home / "device" if trainer == "onnx" else None
+        )
+    return home / "run"
+
+
+def rounds(folder: Path) -> list[dict]:
+    path = folder / "rounds.jsonl"
+    return (
+        [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")] if path.exists() else []
+    )
+
+
+def finished(federation: Processes, name: str, folder: Path) -> dict:
+    """Run the app ``NAME/app`` to its end and return what Flower says of it."""
+    number = federation.run(f"{name}/app")
+    wait((folder / "summary.json").exists, PATIENCE_S, "the run writes its summary")
+
+    def done() -> dict | None:
+        status = federation.status(number)
+        return status if str(status["status"]).startswith("finished") else None
+
+    found = wait(done, PATIENCE_S, "the run ends")
+    assert found["status"] == "finished:completed", federation.log("superlink")
+    return found
+
+
+@pytest.fixture
+def stopped(federation):
+    yield
+    for name in [name for name in federation.running if name != "superlink"]:
+        federation.stop(name)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--root-certificates", "ca.crt"), "Failed to activate SuperNode"),
+        ((), "CERTIFICATE_VERIFY_FAILED"),
+    ],
+    ids=["a key that is not registered", "no certificate of the authority"],
+)
+def test_nodes_that_may_not_join_end_with_status_1(federation, stopped, more, told):
+    process = federation.supernode("stranger", 'device="laptop"', *more, "--max-retries", "1")
+    assert process.wait(PATIENCE_S) == 1
+    assert told in federation.log("stranger")
+
+
+def test_devices_with_onnxruntime_survive_the_death_of_a_node_and_of_the_superlink(federation, stopped, fleet):
+    config = configured(fleet, rounds=4, deadline_s=30.0)
+    folder = start(federation, config, "kills", "onnx", (*NODES[:2], VICTIM))
+    federation.run("kills/app")
+    wait(lambda: rounds(folder), PATIENCE_S, "round 1")
+    federation.kill(VICTIM)
+    wait(lambda: len(rounds(folder)) >= 2, PATIENCE_S, "the round of the kill")
+    federation.kill("superlink")
+    federation.superlink()
+    federation.run("kills/app", "--run-config", "resume=true join-s=5.0")
+    wait((folder / "summary.json").exists, PATIENCE_S, "the resumed run ends")
+    found = rounds(folder)
+    statuses = [{client["client"]: client["status"] for client in one["clients"]} for one in found]
+    assert statuses[0] == dict.fromkeys(range(3), "trained")
+    assert len(statuses) == 4
+    assert "dropped" in {one.get(2) for one in statuses[1:]}
+    assert all({one[client] for client in one if client != 2} == {"trained"} for one in statuses)
+    verify(folder / "bundle")
+    assert RunFolder(folder).summary()["global_accuracy"] == found[-1]["accuracy"]["global"]
+
+
+def test_devices_with_onnxruntime_are_as_accurate_as_the_simulation_and_counted_to_the_byte(federation, stopped, fleet, tmp_path):
+    config = configured(fleet, rounds=3, deadline_s=120.0, local_epochs=5)
+    folder = start(federation, config, "onnx", "onnx")
+    traffic = finished(federation, "onnx", folder)["network-traffic"]
+    twin = simulate(config, tmp_path / "twin", on_round=lambda record: None)
+    summary, found = RunFolder(folder).summary(), rounds(folder)
+    assert abs(summary["global_accuracy"] - twin.global_accuracy) < 0.05
+    sent = summary["download_bytes"] + sum(one["observed"]["setup_bytes"] for one in found)
+    assert (summary["download_bytes"], summary["upload_bytes"]) == (twin.summary["download_bytes"], twin.summary["upload_bytes"])
+    assert 1 <= traffic["outbound-bytes"] / sent < 1.03
+    assert 1 <= traffic["inbound-bytes"] / summary["upload_bytes"] < 1.03
+
+
+def test_devices_with_torch_make_the_bits_of_the_simulation(federation, stopped, fleet, tmp_path):
+    config = configured(fleet, rounds=2, deadline_s=200.0)
+    folder = start(federation, config, "torch", "torch")
+    finished(federation, "torch", folder)
+    twin = simulate(config, tmp_path / "twin", on_round=lambda record: None)
+    # The manifest names the checkpoint, and the checkpoint has the clock.
+    paths = [path for path in (twin.folder / "bundle").rglob("*") if path.is_file() and path.name != "manifest.json"]
+    written = [path.relative_to(twin.folder) for path in paths]
+    assert len(written) >= 12
+    assert {path for path in written if (folder / path).read_bytes() != (twin.folder / path).read_bytes()} == set()

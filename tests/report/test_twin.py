@@ -1,0 +1,59 @@
+"""A run with real devices beside its simulation: means and counts worked out by hand, and what cannot be compared."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgefl.errors import InputError
+from edgefl.report.twin import twin_of, twin_table
+
+SUMMARY = {
+    "method": "fedhm", "model": "mlp", "dataset": "digits", "clients": 2, "per_round": 2, "local_epochs": 1, "batch_size": 32,
+    "codec": "fp32", "objective": "none", "fleet": "small", "tiers": [{"tier": 1}],
+    "download_bytes": 500, "upload_bytes": 260, "global_accuracy": 0.5,
+}  # fmt: skip
+
+
+def session(status, train_s=None, **more):
+    keys = {"device": "board", "tier": 1, "download_s": 1.0, "upload_s": 2.0, "download_bytes": 100, "upload_bytes": 80}
+    return {**keys, "status": status, "train_s": train_s, **more}
+
+
+REAL = [
+    {"round_s": 4.0, "observed": {"setup_bytes": 70}, "clients": [session("trained", 3.0), session("dropped", 9.0, tier=0.5)]},
+    {
+        "round_s": 6.0,
+        "observed": {"setup_bytes": 0},
+        "clients": [session("trained", 5.0, upload_bytes=100), session("refused", tier=0.5)],
+    },
+]
+SIMULATED = [{"round_s": 2.5, "clients": [session("trained", 2.0, download_s=0.25), session("trained", 1.0, tier=0.5)]}]
+
+
+def test_means_are_of_the_sessions_that_trained_and_losses_are_counted():
+    twin = twin_of((SUMMARY, REAL), (SUMMARY, SIMULATED))
+    half, full = twin.rows
+    assert (half.tier, full.tier) == (0.5, 1)
+    assert (full.real.train_s, full.real.way_s, full.real.upload_bytes) == (4.0, 3.0, 90.0)
+    assert (full.simulated.train_s, full.simulated.way_s, full.simulated.upload_bytes) == (2.0, 2.25, 80.0)
+    assert (half.real.sessions, half.real.trained, half.real.refused, half.real.lost, half.real.train_s) == (2, 0, 1, 1, None)
+    assert (twin.real.rounds, twin.real.round_s, twin.real.setup_bytes, twin.simulated.setup_bytes) == (2, 5.0, 70, 0)
+    told = twin_table(twin).to_plain()
+    assert (
+        "device board; tier 0.5; trained real 0, simulated 1; lost real 1, simulated 0; training real –, simulated 1.00 s" in told
+    )
+    assert "real: 2 rounds of 5.00 s each; 500 B down, 260 B up, 70 B of training graphs; accuracy 50.0 %" in told
+
+
+@pytest.mark.parametrize(
+    ("real", "simulated", "message"),
+    [
+        ((SUMMARY, SIMULATED), (SUMMARY, SIMULATED), "the first folder: got a simulation, expected a run with real devices"),
+        ((SUMMARY, REAL), (SUMMARY, REAL), "the second folder: got a run with real devices, expected a simulation"),
+        ((SUMMARY, REAL), ({**SUMMARY, "codec": "int8"}, SIMULATED), "the runs differ: codec is 'fp32' and 'int8'; simulate"),
+        ((SUMMARY, REAL), ({**SUMMARY, "tiers": [{"tier": 0.5}]}, SIMULATED), r"tiers is \[1\] and \[0.5\]"),
+    ],
+)
+def test_what_is_no_pair_is_refused(real, simulated, message):
+    with pytest.raises(InputError, match=message):
+        twin_of(real, simulated)
