@@ -86,18 +86,9 @@ def fleet_round(fleet: Fleet, server: Server, state: ServerState) -> tuple[Serve
     """
     began_s, setup_bytes = fleet.clock_s(), fleet.setup_bytes
     number, exchange = state.round + 1, Exchange(server.method, state, server.rules, server.forecast.plan.population.clients)
-    devices = fleet.free()
-    expected = _expected(server, state, devices)
+    expected = _expected(server, state, fleet.free())
     ended = {e.client: ClientRecord(e) for e in expected if e.status == "refused"}
-    sendings = [
-        _sending(exchange, number, e) for e in sorted(expected, key=lambda e: (e.total_s, e.client)) if e.status == "expected"
-    ]
-    ready = fleet.equip(server, sendings, exchange)
-    for sending in sendings:
-        session = sending.session
-        if session.client not in ready or ready[session.client] is not None:
-            ended[session.client] = _not_sent(session, ready.get(session.client))
-    sendings = [sending for sending in sendings if sending.session.client not in ended]
+    sendings = _equipped(fleet, server, exchange, expected, ended)
     start_s = fleet.clock_s()
     for sending in sendings:
         fleet.send(server, sending)
@@ -138,8 +129,22 @@ def _as_trained(server: Server, expected: Expected, device: Device) -> Expected:
     return replace(_nothing(expected), status="refused", refusal=(short,))
 
 
-def _sending(exchange: Exchange, number: int, expected: Expected) -> Sending:
-    session = OpenSession(number, number - 1, expected)
+def _equipped(
+    fleet: Fleet, server: Server, exchange: Exchange, expected: Sequence[Expected], ended: dict[int, ClientRecord]
+) -> list[Sending]:
+    """Return what devices are to be sent that have all they need for it, in the order of the forecast; the others have ``ended``."""
+    order = sorted(expected, key=lambda e: (e.total_s, e.client))
+    sendings = [_sending(exchange, e) for e in order if e.status == "expected"]
+    ready = fleet.equip(server, sendings, exchange)
+    for session in (sending.session for sending in sendings):
+        if session.client not in ready or ready[session.client] is not None:
+            ended[session.client] = _not_sent(session, ready.get(session.client))
+    return [sending for sending in sendings if sending.session.client not in ended]
+
+
+def _sending(exchange: Exchange, expected: Expected) -> Sending:
+    step = exchange.state.round
+    session = OpenSession(step + 1, step, expected)
     submodel, payload = exchange.send(session.client, session.tier)
     session = replace(session, expected=replace(expected, download_bytes=len(payload)))
     return Sending(session, submodel, exchange.job(session, payload, None))

@@ -9,8 +9,10 @@ from typing import Any
 from torch import nn
 
 from edgefl.client.training import OptimizerName
+from edgefl.factor.adapter import PART
 from edgefl.factor.layers import LowRank
 from edgefl.factor.svd import unroll
+from edgefl.methods.adapters import Adapted
 from edgefl.methods.base import Method
 from edgefl.methods.create import create
 from edgefl.methods.factored_weights import Factored
@@ -38,6 +40,7 @@ REASONS = {
     OUTSIDE: "the option factorize, or its default, leaves it out",
     NO_GAIN: "factors would not be smaller",
     "depth": "the tier's network ends before it",
+    "base": "it is part of the frozen base and has no adapter",
     "early block": "the tier trains later blocks only; this one runs forward",
     "no rule": "this method factorizes no layers of its kind",
     "output": "its outputs are the network's",
@@ -204,7 +207,8 @@ class _Inspected:
         form, small = self.form(name, tier), self.small(name, tier)
         rank = None
         if form == "factorized":
-            factors = list(small.children()) if isinstance(small, LowRank) else []
+            pair = getattr(small, PART, small)
+            factors = list(pair.children()) if isinstance(pair, LowRank) else []
             rank = _shape(factors[0])[0] if factors else self.ranks[tier].get(name)
         why = "" if tier.ratio == 1 or form == "factorized" else self._why(name, form)
         channels = _channels(self.layers[name] if small is None or form == "factorized" else small)
@@ -214,7 +218,7 @@ class _Inspected:
     def _why(self, name: str, form: Form) -> str:
         tied, whole = self.channels
         if form in ("absent", "frozen"):
-            return "depth" if form == "absent" else "early block"
+            return "depth" if form == "absent" else "base" if isinstance(self.method, Adapted) else "early block"
         if self.reasons:
             known = self.reasons.get(name)
             return NO_GAIN if known == "" else known or "no rule"

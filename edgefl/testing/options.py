@@ -1,5 +1,6 @@
 """The options of ``pytest --pyargs edgefl.testing.contract``, loaded at an entry point; other runs of pytest do not have them."""
 
+import importlib.util
 import inspect
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -25,8 +26,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
         for kind in KINDS:
             form = "a name or a TOML file" if kind == "device" else "a name, package.module:Class or file.py:Class"
             told = f"{kind.replace('_', ' ')} to check: {form}; may be repeated"
-            flag = f"--{kind.replace('_', '-')}"
-            group.addoption(flag, dest=f"edgefl_{kind}", action="append", default=[], metavar="NAME", help=told)
+            group.addoption(_flag(kind), dest=f"edgefl_{kind}", action="append", default=[], metavar="NAME", help=told)
         told = "Python file or module that defines parts; may be repeated"
         group.addoption("--plugin", dest="edgefl_plugins", action="append", default=[], metavar="FILE|MODULE", help=told)
 
@@ -35,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Import the plug-ins and the parts; wrong ones are a usage error."""
     if config.getoption("edgefl_plugins", None) is None:
         return
+    if importlib.util.find_spec("hypothesis") is None:
+        raise pytest.UsageError("the contract needs hypothesis, which is not installed; run pip install 'edgefl-sim[contract]'")
     from edgefl import registry  # other runs of pytest need none of these
     from edgefl.errors import EdgeflError
     from edgefl.fleet.load import load_device

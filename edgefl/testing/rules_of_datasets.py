@@ -15,7 +15,6 @@ from edgefl.data.sources import Dataset, Split
 from edgefl.engine.shared_memory import share, shared
 from edgefl.models.base import Architecture
 from edgefl.registry import datasets
-from edgefl.util.datasets import data_spec
 
 CLIENTS, BLOCK = 5, 1000
 
@@ -23,7 +22,7 @@ CLIENTS, BLOCK = 5, 1000
 @pytest.fixture(scope="module")
 def data(dataset: str) -> Dataset:
     """Return the samples of a data set."""
-    return load(data_spec(dataset, datasets.names()))
+    return load(dataset)
 
 
 def assert_equal(one: Dataset, other: Dataset) -> None:
@@ -47,7 +46,7 @@ def digests(split: Split) -> list[bytes]:
 
 def test_every_call_returns_the_same_samples(dataset: str, data: Dataset) -> None:
     """Every call of the function returns the same samples: a run that is resumed trains on them again."""
-    assert_equal(data, load(data_spec(dataset, datasets.names())))
+    assert_equal(data, load(dataset))
 
 
 def test_workers_read_the_same_samples(dataset: str, data: Dataset) -> None:

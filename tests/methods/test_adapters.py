@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from edgefl.bundle.tier_graphs import tier_graphs
 from edgefl.errors import ConfigError
 from edgefl.factor.adapter import adapted, names_of
 from edgefl.methods.create import create
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, named_tensors
+from edgefl.onnxgrad.stepper import Stepper
+from edgefl.planning.inspect import inspect
 from edgefl.planning.network import architecture_of
+from edgefl.planning.profile import training_for
+from edgefl.planning.tier_costs import tier_cost
 from edgefl.records import Batch, Tier, Update
 from edgefl.rng import generator
+from edgefl.wire.payload import header_bytes
 
 U, V = names_of("0")
 TIERS = Tier(1.0), Tier(0.5)
@@ -175,3 +183,44 @@ def test_weights_that_are_shared_have_neither_adapter_nor_training() -> None:
     assert set(create("flora").upload_shapes(architecture, TIERS[0])) == set(names_of("mix"))
     with pytest.raises(ConfigError, match="share their weights with others"):
         create("flora", {"factorize": "head"}).network(architecture, TIERS[0])
+
+
+def test_a_rank_is_bytes_and_hardly_memory_or_macs() -> None:
+    """Closed forms: r(m + n) weights in each of 8 layers of 512 → 512, used by 128 tokens, and the classifier of 512 → 2."""
+    architecture, training = architecture_of("bert-small"), training_for(8, None, "adam")
+    costs = [tier_cost(create("flexlora"), architecture, tier, training) for tier in TIERS]
+    for rank, cost in zip((8, 4), costs, strict=True):
+        values = 8 * rank * 1024 + 512 * 2 + 2
+        assert cost.gradient_bytes == cost.optimizer_bytes // 2 == 4 * values
+        assert cost.macs_backward_weight == 128 * 8 * rank * 1024 + 512 * 2
+        assert (
+            cost.upload_bytes
+            == cost.download_bytes
+            == 4 * values + header_bytes(create("flexlora").shapes(architecture, Tier(rank / 8)))
+        )
+    assert costs[1].upload_bytes < 0.6 * costs[0].upload_bytes
+    assert costs[1].training_memory_bytes > 0.99 * costs[0].training_memory_bytes
+
+
+def test_adapters_of_gpt2_xl_are_counted_without_its_weights() -> None:
+    shapes = create("flora", {"rank": 4}).upload_shapes(architecture_of("gpt2-xl"), Tier(1.0))
+    assert sum(math.prod(shape) for shape in shapes.values()) == 48 * 2 * 4 * (1600 + 1600)  # no classifier: it is the embedding
+
+
+def test_inspect_names_the_ranks_of_adapters() -> None:
+    rows = {row.layer: row.tiers[1] for row in inspect("mlp", (1, 8, 8), 4, method="flexlora", tiers=(1, 0.5)).layers}
+    assert [(rows[name].form, rows[name].rank) for name in ("hidden", "fc")] == [("factorized", 4), ("dense", None)]
+
+
+def test_the_first_step_of_hetlora_in_onnxruntime_is_finite() -> None:
+    """B is zero at first, where the norms of its regulariser have no derivative."""
+    method, architecture = create("hetlora", tiers=(1.0,)), Architecture("mlp", (1, 8, 8), 4)
+    network = method.trained(method.init(architecture, TIERS[:1], generator(0, "init")), TIERS[0])
+    steps = tier_graphs(method, architecture, TIERS[0], "sgd", 0.0).steps
+    tensors = named_tensors(network)
+    feed = {value: tensors[name].detach().numpy() for name, value in steps.roles.tensors.items()}
+    stepper = Stepper(steps, feed | {name: np.ones(4, bool) for name in steps.roles.shared}, 0.1, 0.0)
+    x, y = generator(0, "x").standard_normal((4, 1, 8, 8)).astype(np.float32), np.arange(4)
+    losses = [stepper.step(x, y) for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+    assert np.isfinite(losses).all()
