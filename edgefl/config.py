@@ -25,7 +25,7 @@ from edgefl.util.files import read_toml
 from edgefl.util.networks import canonical, spec_of
 from edgefl.util.validation import explain
 
-HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log"})
+HOST_KEYS = frozenset({"engine", "workers", "data_dir", "sources", "log", "ray_address", "ray_auth", "mixed_nodes"})
 """Keys that describe this computer and its files. A resumed run may change them; :func:`changed` has the one exception."""
 
 # Headings of the command line's help.
@@ -340,12 +340,28 @@ class RunConfig(BaseModel):
     engine: Annotated[str | None, _known(engines, "auto", None)] = key(
         None,
         HOST,
-        "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; group: clients of a "
-        "tier together, equal to within rounding; auto: the fastest in a short trial. [inline; with --workers above 1: pool]",
+        "Where clients train. inline: in this process; pool: in --workers processes, to the same bits; ray: on the nodes of a cluster, to "
+        "the same bits if they are alike; group, ray-group: clients of a tier together, equal to within rounding; auto: the fastest of "
+        "this computer in a short trial. [inline; with several --workers: pool]",
         "auto|NAME",
         engines,
     )
-    workers: Count = key(1, HOST, "Number of processes that train clients; engine auto uses every core.")
+    workers: int = key(
+        1,
+        HOST,
+        "Number of processes that train clients; 0: one for every core, or every slot of the Ray cluster. Engine auto uses every core.",
+        ge=0,
+    )
+    ray_address: str = key(
+        "auto",
+        HOST,
+        "Ray cluster of engine ray; auto: the one that this computer belongs to; local: one that is started here for the run.",
+        "auto|HOST:PORT|local",
+    )
+    ray_auth: bool = key(True, HOST, "Connect to the Ray cluster with its token. [yes]")
+    mixed_nodes: bool = key(
+        False, HOST, "Use nodes of the Ray cluster that compute other bits than this computer; the summary says so. [no]"
+    )
     log: Annotated[tuple[Annotated[str, _known(loggers)], ...] | None, AfterValidator(_distinct)] = key(
         None,
         HOST,
@@ -429,7 +445,7 @@ def _training_problems(config: RunConfig) -> Iterator[str]:
     """Yield a message for each contradiction between the keys of the network and of local training."""
     if config.new_classifier and config.weights is None:
         yield "new_classifier: the last layer begins with random values unless there are weights; give weights too"
-    if config.engine == "inline" and config.workers > 1:
+    if config.engine == "inline" and config.workers != 1:
         yield f"engine: inline has one worker, got workers = {config.workers}; use pool"
     if _groups_clients(config) and (config.enforce == "hard" or config.runtime == "onnx"):
         alone = "enforce hard" if config.enforce == "hard" else "runtime onnx"

@@ -219,7 +219,7 @@ _CHOICE = ("needs",)
 _NETWORK = Interface(
     "", ("input_shape", "classes"), ("width",), ("usual_classes", "vocabulary", "large", "per_token"), ("usual_input",)
 )
-_ENGINE = Interface("", ("clients", "workers"), (), ("keeps_state", "shares_memory", "groups_clients"))
+_ENGINE = Interface("", ("clients", "workers"), (), ("keeps_state", "shares_memory", "groups_clients", "remote"))
 method = methods = Registry("method", "edgefl.methods", Interface("edgefl.methods.base:Method"))
 model = models = Registry("model", "edgefl.models", _NETWORK)
 dataset = datasets = Registry("dataset", "edgefl.data", Interface("", ("data_dir",), (), ("owners",)))

@@ -74,7 +74,7 @@ BAD = {
     ),
     "unknown fact": (
         "from edgefl.extend import engine\n@engine('mine', group=True)\ndef mine(clients, workers): ...\n",
-        "engine 'mine', in .*: its decorator has no keyword 'group'; known: keeps_state, shares_memory, groups_clients",
+        "engine 'mine', in .*: its decorator has no keyword 'group'; known: keeps_state, shares_memory, groups_clients, remote",
     ),
     "strange name": (METHOD.format(name="a+b"), r"method 'a\+b', in .*: expected a name of letters, digits"),
     "name of the package": (

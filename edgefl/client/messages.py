@@ -168,36 +168,69 @@ _OUTCOME = [*(field.name for field in fields(Outcome) if field.name not in ("pay
 _ENDINGS = get_args(Ending)
 
 
-def write_jobs(jobs: Iterable[Job], setups: Setups) -> bytes:
-    """Return a message with all that ``jobs`` need. It contains payloads and setups that jobs share once."""
-    rows, blobs = [], list[Blob]()
+class Shared(NamedTuple):
+    """A setup or a payload that many jobs may need: the hash that stands for it, and its blobs."""
+
+    digest: str
+    blobs: tuple[Blob, ...]
+
+
+def apart(jobs: Iterable[Job], setups: Setups) -> tuple[list[tuple[Any, ...]], list[Blob], list[Shared]]:
+    """Return the JSON forms of ``jobs``, the blobs that only one job needs, and each setup and payload that others may need too."""
+    rows, own, shared = [], list[Blob](), dict[str, Shared]()
     for job in jobs:
         setup, payload = setups.of(job), Blob.of(job.payload)
         kept = () if job.kept is None else (Blob.of(job.kept),)
-        blobs += [*setup, payload, *kept]
+        shared.setdefault(setup[0].digest, Shared(setup[0].digest, setup))
+        if job.method.per_client:
+            own.append(payload)
+        else:
+            shared.setdefault(payload.digest, Shared(payload.digest, (payload,)))
+        own += kept
         rows.append(job_row(job, setup[0].digest, payload.digest, kept[0].digest if kept else None))
-    return write_message("jobs", {"jobs": rows}, blobs)
+    return rows, own, list(shared.values())
+
+
+def together(rows: Sequence[Sequence[Any]], blobs: Mapping[str, Blob], setups: dict[str, Setup]) -> list[Job]:
+    """Return the jobs of JSON forms and their blobs. ``setups`` has those that were read before, and gets the new ones.
+
+    Raises:
+        WireError: a blob is missing, or something cannot be read.
+    """
+    with _reading("jobs"):
+        for digest in dict.fromkeys(row[0] for row in rows):
+            if digest not in setups:
+                setups[digest] = read_setup(blobs[digest], blobs.__getitem__)
+        return [job_of(row, setups[row[0]], blobs[row[1]], None if row[2] is None else blobs[row[2]]) for row in rows]
+
+
+def write_jobs(jobs: Iterable[Job], setups: Setups) -> bytes:
+    """Return a message with all that ``jobs`` need. It contains payloads and setups that jobs share once."""
+    rows, own, shared = apart(jobs, setups)
+    return write_message("jobs", {"jobs": rows}, [*own, *(blob for one in shared for blob in one.blobs)])
 
 
 def read_jobs(content: bytes) -> list[Job]:
     """Return the jobs of a message; raise :class:`WireError` if it is damaged, cut short, or of another version."""
     fields, blobs = read_message(content, "jobs")
     with _reading("jobs"):
-        rows = fields["jobs"]
-        setups = {digest: read_setup(blobs[digest], blobs.__getitem__) for digest in dict.fromkeys(row[0] for row in rows)}
-        return [job_of(row, setups[row[0]], blobs[row[1]], None if row[2] is None else blobs[row[2]]) for row in rows]
+        return together(fields["jobs"], blobs, {})
 
 
-def write_outcomes(outcomes: Iterable[Outcome]) -> bytes:
-    """Return a message with ``outcomes`` and their bytes."""
+def write_outcomes(outcomes: Iterable[Outcome], **fields: Any) -> bytes:
+    """Return a message with ``outcomes`` and their bytes, and other ``fields``."""
     found = [(outcome, Blob.of(outcome.payload), Blob.of(outcome.kept)) for outcome in outcomes]
     rows = [outcome_row(outcome, payload.digest, kept.digest) for outcome, payload, kept in found]
-    return write_message("outcomes", {"outcomes": rows}, (blob for _, *both in found for blob in both))
+    return write_message("outcomes", {"outcomes": rows, **fields}, (blob for _, *both in found for blob in both))
 
 
 def read_outcomes(content: bytes) -> list[Outcome]:
     """Return the outcomes of a message; raise :class:`WireError` if it is damaged, cut short, or of another version."""
-    fields, blobs = read_message(content, "outcomes")
+    return outcomes_in(*read_message(content, "outcomes"))
+
+
+def outcomes_in(fields: Mapping[str, Any], blobs: Mapping[str, Blob]) -> list[Outcome]:
+    """Return the outcomes of a message that was read into ``fields`` and ``blobs``."""
     with _reading("outcomes"):
         return [outcome_of(row, blobs[row[0]], blobs[row[1]]) for row in fields["outcomes"]]
 

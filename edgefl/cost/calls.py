@@ -1,14 +1,15 @@
 """The operations of a network's inference as values that they read and return, the way an exported graph has them."""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from edgefl.cost.memory import tensors_in
 
@@ -93,6 +94,25 @@ class Calls(TorchFunctionMode):
     def _repeats(self, tensor: Tensor, reads: tuple[int, ...]) -> bool:
         """Whether a constant result has the batch's size where no constant that it is made of has one."""
         return self.samples in tensor.shape[:2] and not any(self.samples in self.values[number].shape for number in reads)
+
+
+def once(calls: Sequence[Call], results: Collection[int]) -> tuple[list[Call], set[int]]:
+    """Return the operations without those that repeat an earlier one, as onnxruntime leaves them out, and the numbers of the results.
+
+    >>> ones, padding, again = (Call(name, (), reads, writes, "") for name, reads, writes in
+    ...                         [("ones", (), (0,)), ("eq", (0,), (1,)), ("eq", (0,), (2,))])
+    >>> once([ones, padding, again], {2}) == ([ones, padding], {1})
+    True
+    """
+    seen: dict[str, Call] = {}
+    same: dict[int, int] = {}
+    kept = []
+    for call in calls:
+        call = replace(call, reads=tuple(same.get(number, number) for number in call.reads))
+        first = seen.setdefault(repr((call.name, call.reads, tree_map_only(Tensor, lambda _: None, call.args))), call)
+        same |= dict(zip(call.writes, first.writes, strict=True)) if first is not call else {}
+        kept += [call] if first is call else []
+    return kept, {same.get(number, number) for number in results}
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from edgefl.cost.arena import Arena
-from edgefl.cost.calls import Calls
+from edgefl.cost.calls import Calls, once
 from edgefl.cost.kernels import Graph, Kernel, lowered
 from edgefl.cost.layer_rules import LAYERS, SHAPES, plain
 from edgefl.cost.product_rules import PRODUCTS, find_gelu
@@ -23,7 +23,8 @@ def inference_peak(recorded: Calls, inputs: Collection[int], results: Collection
         inputs: values of the network's inputs, which the caller holds throughout.
         results: values that it returns, which stay.
     """
-    graph = Graph(recorded.calls, recorded.values, results, SHAPES)
+    calls, results = once(recorded.calls, results)
+    graph = Graph(calls, recorded.values, results, SHAPES)
     find_gelu(graph)
     lowered(graph, {**LAYERS, **PRODUCTS}, plain)
     peak, layer = kernels_peak(in_order(graph.kernels), {graph.buffer(number) for number in results}, Arena())

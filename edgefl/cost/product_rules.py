@@ -10,7 +10,9 @@ def _product(graph: Graph, call: Call) -> None:
     """Multiply. A linear layer over several positions adds its bias afterwards, unless the next kernel does."""
     reader = graph.only_reader(call.writes[0])
     adds = reader is not None and (reader.name == "gelu" or _adds_before_norm(graph, reader))
-    if adds or not _over_positions(graph, call) or graph.readers[call.writes[0]][0].writes[0] in graph.absorbed.values():
+    if call.name in _BATCHED and _is_scaled(graph, call):
+        graph.emit(call, fused=True)
+    elif adds or not _over_positions(graph, call) or graph.readers[call.writes[0]][0].writes[0] in graph.absorbed.values():
         graph.emit(call)
     else:
         graph.emit(call, [graph.between(call, graph.inputs(call), graph.size(call))])
@@ -73,6 +75,14 @@ def _before_product(graph: Graph, call: Call) -> bool:
     readers = graph.readers.get(call.writes[0], [])
     views = {"expand", *_ORDERS, *graph.shapes}
     return bool(readers) and all(r.name in _BATCHED or (r.name in views and _before_product(graph, r)) for r in readers)
+
+
+def _is_scaled(graph: Graph, call: Call) -> bool:
+    """Whether a product contains the factor of its first operand, which makes it a fused kernel."""
+    maker = graph.only_maker(call.reads[0], True)
+    while maker is not None and (maker.name in _ORDERS or maker.name in ("expand", "clone")) and maker.reads:
+        maker = graph.only_maker(maker.reads[0], True)
+    return maker is not None and maker.name in ("mul", "div") and len(graph.inputs(maker)) == 1
 
 
 def _after_product(graph: Graph, call: Call) -> bool:

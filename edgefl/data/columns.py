@@ -1,8 +1,7 @@
 """Tables: CSV, Parquet and Arrow files, also those in which the Hugging Face hub stores data sets. Rows are read block by block."""
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ import numpy as np
 from edgefl.data.given import Given, Reading
 from edgefl.data.growing import Growing
 from edgefl.data.images import HELD_OUT, grown
-from edgefl.errors import DataError, first_line, nearest
+from edgefl.data.roles import Roles, arrow, is_image, is_number, is_text, roles_of
+from edgefl.errors import DataError, first_line
 from edgefl.util.fields import Fields, each
 from edgefl.util.fields import first as first_of
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".csv")
-LABELS = ("label", "labels", "target", "class", "y", "fine_label")
-OWNERS = ("owner", "owner_id", "client_id", "user_id", "writer_id", "character_id", "speaker_id")
 _LEFT_OUT = ("unsupervised", "cache", "extra")
 
 
@@ -39,19 +37,9 @@ class Table:
     folder: Path = Path()
 
 
-@dataclass(frozen=True)
-class Roles:
-    """Which columns are label, owner ("": none) and features, and the names of the classes (empty: the labels are their names)."""
-
-    label: str
-    owner: str
-    features: tuple[str, ...]
-    class_names: tuple[str, ...]
-
-
 def read(path: Path, reading: Reading) -> Given:
     """Return the rows of a file, or of the files of a folder; files with "test" or "validation" in their path are held out."""
-    _arrow(str(path))
+    arrow(str(path))
     if not path.is_dir():
         return given_of(_table([path], str(path), reading), None, reading)
     train, test = parts_of({str(file.relative_to(path)): file for file in sorted(path.rglob("*")) if file.suffix in ENDINGS})
@@ -87,48 +75,9 @@ def given_of(train: Table, test: Table | None, reading: Reading) -> Given:
     return Given(x, y, train.where, owner, roles.class_names, held_out)
 
 
-def roles_of(schema: Any, where: str, reading: Reading) -> Roles:
-    """Return the roles of a table's columns: those that ``reading`` gives, and guesses for the others; DataError lists the columns."""
-    names, listed = schema.names, f"its columns are {', '.join(schema.names)}"
-    for name in filter(None, (reading.label, reading.owner, *reading.features)):
-        if name not in names:
-            raise DataError(f"{where}: no column {name!r};{nearest(name, names)} {listed}")
-    classes = _class_names(schema)
-    labels = [name for name in classes if name not in (reading.owner, *reading.features)]
-    label = reading.label or (labels[0] if len(labels) == 1 else next((name for name in LABELS if name in names), ""))
-    if not label:
-        raise DataError(f"{where}: which column is the label? Give it with --label; {listed}")
-    owner = reading.owner or next((name for name in OWNERS if name in names and name != label), "")
-    rest = [name for name in names if name not in (label, owner)]
-    features = reading.features or _guessed(schema, rest, where)
-    usable = _is_image, _is_list, _is_text, _is_number
-    if odd := [name for name in features if not any(fits(schema, name) for fits in usable)]:
-        raise DataError(f"{where}: column {odd[0]} is {schema.field(odd[0]).type}, expected images, lists, texts or numbers")
-    return Roles(label, owner, features, classes.get(label, ()))
-
-
-def _guessed(schema: Any, names: Sequence[str], where: str) -> tuple[str, ...]:
-    kinds = {
-        "images": [name for name in names if _is_image(schema, name)],
-        "lists": [name for name in names if _is_list(schema, name)],
-        "texts": [name for name in names if _is_text(schema, name)],
-        "numbers": [name for name in names if _is_number(schema, name)],
-    }
-    for kind in ("images", "lists"):
-        if len(kinds[kind]) == 1:
-            return tuple(kinds[kind])
-    if not kinds["images"] and not kinds["lists"]:
-        if kinds["numbers"] and not kinds["texts"]:
-            return tuple(kinds["numbers"])
-        if len(kinds["texts"]) == 1 and not kinds["numbers"]:
-            return tuple(kinds["texts"])
-    found = "; ".join(f"{kind}: {', '.join(of)}" for kind, of in kinds.items() if of) or "none that is usable"
-    raise DataError(f"{where}: which columns are a sample? Give them with --features; there are {found}")
-
-
 def _arrays(table: Table, roles: Roles, channels: Fields[int] = 0) -> tuple[Any, np.ndarray, np.ndarray | None]:
     """Return samples, labels and owners of all rows. Features that are not all numbers are inputs: name of the column → samples."""
-    if len(roles.features) > 1 and not all(_is_number(table.schema, name) for name in roles.features):
+    if len(roles.features) > 1 and not all(is_number(table.schema, name) for name in roles.features):
         held = replace(table, batches=list(table.batches))
         each_channels = dict.fromkeys(roles.features, channels) if isinstance(channels, int) else channels
         found = {name: _arrays(held, replace(roles, features=(name,)), each_channels[name]) for name in roles.features}
@@ -148,15 +97,15 @@ def _arrays(table: Table, roles: Roles, channels: Fields[int] = 0) -> tuple[Any,
         except (OSError, ValueError) as error:  # pyarrow's errors are kinds of them
             raise DataError(f"{table.where}: cannot be read ({first_line(error)})") from None
 
-    if _is_image(table.schema, first):
+    if is_image(table.schema, first):
         x = grown(_contents(batches(), first, table), table.where, first_of(channels))
     else:
-        texts, rows = _is_text(table.schema, first), Growing(table.where)
+        texts, rows = is_text(table.schema, first), Growing(table.where)
         parts: list[np.ndarray] = []
         for batch in batches():
             if texts:
                 parts.append(np.array([text or "" for text in batch.column(first).to_pylist()], object))
-            elif _is_number(table.schema, first):
+            elif is_number(table.schema, first):
                 columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in roles.features]
                 rows.add(np.stack(columns, 1).astype(np.float32))
             else:
@@ -181,7 +130,7 @@ def _contents(batches: Iterator[Any], name: str, table: Table) -> Iterator[tuple
 
 def _nested(column: Any, where: str, name: str) -> np.ndarray:
     """Return a column of lists, perhaps of lists, as an array (n, …)."""
-    pa = _arrow(where)
+    pa = arrow(where)
     array, shape = getattr(column, "storage", column), [len(column)]
     while pa.types.is_nested(array.type):
         sizes = {-1 if value is None else len(value) for value in array}
@@ -209,13 +158,13 @@ def _table(files: list[Path], where: str, reading: Reading) -> Table:
 
 def _floats(schema: Any, where: str, reading: Reading) -> dict[str, Any]:
     """Return column → float64 for the numbers of a CSV file that are features: its first block may show integers only."""
-    pa = _arrow(where)
-    return {name: pa.float64() for name in roles_of(schema, where, reading).features if _is_number(schema, name)}
+    pa = arrow(where)
+    return {name: pa.float64() for name in roles_of(schema, where, reading).features if is_number(schema, name)}
 
 
 def _opened(path: Path, floats: dict[str, Any] | None) -> tuple[Any, Iterable[Any]]:
     """Return schema and rows of a file."""
-    pa = _arrow(str(path))
+    pa = arrow(str(path))
     from pyarrow import csv, ipc, parquet
 
     try:
@@ -233,40 +182,3 @@ def _opened(path: Path, floats: dict[str, Any] | None) -> tuple[Any, Iterable[An
             return stream.schema, stream
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: no {path.suffix} file that can be read ({first_line(error)})") from None
-
-
-def _class_names(schema: Any) -> dict[str, tuple[str, ...]]:
-    """Return column → names of its classes, as ``datasets`` stores them."""
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: tuple(of["names"]) for name, of in features.items() if of.get("_type") == "ClassLabel"}
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return {}
-
-
-def _is_image(schema: Any, name: str) -> bool:
-    types, kind = _arrow(name).types, schema.field(name).type
-    return types.is_binary(kind) or types.is_large_binary(kind) or (types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
-
-
-def _is_list(schema: Any, name: str) -> bool:
-    types, kind = _arrow(name).types, getattr(schema.field(name).type, "storage_type", schema.field(name).type)
-    return types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-
-
-def _is_text(schema: Any, name: str) -> bool:
-    types, kind = _arrow(name).types, schema.field(name).type
-    return types.is_string(kind) or types.is_large_string(kind)
-
-
-def _is_number(schema: Any, name: str) -> bool:
-    types, kind = _arrow(name).types, schema.field(name).type
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-
-
-def _arrow(where: str) -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise DataError(f"{where}: reading tables needs pyarrow: pip install 'edgefl-sim[data]'") from None
-    return pyarrow

@@ -70,11 +70,14 @@ class Capabilities:
             stored tensors, so they travel with every job and every outcome.
         shares_memory: its workers read the data set and payloads from memory that they share with the server.
         groups_clients: it trains clients of a tier together, which changes the order of sums in float32.
+        remote: its workers are on other computers, each client in a process of its own if ``task.enforce`` is "hard". Its function is
+            also called with ``cluster``, a :class:`Cluster`.
     """
 
     keeps_state: bool = False
     shares_memory: bool = False
     groups_clients: bool = False
+    remote: bool = False
 
     @classmethod
     def of(cls, name: str) -> Capabilities:
@@ -84,6 +87,21 @@ class Capabilities:
         (True, False)
         """
         return cls(**engines.facts(name))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where the workers of a remote engine are. None of it decides the result of a run.
+
+    Attributes:
+        address: ``HOST:PORT``, "auto" for the cluster that this computer belongs to, or "local" for one that the engine starts here.
+        auth: whether processes of the cluster prove by a token that they belong to it.
+        mixed: whether nodes may train to other bits than this computer.
+    """
+
+    address: str = "auto"
+    auth: bool = True
+    mixed: bool = False
 
 
 class Engine(Protocol):
@@ -141,25 +159,32 @@ def in_order(engine: Engine, jobs: Iterable[Job], sums: Sums | None = None) -> I
 
 def prepare_workers(name: str | None, workers: int, enforce: str) -> None:
     """Start importing torch in the process that workers are forked from if engine ``name`` (None: the default) may need workers."""
-    if workers > 1 or name not in (None, "inline") or enforce == "hard":
+    remote = name in engines.names() and Capabilities.of(name).remote
+    if not remote and (workers != 1 or name not in (None, "inline") or enforce == "hard"):
         from edgefl.engine.fork_server import fork_server
 
         fork_server().warm(workers)
 
 
-def open_engine(name: str, workers: int, clients: Clients) -> AbstractContextManager[Engine]:
+def open_engine(name: str, workers: int, clients: Clients, cluster: Cluster = Cluster()) -> AbstractContextManager[Engine]:
     """Return an engine as a context manager that stops its workers at the end.
 
     Args:
-        name: the engine. If ``clients.task.enforce`` is "hard", the pool replaces it: every client needs a process of its own.
+        name: the engine. If ``clients.task.enforce`` is "hard", the pool replaces it unless it is remote: every client needs a process
+            of its own.
         workers: how many processes train clients; engines without workers ignore it.
         clients: the clients of the run.
+        cluster: where the workers of a remote engine are.
 
     Raises:
         UnknownNameError: there is no engine ``name``.
         ConfigError: its function returns something else.
     """
-    opened: AbstractContextManager[Engine] = engines.load("pool" if clients.task.enforce == "hard" else name)(clients, workers)
+    opened: AbstractContextManager[Engine]
+    if Capabilities.of(name).remote:
+        opened = engines.load(name)(clients, workers, cluster=cluster)
+    else:
+        opened = engines.load("pool" if clients.task.enforce == "hard" else name)(clients, workers)
     if not hasattr(opened, "__enter__"):
         told = f"engine {name}: its function returned {type(opened).__name__}, expected a context manager of an Engine"
         raise ConfigError(f"{told}; decorate it with contextlib.contextmanager and yield the engine")

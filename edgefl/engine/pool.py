@@ -33,6 +33,7 @@ from edgefl.errors import EdgeflError
 from edgefl.records import Outcome
 from edgefl.registry import engine
 from edgefl.timing.spans import Span, absorb
+from edgefl.util.machine import usable_threads
 from edgefl.wire.message import read_header
 
 TOGETHER = 5
@@ -67,7 +68,7 @@ class PoolEngine:
         self._data, self._data_fd = data, -1
         self._layout: Mapping[str, Any] | None = None
         self._live: dict[int, Worker] = {}  # by number, from 1
-        self._again: deque[Batch] = deque()  # of workers that died
+        self._again: deque[Batch] = deque()  # submitted, or of workers that died
         self._deaths, self._closed = 0, True
         self._folds = count()
         self._batch_s = float("inf")  # how long a batch takes now
@@ -123,7 +124,7 @@ class PoolEngine:
         more = True
         try:
             while more or alive or self._unsent(fold):
-                self._serve(0)
+                self.serve(0)
                 more = more and self._fill(alive, batches, fold)
                 if fold is not None and not more:
                     self._collect(fold)
@@ -132,7 +133,7 @@ class PoolEngine:
                 elif alive or self._unsent(fold):
                     if more:
                         time.sleep(self._nap_s)
-                    self._serve(None)
+                    self.serve(None)
         finally:
             for batch in (*alive, *self._unsent(fold)):
                 batch.wanted = False
@@ -157,7 +158,7 @@ class PoolEngine:
         for number, outcome in zip(batch.numbers, batch.result or (), strict=True):
             yield number, outcome
             if number != batch.numbers[-1]:
-                self._serve(0)
+                self.serve(0)
 
     def _unsent(self, fold: Fold | None) -> list[Batch]:
         """Return the batches whose updates have not arrived in the sums ``fold``."""
@@ -171,6 +172,16 @@ class PoolEngine:
         for worker in list(self._live.values()):
             if (own := worker.of(fold)) and own[-1].jobs:
                 self._give(worker, Batch([], [], fold))
+
+    def submit(self, jobs: Sequence[Job]) -> Batch:
+        """Return a batch of ``jobs``, which run when :meth:`serve` finds a worker with room for them."""
+        batch = Batch(list(range(len(jobs))), list(jobs))
+        self._again.append(batch)
+        return batch
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when :meth:`serve` has something to read."""
+        return self._selector.fileno()
 
     def _free(self) -> Worker | None:
         """Return the worker with the fewest batches, if it has room for one more."""
@@ -196,7 +207,7 @@ class PoolEngine:
         except OSError:
             self._lost(worker)
 
-    def _serve(self, timeout_s: float | None) -> None:
+    def serve(self, timeout_s: float | None) -> None:
         """Read what workers have sent, waiting up to ``timeout_s`` (None: no limit), and run the batches of dead workers again."""
         if self._closed or not self._live:
             raise EdgeflError("the engine is closed")
@@ -279,8 +290,8 @@ class PoolEngine:
 
 @engine("pool", shares_memory=True)
 def pool(clients: Clients, workers: int) -> PoolEngine:
-    """Return the engine of ``workers`` processes, each of which trains one client at a time."""
-    return PoolEngine(clients.task, workers, data=clients.data)
+    """Return the engine of ``workers`` processes (0: one for each core), each of which trains one client at a time."""
+    return PoolEngine(clients.task, workers or usable_threads(), data=clients.data)
 
 
 @engine("group", groups_clients=True, shares_memory=True)
@@ -291,4 +302,4 @@ def group(clients: Clients, workers: int) -> InlineEngine | PoolEngine:
     """
     if workers == 1:
         return InlineEngine(clients, TOGETHER)
-    return PoolEngine(clients.task, workers, data=clients.data, together=TOGETHER)
+    return PoolEngine(clients.task, workers or usable_threads(), data=clients.data, together=TOGETHER)

@@ -147,6 +147,11 @@ def shared(fd: int, fields: Mapping[str, Any]) -> Dataset:
     """Return the data set of :func:`share`, with read-only arrays, and close ``fd``; raise :class:`WireError` if its class is unknown."""
     pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     os.close(fd)
+    return data_in(pages, fields)
+
+
+def data_in(pages: Any, fields: Mapping[str, Any]) -> Dataset:
+    """Return the data set of :func:`share` whose file has the content ``pages``, a read-only buffer; WireError if its class is unknown."""
     arrays = {name: np.ndarray(shape, dtype, pages, start) for name, (dtype, shape, start) in fields["arrays"].items()}
     arrays |= {name: _mapped(*place) for name, place in fields["mapped"].items()}
     facts = {name: tuple(value) if isinstance(value, list) else value for name, value in fields["facts"].items()}

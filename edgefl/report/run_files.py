@@ -230,12 +230,14 @@ class RunSummary(Summary):
         global_accuracy: that accuracy after the last round, None if no round was evaluated.
         accuracy_after_training: mean over the clients of the last round, each with the model that it has just trained, on its own held-out
             samples; None if these were not evaluated.
+        mixed_nodes: whether nodes that compute other bits than the server were allowed: the run may not be repeatable to the bit.
     """
 
     metric: Metric = ACCURACY
     accuracy_of: Literal["global", "clients"]
     global_accuracy: Number | None
     accuracy_after_training: Number | None = None
+    mixed_nodes: bool = False
     host_stages: HostStages
 
 

@@ -295,6 +295,6 @@ def resumed_config(run: Path, given: Mapping[str, Any]) -> RunConfig:
                 f"{run}: the run has {key} = {getattr(stored, key)!r}, got {getattr(asked, key)!r}; "
                 "resume without it, or start a new run in another folder"
             )
-    if "workers" in given and "engine" not in given and stored.engine != "group":
-        asked = asked.model_copy(update={"engine": "pool" if asked.workers > 1 else "inline"})
+    if "workers" in given and "engine" not in given and stored.engine in ("inline", "pool"):
+        asked = asked.model_copy(update={"engine": "pool" if asked.workers != 1 else "inline"})
     return asked

@@ -20,7 +20,7 @@ _ROOTS: dict[str, Literal["root", "loss_root"]] = {"model": "root", "loss": "los
 
 def check_found(config: RunConfig, key: str, spec: str) -> None:
     """Check that the processes of a run find what ``spec`` names, and let this one find it where the run has found it before."""
-    if spec.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers > 1):
+    if spec.startswith(OBJECT) and (config.engine not in ("inline", "group") or config.workers != 1):
         raise ConfigError(
             f"{key}: {title_of(spec)} is an object that other processes cannot import; define it at the top of a module, or use engine "
             "inline"

@@ -116,7 +116,7 @@ def check_device(config: RunConfig) -> None:
 
 def check_reach(config: RunConfig) -> None:
     """Raise :class:`ConfigError` if clients train in other processes, which cannot import a plug-in of the run."""
-    elsewhere = config.workers > 1 or config.enforce == "hard" or config.engine in ("pool", "auto")
+    elsewhere = config.workers != 1 or config.enforce == "hard" or config.engine in ("pool", "auto", "ray", "ray-group")
     if elsewhere and (local := only_here(config.plugins)):
         raise ConfigError(
             f"plugins: {', '.join(local)} was defined in a notebook or at a prompt, and worker processes cannot import it; put it into a "
@@ -243,6 +243,6 @@ def resolve(config: RunConfig, data: Dataset) -> RunConfig:
             "local_epochs": config.local_epochs or data.default_local_epochs,
             "per_round": per_round,
             "buffer": config.buffer or (max(1, (per_round + 1) // 2) if config.mode == "async" else None),
-            "engine": config.engine or ("pool" if config.workers > 1 else "inline"),
+            "engine": config.engine or ("pool" if config.workers != 1 else "inline"),
         }
     )

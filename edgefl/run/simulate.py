@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import RunConfig
-from edgefl.engine.contract import prepare_workers
+from edgefl.engine.contract import Engine, prepare_workers
 from edgefl.log.background import NO_LOGS, Logs, check_installed, logs
 from edgefl.log.contract import LoggedRun
 from edgefl.methods.ranks import energy_of_tiers
@@ -20,7 +20,7 @@ from edgefl.run.folder import MODEL, CheckpointWriter, Notify, OnRound, RunFolde
 from edgefl.run.prepare import prepare
 from edgefl.run.result import RunResult
 from edgefl.run.run import Run, RunOne, about
-from edgefl.run.trained import Trained, of_clients, tier_networks, train
+from edgefl.run.trained import Trained, engine_of, of_clients, tier_networks, train
 from edgefl.server.checkpoint import to_bytes
 from edgefl.server.client_store import ClientStore
 from edgefl.timing.spans import span
@@ -86,18 +86,20 @@ def simulate(
         if resume and (summary := folder.summary()) is not None:
             say(f"{folder.path}: the run is complete; nothing left to do")
             return RunResult(folder.path, summary)
-        opened.enter_context(folder.claimed(config, resume))
-        if not folder.is_new() and (warning := folder.note_on_source(config)):
-            say(warning)
-        if trace is not None:
-            watch.trace_to(Path(trace))
-        folder.start(config)
-        store = opened.enter_context(folder.client_store())
-        shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
-        log = opened.enter_context(logs(config.log or (), shown, say))
-        output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
-        run_one = None if devices is None else devices(run, folder.path)
-        result = _finish(train_into(output, run, store, resume, run_one), output)
+        with contextlib.nullcontext() if devices else engine_of(run) as engine:
+            if trace is not None:
+                watch.trace_to(Path(trace))
+            opened.enter_context(folder.claimed(config, resume))
+            if not folder.is_new() and (warning := folder.note_on_source(config)):
+                say(warning)
+            folder.start(config)
+            store = opened.enter_context(folder.client_store())
+            shown = LoggedRun(folder.path.name, folder.path, config.model_dump(mode="json", exclude_none=True))
+            log = opened.enter_context(logs(config.log or (), shown, say))
+            output = Output(folder, say, watch, on_round or progress_in_notebook(config.rounds), log)
+            run_one = None if devices is None else devices(run, folder.path)
+            trained = train_into(output, run, engine, store, resume, run_one)
+        result = _finish(trained, output)
         log.end(result.summary, folder.path)
         return result
 
@@ -126,10 +128,12 @@ def _with_engine(run: Run, begun: RunFolder | None, say: Notify) -> Run:
     return replace(run, config=run.config.model_copy(update={"engine": choice.engine, "workers": choice.workers}))
 
 
-def train_into(output: Output, run: Run, store: ClientStore, resume: bool, run_one: RunOne | None = None) -> Trained:
+def train_into(
+    output: Output, run: Run, engine: Engine | None, store: ClientStore, resume: bool, run_one: RunOne | None = None
+) -> Trained:
     """Train the remaining rounds, with a record and a checkpoint after each in the folder of ``output``, which holds its configuration.
 
-    For ``run_one`` see :func:`edgefl.run.trained.train`.
+    For ``engine`` and ``run_one`` see :func:`edgefl.run.trained.train`.
     """
     folder, state = output.folder, run.start()
     if resume and (restored := folder.restore(run.architecture)) is not None:
@@ -140,7 +144,7 @@ def train_into(output: Output, run: Run, store: ClientStore, resume: bool, run_o
         store.go_to(state.round, state.clients)
     folder.keep_rounds(state.round)
     with CheckpointWriter(folder, store) as writer:
-        for phase, after, record in train(run, store, state, run_one):
+        for phase, after, record in train(run, engine, store, state, run_one):
             run, state = phase, after
             with span("checkpoint", round=record.round):
                 writer.wait()
@@ -178,6 +182,7 @@ def _finish(trained: Trained, output: Output) -> RunResult:
             "metric": run.criterion.metric,
             "accuracy_of": "clients" if of_clients(run) else "global",
             "global_accuracy": float(rounds[-1]["accuracy"]["global"]),
+            "mixed_nodes": config.mixed_nodes,
             "accuracy_after_training": rounds[-1].get("accuracy_after_training"),
             "tiers": tier_rows(run.plan, _with_energy(trained, {tier: d.result for tier, d in deployed.items()}), rounds),
             "classes": class_rows(run.plan),

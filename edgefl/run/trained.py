@@ -1,9 +1,9 @@
 """The rounds of a run, and what it has trained so far: the networks of tiers and clients, and their accuracies."""
 
-import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from edgefl.client import evaluate
 from edgefl.client.objective import CONTROL, MEMORY
 from edgefl.client.parts import first_personal
 from edgefl.data.sources import Split
-from edgefl.engine.contract import open_engine
+from edgefl.engine.contract import Cluster, Engine, open_engine
 from edgefl.records import RoundRecord, Submodel, Tier
 from edgefl.rng import generator, shuffled, torch_seeded
 from edgefl.run.run import Run, RunOne
@@ -132,28 +132,33 @@ def _evaluated(run: Run) -> list[int]:
     return sorted(shuffled(run.config.seed, clients, first, "evaluated clients").tolist())
 
 
+def engine_of(run: Run) -> AbstractContextManager[Engine]:
+    """Return the engine of a run; as a context manager it may refuse to start, with an InputError."""
+    config = run.config
+    cluster = Cluster(config.ray_address, config.ray_auth, config.mixed_nodes)
+    return open_engine(str(config.engine), config.workers, run.clients, cluster)
+
+
 def train(
-    run: Run, store: ClientStore, state: ServerState | None = None, run_one: RunOne | None = None
+    run: Run, engine: Engine | None, store: ClientStore, state: ServerState | None = None, run_one: RunOne | None = None
 ) -> Iterator[tuple[Run, ServerState, RoundRecord]]:
     """Train the rounds after ``state``, all of them if it is None; yield after each the run in its phase, the state and the record.
 
-    ``run_one`` runs a round with real devices; None: an engine trains simulated clients.
+    ``run_one`` runs a round with real devices, without an ``engine``; None: the engine trains simulated clients.
     """
     config, state = run.config, state or run.start()
-    with contextlib.ExitStack() as opened:
-        engine = None if run_one else opened.enter_context(open_engine(str(config.engine), config.workers, run.clients))
-        while state.round < config.rounds:
-            with span("prepare", round=state.round + 1):
-                run, state = run.advanced(state)
-            state, record = run.round(state, engine, store, run_one or run_round)
-            if run.evaluates(state.round):
-                started = time.perf_counter()
-                with span("evaluate", round=state.round):
-                    accuracy = accuracies(Trained(run, state, store))
-                record = replace(
-                    record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
-                )
-            yield run, state, record
+    while state.round < config.rounds:
+        with span("prepare", round=state.round + 1):
+            run, state = run.advanced(state)
+        state, record = run.round(state, engine, store, run_one or run_round)
+        if run.evaluates(state.round):
+            started = time.perf_counter()
+            with span("evaluate", round=state.round):
+                accuracy = accuracies(Trained(run, state, store))
+            record = replace(
+                record, accuracy=accuracy, metric=run.criterion.metric, host_s=record.host_s + time.perf_counter() - started
+            )
+        yield run, state, record
 
 
 def without_training(run: Run, rounds: int) -> Iterator[RoundRecord]:

@@ -115,9 +115,12 @@ def _track(thread: threading.Thread) -> str:
     return "" if thread is threading.main_thread() else thread.name
 
 
-def absorb(spans: Iterable[Span], worker: int) -> None:
-    """Add the spans of worker process ``worker`` (from 1) to those of this process."""
-    _recorded.extend(replace(one, worker=worker) for one in spans)
+def absorb(spans: Iterable[Span], worker: int, offset_s: float = 0.0) -> None:
+    """Add the spans of worker process ``worker`` (from 1) and its own workers to those of this process.
+
+    ``offset_s``: by so many seconds this process's clock is ahead of the worker's.
+    """
+    _recorded.extend(replace(one, worker=worker + one.worker, start_s=one.start_s + offset_s) for one in spans)
 
 
 def seconds(spans: Iterable[Span]) -> dict[str, float]:

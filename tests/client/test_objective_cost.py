@@ -14,7 +14,7 @@ from edgefl.models.base import Architecture
 from edgefl.planning.tier_costs import tier_cost, training_of
 from edgefl.records import ClientRecord, Cost, Tier
 from edgefl.run.prepare import prepare
-from edgefl.run.trained import train
+from edgefl.run.trained import engine_of, train
 from edgefl.server.client_store import ClientStore
 from edgefl.util.compute import one_thread
 
@@ -40,7 +40,8 @@ def played(case: str, folder: Path) -> tuple[dict[Tier, Cost], list[ClientRecord
         run = prepare(RunConfig.of({**RUN, "conditions": "ideal", **CASES[case]}))
         shards = run.clients.shards
         assert min(map(shards.size, range(len(shards)))) >= run.config.batch_size
-        outcomes = [o for _, _, record in train(run, ClientStore(folder / "clients.sqlite")) for o in record.clients]
+        with engine_of(run) as engine:
+            outcomes = [o for _, _, record in train(run, engine, ClientStore(folder / "clients.sqlite")) for o in record.clients]
     assert len(outcomes) == 4
     assert all(outcome.status == "trained" for outcome in outcomes)
     return dict(run.plan.costs), outcomes

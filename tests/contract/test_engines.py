@@ -40,7 +40,10 @@ REMOTE = "remote"
 def pytest_generate_tests(metafunc):
     """The rules, for every engine and for one whose jobs travel as messages."""
     if "engine" in metafunc.fixturenames:
-        metafunc.parametrize("engine", [*engines.names(), REMOTE], scope="module")
+        # tests/engine/test_ray.py has the engines that need a cluster.
+        metafunc.parametrize(
+            "engine", [*(name for name in engines.names() if not Capabilities.of(name).remote), REMOTE], scope="module"
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,7 +85,7 @@ def remote(clients: Clients, workers: int) -> Iterator[Remote]:
 
 
 def test_engines_are_found_by_their_files():
-    assert [name for name in engines.names() if name != REMOTE] == ["group", "inline", "pool"]
+    assert [name for name in engines.names() if name != REMOTE] == ["group", "inline", "pool", "ray", "ray-group"]
     assert Capabilities.of("pool") == Capabilities(shares_memory=True)
     with pytest.raises(UnknownNameError, match="unknown engine 'poll'; did you mean 'pool'"):
         open_engine("poll", 1, Clients(TASK, digits()))

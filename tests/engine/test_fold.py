@@ -111,7 +111,7 @@ def test_what_a_killed_worker_had_added_up_is_trained_again(wanted, monkeypatch)
 
     def kill(engine: PoolEngine) -> None:
         while not (victims := [worker for worker in engine._live.values() if worker.folded]):
-            engine._serve(None)
+            engine.serve(None)
         killed.append(len(victims[0].folded))
         os.kill(victims[0].pid, signal.SIGKILL)
 

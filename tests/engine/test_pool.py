@@ -128,7 +128,7 @@ def test_workers_go_on_while_the_server_is_at_work():
         given_up_s = time.monotonic() + 20
         while engine._live[1].batches and time.monotonic() < given_up_s:  # two more, which it had by then
             time.sleep(0.05)
-            engine._serve(0)
+            engine.serve(0)
         assert not engine._live[1].batches
         assert len(list(outcomes)) == 3
 
@@ -179,7 +179,7 @@ def test_closing_does_not_wait_for_jobs():
             list(in_order(other, jobs))
         engine._give(engine._live[1], pool.Batch([0], jobs[:1]))
         while not all(pids(engine)):
-            engine._serve(None)
+            engine.serve(None)
         processes = [psutil.Process(pid) for pid in pids(engine)]
         started_s = time.monotonic()
     assert time.monotonic() - started_s < 5

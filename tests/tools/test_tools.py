@@ -232,7 +232,7 @@ def test_what_misses_its_target_is_bold():
 @pytest.mark.parametrize(
     "name",
     [
-        *("compare_counters", "counters.markdown", "memory.rows", "bench", "step_tables", "growth", "onnx_memory"),
+        *("compare_counters", "counters.markdown", "memory.rows", "bench", "step_tables", "growth", "onnx_memory", "scale"),
         *(f"speed.{name}" for name in ("loops", "peers", "plot", "ratios", "rows", "simulated", "tables", "work")),
     ],
 )

@@ -22,7 +22,7 @@ from edgefl.run.folder import RunFolder
 from edgefl.run.prepare import prepare
 from edgefl.run.run import Run
 from edgefl.run.simulate import Output, train_into
-from edgefl.run.trained import Trained, of_clients
+from edgefl.run.trained import Trained, engine_of, of_clients
 from edgefl.timing.stages import Stopwatch
 from edgefl.util.compute import one_thread
 from edgefl.util.files import write_bytes
@@ -84,9 +84,9 @@ def trained_in(
         files = RunFolder(folder)
         files.check(run.config, resume=True)
         files.start(run.config)
-        with files.client_store() as store:
+        with files.client_store() as store, engine_of(run) as engine:
             on_round = _after_rounds(run.config, folder / _SECONDS, until)
-            yield train_into(Output(files, print, watch, on_round), run, store, resume=True), files.rounds()
+            yield train_into(Output(files, print, watch, on_round), run, engine, store, resume=True), files.rounds()
 
 
 def figures_of(trained: Trained, rounds: Sequence[Mapping[str, Any]], local: bool) -> dict[str, Any]:
