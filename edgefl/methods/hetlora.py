@@ -20,7 +20,7 @@ from edgefl.registry import method
 
 _PRUNES = "a tier's rank may fall between two rounds; the option gamma=1 keeps it"
 _TINY = 1e-12
-"""Added under the roots of norms, which have no derivative at zero: B is zero at first."""
+"""The least square of a norm: a root has no derivative at zero, and B is zero at first. Exporters drop sums with such small numbers."""
 
 
 class HetLoRAConfig(AdapterConfig):
@@ -82,7 +82,7 @@ class HetLoRA(Adapted):
         kept: int = module.kept_rank  # type: ignore[assignment]
         for _, _, pair in adapted(module):
             if self.config.prune_strength and pair.u.weight.shape[0] > kept:
-                norms = [(tail.square().sum() + _TINY).sqrt() for tail in (pair.u.weight[kept:], pair.v.weight[:, kept:])]
+                norms = [tail.square().sum().clamp_min(_TINY).sqrt() for tail in (pair.u.weight[kept:], pair.v.weight[:, kept:])]
                 yield self.config.prune_strength * norms[0] * norms[1]
 
     def advance(self, state: GlobalState, round_: int) -> tuple[Method, GlobalState]:

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from edgefl.bundle.tier_graphs import tier_graphs
 from edgefl.errors import ConfigError
 from edgefl.factor.adapter import adapted, names_of
 from edgefl.methods.create import create
-from edgefl.models.base import Architecture
+from edgefl.models.base import Architecture, named_tensors
+from edgefl.onnxgrad.stepper import Stepper
 from edgefl.planning.inspect import inspect
 from edgefl.planning.network import architecture_of
 from edgefl.planning.profile import training_for
@@ -208,3 +210,17 @@ def test_adapters_of_gpt2_xl_are_counted_without_its_weights() -> None:
 def test_inspect_names_the_ranks_of_adapters() -> None:
     rows = {row.layer: row.tiers[1] for row in inspect("mlp", (1, 8, 8), 4, method="flexlora", tiers=(1, 0.5)).layers}
     assert [(rows[name].form, rows[name].rank) for name in ("hidden", "fc")] == [("factorized", 4), ("dense", None)]
+
+
+def test_the_first_step_of_hetlora_in_onnxruntime_is_finite() -> None:
+    """B is zero at first, where the norms of its regulariser have no derivative."""
+    method, architecture = create("hetlora", tiers=(1.0,)), Architecture("mlp", (1, 8, 8), 4)
+    network = method.trained(method.init(architecture, TIERS[:1], generator(0, "init")), TIERS[0])
+    steps = tier_graphs(method, architecture, TIERS[0], "sgd", 0.0).steps
+    tensors = named_tensors(network)
+    feed = {value: tensors[name].detach().numpy() for name, value in steps.roles.tensors.items()}
+    stepper = Stepper(steps, feed | {name: np.ones(4, bool) for name in steps.roles.shared}, 0.1, 0.0)
+    x, y = generator(0, "x").standard_normal((4, 1, 8, 8)).astype(np.float32), np.arange(4)
+    losses = [stepper.step(x, y) for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+    assert np.isfinite(losses).all()
