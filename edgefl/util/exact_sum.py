@@ -14,8 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Array = NDArray[np.float64]
 
 _CHUNK = 32768
 """So many values are added at a time: with both limbs they fit a core's cache, and are enough work to make calls cheap."""
@@ -49,7 +53,7 @@ class ExactSum:
 
     limbs: list[Tensor]
     bounds: list[float]
-    _scratch: list[Tensor] = field(default_factory=list, repr=False)
+    _scratch: list[Array] = field(default_factory=list, repr=False)
 
     @classmethod
     def zeros(cls, shape: Sequence[int]) -> Self:
@@ -80,7 +84,8 @@ class ExactSum:
             raise ValueError(
                 f"values of shape {tuple(values.shape)} cannot be added to entries of shape {tuple(places[0].shape)}"
             )
-        self._accumulate(places, values, weight)
+        # For tensors of this size a call of numpy takes half the time of a call of torch.
+        self._accumulate([place.numpy() for place in places], values.detach().numpy(), weight)
         if index is not ... and places[0].untyped_storage().data_ptr() != self.limbs[0].untyped_storage().data_ptr():
             for limb, entries in zip(self.limbs, places, strict=True):  # int64 tensors select copies
                 limb[index] = entries
@@ -137,27 +142,31 @@ class ExactSum:
         bounds = enumerate(zip(self.bounds, more, strict=True))
         return [limb for limb, (bound, most) in bounds if bound + most > _FULL * _unit(limb)]
 
-    def _accumulate(self, places: Sequence[Tensor], values: Tensor, weight: float) -> None:
-        """Add ``weight · values`` to ``places``, views of the limbs, without a temporary tensor of the same size."""
+    def _accumulate(self, places: Sequence[Array], values: NDArray[Any], weight: float) -> None:
+        """Add ``weight · values`` to ``places``, views of the limbs, without a temporary array of the same size."""
         place = places[0]
-        if place.numel() > _CHUNK:
-            if place.is_contiguous() and values.is_contiguous():
-                places, values = [of.view(-1) for of in places], values.view(-1)
-            rows = max(1, _CHUNK * len(values) // values.numel())
+        if place.size > _CHUNK:
+            if place.flags.c_contiguous and values.flags.c_contiguous:
+                places, values = [of.reshape(-1) for of in places], values.reshape(-1)
+            rows = max(1, _CHUNK * len(values) // values.size)
             for start in range(0, len(values), rows):
                 parts, some = [of[start : start + rows] for of in places], values[start : start + rows]
-                if some.numel() > _CHUNK:
+                if some.size > _CHUNK:
                     parts, some = [of[0] for of in parts], some[0]
                 self._accumulate(parts, some, weight)
             return
         if not self._scratch:
-            self._scratch = [torch.empty(min(self.limbs[0].numel(), _CHUNK), dtype=torch.float64) for _ in range(2)]
-        rest, whole = (buffer[: place.numel()].view(place.shape) for buffer in self._scratch)
-        rest.copy_(values).mul_(weight)
+            self._scratch = [np.empty(min(self.limbs[0].numel(), _CHUNK)) for _ in range(2)]
+        rest, whole = (buffer[: place.size].reshape(place.shape) for buffer in self._scratch)
+        np.multiply(values, weight, out=rest, dtype=np.float64)
         # Adding 1.5 · 2⁵² units leaves a double no bits below the unit: it is rounded to a multiple, ties to even.
         for limb in reversed(range(1, len(places))):
             magic = 1.5 * 2.0**52 * _unit(limb)
-            torch.add(rest, magic, out=whole).sub_(magic)
-            places[limb].add_(whole)
-            rest.sub_(whole)
-        places[0].add_(rest.add_(1.5 * 2.0**52 * _unit(0)).sub_(1.5 * 2.0**52 * _unit(0)))
+            np.add(rest, magic, out=whole)
+            np.subtract(whole, magic, out=whole)
+            np.add(places[limb], whole, out=places[limb])
+            np.subtract(rest, whole, out=rest)
+        magic = 1.5 * 2.0**52 * _unit(0)
+        np.add(rest, magic, out=rest)
+        np.subtract(rest, magic, out=rest)
+        np.add(places[0], rest, out=places[0])
