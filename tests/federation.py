@@ -188,9 +188,17 @@ class Processes:
         process.wait()
 
     def left(self) -> list[str]:
-        """Return the commands of processes that were started here and still run."""
-        alive = [one for one in self.seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-        return [" ".join(one.cmdline()) for one in alive]
+        """Return the processes that were started here and still run ten seconds after they were killed."""
+        end = time.monotonic() + 10
+        while (alive := [str(one) for one in self.seen if _alive(one)]) and time.monotonic() < end:
+            time.sleep(0.1)
+        return alive
+
+
+def _alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 @contextlib.contextmanager

@@ -12,11 +12,11 @@ from edgefl.config import RunConfig
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.flower.fleet import FlowerFleet, Waits
 from edgefl.flower.rounds import fleet_round
+from edgefl.flower.setups import check_run
 from edgefl.flower.wire import GridLink, Link
 from edgefl.records import RoundRecord
 from edgefl.run.run import Run, RunOne
 from edgefl.run.simulate import simulate
-from edgefl.run.trained import of_clients
 
 _LOG = logging.getLogger("flwr")
 
@@ -49,13 +49,7 @@ def connected(link: Link, waits: Waits, run: Run, folder: Path) -> RunOne:
     Raises:
         ConfigError: real devices cannot train the run.
     """
-    if run.config.mode != "sync":
-        raise ConfigError(f"mode: got {run.config.mode!r}, expected 'sync': rounds with real devices wait for their answers")
-    if of_clients(run):
-        what = f"method {run.config.method}" if run.method.personalised else "permute_labels"
-        raise ConfigError(
-            f"{what}: the clients have models or labels of their own, which stay on their devices; choose one shared model"
-        )
+    check_run(run)
     return partial(fleet_round, FlowerFleet(link, run, folder, waits, _LOG.info))
 
 

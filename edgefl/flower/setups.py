@@ -19,6 +19,7 @@ from edgefl.models.base import load
 from edgefl.records import Submodel
 from edgefl.run.bundle import trainable
 from edgefl.run.run import Run
+from edgefl.run.trained import of_clients
 from edgefl.util.files import sha256
 from edgefl.wire.message import write_header
 from edgefl.wire.payload import decode
@@ -33,6 +34,17 @@ class Setup:
 
     digest: str
     files: Mapping[str, bytes] = field(repr=False)
+
+
+def check_run(run: Run) -> None:
+    """Raise :class:`ConfigError` if real devices cannot train ``run``, whatever they are."""
+    if run.config.mode != "sync":
+        raise ConfigError(f"mode: got {run.config.mode!r}, expected 'sync': rounds with real devices wait for their answers")
+    if of_clients(run):
+        what = f"method {run.config.method}" if run.method.personalised else "permute_labels"
+        raise ConfigError(
+            f"{what}: the clients have models or labels of their own, which stay on their devices; choose one shared model"
+        )
 
 
 def graphs_for(run: Run, submodel: Submodel, payload: bytes, shapes: Mapping[str, tuple[int, ...]]) -> Setup:

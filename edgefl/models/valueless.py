@@ -37,7 +37,8 @@ def reason(error: BaseException) -> str:
     True
     """
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
-        said = f"{error.func} depends on the values of its input, and costs come from shapes alone"
+        said = f"{error.func} depends on the values of its input, and costs come from shapes alone; leave it out, "
+        said += "or give the network the input that makes it needless, such as a mask of padding"
     elif "on meta tensors" in str(error):
         said = "it depends on the values of its input, and shapes alone are traced"
     else:

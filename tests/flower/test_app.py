@@ -60,6 +60,10 @@ def test_flower_accepts_the_app_as_its_archive(app):
     [
         (("app", *SMALL), "app: exists and is not an empty folder; give another"),
         (("other", "--method", "fedhn"), "unknown method 'fedhn'; did you mean 'fedhm'?"),
+        (
+            ("other", *SMALL, "--method", "fedper", "--tiers", "1"),
+            "method fedper: the clients have models or labels of their own",
+        ),
         ((), "Missing argument 'DIR'"),
     ],
 )
