@@ -38,7 +38,7 @@ def reason(error: BaseException) -> str:
     """
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         said = f"{error.func} depends on the values of its input, and costs come from shapes alone; leave it out, "
-        said += "or give the network the input that makes it needless, such as a mask of padding"
+        said += "or switch off the option that asks for it (transformers: pad_token_id=None, attn_implementation='eager')"
     elif "on meta tensors" in str(error):
         said = "it depends on the values of its input, and shapes alone are traced"
     else:

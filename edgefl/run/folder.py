@@ -122,7 +122,10 @@ class RunFolder:
                 shutil.rmtree(left, ignore_errors=True)
             elif left.name != LOCK:
                 left.unlink(missing_ok=True)
-        self.write(name, config.to_toml().encode())
+        if name == CONFIG:
+            self.write(name, config.to_toml().encode())
+        else:  # a dry run, which can be repeated
+            write_bytes(self.path / name, config.to_toml().encode())
 
     def write(self, name: str, content: bytes) -> None:
         """Write the file ``name``, its hash first."""

@@ -258,8 +258,8 @@ REFUSED = {
     "bad.py:many": "returns 2x1000 for two samples 1x8x8 of digits with 10 classes, expected 2x10; return logits",
     "bad.py:Table": "returns 2x74 for two samples 1x8x8 of digits",
     "bad.py:nothing": "has no parameter to train",
-    "bad.py:Depends": "depends on the values of its input, and costs come from shapes alone; leave it out, or give the network the input "
-    "that makes it needless, such as a mask of padding (at bad.py:9: if x.sum() > 0:)",
+    "bad.py:Depends": "depends on the values of its input, and costs come from shapes alone; leave it out, or switch off the option "
+    "that asks for it (transformers: pad_token_id=None, attn_implementation='eager') (at bad.py:9: if x.sum() > 0:)",
     "bad.py:rises": "bad.py has no 'rises'; did you mean 'raises'?",
     "missing.py:net": "cannot be read (No such file or directory)",
     "broken.py:net": "broken.py raised SyntaxError: ",
