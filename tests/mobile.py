@@ -52,6 +52,7 @@ class Mobile(Architecture):
     input_shape: tuple[int, ...] = (1, 8, 8)
     classes: int = 4
     vocabulary = 0
+    labels = 1
 
     def __post_init__(self) -> None:
         pass

@@ -25,7 +25,7 @@ class TierSum:
 
     >>> from edgefl.records import Tier
     >>> one = TierSum.of({"fc.bias": (2,)}, frozenset(["fc.bias"]), 2)
-    >>> one.add(Update(7, Tier(1.0), {"fc.bias": torch.tensor([5.0, 6.0])}, {}, 10, labels=(1,)))
+    >>> one.add(Update(7, Tier(1.0), {"fc.bias": torch.tensor([5.0, 6.0])}, {}, 10, labels=(1,)), 10)
     >>> one.weight, one.label_weights, one.parts()["fc.bias"].value().tolist()
     (10, [0, 10], [0.0, 60.0])
     """

@@ -125,6 +125,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "start_hour": ("7.5", 7.5),
     "dynamic_devices": ("", True),
     "new_classifier": ("", True),
+    "ray_auth": ("", True),
+    "mixed_nodes": ("", True),
     "mode": ("async", "async"),
     "staleness_power": ("0.25", 0.25),
     "enforce": ("hard", "hard"),
@@ -173,7 +175,13 @@ def test_help_shows_the_default_of_every_key(key: str) -> None:
     shown = str(option.help).rpartition("[")[2]  # type: ignore[attr-defined]
     if default is not None and key != "method_options":
         listed = ",".join(default) if isinstance(default, tuple) else default
-        plain = {"permute_labels": "no", "new_classifier": "no", "dynamic_devices": "static"}.get(key, listed)
+        plain = {
+            "permute_labels": "no",
+            "new_classifier": "no",
+            "dynamic_devices": "static",
+            "ray_auth": "yes",
+            "mixed_nodes": "no",
+        }.get(key, listed)
         assert shown == f"{plain:g}]" if isinstance(default, float) else shown == f"{plain}]"
 
 

@@ -72,8 +72,8 @@ def test_a_device_takes_the_steps_of_the_bundles_reference(run):
         x, y = reference["x"], reference["y"]
         feeds = {f"p.{name}": tensor for name, tensor in bundle.parameters(label).items()}
         feeds |= {"lr": table["lr"], "beta": table["momentum"], "present": np.ones(10, bool)}
-        steps = Steps(bundle, table["graphs"], feeds, x, y, threads=1, memory_bytes=None)
-        np.testing.assert_allclose([steps.step(x, y, 0) for _ in range(3)], reference["losses"], rtol=1e-3)
+        steps = Steps(bundle, table["graphs"], feeds, {"x": x, "y": y}, threads=1, memory_bytes=None)
+        np.testing.assert_allclose([steps.step({"x": x, "y": y}, 0) for _ in range(3)], reference["losses"], rtol=1e-3)
 
 
 def better(result) -> bool:

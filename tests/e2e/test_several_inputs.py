@@ -13,7 +13,7 @@ from torch_free import CLIENT
 import edgefl
 from edgefl import Dataset, RunConfig, simulate
 from edgefl.run.prepare import prepare
-from edgefl.run.trained import train
+from edgefl.run.trained import engine_of, train
 from edgefl.server.client_store import ClientStore
 from tests.command import edgefl as command
 from tests.runs import lines_of, stopped_after
@@ -83,7 +83,9 @@ def config(lab: Path, **changes: Any) -> RunConfig:
 
 
 def last_state(config: RunConfig, folder: Path) -> dict[str, torch.Tensor]:
-    (*_, (_, state, _)) = train(prepare(config), ClientStore(folder / "clients.sqlite"))
+    run = prepare(config)
+    with engine_of(run) as engine:
+        (*_, (_, state, _)) = train(run, engine, ClientStore(folder / "clients.sqlite"))
     return dict(state.model.tensors)
 
 
@@ -110,7 +112,7 @@ def test_ids_and_a_mask_from_a_file_to_a_device_that_trains(lab, client):
 
     opened = client.read_bundle(bundle)
     x, y = client.read_data(lab / "texts.npz", opened.manifest, labels=True)
-    state = client.train(opened, "0.5", x, y, client.Training(epochs=6))
+    state = client.train(opened, "0.5", x, y, client.Training(epochs=6, memory_bytes=0))
     assert state.losses[-1] < 0.5 * state.losses[0]
     assert (client.infer(opened, "0.5", x, state).argmax(1) == y).mean() > 0.9
     assert client.update(state)

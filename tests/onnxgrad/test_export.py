@@ -183,8 +183,8 @@ class Applied(nn.Module):
             r"Applied cannot be exported to ONNX: aten\.linalg_qr\.default has no ONNX form",
         ),
         (lambda x: x.reshape(2, -1), r"its output is \(2, .*\), expected \(batch, classes\)"),
-        (lambda x: (x.flatten(1), x.flatten(1) * 2), r"expected x \('batch', 1, 4, 4\) and logits, both float32"),
-        (lambda x: x.flatten(1).double(), "expected x .* and logits, both float32"),
+        (lambda x: (x.flatten(1), x.flatten(1) * 2), r"expected x \('batch', 1, 4, 4\) and logits, of float32"),
+        (lambda x: x.flatten(1).double(), "expected x .* and logits, of float32"),
     ],
     ids=["operation", "batch", "outputs", "type"],
 )

@@ -267,7 +267,7 @@ def test_the_label_of_an_entry_is_its_shortest_form() -> None:
         (["--out", "c"], "give --methods"),
         (["--methods", "fedhm", "--out", "c", "--seeds", "a"], "is not a list of whole numbers such as 0,1,2"),
         (["--methods", "fedhm", "--out", "c", "--method-option", "x=1"], "give NAME.x=VALUE"),
-        (["--methods", "fedhm"], "Missing option '--out'"),
+        (["--methods", "fedhm"], "give --out, the folder for the report and all runs"),
     ],
 )
 def test_the_command_says_what_it_needs(

@@ -214,7 +214,19 @@ def test_an_old_update_moves_the_part_of_the_model_that_was_sent(fleet, tmp_path
     assert stale >= 2
 
 
-REFUSED = ["clustered-fl", "factorized-fl", "fedfomo", "fedhm", "orthdrop", "prism", "pufferfish", "standalone"]
+REFUSED = [
+    "clustered-fl",
+    "factorized-fl",
+    "fedfomo",
+    "fedhm",
+    "flexlora",
+    "flora",
+    "hetlora",
+    "orthdrop",
+    "prism",
+    "pufferfish",
+    "standalone",
+]
 
 
 @pytest.mark.parametrize("method", REFUSED)
