@@ -148,6 +148,7 @@ TEXTS = {
     "owner",
     "held_out",
     "loss",
+    "ray_address",
 }
 
 
