@@ -57,8 +57,9 @@ def test_a_bundle_of_a_networks_library_is_verified_and_trains_without_torch(nam
         network, samples = NETWORKS[name]()
     bundle = edgefl.export_network(network, samples, tmp_path / "bundle", client=True, batch_size=2)
     assert edgefl.verify(bundle).max_loss_errors["1"] < 1e-3
-    x = samples.numpy() if isinstance(samples, torch.Tensor) else np.stack([tensor.numpy() for tensor in samples.values()], 1)
-    np.savez(tmp_path / "data.npz", x=np.concatenate([x, x]), y=np.arange(4) % 3)
+    inputs = {"x": samples} if isinstance(samples, torch.Tensor) else samples
+    twice = {name: torch.cat([tensor, tensor]).numpy() for name, tensor in inputs.items()}
+    np.savez(tmp_path / "data.npz", y=np.arange(4) % 3, **twice)
     program = [
         sys.executable,
         str(bundle / "client/python/edgefl_client.py"),
