@@ -7,10 +7,8 @@ is as large as its input, and may write over it.
 
 import copy
 import math
-import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -27,6 +25,7 @@ from edgefl.onnxgrad.graphs import attributes_of, dims_of, graphs_in, inferred_s
 from edgefl.onnxgrad.roles import OUT
 from edgefl.onnxgrad.session import opened, options_for
 from edgefl.onnxgrad.stepper import StepGraphs
+from edgefl.util.scratch import scratch_folder
 
 _FLOAT = 4
 _SHARES = frozenset(["Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"])
@@ -66,9 +65,9 @@ def predicted_peak_bytes(graph: bytes, batch_size: int) -> int:
     """Return the bytes that :func:`edgefl.onnxgrad.stepper.peak_bytes` measures in a step of ``batch_size`` samples."""
     model = onnx.load_model_from_string(graph)
     del model.graph.value_info[:]
-    with tempfile.TemporaryDirectory(prefix="edgefl-") as folder:
+    with scratch_folder() as folder:
         options = options_for(1)
-        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        options.optimized_model_filepath = str(folder / "optimized.onnx")
         opened(graph, options, "the training graph")
         optimized = onnx.load_model(options.optimized_model_filepath).graph
     stay = {value.name for value in optimized.output if value.name.endswith(OUT)}  # the caller gives their memory

@@ -36,22 +36,19 @@ def verify_run(run: Path | str, key: Path | str | None = None, limits: Limits | 
         CheckpointError: a file is missing, or is not what the run wrote. The message names the first one.
         InputError: its bundle does not verify.
     """
-    folder = Path(run)
+    folder, of_run = Path(run), RunFolder(Path(run))
     hashes = Hashes.of(folder)
     if hashes is None:
         raise CheckpointError(f"{folder}: holds no {HASHES}: not a run folder, or one of an earlier version of edgefl")
     names = [*hashes.files, *([ROUNDS] if hashes.rounds else [])]
-    finished = RunFolder(folder).summary() is not None
+    finished = of_run.summary() is not None
     for name in names:
         path = folder / name
         if path.exists() or finished or name == ROUNDS:
-            hashes.check(path, RunFolder(folder).require(name).read_bytes())
+            hashes.check(path, of_run.require(name).read_bytes())
     checkpoints = checkpoint.verified(folder / "checkpoints")
-    for path in (folder / MODEL, *checkpoints):
-        if path.exists():
-            round_, chain = checkpoint.chain_of(path)
-            with ClientStore(folder / "clients.sqlite") as store:
-                store.go_to(round_, chain)
-            break
+    if newest := [path for path in (folder / MODEL, *checkpoints) if path.exists()]:
+        with ClientStore(folder / "clients.sqlite") as store:
+            store.go_to(*checkpoint.chain_of(newest[0]))
     bundle = verify(folder / "bundle", key, limits) if finished else None
     return RunReport(len(names), len(checkpoints), bundle)
